@@ -1,0 +1,47 @@
+# Two commands are enough: `make demo` and `make test`. Each sets up its own virtual environment.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check
+
+.PHONY: demo test test-local check bench clean
+
+$(VENV)/.core: requirements/core.lock pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "setting up $(VENV) (once) ..." >&2
+	@$(PIP) --require-hashes -r requirements/core.lock
+	@$(PIP) --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.lock $(VENV)/.core
+	@echo "installing the test tools (once) ..." >&2
+	@$(PIP) --require-hashes -r requirements/dev.lock
+	@touch $@
+
+$(VENV)/.local: requirements/local.in $(VENV)/.dev
+	@echo "installing torch and transformers (once) ..." >&2
+	@$(PIP) torch==2.13.0
+	@$(PIP) -r requirements/local.in
+	@touch $@
+
+demo: $(VENV)/.core  ## the offline tour on the simulated model
+	@$(BIN)/pco demo
+
+test: $(VENV)/.dev  ## the fast tests: offline, deterministic
+	@$(BIN)/python -m pytest
+
+test-local: $(VENV)/.local  ## a real (tiny, random) transformer behind a real server
+	@$(BIN)/python -m pytest -m local
+
+check: $(VENV)/.dev  ## format, lint, types, layers, slow tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -m slow
+
+bench: $(VENV)/.dev  ## the numbers, side by side; prints ratios
+	$(BIN)/python bench/run.py
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis dist build

@@ -1,0 +1,202 @@
+"""Every error the library raises, as one tree.
+
+PcoError
+├── ConfigError          a setting is unknown, missing or contradicts another        exit 2
+├── DataError            a file, column, line or split is not what was promised      exit 2
+├── TaskError            unknown task, or the task's data cannot be found            exit 2
+├── PolicyError          a policy file cannot be read                                exit 2
+├── MissingExtra         an optional dependency is not installed                     exit 2
+├── LMError              a model call gave no usable reply                           exit 1
+│   ├── EndpointDown     nothing answers at the address                    retryable
+│   ├── CallTimeout      the reply did not come in time                    retryable
+│   ├── RateLimited      429/503 after every retry                         retryable
+│   ├── ServerFault      5xx, or a connection that broke                   retryable
+│   ├── AuthRefused      401/403: the key is wrong or missing
+│   ├── ModelNotFound    the endpoint does not know the model
+│   ├── RequestRefused   any other 4xx
+│   ├── ParseError       the reply never became the typed value asked for
+│   └── TruncatedReply   the reply was cut at its length cap
+├── RewardError          the user's reward raised, or left its range                 exit 1
+├── TooManyFailures      more than half of a batch failed                            exit 1
+├── StoreError           a run cannot be read or written                             exit 1
+│   ├── RunNotFound      no such run                                                 exit 2
+│   ├── RunBusy          another process writes this run                             exit 2
+│   ├── RunChanged       a resumed run's configuration or data differ                exit 2
+│   ├── StoreTooNew      written by a newer version                                  exit 2
+│   └── DiskFull         the disk refused the write
+└── Stop                 not a fault: the run ends early and can be resumed
+    ├── BudgetReached    the next call would pass the budget                         exit 3
+    └── Interrupted      the user asked to stop                                      exit 130
+
+Each says what failed and where (`str(error)`) and what to type next (`error.hint`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "AuthRefused",
+    "BudgetReached",
+    "CallTimeout",
+    "ConfigError",
+    "DataError",
+    "DiskFull",
+    "EndpointDown",
+    "Interrupted",
+    "LMError",
+    "MissingExtra",
+    "ModelNotFound",
+    "ParseError",
+    "PcoError",
+    "PolicyError",
+    "RateLimited",
+    "RequestRefused",
+    "RewardError",
+    "RunBusy",
+    "RunChanged",
+    "RunNotFound",
+    "ServerFault",
+    "Stop",
+    "StoreError",
+    "StoreTooNew",
+    "TaskError",
+    "TooManyFailures",
+    "TruncatedReply",
+    "did_you_mean",
+]
+
+
+class PcoError(Exception):
+    """Base of all errors; `hint` is the next thing to type, `exit_code` what `pco` returns."""
+
+    exit_code = 1
+    retryable = False
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class ConfigError(PcoError, ValueError):
+    exit_code = 2
+
+
+class DataError(PcoError, ValueError):
+    exit_code = 2
+
+
+class TaskError(PcoError, LookupError):
+    exit_code = 2
+
+
+class PolicyError(PcoError, ValueError):
+    exit_code = 2
+
+
+class MissingExtra(PcoError, ImportError):
+    """An optional dependency is missing; the hint is the exact pip command."""
+
+    exit_code = 2
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(
+            f"{what} needs an optional dependency that is not installed",
+            hint=f"pip install 'promptcodebook[{extra}]'",
+        )
+
+
+class LMError(PcoError):
+    """A model call gave no usable reply; `role` and `model` say whose."""
+
+    def __init__(self, message: str, *, hint: str = "", role: str = "", model: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.role = role
+        self.model = model
+
+
+class EndpointDown(LMError, ConnectionError):
+    retryable = True
+
+
+class CallTimeout(LMError, TimeoutError):
+    retryable = True
+
+
+class RateLimited(LMError):
+    retryable = True
+
+
+class ServerFault(LMError):
+    retryable = True
+
+
+class AuthRefused(LMError, PermissionError):
+    pass
+
+
+class ModelNotFound(LMError, LookupError):
+    pass
+
+
+class RequestRefused(LMError, ValueError):
+    pass
+
+
+class ParseError(LMError, ValueError):
+    pass
+
+
+class TruncatedReply(LMError):
+    pass
+
+
+class RewardError(PcoError):
+    pass
+
+
+class TooManyFailures(PcoError, RuntimeError):
+    pass
+
+
+class StoreError(PcoError, OSError):
+    pass
+
+
+class RunNotFound(StoreError):
+    exit_code = 2
+
+
+class RunBusy(StoreError):
+    exit_code = 2
+
+
+class RunChanged(StoreError):
+    exit_code = 2
+
+
+class StoreTooNew(StoreError):
+    exit_code = 2
+
+
+class DiskFull(StoreError):
+    pass
+
+
+class Stop(PcoError):
+    """The run ends here on purpose; everything paid for is on disk."""
+
+
+class BudgetReached(Stop):
+    exit_code = 3
+
+
+class Interrupted(Stop):
+    exit_code = 130
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """' (did you mean 'x'?)' for the closest known word, or ''."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -1,0 +1,1 @@
+"""How models are called: one Protocol, small wrappers that compose, an endpoint client."""
