@@ -7,7 +7,7 @@ says `unit` (method decision 5).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -18,6 +18,7 @@ __all__ = [
     "ROLES",
     "Check",
     "Codebook",
+    "Evaluation",
     "Example",
     "Executor",
     "Failure",
@@ -34,6 +35,7 @@ __all__ = [
     "Score",
     "Stage",
     "Step",
+    "Tally",
     "Trace",
     "Usage",
     "Verdict",
@@ -220,6 +222,41 @@ class Rollout:
 
 
 @dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One policy over one set of examples, rollouts in the examples' order.
+
+    `score` counts a failed rollout as the bottom of the range (`floor`); `answered` leaves it out
+    (method decision 15). Both are None over no examples.
+    """
+
+    name: str
+    split: str
+    rollouts: tuple[Rollout, ...]
+    floor: float = 0.0
+
+    @property
+    def rewards(self) -> tuple[float, ...]:
+        return tuple(self.floor if r.reward is None else r.reward for r in self.rollouts)
+
+    @property
+    def score(self) -> float | None:
+        return sum(self.rewards) / len(self.rollouts) if self.rollouts else None
+
+    @property
+    def answered(self) -> float | None:
+        known = [r.reward for r in self.rollouts if r.reward is not None]
+        return sum(known) / len(known) if known else None
+
+    @property
+    def failed(self) -> int:
+        return sum(r.reward is None for r in self.rollouts)
+
+    @property
+    def usage(self) -> Usage:
+        return sum((r.usage for r in self.rollouts), Usage())
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """ℓ_text: the critic's score in [0, 1] and its prose."""
 
@@ -308,4 +345,7 @@ class Check(Protocol):
     ) -> str | None: ...
 
 
-Progress = Callable[[object], None]
+class Tally(Protocol):
+    """Counts an incident by name ('rate_limited', 'malformed', 'route_repairs', ...)."""
+
+    def __call__(self, name: str, count: int = 1) -> None: ...
