@@ -108,7 +108,14 @@ class MissingExtra(PcoError, ImportError):
 
 
 class LMError(PcoError):
-    """A model call gave no usable reply; `role` and `model` say whose."""
+    """A model call gave no usable reply; `role` and `model` say whose.
+
+    `incident` is the name it is tallied under when it comes off the wire ('' = by its class);
+    `retry_after` the seconds the server asked to be left alone (0 = it did not say).
+    """
+
+    incident: str = ""
+    retry_after: float = 0.0
 
     def __init__(self, message: str, *, hint: str = "", role: str = "", model: str = "") -> None:
         super().__init__(message, hint=hint)

@@ -1,0 +1,73 @@
+"""A model that says what the test wrote down: the one seam at which models are faked."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from promptcodebook.errors import LMError
+from promptcodebook.lm.base import Reply, Request
+from promptcodebook.lm.tokens import estimate_tokens
+from promptcodebook.types import Role, Usage
+
+__all__ = ["Scripted", "ScriptedLM"]
+
+Scripted = str | Reply | Exception
+
+
+class ScriptedLM:
+    """An LM with queues of replies, one per role and one for all; `history` holds every request.
+
+    A role's own queue comes first, then the common queue, then `reply_with`'s function. An
+    exception in the script is raised. Running out is an LMError that says what was asked.
+    """
+
+    def __init__(self) -> None:
+        self.history: list[Request] = []
+        self._queues: defaultdict[Role | None, deque[Scripted]] = defaultdict(deque)
+        self._function: Callable[[Request], Scripted] | None = None
+
+    def enqueue(self, *replies: Scripted, role: Role | None = None) -> ScriptedLM:
+        """Adds replies, for one role or for whoever asks next; returns self."""
+        self._queues[role].extend(replies)
+        return self
+
+    def reply_with(self, function: Callable[[Request], Scripted]) -> ScriptedLM:
+        """Answers by function whatever the queues leave open; returns self."""
+        self._function = function
+        return self
+
+    @property
+    def left(self) -> int:
+        """How many enqueued replies nobody has asked for."""
+        return sum(len(queue) for queue in self._queues.values())
+
+    async def __call__(self, request: Request) -> Reply:
+        self.history.append(request)
+        said = self._next(request)
+        if isinstance(said, Exception):
+            raise said
+        reply = said if isinstance(said, Reply) else Reply(said)
+        if reply.usage.calls:
+            return reply
+        return replace(reply, usage=_counted(request, reply.text), estimated=True)
+
+    def _next(self, request: Request) -> Scripted:
+        for key in (request.role, None):
+            if queue := self._queues.get(key):
+                return queue.popleft()
+        if self._function is not None:
+            return self._function(request)
+        last = request.messages[-1].content[:200] if request.messages else ""
+        raise LMError(
+            f"the script has no reply for call {len(self.history)} (role {request.role}): {last!r}",
+            hint="enqueue(text, role=...) or reply_with(function)",
+            role=request.role,
+            model=request.model,
+        )
+
+
+def _counted(request: Request, text: str) -> Usage:
+    prompt = sum(estimate_tokens(m.content) for m in request.messages)
+    return Usage(calls=1, prompt_tokens=prompt, completion_tokens=estimate_tokens(text))

@@ -1,0 +1,133 @@
+"""The one-line name of a model: which endpoint, which model, which credentials.
+
+`http://host:port/v1#model` (https too), `openai/NAME`, `litellm/NAME`, `simulated[?key=value&...]`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from promptcodebook.errors import ConfigError, did_you_mean
+
+__all__ = ["FORMS", "Spec", "parse_spec"]
+
+Kind = Literal["http", "openai", "litellm", "simulated"]
+FORMS = "http://host:port/v1#model, openai/NAME, litellm/PROVIDER/NAME or simulated"
+_OPENAI = "https://api.openai.com/v1"
+
+
+def _no_params() -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A parsed spec. `key_names` are the environment variables a key is looked for in, in order.
+
+    `model` is '' when an http spec leaves it out: the endpoint is then asked for its only one.
+    """
+
+    text: str
+    kind: Kind
+    base_url: str = ""
+    model: str = ""
+    params: Mapping[str, str] = field(default_factory=_no_params)
+    key_names: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def parse_spec(text: str, environment: Mapping[str, str] | None = None) -> Spec:
+    """Reads a spec; raises ConfigError that names what is wrong and never repeats credentials."""
+    env = os.environ if environment is None else environment
+    text = text.strip()
+    if not text:
+        raise ConfigError("no model is named", hint=f"give --lm one of: {FORMS}")
+    if "://" in text:
+        return _parse_url(text)
+    head, slash, name = text.partition("/")
+    if head == "openai" and slash:
+        return _parse_openai(text, name, env)
+    if head == "litellm" and slash:
+        return Spec(text, "litellm", model=_named(text, name))
+    head, question, query = text.partition("?")
+    if head == "simulated":
+        return Spec(text, "simulated", params=_params(query) if question else {})
+    raise _unknown(text)
+
+
+def _parse_url(text: str) -> Spec:
+    address, _, model = text.partition("#")
+    parts = _split(address)
+    if "@" in parts.netloc:
+        raise ConfigError(
+            "the model's address holds a user name or password",
+            hint="take it out of the address and put the key into the variable PCO_API_KEY",
+        )
+    if parts.query:
+        raise ConfigError(
+            f"the address at {parts.netloc} holds a query after '?'",
+            hint="keys belong into PCO_API_KEY, further body fields into roles.ROLE.extra",
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"cannot read the address {text!r}", hint=f"write {FORMS}")
+    path = parts.path.rstrip("/").removesuffix("/chat/completions")
+    keys = ("PCO_API_KEY",)
+    if parts.hostname == "api.openai.com":
+        keys = ("PCO_API_KEY", "OPENAI_API_KEY")
+    base = f"{parts.scheme}://{parts.netloc}{path}"
+    return Spec(text, "http", base, unquote(model), key_names=keys)
+
+
+def _split(address: str) -> SplitResult:
+    try:
+        parts = urlsplit(address)
+        _ = parts.port
+    except ValueError:
+        raise ConfigError(
+            "cannot read the model's address: host or port is malformed",
+            hint=f"write {FORMS}",
+        ) from None
+    return parts
+
+
+def _parse_openai(text: str, name: str, env: Mapping[str, str]) -> Spec:
+    base = env.get("OPENAI_BASE_URL", "").strip()
+    # The override is an address like any other and is read with the same care.
+    url = _parse_url(base).base_url if base else _OPENAI
+    return Spec(text, "openai", url, _named(text, name), key_names=("OPENAI_API_KEY",))
+
+
+def _named(text: str, name: str) -> str:
+    if not name:
+        raise ConfigError(f"{text!r} names no model", hint=f"write {FORMS}")
+    return name
+
+
+def _params(query: str) -> dict[str, str]:
+    params: dict[str, str] = {}
+    for part in filter(None, query.split("&")):
+        key, equals, value = part.partition("=")
+        if not equals or not key:
+            raise ConfigError(
+                f"cannot read {part!r} in the simulated model's settings",
+                hint="write simulated?dilution=0.1&latency=0.2&faults=429:0.1,500:0.05",
+            )
+        params[key] = unquote(value)
+    return params
+
+
+def _unknown(text: str) -> ConfigError:
+    head = re.split(r"[/?#]", text, maxsplit=1)[0]
+    if re.match(r"^[\w.-]+:\d+", text) or head == "localhost":
+        return ConfigError(
+            f"the model's address {text!r} lacks http://", hint=f"write http://{text}"
+        )
+    guess = did_you_mean(head, ("openai", "litellm", "simulated"))
+    return ConfigError(f"unknown model {text!r}{guess}", hint=f"write {FORMS}")
