@@ -1,0 +1,129 @@
+"""How many calls one endpoint gets at once: halved when it objects, grown while it keeps pace."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
+
+__all__ = ["AdaptiveLimit"]
+
+# A kind of call is judged by the median of its last so many; fewer than that say nothing.
+_SAMPLES = 16
+_ENOUGH = 4
+# Latency 'holds' up to this multiple of the best median seen for the same kind of call.
+_SLACK = 2.0
+
+
+class AdaptiveLimit:
+    """A first-come first-served limit of calls in flight, between 1 and `maximum`.
+
+    It starts at the maximum, since only the endpoint can say that this is too much. A 429 or 503
+    halves it, once per wave: what was already in flight when it was halved does not halve it again.
+    After each full window of answered calls it grows by a sixteenth of the maximum, if latency
+    holds. A Retry-After keeps every new call waiting until then.
+    """
+
+    def __init__(self, maximum: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.maximum = max(1, maximum)
+        self.current = self.maximum
+        self.in_flight = 0
+        self._clock = clock
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._resume_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._cut_at = float("-inf")
+        self._answered = 0
+        self._seconds: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_SAMPLES))
+        self._best: dict[str, float] = {}
+
+    async def acquire(self) -> float:
+        """Waits for a slot and returns when it was had (on the limit's clock)."""
+        if not self._waiting and self._open():
+            self.in_flight += 1
+            return self._clock()
+        place = asyncio.get_running_loop().create_future()
+        self._waiting.append(place)
+        self._wake()
+        try:
+            await place
+        except asyncio.CancelledError:
+            self._give_up(place)
+            raise
+        return self._clock()
+
+    def release(self) -> None:
+        """Frees the slot for the next in line."""
+        self.in_flight -= 1
+        self._wake()
+
+    def answered(self, kind: str, seconds: float) -> None:
+        """A call of this kind was answered; grows the limit at the end of a good window."""
+        self._answered += 1
+        self._seconds[kind].append(seconds)
+        if self._answered < max(self.current, _ENOUGH):
+            return
+        self._answered = 0
+        if self._holds() and self.current < self.maximum:
+            self.current = min(self.maximum, self.current + max(1, self.maximum // 16))
+            self._wake()
+
+    def objected(self, started: float, retry_after: float = 0.0) -> None:
+        """The endpoint said 'too much' to a call that got its slot at `started`."""
+        now = self._clock()
+        if retry_after > 0:
+            self._resume_at = max(self._resume_at, now + retry_after)
+            self._rearm()
+        if started > self._cut_at:
+            self._cut_at = now
+            self._answered = 0
+            self.current = max(1, self.current // 2)
+
+    def _open(self) -> bool:
+        return self.in_flight < self.current and self._clock() >= self._resume_at
+
+    def _wake(self) -> None:
+        while self._waiting and self._open():
+            place = self._waiting.popleft()
+            if not place.done():
+                self.in_flight += 1
+                place.set_result(None)
+        if not self._waiting:
+            self._disarm()
+        elif self._timer is None and self._clock() < self._resume_at:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._resume_at - self._clock(), self._elapsed)
+
+    def _elapsed(self) -> None:
+        self._timer = None
+        self._wake()
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _rearm(self) -> None:
+        self._disarm()
+        self._wake()
+
+    def _give_up(self, place: asyncio.Future[None]) -> None:
+        if place.done() and not place.cancelled():
+            # The slot was granted in the very moment of the cancellation: pass it on.
+            self.release()
+            return
+        if place in self._waiting:
+            self._waiting.remove(place)
+        self._wake()
+
+    def _holds(self) -> bool:
+        holds = True
+        for kind, seconds in self._seconds.items():
+            if len(seconds) < _ENOUGH:
+                continue
+            median = statistics.median(seconds)
+            best = self._best[kind] = min(self._best.get(kind, median), median)
+            holds = holds and median <= _SLACK * best
+        return holds

@@ -1,0 +1,144 @@
+"""The chat-completions wire: a Request as a body, a body as a Reply, and what endpoints refuse."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+from promptcodebook.lm.base import Reply, Request
+from promptcodebook.lm.shapes import is_strict
+from promptcodebook.lm.tokens import estimate_tokens
+from promptcodebook.types import Usage
+
+__all__ = ["Malformed", "Quirks", "read_reply", "request_body"]
+
+# What an endpoint may refuse without the call losing its meaning.
+DROPPABLE = ("temperature", "top_p", "seed", "response_format")
+_SEED_BITS = 0x7FFFFFFF
+_REFUSING = re.compile(
+    r"unsupported|not supported|not support|unknown|unrecogni[sz]ed|not (?:permitted|allowed)"
+    r"|unexpected|extra (?:inputs|fields)|deprecated|only the default|invalid (?:schema|parameter)"
+    r"|not (?:implemented|available|recogni[sz]ed)|cannot be (?:set|used)",
+    re.IGNORECASE,
+)
+_ALIASES = {"response_format": ("response_format", "json_schema", "structured output")}
+
+
+class Malformed(ValueError):
+    """A 200 whose body is not a chat completion."""
+
+
+def _no_fields() -> set[str]:
+    return set()
+
+
+@dataclass(slots=True)
+class Quirks:
+    """What one endpoint turned out to refuse; learned from its own 400s and kept."""
+
+    dropped: set[str] = field(default_factory=_no_fields)
+    cap: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+
+    def learn(self, sent: Mapping[str, object], message: str, param: str) -> str | None:
+        """Takes note of the field that a refusal names; returns it, None when it names none."""
+        cap = self.cap
+        if _names(cap, message, param) and _REFUSING.search(message) and cap in sent:
+            if cap == "max_completion_tokens":
+                return None
+            self.cap = "max_completion_tokens"
+            return cap
+        for name in DROPPABLE:
+            if name in sent and _refuses(name, message, param):
+                self.dropped.add(name)
+                return name
+        return None
+
+
+def _names(name: str, message: str, param: str) -> bool:
+    words = _ALIASES.get(name, (name,))
+    low = message.lower()
+    return param in words or any(re.search(rf"\b{re.escape(w)}\b", low) for w in words)
+
+
+def _refuses(name: str, message: str, param: str) -> bool:
+    return _names(name, message, param) and _REFUSING.search(message) is not None
+
+
+def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str, Any], list[str]]:
+    """The body to send, and the names of the fields that this endpoint makes us leave out."""
+    sampling = request.sampling
+    fields: dict[str, Any] = {}
+    if sampling.temperature is not None:
+        fields["temperature"] = sampling.temperature
+    if sampling.top_p is not None:
+        fields["top_p"] = sampling.top_p
+    if sampling.max_tokens is not None:
+        fields[quirks.cap] = sampling.max_tokens
+    if request.schema is not None:
+        fields["response_format"] = _response_format(request)
+    if sampling.temperature != 0:
+        fields["seed"] = request.sample & _SEED_BITS
+    fields.update(sampling.extra)
+    dropped = [name for name in DROPPABLE if name in quirks.dropped and name in fields]
+    for name in dropped:
+        del fields[name]
+    fields["model"] = model
+    fields["messages"] = [{"role": m.role, "content": m.content} for m in request.messages]
+    return fields, dropped
+
+
+def _response_format(request: Request) -> dict[str, Any]:
+    schema = request.schema
+    assert schema is not None
+    named: dict[str, Any] = {"name": schema.name, "schema": schema.body}
+    # 'strict' is refused by those who know it unless every object is closed and fully required.
+    if is_strict(schema.body):
+        named["strict"] = True
+    return {"type": "json_schema", "json_schema": named}
+
+
+def read_reply(data: bytes, request: Request, seconds: float) -> Reply:
+    """The reply in a 200's body; raises Malformed. `seconds` is the call's latency."""
+    try:
+        tree = json.loads(data)
+        choice = tree["choices"][0]
+        content = choice["message"]["content"]
+    except (ValueError, RecursionError, KeyError, IndexError, TypeError) as error:
+        raise Malformed(f"{type(error).__name__}: {error}") from None
+    text = _text(content)
+    usage, estimated = _usage(tree.get("usage"), request, text, seconds)
+    return Reply(text, _finish(choice.get("finish_reason")), usage, estimated=estimated)
+
+
+def _text(content: object) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        # Some servers answer in parts, as requests may be written.
+        parts = cast("list[object]", content)
+        found = [cast("dict[str, Any]", p).get("text") for p in parts if isinstance(p, dict)]
+        return "".join(each for each in found if isinstance(each, str))
+    raise Malformed("message.content is not text")
+
+
+def _finish(reason: object) -> Literal["stop", "length", "other"]:
+    if reason == "length":
+        return "length"
+    return "stop" if reason in ("stop", None) else "other"
+
+
+def _usage(found: object, request: Request, text: str, seconds: float) -> tuple[Usage, bool]:
+    if isinstance(found, dict):
+        told = cast("dict[str, Any]", found)
+        prompt, completion = told.get("prompt_tokens"), told.get("completion_tokens")
+        if isinstance(prompt, int) and isinstance(completion, int):
+            details = told.get("prompt_tokens_details")
+            cached = cast("dict[str, Any]", details).get("cached_tokens") if details else 0
+            return Usage(1, prompt, completion, cached or 0, None, seconds), False
+    prompt = sum(estimate_tokens(m.content) for m in request.messages)
+    return Usage(1, prompt, estimate_tokens(text), 0, None, seconds), True
