@@ -1,0 +1,79 @@
+"""G_φ: compose the selected instincts, conditioned on the input, into a system prompt (Eq. 4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from promptcodebook.errors import ParseError, TruncatedReply
+from promptcodebook.lm.base import Request
+from promptcodebook.lm.structured import Ask
+from promptcodebook.method.draws import Draws
+from promptcodebook.method.shown import instinct_lines
+from promptcodebook.method.templates import Templates
+from promptcodebook.types import Codebook, Route, Usage
+
+__all__ = ["Composition", "Generator", "joined", "verbatim"]
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """How prompts are put together: by the generator or verbatim, and what stands before them."""
+
+    mode: Literal["generator", "verbatim"] = "generator"
+    base_prompt: str = ""
+    output_format: str = ""
+
+
+def verbatim(codebook: Codebook, route: Route) -> str:
+    """The selected instincts as they are, one a line (method decision 12)."""
+    return "\n".join(codebook[k].text for k in route.indices)
+
+
+def joined(base_prompt: str, composed: str) -> str:
+    """The user's fixed prompt stands before the composed one, word for word."""
+    return f"{base_prompt}\n\n{composed}" if base_prompt and composed else base_prompt or composed
+
+
+class Generator:
+    """Composes by asking a model."""
+
+    def __init__(self, ask: Ask, templates: Templates, composition: Composition) -> None:
+        self._ask = ask
+        self._templates = templates
+        self._composition = composition
+
+    async def compose(
+        self, phi: str, codebook: Codebook, route: Route, task: str, draws: Draws, stage: str = ""
+    ) -> tuple[str, Usage]:
+        """p = G_φ(x, C[z]). A truncated or empty prompt is refused (method decision 15)."""
+        base = self._composition.base_prompt
+        if self._composition.mode == "verbatim":
+            return joined(base, verbatim(codebook, route)), Usage()
+        values = {
+            "phi": phi,
+            "instincts": instinct_lines(codebook, route.indices),
+            "task": task,
+            "format": self._composition.output_format,
+            "stage": f"The prompt is for this stage of the work: {stage}" if stage else "",
+        }
+        request = Request(
+            role="generator",
+            messages=self._templates["generator"].fill(values),
+            sample=draws.sample(f"compose {stage}" if stage else "compose"),
+        )
+        answer = await self._ask.text(request)
+        if answer.truncated:
+            raise TruncatedReply(
+                "the composed prompt was cut at its length cap",
+                hint="raise roles.generator.max_tokens",
+                role="generator",
+            )
+        composed = answer.text.strip()
+        if not composed:
+            raise ParseError(
+                "the generator returned an empty prompt",
+                hint="try another model for the generator: roles.generator.model",
+                role="generator",
+            )
+        return joined(base, composed), answer.usage

@@ -1,0 +1,97 @@
+"""The first codebook and the first θ, φ, ψ.
+
+expert = given by the user, or the task's own; random = written by the model from a generic
+request; from_prompt = the user's present prompt, split by the model; file = an earlier one.
+A short list is filled up to K with general instincts of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from promptcodebook.config import Config
+from promptcodebook.errors import ConfigError
+from promptcodebook.lm.base import Request
+from promptcodebook.lm.structured import Ask
+from promptcodebook.method.checks import normalised_words
+from promptcodebook.method.draws import Draws
+from promptcodebook.method.replies import InstinctsReply
+from promptcodebook.method.templates import Templates
+from promptcodebook.types import Codebook, Instinct, Parameters
+
+__all__ = ["Initialiser"]
+
+
+class Initialiser:
+    """Builds Θ before the first step."""
+
+    def __init__(self, ask: Ask, templates: Templates, config: Config) -> None:
+        self._ask = ask
+        self._templates = templates
+        self._config = config
+
+    async def parameters(
+        self, seeds: Sequence[str], file_instincts: Sequence[Instinct] = ()
+    ) -> Parameters:
+        """Θ₀. `seeds` are the task's own instincts, `file_instincts` those of `init.path`."""
+        config = self._config
+        theta = "" if config.encoder.mode == "none" else self._templates.text("theta")
+        instincts = await self._instincts(seeds, file_instincts)
+        return Parameters(
+            encoder=theta,
+            generator=self._templates.text("phi"),
+            codebook=Codebook(instincts),
+            critic=self._templates.text("psi"),
+        )
+
+    async def _instincts(
+        self, seeds: Sequence[str], file_instincts: Sequence[Instinct]
+    ) -> tuple[Instinct, ...]:
+        init = self._config.init
+        frozen = set(init.frozen)
+        match init.kind:
+            case "file":
+                texts = [i.text for i in file_instincts]
+                frozen |= {k for k, i in enumerate(file_instincts) if i.frozen}
+            case "random":
+                texts = await self._written("random", "")
+            case "from_prompt":
+                if not init.prompt.strip():
+                    raise ConfigError(
+                        "init.kind = 'from_prompt' needs the present prompt",
+                        hint="set init.prompt to it",
+                    )
+                texts = await self._written("from_prompt", init.prompt)
+            case "expert":
+                texts = list(init.instincts or seeds)
+        filled = self._filled(texts)
+        return tuple(Instinct(text, k in frozen) for k, text in enumerate(filled))
+
+    async def _written(self, template: str, text: str) -> list[str]:
+        config = self._config
+        values = {"size": config.size, "cap": config.update.instinct_words, "text": text}
+        request = Request(
+            role="updater",
+            messages=self._templates[template].fill(values),
+            sample=Draws(config.seed, -1, "codebook").sample(template),
+        )
+        reply = (await self._ask.typed(request, InstinctsReply, _fault)).value
+        return [" ".join(i.split()) for i in reply.instincts if i.strip()]
+
+    def _filled(self, texts: Sequence[str]) -> list[str]:
+        """Exactly K different texts: too many are cut, too few filled from the general list."""
+        size = self._config.size
+        general = self._templates.text("instincts").splitlines()
+        out: dict[str, str] = {}
+        for text in [*texts, *general]:
+            out.setdefault(" ".join(normalised_words(text)), text.strip())
+        if len(out) < size:
+            raise ConfigError(
+                f"only {len(out)} different instincts for a codebook of size {size}",
+                hint=f"give more in init.instincts, or set size = {len(out)}",
+            )
+        return list(out.values())[:size]
+
+
+def _fault(reply: InstinctsReply) -> str | None:
+    return None if any(i.strip() for i in reply.instincts) else "instincts: the list is empty"

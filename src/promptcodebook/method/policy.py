@@ -1,0 +1,211 @@
+"""The forward pass, Eqs. 3-5: route, compose, execute; and the reward of what came out.
+
+At deployment the encoder routes every input. A policy without an encoder (`encoder.mode: none`)
+takes the S entries of highest r̄.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from promptcodebook.errors import ConfigError, Stop, StoreError
+from promptcodebook.lm.base import LM, Reply, Schema
+from promptcodebook.lm.chat import BoundChat
+from promptcodebook.method.draws import Draws
+from promptcodebook.method.encoder import Encoder, Standing, repair_route
+from promptcodebook.method.generator import Generator
+from promptcodebook.types import (
+    Example,
+    Executor,
+    Failure,
+    Message,
+    Output,
+    Parameters,
+    Role,
+    Rollout,
+    Route,
+    Score,
+    Usage,
+)
+
+__all__ = ["Composed", "Deployed", "FixedPrompt", "Policy", "Prompter", "Scorer", "failure_of"]
+
+Scorer = Callable[[Example, str], Awaitable[Score]]
+"""A reward made uniform: async, checked against its range, RewardError when it misbehaves."""
+
+
+class Composed(str):
+    """A composed prompt; with `compose_per_stage` it also holds one prompt for each stage."""
+
+    __slots__ = ("stages",)
+    stages: dict[str, str]
+
+    def __new__(cls, text: str, stages: dict[str, str] | None = None) -> Composed:
+        made = super().__new__(cls, text)
+        made.stages = stages or {}
+        return made
+
+    def of(self, stage: str) -> str:
+        """The prompt for one stage of a compound executor."""
+        return self.stages.get(stage, str(self))
+
+
+def failure_of(stage: str, error: Exception) -> Failure:
+    """An exception as data: a bad rollout is recorded, not raised (method decision 15)."""
+    shown = "".join(traceback.format_exception(error, limit=-6))
+    return Failure(stage, type(error).__name__, str(error), shown)
+
+
+class Prompter(Protocol):
+    """Gives the prompt for an example: a learned policy, or a fixed string to compare with."""
+
+    async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, str, Usage]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPrompt:
+    """The same prompt for every input: zero-shot, the user's present prompt, `concat`."""
+
+    text: str
+
+    async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, str, Usage]:
+        return None, self.text, Usage()
+
+
+class Policy:
+    """The learned parts at work; the parameters come with each call, so that it holds no state."""
+
+    def __init__(
+        self, encoder: Encoder, generator: Generator, select: int, stages: Sequence[str] = ()
+    ) -> None:
+        self._encoder = encoder
+        self._generator = generator
+        self._select = select
+        self._stages = tuple(stages)
+
+    async def route(
+        self, parameters: Parameters, standing: Standing, example: Example, draws: Draws
+    ) -> tuple[Route, Usage]:
+        """z = E_θ(x, C); an empty θ means no encoder."""
+        if not parameters.encoder:
+            return Route(repair_route((), standing.ema, self._select)), Usage()
+        return await self._encoder.route(
+            parameters.encoder, parameters.codebook, standing, example.input, draws
+        )
+
+    async def compose(
+        self,
+        parameters: Parameters,
+        route: Route,
+        example: Example,
+        draws: Draws,
+    ) -> tuple[Composed, Usage]:
+        """p = G_φ(x, C[z]); for a compound executor with `compose_per_stage`, one a stage too."""
+        phi, book = parameters.generator, parameters.codebook
+        text, usage = await self._generator.compose(phi, book, route, example.input, draws)
+        by_stage: dict[str, str] = {}
+        for stage in self._stages:
+            by_stage[stage], more = await self._generator.compose(
+                phi, book, route, example.input, draws, stage
+            )
+            usage += more
+        return Composed(text, by_stage), usage
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """A policy with its parameters fixed: x -> p."""
+
+    policy: Policy
+    parameters: Parameters
+    standing: Standing
+
+    async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, str, Usage]:
+        route, routing = await self.policy.route(self.parameters, self.standing, example, draws)
+        prompt, composing = await self.policy.compose(self.parameters, route, example, draws)
+        return route, prompt, routing + composing
+
+
+class _GuardedChat:
+    """A chat that never lets the composed prompt reach the untrusted role (decision 13)."""
+
+    def __init__(self, inner: BoundChat, prompt: str) -> None:
+        self._inner = inner
+        self._prompt = prompt
+
+    async def __call__(
+        self,
+        messages: str | Sequence[Message],
+        *,
+        system: str = "",
+        role: Role = "executor",
+        schema: Schema | None = None,
+        purpose: str = "",
+    ) -> Reply:
+        if role == "untrusted" and self._prompt.strip():
+            sent = messages if isinstance(messages, str) else "\n".join(m.content for m in messages)
+            if self._prompt in f"{system}\n{sent}":
+                raise ConfigError(
+                    "the composed prompt was about to be sent to the untrusted role",
+                    hint="give the untrusted stage only the rewritten request",
+                )
+        return await self._inner(messages, system=system, role=role, schema=schema, purpose=purpose)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """y = M(p, x) and r(y, y*): executor and reward bound together."""
+
+    executor: Executor
+    scorer: Scorer | None
+    lm: LM
+    greedy: bool = False
+
+    async def run(self, example: Example, prompt: str, draws: Draws, rollout: Rollout) -> Rollout:
+        """The rollout completed by output and reward, or by the failure of either."""
+        chat = BoundChat(
+            self.lm, example.id, lambda purpose: draws.sample(f"execute {purpose}"), self.greedy
+        )
+        try:
+            made = await self.executor(prompt, example, _GuardedChat(chat, prompt))
+        except (Stop, StoreError):
+            raise
+        except Exception as error:
+            spent = rollout.usage + chat.usage
+            return replace(rollout, failure=failure_of("execute", error), usage=spent)
+        output = made if isinstance(made, Output) else Output(str(made))
+        rollout = replace(
+            rollout,
+            output=output.text,
+            stages=output.trace,
+            truncated=output.truncated or chat.truncated,
+            usage=rollout.usage + chat.usage,
+        )
+        return await self._score(example, rollout)
+
+    async def _score(self, example: Example, rollout: Rollout) -> Rollout:
+        if self.scorer is None:
+            return rollout
+        try:
+            score = await self.scorer(example, rollout.output)
+        except (Stop, StoreError):
+            raise
+        except Exception as error:
+            return replace(rollout, failure=failure_of("reward", error))
+        return replace(rollout, reward=score.value, feedback=score.feedback)
+
+
+async def rollout_of(prompter: Prompter, trial: Trial, example: Example, draws: Draws) -> Rollout:
+    """One whole forward pass; a failure of any part is part of the result."""
+    rollout = Rollout(example.id)
+    try:
+        route, prompt, usage = await prompter.prompt(example, draws)
+    except (Stop, StoreError):
+        raise
+    except Exception as error:
+        return replace(rollout, failure=failure_of("prompt", error))
+    rollout = replace(rollout, route=route, prompt=str(prompt), usage=usage)
+    return await trial.run(example, prompt, draws, rollout)
