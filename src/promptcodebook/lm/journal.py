@@ -1,0 +1,90 @@
+"""The journal: a finished reply is on disk before its chain goes on, and is never paid for twice.
+
+Resuming a run replays its journal, not the cache: the cache may be cleared, shared or off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from promptcodebook.lm.base import LM, Reply, Request, request_key
+from promptcodebook.types import Tally, Usage
+
+__all__ = ["Journaled", "ReplyLog"]
+
+
+class ReplyLog(Protocol):
+    """Replies by `request_key`. `put` returns once the reply would survive kill -9."""
+
+    def get(self, key: bytes) -> Reply | None: ...
+
+    async def put(self, key: bytes, request: Request, reply: Reply) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Landed:
+    """How a shared call ended; `durable` is False when its leader was cancelled while storing."""
+
+    reply: Reply | None
+    durable: bool = True
+
+
+class Journaled:
+    """An LM that asks `inner` only for what `log` does not hold, and logs what it answers.
+
+    A hit has source 'journal' and zero usage. Equal requests in flight at the same moment share
+    one call: followers get source 'journal' too, since one of them has paid; if the leader is
+    cancelled a follower takes over; a failure reaches all of them. Counts 'journal_hits' and
+    'shared_calls'.
+    """
+
+    def __init__(self, inner: LM, log: ReplyLog, tally: Tally) -> None:
+        self._inner = inner
+        self._log = log
+        self._tally = tally
+        self._flights: dict[bytes, asyncio.Future[_Landed]] = {}
+
+    async def __call__(self, request: Request) -> Reply:
+        key = request_key(request)
+        while True:
+            flight = self._flights.get(key)
+            if flight is None:
+                known = self._log.get(key)
+                if known is not None:
+                    self._tally("journal_hits")
+                    return _unpaid(known)
+                return await self._lead(key, request)
+            # Shielded: one follower's cancellation must not cancel the others' wait.
+            landed = await asyncio.shield(flight)
+            if landed.reply is not None:
+                self._tally("shared_calls")
+                reply = _unpaid(landed.reply)
+                if not landed.durable:
+                    await self._log.put(key, request, reply)
+                return reply
+
+    async def _lead(self, key: bytes, request: Request) -> Reply:
+        flight: asyncio.Future[_Landed] = asyncio.get_running_loop().create_future()
+        self._flights[key] = flight
+        reply: Reply | None = None
+        try:
+            reply = await self._inner(request)
+            await self._log.put(key, request, reply)
+        except Exception as error:
+            flight.set_exception(error)
+            flight.exception()  # there may be no follower to look at it
+            raise
+        except BaseException:  # cancelled: a follower takes over, or takes the reply
+            flight.set_result(_Landed(reply, durable=False))
+            raise
+        else:
+            flight.set_result(_Landed(reply))
+            return reply
+        finally:
+            del self._flights[key]
+
+
+def _unpaid(reply: Reply) -> Reply:
+    return replace(reply, usage=Usage(), source="journal")
