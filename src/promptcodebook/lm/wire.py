@@ -13,15 +13,15 @@ from promptcodebook.lm.shapes import is_strict
 from promptcodebook.lm.tokens import estimate_tokens
 from promptcodebook.types import Usage
 
-__all__ = ["Malformed", "Quirks", "read_reply", "request_body"]
+__all__ = ["DROPPABLE", "Malformed", "Quirks", "read_reply", "read_tree", "request_body"]
 
 # What an endpoint may refuse without the call losing its meaning.
-DROPPABLE = ("temperature", "top_p", "seed", "response_format")
+DROPPABLE = ("top_p", "temperature", "seed", "response_format")
 _SEED_BITS = 0x7FFFFFFF
 _REFUSING = re.compile(
     r"unsupported|not supported|not support|unknown|unrecogni[sz]ed|not (?:permitted|allowed)"
     r"|unexpected|extra (?:inputs|fields)|deprecated|only the default|invalid (?:schema|parameter)"
-    r"|not (?:implemented|available|recogni[sz]ed)|cannot be (?:set|used)",
+    r"|not (?:implemented|available|recogni[sz]ed)|cannot (?:both )?be (?:set|used|specified)",
     re.IGNORECASE,
 )
 _ALIASES = {"response_format": ("response_format", "json_schema", "structured output")}
@@ -44,16 +44,17 @@ class Quirks:
 
     def learn(self, sent: Mapping[str, object], message: str, param: str) -> str | None:
         """Takes note of the field that a refusal names; returns it, None when it names none."""
-        cap = self.cap
-        if _names(cap, message, param) and _REFUSING.search(message) and cap in sent:
-            if cap == "max_completion_tokens":
-                return None
+        # 'temperature must be below 2' names a field too, but refuses its value: that is an error.
+        if not _REFUSING.search(message):
+            return None
+        if "max_tokens" in sent and _names("max_tokens", message, param):
             self.cap = "max_completion_tokens"
-            return cap
-        for name in DROPPABLE:
-            if name in sent and _refuses(name, message, param):
-                self.dropped.add(name)
-                return name
+            return "max_tokens"
+        named = [n for n in DROPPABLE if n in sent and _names(n, message, param)]
+        # The server's own pointer counts for more than a field its message happens to mention.
+        for name in sorted(named, key=lambda n: n != param):
+            self.dropped.add(name)
+            return name
         return None
 
 
@@ -61,10 +62,6 @@ def _names(name: str, message: str, param: str) -> bool:
     words = _ALIASES.get(name, (name,))
     low = message.lower()
     return param in words or any(re.search(rf"\b{re.escape(w)}\b", low) for w in words)
-
-
-def _refuses(name: str, message: str, param: str) -> bool:
-    return _names(name, message, param) and _REFUSING.search(message) is not None
 
 
 def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str, Any], list[str]]:
@@ -104,12 +101,21 @@ def read_reply(data: bytes, request: Request, seconds: float) -> Reply:
     """The reply in a 200's body; raises Malformed. `seconds` is the call's latency."""
     try:
         tree = json.loads(data)
+    except (ValueError, RecursionError):
+        raise Malformed("it is not JSON") from None
+    return read_tree(tree, request, seconds)
+
+
+def read_tree(tree: Any, request: Request, seconds: float) -> Reply:
+    """The same of a parsed body."""
+    try:
         choice = tree["choices"][0]
-        content = choice["message"]["content"]
-    except (ValueError, RecursionError, KeyError, IndexError, TypeError) as error:
-        raise Malformed(f"{type(error).__name__}: {error}") from None
+        content = choice["message"].get("content")
+        usage = tree.get("usage")
+    except (KeyError, IndexError, TypeError, AttributeError):
+        raise Malformed("it holds no choices[0].message") from None
     text = _text(content)
-    usage, estimated = _usage(tree.get("usage"), request, text, seconds)
+    usage, estimated = _usage(usage, request, text, seconds)
     return Reply(text, _finish(choice.get("finish_reason")), usage, estimated=estimated)
 
 
@@ -138,7 +144,9 @@ def _usage(found: object, request: Request, text: str, seconds: float) -> tuple[
         prompt, completion = told.get("prompt_tokens"), told.get("completion_tokens")
         if isinstance(prompt, int) and isinstance(completion, int):
             details = told.get("prompt_tokens_details")
-            cached = cast("dict[str, Any]", details).get("cached_tokens") if details else 0
-            return Usage(1, prompt, completion, cached or 0, None, seconds), False
+            cached = 0
+            if isinstance(details, dict):
+                cached = cast("dict[str, Any]", details).get("cached_tokens") or 0
+            return Usage(1, prompt, completion, int(cached), None, seconds), False
     prompt = sum(estimate_tokens(m.content) for m in request.messages)
     return Usage(1, prompt, estimate_tokens(text), 0, None, seconds), True

@@ -1,0 +1,106 @@
+"""Specs become LMs: one stack (retry, limit, endpoint) per model, one limit per address."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from promptcodebook.errors import ConfigError
+from promptcodebook.lm.base import LM
+from promptcodebook.lm.endpoint import Endpoint
+from promptcodebook.lm.key import read_key
+from promptcodebook.lm.limit import AdaptiveLimit
+from promptcodebook.lm.retry import Backoff, Retrying
+from promptcodebook.lm.spec import Spec, parse_spec
+from promptcodebook.types import Tally
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["Endpoints", "Wire", "no_tally"]
+
+
+def no_tally(name: str, count: int = 1) -> None:
+    """A Tally that counts nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """How calls go out: seconds one may take, retries, calls in flight per address."""
+
+    timeout: float = 120.0
+    concurrency: int = 64
+    backoff: Backoff = field(default_factory=Backoff)
+
+
+class _Closes(Protocol):
+    async def close(self) -> None: ...
+
+
+class Endpoints:
+    """Connects specs and closes everything it connected.
+
+    `simulated` builds the model behind `simulated?...`; `environment` is where keys come from.
+    """
+
+    def __init__(
+        self,
+        wire: Wire = Wire(),
+        *,
+        tally: Tally = no_tally,
+        simulated: Callable[[Spec], LM] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._wire = wire
+        self._tally = tally
+        self._simulated = simulated
+        self._environment = os.environ if environment is None else environment
+        self._limits: dict[str, AdaptiveLimit] = {}
+        self._open: list[_Closes] = []
+
+    def connect(self, spec_text: str, headers: Mapping[str, str] | None = None) -> LM:
+        """The LM behind a spec. Opens no connection yet; raises ConfigError or MissingExtra."""
+        spec = parse_spec(spec_text, self._environment)
+        inner = self._inner(spec, headers or {})
+        return Retrying(inner, self.limit_of(spec), self._wire.backoff, self._tally)
+
+    def limit_of(self, spec: Spec) -> AdaptiveLimit:
+        """The limit that all models at the spec's address share."""
+        address = spec.base_url or spec.text
+        if address not in self._limits:
+            self._limits[address] = AdaptiveLimit(self._wire.concurrency)
+        return self._limits[address]
+
+    def _inner(self, spec: Spec, headers: Mapping[str, str]) -> LM:
+        if spec.kind == "simulated":
+            if self._simulated is None:
+                raise ConfigError(
+                    "no simulated model stands ready here", hint="pco lm serve simulated"
+                )
+            return self._simulated(spec)
+        if spec.kind == "litellm":
+            from promptcodebook.lm.litellm import LiteLLM
+
+            return LiteLLM(spec.model, timeout=self._wire.timeout, headers=headers)
+        key = read_key(spec.key_names, self._environment)
+        endpoint = Endpoint(spec, key, timeout=self._wire.timeout, headers=headers)
+        self._open.append(endpoint)
+        return endpoint
+
+    async def close(self) -> None:
+        """Closes every connection."""
+        while self._open:
+            await self._open.pop().close()
+
+    async def __aenter__(self) -> Endpoints:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,182 @@
+"""What an endpoint says when it does not answer, as one of our errors."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any, cast
+
+from promptcodebook.errors import (
+    AuthRefused,
+    CallTimeout,
+    EndpointDown,
+    LMError,
+    ModelNotFound,
+    RateLimited,
+    RequestRefused,
+    ServerFault,
+    did_you_mean,
+)
+from promptcodebook.lm.key import Key
+
+__all__ = ["Address", "Said", "broken", "model_missing", "read_said", "refused", "retry_after"]
+
+_QUOTED = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Whom errors are about: the endpoint, the model asked for, the key if one was sent."""
+
+    base_url: str
+    model: str
+    key: Key | None = None
+    key_names: tuple[str, ...] = ()
+
+    def clean(self, text: str) -> str:
+        """A server's words, without our key and cut to a readable length."""
+        flat = " ".join(text.split())
+        scrubbed = self.key.scrub(flat) if self.key is not None else flat
+        return scrubbed if len(scrubbed) <= _QUOTED else scrubbed[:_QUOTED] + "…"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An error body's message, the parameter it points at and its code ('' = none)."""
+
+    message: str = ""
+    param: str = ""
+    code: str = ""
+
+    @property
+    def all(self) -> str:
+        return f"{self.message} {self.code}"
+
+
+def read_said(data: bytes) -> Said:
+    """The error in a body, in any of the shapes that servers use; else the body as text."""
+    text = data[:20_000].decode("utf-8", "replace")
+    try:
+        tree = json.loads(text)
+    except (ValueError, RecursionError):
+        return Said(text)
+    if not isinstance(tree, dict):
+        return Said(text)
+    fields = cast("dict[str, Any]", tree)
+    error = fields.get("error", fields)
+    if not isinstance(error, dict):
+        return Said(str(error))
+    inner = cast("dict[str, Any]", error)
+    message = inner.get("message") or _detail(inner.get("detail")) or text
+    return Said(str(message), str(inner.get("param") or ""), str(inner.get("code") or ""))
+
+
+def _detail(detail: object) -> str:
+    if not isinstance(detail, list):
+        return str(detail) if detail else ""
+    said: list[str] = []
+    for each in cast("list[object]", detail):
+        if isinstance(each, dict):
+            fault = cast("dict[str, Any]", each)
+            where = ".".join(str(part) for part in fault.get("loc", ()))
+            said.append(f"{where}: {fault.get('msg', '')}")
+    return "; ".join(said)
+
+
+def retry_after(value: str | None, now: float | None = None) -> float:
+    """Seconds from a Retry-After header, which is a number or a date; 0 = none or unreadable."""
+    if not value:
+        return 0.0
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            at = parsedate_to_datetime(value).timestamp()
+        except ValueError:
+            return 0.0
+        seconds = at - (time.time() if now is None else now)
+    return max(0.0, seconds) if seconds == seconds else 0.0
+
+
+def refused(status: int, said: Said, where: Address, wait: float = 0.0) -> LMError:
+    """The error for an HTTP status that is not 200; `wait` = the Retry-After in seconds."""
+    quote = where.clean(said.message)
+    what = f"{where.base_url} answered {status}" + (f": {quote}" if quote else "")
+    error: LMError
+    if status in (429, 503):
+        error = RateLimited(what, hint="lower concurrency in pco.toml, or wait", model=where.model)
+        error.incident = "rate_limited" if status == 429 else "unavailable"
+    elif status >= 500:
+        error = ServerFault(what, hint="look at the server's own log", model=where.model)
+        error.incident = "server_error"
+    elif status in (401, 403):
+        error = AuthRefused(what, hint=_key_hint(where), model=where.model)
+    elif 300 <= status < 400:
+        error = RequestRefused(
+            f"{where.base_url} redirects elsewhere; the key is not sent there",
+            hint="name the final address in --lm",
+            model=where.model,
+        )
+    else:
+        error = RequestRefused(what, hint=_request_hint(status), model=where.model)
+    error.retry_after = wait
+    return error
+
+
+def _key_hint(where: Address) -> str:
+    if where.key is not None:
+        return f"the key in {where.key.name} was refused: set another one"
+    names = " or ".join(where.key_names) or "the provider's key variable"
+    return f"no key was sent: export {names}=..."
+
+
+def _request_hint(status: int) -> str:
+    if status == 413:
+        return "the request is too large for this server"
+    if status in (404, 405):
+        return "does the address end where the server's API begins (often /v1)? pco doctor"
+    return "pco doctor shows what this endpoint accepts"
+
+
+def model_missing(where: Address, known: Sequence[str]) -> ModelNotFound:
+    """The endpoint does not know the model; lists what it does know."""
+    name = where.model or "(none named)"
+    guess = did_you_mean(name, known)
+    listed = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
+    return ModelNotFound(
+        f"{where.base_url} does not know the model {name!r}{guess}",
+        hint=f"it lists: {listed}" if listed else "pco doctor",
+        model=where.model,
+    )
+
+
+def broken(kind: str, where: Address, detail: str = "") -> LMError:
+    """No usable HTTP answer: 'refused_connection', 'timeout', 'dropped' or 'malformed_body'."""
+    about = f" ({where.clean(detail)})" if detail else ""
+    error: LMError
+    if kind == "refused_connection":
+        error = EndpointDown(
+            f"nothing answers at {where.base_url}{about}", hint="pco doctor", model=where.model
+        )
+    elif kind == "timeout":
+        error = CallTimeout(
+            f"{where.base_url} did not answer in time{about}",
+            hint="raise timeout in pco.toml, or lower concurrency",
+            model=where.model,
+        )
+    else:
+        what = (
+            "sent a body that is no chat completion"
+            if kind == "malformed_body"
+            else ("broke the connection in the middle of a call")
+        )
+        error = ServerFault(
+            f"{where.base_url} {what}{about}",
+            hint="look at the server's own log",
+            model=where.model,
+        )
+    error.incident = kind
+    return error

@@ -1,0 +1,108 @@
+"""One pooled HTTP session to one endpoint, opened in the loop that first uses it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from promptcodebook.lm.key import Key
+from promptcodebook.lm.refusal import Address, broken
+
+if TYPE_CHECKING:
+    import aiohttp
+
+__all__ = ["Answered", "Transport"]
+
+# Servers close idle connections after 5 s or more; a POST on one just closed is a lost call.
+_KEEPALIVE_S = 3.0
+_CONNECT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An HTTP response, read whole."""
+
+    status: int
+    data: bytes
+    headers: Mapping[str, str]
+
+
+class Transport:
+    """POST and GET with the key in the header; what breaks on the way becomes an LMError."""
+
+    def __init__(
+        self, base_url: str, key: Key | None, timeout: float, headers: Mapping[str, str]
+    ) -> None:
+        self._base = base_url
+        self._key = key
+        self._timeout = timeout
+        self._headers = dict(headers)
+        self._session: aiohttp.ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def post(self, path: str, data: bytes, where: Address) -> Answered:
+        return await self._send("POST", path, data, where)
+
+    async def get(self, path: str, where: Address) -> Answered:
+        return await self._send("GET", path, None, where)
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _send(self, method: str, path: str, data: bytes | None, where: Address) -> Answered:
+        import aiohttp
+
+        session = await self._open()
+        try:
+            async with session.request(
+                method, self._base + path, data=data, allow_redirects=False
+            ) as response:
+                return Answered(response.status, await response.read(), response.headers)
+        except TimeoutError:
+            kind, detail = "timeout", f"after {self._timeout:g} s"
+        except aiohttp.ClientConnectorError as error:
+            kind, detail = "refused_connection", error.strerror or type(error.os_error).__name__
+        except aiohttp.InvalidURL:
+            kind, detail = "refused_connection", "the address is malformed"
+        except (aiohttp.ClientError, OSError) as error:
+            kind, detail = "dropped", type(error).__name__
+        # Raised out here so that the library's error, which knows our headers, is not its context.
+        raise broken(kind, where, detail)
+
+    async def _open(self) -> aiohttp.ClientSession:
+        loop = asyncio.get_running_loop()
+        if self._session is not None and self._loop is loop:
+            return self._session
+        import aiohttp
+
+        headers = {"Content-Type": "application/json", **self._headers}
+        if self._key is not None:
+            headers["Authorization"] = self._key.bearer()
+        # Concurrency is the limit's business, not the pool's; no cookies, no netrc.
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
+            timeout=aiohttp.ClientTimeout(
+                total=self._timeout, sock_connect=min(_CONNECT_S, self._timeout)
+            ),
+            headers=headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            proxy=_proxy(self._base),
+        )
+        self._loop = loop
+        return self._session
+
+
+def _proxy(base_url: str) -> str | None:
+    """The environment's proxy for this address; never for this very machine."""
+    from urllib.request import getproxies, proxy_bypass
+
+    parts = urlsplit(base_url)
+    host = parts.hostname or ""
+    if host in ("localhost", "127.0.0.1", "::1"):
+        return None
+    return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
