@@ -15,7 +15,7 @@ from pathlib import Path
 from promptcodebook.errors import StoreError
 from promptcodebook.lm.base import LM, Reply, Request, request_key
 from promptcodebook.lm.packed import pack_reply, unpack_reply
-from promptcodebook.sqlite import Layout, Reader, Writer, connect
+from promptcodebook.sqlite import Layout, Reader, Writer, connect, store_os_error
 from promptcodebook.types import Tally, Usage
 
 __all__ = ["Cache", "CacheStats", "ReplyCache", "default_cache_path"]
@@ -64,10 +64,7 @@ class ReplyCache:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreError(
-                f"the folder of the reply cache {path} cannot be made: {error}",
-                hint="set PCO_CACHE to a file you can write",
-            ) from error
+            raise store_os_error(error, path.parent) from error
         self._writer = Writer(path, _LAYOUT, full_hint=_FULL)
         try:
             self._reader = Reader(path, _LAYOUT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import sqlite3
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from urllib.parse import quote
 
 from promptcodebook.errors import DiskFull, StoreError, StoreTooNew
 
-__all__ = ["Layout", "connect", "roll_back", "store_error"]
+__all__ = ["Layout", "connect", "roll_back", "store_error", "store_os_error"]
 
 _log = logging.getLogger(__name__)
 
@@ -137,4 +138,14 @@ def store_error(error: sqlite3.Error, path: Path, what: str, full_hint: str = ""
     return StoreError(
         f"the {what} {path} cannot be used: {error}",
         hint=f"move {path} out of the way (it may be damaged)",
+    )
+
+
+def store_os_error(error: OSError, path: Path) -> StoreError:
+    """What the system said about a file or folder, as one of our errors."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    kind = DiskFull if full else StoreError
+    return kind(
+        f"{path} cannot be written: {error.strerror}",
+        hint=f"free space on the disk of {path}" if full else f"check that you may write to {path}",
     )

@@ -1,0 +1,284 @@
+"""One run on disk: a folder with `run.sqlite` (events, journal, usage, counts) and `lock`."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import cast
+
+from promptcodebook.errors import RunNotFound, StoreError
+from promptcodebook.lm.journal import ReplyLog
+from promptcodebook.sqlite import Reader, Work, Writer, store_os_error
+from promptcodebook.store.events import (
+    Event,
+    Judged,
+    PackedEvent,
+    Started,
+    Stepped,
+    Validated,
+    pack_event,
+    unpack_event,
+    unpack_traces,
+)
+from promptcodebook.store.fold import RunState, fold
+from promptcodebook.store.header import Header, run_id
+from promptcodebook.store.lock import RunLock
+from promptcodebook.store.replies import RunReplies
+from promptcodebook.store.session_clock import SessionClock
+from promptcodebook.store.tables import FILE, LAYOUT, add_count, add_usage
+from promptcodebook.types import Parameters, Role, Step, Trace, Usage
+
+__all__ = ["RunStore"]
+
+_CHUNK = 32
+"""Events read at a time: no read transaction stays open while the caller looks at one."""
+_LIGHT = "SELECT e.seq, e.kind, e.step, e.light, NULL FROM events e"
+_FULL = "SELECT e.seq, e.kind, e.step, e.light, b.blob FROM events e LEFT JOIN bulk b USING (seq)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    lock: RunLock
+    writer: Writer
+    session: SessionClock
+
+
+class RunStore:
+    """Made by `create` or `open`; closed by `close`. Reading sees every commit so far.
+
+    Writing takes the run's lock (RunBusy) and may raise DiskFull, after which the store refuses
+    every further write; what was committed can be resumed from.
+    """
+
+    def __init__(self, path: Path, reader: Reader, header: Header, writing: _Writing | None):
+        self.path = path
+        self.header = header
+        self._reader = reader
+        self._writing = writing
+        self._replayable: dict[str, int] = {}
+
+    @staticmethod
+    def create(
+        runs_dir: Path, header: Header, *, clock: Callable[[], float] = time.monotonic
+    ) -> RunStore:
+        """A new run, open for writing. An empty `header.id` becomes one made of time and task."""
+        folder, header = _new_folder(runs_dir, header)
+        text = header.to_json()
+        try:
+            return _open_to_write(
+                folder, clock, lambda db: db.execute("INSERT INTO header VALUES (1, ?)", (text,))
+            )
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)  # made a moment ago, by us
+            raise
+
+    @staticmethod
+    def open(
+        path: Path, *, write: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> RunStore:
+        """The run in this folder. Raises RunNotFound, StoreTooNew, StoreError and, to write,
+        RunBusy."""
+        if not (path / FILE).is_file():
+            raise RunNotFound(f"there is no run at {path}", hint="pco runs list")
+        return _open_to_write(path, clock, None) if write else _open_to_read(path, None)
+
+    def append(self, event: Event) -> None:
+        """Commits one event, all of it or nothing. Counts of `count_replayable` go with it."""
+        row = pack_event(event)
+        counts: dict[str, int] = {}
+        if isinstance(event, Stepped | Validated | Judged):
+            counts, self._replayable = self._replayable, {}
+
+        def work(db: sqlite3.Connection) -> None:
+            seq = db.execute(
+                "INSERT INTO events (kind, step, light) VALUES (?, ?, ?)",
+                (row.kind, row.step, row.light),
+            ).lastrowid
+            if row.bulk is not None:
+                db.execute("INSERT INTO bulk VALUES (?, ?)", (seq, row.bulk))
+            for name, count in counts.items():
+                add_count(db, name, count)
+
+        self._writer.write_now(work)
+
+    def events(self, *, after: int = 0, full: bool = False) -> Iterator[Event]:
+        """All events in order, read as they are consumed: light ones unless `full`."""
+        return (event for _, event in self.numbered(after=after, full=full))
+
+    def numbered(self, *, after: int = 0, full: bool = False) -> Iterator[tuple[int, Event]]:
+        """Events later than number `after` (they count from 1), each with its number."""
+        return self._select("1", after, full)
+
+    def steps(self, *, traces: bool = False) -> Iterator[Step]:
+        """All steps in order, one at a time in memory."""
+        for _, event in self._select("e.kind = 'stepped'", 0, traces):
+            if isinstance(event, Stepped):
+                yield event.step
+
+    def traces(self, step: int) -> tuple[Trace, ...]:
+        """The traces of one step. Raises StoreError if the run has no such step."""
+        row = self._reader.row(
+            "SELECT b.blob FROM events e JOIN bulk b USING (seq)"
+            " WHERE e.kind = 'stepped' AND e.step = ?",
+            (step,),
+        )
+        if row is None:
+            raise self._no_step(step)
+        return unpack_traces(row[0])
+
+    def parameters_at(self, step: int) -> Parameters:
+        """Θ after that step, -1 = before the first. Raises StoreError if there is no such step."""
+        kind = "started" if step < 0 else "stepped"
+        where = "e.kind = 'started'" if step < 0 else f"e.kind = 'stepped' AND e.step = {step:d}"
+        row = self._reader.row(f"{_LIGHT} WHERE {where} ORDER BY e.seq DESC LIMIT 1")
+        if row is None:
+            raise self._no_step(step)
+        match unpack_event(PackedEvent(kind, row[2], row[3])):
+            case Started(parameters, _):
+                return parameters
+            case Stepped(found):
+                return found.parameters
+            case _:
+                raise self._no_step(step)
+
+    def state(self) -> RunState:
+        """Where the run stands: the fold of its events."""
+        return fold(self.events())
+
+    def outline(self) -> RunState:
+        """`state` without reading every step: only the last one, and what is not a step."""
+        last = "(SELECT MAX(seq) FROM events WHERE kind = 'stepped')"
+        where = f"(e.kind != 'stepped' OR e.seq = {last})"
+        return fold(event for _, event in self._select(where, 0, False))
+
+    def usage(self) -> dict[Role, Usage]:
+        """What was paid in all sessions of the run, by role."""
+        rows = self._reader.rows(
+            "SELECT role, calls, prompt_tokens, completion_tokens, cached_prompt_tokens, cost,"
+            " latency_s FROM usage ORDER BY rowid"
+        )
+        return {cast(Role, role): Usage(*sums) for role, *sums in rows}
+
+    def tallies(self) -> dict[str, int]:
+        """Counts of incidents by name."""
+        return dict(self._reader.rows("SELECT name, count FROM tally ORDER BY name"))  # type: ignore[arg-type]
+
+    @property
+    def reply_log(self) -> ReplyLog:
+        """The run's journal, for `Journaled`."""
+        return RunReplies(self._reader, self._writer)
+
+    def record_usage(self, role: Role, usage: Usage) -> None:
+        """Adds what was paid without a reply to journal, such as a call that failed."""
+        self._writer.send(lambda db: add_usage(db, role, usage))
+
+    def count(self, name: str, count: int = 1) -> None:
+        """A `Tally` for incidents of the wire, which a resumed run does not meet again."""
+        self._writer.send(lambda db: add_count(db, name, count))
+
+    def count_replayable(self, name: str, count: int = 1) -> None:
+        """A `Tally` for incidents that lie in the replies themselves (malformed, repaired).
+
+        A resumed run reads the same replies from its journal and meets these again, so they are
+        committed together with the step or evaluation they belong to, or not at all.
+        """
+        self._replayable[name] = self._replayable.get(name, 0) + count
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of wall time in all sessions of the run, this one included."""
+        if self._writing is not None:
+            return self._writing.session.elapsed_s
+        row = self._reader.row("SELECT TOTAL(seconds) FROM sessions")
+        return float(row[0]) if row else 0.0
+
+    def flush(self) -> None:
+        """Returns when all that was handed over is committed; raises what could not be."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Commits what waits, lets go of the run. Safe to call twice."""
+        writing, self._writing = self._writing, None
+        self._reader.close()
+        if writing is not None:
+            try:
+                writing.writer.close()
+            finally:
+                writing.lock.release()
+
+    @property
+    def _writer(self) -> Writer:
+        if self._writing is None:
+            raise StoreError(f"the run {self.path.name} is not open for writing")
+        return self._writing.writer
+
+    def _select(self, where: str, after: int, full: bool) -> Iterator[tuple[int, Event]]:
+        query = f"{_FULL if full else _LIGHT} WHERE {where} AND e.seq > ? ORDER BY e.seq LIMIT ?"
+        while rows := self._reader.rows(query, (after, _CHUNK)):
+            for seq, kind, step, light, bulk in rows:
+                yield seq, unpack_event(PackedEvent(kind, step, light, bulk))
+                after = seq
+
+    def _no_step(self, step: int) -> StoreError:
+        return StoreError(f"the run {self.path.name} has no step {step}", hint="pco runs show")
+
+
+def _new_folder(runs_dir: Path, header: Header) -> tuple[Path, Header]:
+    """Makes `runs_dir`/id; a chosen id gets a number behind it where it is taken."""
+    stem = header.id or run_id(header.task, datetime.fromisoformat(header.created))
+    name, again = stem, 1
+    while True:
+        try:
+            (runs_dir / name).mkdir(parents=True)
+            return runs_dir / name, replace(header, id=name)
+        except FileExistsError as error:
+            if header.id or not runs_dir.is_dir():
+                raise StoreError(
+                    f"{error.filename} exists already", hint=f"pco train --resume {name}"
+                ) from None
+            again += 1
+            name = f"{stem}-{again}"
+        except OSError as error:
+            raise store_os_error(error, runs_dir) from error
+
+
+def _open_to_write(path: Path, clock: Callable[[], float], first: Work | None) -> RunStore:
+    lock = RunLock(path)
+    try:
+        session = SessionClock(clock)
+        writer = Writer(
+            path / FILE,
+            LAYOUT,
+            full_hint=f"free space on the disk of {path}, then: pco train --resume {path.name}",
+            each_batch=session.beat,
+        )
+        try:
+            if first is not None:
+                writer.write_now(first)
+            writer.write_now(session.begin)
+            return _open_to_read(path, _Writing(lock, writer, session))
+        except BaseException:
+            writer.close()
+            raise
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _open_to_read(path: Path, writing: _Writing | None) -> RunStore:
+    reader = Reader(path / FILE, LAYOUT)
+    try:
+        row = reader.row("SELECT json FROM header")
+        if row is None:
+            raise StoreError(
+                f"the run {path.name} ended before it began", hint=f"pco runs rm {path.name}"
+            )
+        return RunStore(path, reader, Header.from_json(row[0]), writing)
+    except BaseException:
+        reader.close()
+        raise

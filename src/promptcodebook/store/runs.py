@@ -1,0 +1,134 @@
+"""The folder of all runs: finding one by what a person types, listing, removing."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from promptcodebook.errors import RunNotFound, StoreError, did_you_mean
+from promptcodebook.sqlite import store_os_error
+from promptcodebook.store.events import EndReason
+from promptcodebook.store.lock import RunLock, holder
+from promptcodebook.store.run import RunStore
+from promptcodebook.store.tables import FILE
+from promptcodebook.types import Usage
+
+__all__ = ["RunSummary", "find_run", "list_runs", "remove_run"]
+
+_log = logging.getLogger(__name__)
+_LIST = "pco runs list"
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One line about a run. `step` is -1 before the first; `writer` is the pid of who writes it."""
+
+    id: str
+    path: Path
+    created: str
+    task: str
+    step: int
+    best: float | None
+    ended: EndReason | None
+    usage: Usage
+    elapsed_s: float
+    writer: int | None
+
+    @property
+    def running(self) -> bool:
+        return self.writer is not None
+
+    @property
+    def resumable(self) -> bool:
+        """Neither finished nor being written."""
+        return not self.running and self.ended not in ("finished", "early_stop", "target")
+
+
+def find_run(runs_dir: Path, ref: str) -> Path:
+    """The folder of a run by exact id, unique beginning of an id, path, or 'last'.
+
+    Raises RunNotFound with what was probably meant.
+    """
+    if "/" in ref or ref in (".", ".."):
+        if (Path(ref) / FILE).is_file():
+            return Path(ref)
+        raise RunNotFound(f"there is no run at {ref}", hint=_LIST)
+    names = _names(runs_dir)
+    if ref in names:
+        return runs_dir / ref
+    if ref == "last":
+        return _last(runs_dir, names)
+    matches = [name for name in names if ref and name.startswith(ref)]
+    if len(matches) == 1:
+        return runs_dir / matches[0]
+    if matches:
+        raise RunNotFound(
+            f"{ref!r} begins more than one run: {', '.join(matches[:5])}",
+            hint="type more of the id",
+        )
+    raise RunNotFound(f"no run {ref!r} in {runs_dir}{did_you_mean(ref, names)}", hint=_LIST)
+
+
+def list_runs(runs_dir: Path) -> list[RunSummary]:
+    """All readable runs, oldest first; an unreadable one is logged and left out."""
+    found: list[RunSummary] = []
+    for name in _names(runs_dir):
+        try:
+            found.append(_summary(runs_dir / name))
+        except StoreError as error:
+            _log.warning("run %s: %s", name, error)
+    return sorted(found, key=lambda run: (run.created, run.id))
+
+
+def remove_run(path: Path) -> None:
+    """Deletes a run's folder. Raises RunBusy while it is written, RunNotFound for other folders."""
+    if not (path / FILE).is_file():
+        raise RunNotFound(f"there is no run at {path}", hint=_LIST)
+    lock = RunLock(path)
+    try:
+        shutil.rmtree(path)
+    except OSError as error:
+        raise store_os_error(error, path) from error
+    finally:
+        lock.release()
+
+
+def _names(runs_dir: Path) -> list[str]:
+    return sorted(file.parent.name for file in runs_dir.glob(f"*/{FILE}"))
+
+
+def _last(runs_dir: Path, names: list[str]) -> Path:
+    dated: list[tuple[str, str]] = []
+    for name in names:
+        try:
+            store = RunStore.open(runs_dir / name)
+        except StoreError as error:
+            _log.warning("run %s: %s", name, error)
+            continue
+        dated.append((store.header.created, name))
+        store.close()
+    if not dated:
+        raise RunNotFound(f"there is no run in {runs_dir} yet", hint="pco train")
+    return runs_dir / max(dated)[1]
+
+
+def _summary(path: Path) -> RunSummary:
+    store = RunStore.open(path)
+    try:
+        state = store.outline()
+        return RunSummary(
+            id=path.name,
+            path=path,
+            created=store.header.created,
+            task=store.header.task,
+            step=state.step,
+            best=state.best.score if state.best else None,
+            ended=state.ended,
+            usage=sum(store.usage().values(), Usage()),
+            elapsed_s=store.elapsed_s,
+            writer=holder(path),
+        )
+    finally:
+        store.close()
