@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import median
 
 from promptcodebook.data.dataset import Dataset
 from promptcodebook.data.leakage import Leak, leaks, near_leaks, normalised
@@ -102,5 +101,6 @@ def _duplicates(dataset: Dataset) -> tuple[Leak, ...]:
 
 
 def _lengths(examples: tuple[Example, ...]) -> Lengths:
-    words = [len(example.input.split()) for example in examples]
-    return Lengths(min(words), float(median(words)), max(words))
+    words = sorted(len(example.input.split()) for example in examples)
+    middle = (words[(len(words) - 1) // 2] + words[len(words) // 2]) / 2
+    return Lengths(words[0], middle, words[-1])

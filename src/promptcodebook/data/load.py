@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from promptcodebook.config import DataSettings
 from promptcodebook.data.columns import Columns, read_examples
 from promptcodebook.data.dataset import SPLITS, Dataset, Split, split_name
 from promptcodebook.data.leakage import Leak, leaks
@@ -16,6 +16,9 @@ from promptcodebook.data.splits import Fractions, checked_fractions, completed, 
 from promptcodebook.data.table import Table
 from promptcodebook.errors import DataError
 from promptcodebook.types import Example
+
+if TYPE_CHECKING:  # pydantic stays out of `import promptcodebook`
+    from promptcodebook.config import DataSettings
 
 __all__ = ["load", "load_settings"]
 

@@ -1,0 +1,187 @@
+"""Writes the task's prompts: `python -m promptcodebook.tasks.constraints.compose` -> data.jsonl.
+
+Deterministic. Kinds are dealt so that each occurs about equally often in each split; kinds that
+contradict each other never meet, and parameters are drawn so that all constraints of a prompt can
+be kept at once (the tests build an answer that does, for every prompt).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from importlib import resources
+from pathlib import Path
+
+from promptcodebook.keyed import keyed_random
+from promptcodebook.tasks.constraints.checks import KINDS
+from promptcodebook.tasks.constraints.wordings import phrased
+
+__all__ = ["SIZES", "compatible", "compose"]
+
+SIZES = {"train": 60, "val": 40, "test": 60}
+_HOW_MANY = (3, 2, 5, 4, 0, 3, 6, 2, 1, 4, 3, 7, 2, 3, 5, 4, 1, 8, 2, 3)
+"""Constraints per prompt, dealt round: 0 in one of 20, 2-4 in twelve, 5-8 in five."""
+
+_LISTS = {"bullets", "numbered", "alphabetical"}
+_CLASHES: dict[str, set[str]] = {
+    "json": {"sentences", "paragraphs", "no_commas", "uppercase", "title", "start_with", "end_with",
+             "quoted", "postscript", "two_versions", "headings", *_LISTS},
+    "sentences": {"headings", "two_versions", *_LISTS},
+    "paragraphs": {"two_versions", "headings"},
+    "bullets": {"numbered", "alphabetical"},
+    "numbered": {"alphabetical", "exact_numbers", "no_digits"},
+    "lowercase": {"uppercase", "postscript", "start_with", "end_with"},
+    "uppercase": {"start_with", "end_with"},
+    "no_digits": {"exact_numbers"},
+    "quoted": {"start_with", "end_with", "two_versions", "headings", "title", *_LISTS},
+    "start_with": {"title", "headings"},
+    "end_with": {"postscript"},
+    "two_versions": {"title", "headings", "postscript", *_LISTS},
+}  # fmt: skip
+
+_INCLUDE = ("morning", "together", "careful", "window", "simple", "garden", "patience", "evening",
+            "budget", "neighbour", "weather", "table", "quiet", "journey", "basket", "promise",
+            "corner", "bright", "season", "letter")  # fmt: skip
+_AVOID = ("very", "really", "just", "good", "great", "important", "however", "because", "always",
+          "nice", "many", "often", "best", "easy", "thing", "people", "also", "should")  # fmt: skip
+_KEYS = ("summary", "details", "advice", "reason", "audience", "example", "tone", "next")
+_STARTS = ("Here is my suggestion", "Let us begin", "To put it plainly", "On a day like this",
+           "What matters first")  # fmt: skip
+_ENDS = ("Thank you for reading.", "That is all for now.", "Do you have any questions?",
+         "See you soon!", "And that was enough.")  # fmt: skip
+_LETTERS = "bfgkpvwy"
+
+
+def compatible(kind: str, others: Iterable[str]) -> bool:
+    """Can a constraint of this kind stand beside the others, none of the same kind?"""
+    return all(
+        kind != other
+        and other not in _CLASHES.get(kind, set())
+        and kind not in _CLASHES.get(other, set())
+        for other in others
+    )
+
+
+def compose() -> Iterator[dict[str, object]]:
+    """All rows of data.jsonl, in their order."""
+    requests = _requests()
+    keyed_random("constraints", "requests").shuffle(requests)
+    for split, size in SIZES.items():
+        used = Counter[str]()
+        for number in range(size):
+            name = f"{split}-{number + 1:03d}"
+            topic, request = requests.pop()
+            rng = keyed_random("constraints", name)
+            kinds = _deal(_HOW_MANY[number % len(_HOW_MANY)], used, rng)
+            constraints = _draw(kinds, rng)
+            prompt = _prompt(request, [phrased(c, rng) for c in constraints], rng)
+            yield {"id": name, "split": split, "topic": topic, "input": prompt,
+                   "constraints": constraints}  # fmt: skip
+
+
+def _requests() -> list[tuple[str, str]]:
+    text = resources.files("promptcodebook.tasks.constraints").joinpath("requests.txt")
+    pairs = (line.split("\t") for line in text.read_text("utf-8").splitlines())
+    return [(topic, request) for topic, request in pairs]
+
+
+def _deal(count: int, used: Counter[str], rng: random.Random) -> list[str]:
+    """`count` kinds that go together, the least used first, ties drawn."""
+    order = sorted(KINDS, key=lambda kind: (used[kind], rng.random()))
+    kinds = list[str]()
+    for kind in order:
+        if len(kinds) < count and compatible(kind, kinds):
+            kinds.append(kind)
+    used.update(kinds)
+    rng.shuffle(kinds)
+    return kinds
+
+
+def _draw(kinds: list[str], rng: random.Random) -> list[dict[str, object]]:
+    """Parameters for all kinds of one prompt, each drawn with regard to those before it."""
+    pools = _Pools(rng)
+    drawn = dict[str, dict[str, object]]()
+    for kind in sorted(kinds, key=_ORDER.index):
+        drawn[kind] = {"kind": kind, **_parameters(kind, drawn, pools)}
+    return [drawn[kind] for kind in kinds]
+
+
+# What limits others is drawn first; the two word limits look at everything else.
+_ORDER = (*(k for k in KINDS if k not in ("sentences", "max_words", "min_words")),
+          "sentences", "max_words", "min_words")  # fmt: skip
+_SPANS = {"paragraphs": (2, 4), "bullets": (2, 6), "numbered": (3, 6), "exact_numbers": (2, 5),
+          "placeholders": (1, 4), "headings": (2, 3), "alphabetical": (3, 6)}  # fmt: skip
+
+
+class _Pools:
+    """Words to draw from, none given out twice, so that no word is both asked for and forbidden."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.include: list[str] = rng.sample(_INCLUDE, len(_INCLUDE))
+        self.avoid: list[str] = rng.sample(_AVOID, len(_AVOID))
+
+    def take(self, pool: list[str], most: int) -> list[str]:
+        return [pool.pop() for _ in range(self.rng.randint(1, most))]
+
+
+def _parameters(kind: str, drawn: dict[str, dict[str, object]], pools: _Pools) -> dict[str, object]:
+    rng = pools.rng
+    match kind:
+        case "include":
+            return {"words": pools.take(pools.include, 3)}
+        case "avoid":
+            return {"words": pools.take(pools.avoid, 3)}
+        case "json":
+            return {"keys": rng.sample(_KEYS, rng.randint(2, 4))}
+        case "start_with" | "end_with":
+            return {"text": rng.choice(_STARTS if kind == "start_with" else _ENDS)}
+        case "letter_count":
+            return {"letter": rng.choice(_LETTERS), "n": rng.randint(3, 8)}
+        case _:
+            return _count(kind, drawn, rng)
+
+
+def _count(kind: str, drawn: dict[str, dict[str, object]], rng: random.Random) -> dict[str, object]:
+    if kind == "sentences":
+        return {"n": rng.randint(3, 6)}
+    if kind == "max_words":
+        return {"n": _room(drawn) + 5 * rng.randint(0, 8)}
+    if kind == "min_words":
+        if "max_words" in drawn:
+            return {"n": int(str(drawn["max_words"]["n"])) - 5 * rng.randint(4, 6)}
+        if "sentences" in drawn:
+            return {"n": 10 * int(str(drawn["sentences"]["n"]))}
+        return {"n": 10 * rng.randint(5, 12)}
+    return {"n": rng.randint(*_SPANS[kind])} if kind in _SPANS else {}
+
+
+_WORDS_EACH = {"paragraphs": 12, "bullets": 8, "numbered": 8, "alphabetical": 8, "headings": 12,
+               "sentences": 10, "placeholders": 2, "letter_count": 1,
+               "exact_numbers": 2}  # fmt: skip
+
+
+def _room(drawn: dict[str, dict[str, object]]) -> int:
+    """A word limit under which everything drawn so far fits with ease, a multiple of 5."""
+    need = 35 + 4 * len(drawn)
+    for kind, constraint in drawn.items():
+        need += _WORDS_EACH.get(kind, 0) * int(str(constraint.get("n", 0)))
+    return -(-need // 5) * 5
+
+
+def _prompt(request: str, sayings: list[str], rng: random.Random) -> str:
+    if not sayings:
+        return request
+    shape = rng.randrange(3) if len(sayings) > 1 else 0
+    if shape == 0:
+        return " ".join((request, *sayings))
+    if shape == 1:
+        return "\n".join((request, "Requirements:", *(f"* {saying}" for saying in sayings)))
+    return f"{request}\n\n{' '.join(sayings)}"
+
+
+if __name__ == "__main__":
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in compose()]
+    Path(__file__).with_name("data.jsonl").write_text("".join(lines), "utf-8")

@@ -1,0 +1,36 @@
+"""Ready-made tasks by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from promptcodebook.errors import TaskError, did_you_mean
+from promptcodebook.tasks.aime.task import load_aime
+from promptcodebook.tasks.base import Task
+from promptcodebook.tasks.constraints.task import load_constraints
+
+__all__ = ["load_task", "task_names"]
+
+_LOADERS: dict[str, Callable[[Path | None], Task]] = {
+    "aime": load_aime,
+    "constraints": load_constraints,
+}
+
+
+def task_names() -> tuple[str, ...]:
+    """The names `load_task` knows, sorted."""
+    return tuple(sorted(_LOADERS))
+
+
+def load_task(name: str, data_dir: Path | None = None) -> Task:
+    """A ready-made task with its data; `data_dir` is its folder or that folder's parent.
+
+    TaskError for an unknown name, and for data that is not there (it says which file).
+    """
+    if name not in _LOADERS:
+        raise TaskError(
+            f"unknown task {name!r}{did_you_mean(name, _LOADERS)}",
+            hint=f"ready-made tasks: {', '.join(task_names())}; or your own data under [data]",
+        )
+    return _LOADERS[name](data_dir)
