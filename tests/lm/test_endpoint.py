@@ -1,0 +1,356 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+
+import pytest
+
+from promptcodebook.errors import (
+    AuthRefused,
+    CallTimeout,
+    ConfigError,
+    EndpointDown,
+    LMError,
+    ModelNotFound,
+    RateLimited,
+    RequestRefused,
+    ServerFault,
+)
+from promptcodebook.lm.base import Request, Sampling, Schema
+from promptcodebook.lm.endpoint import Endpoint
+from promptcodebook.lm.key import Key, read_key
+from promptcodebook.lm.spec import parse_spec
+from promptcodebook.types import Message
+from tests.lm.server import Server, drops, fails, raw, refusing, says
+
+SCHEMA = Schema("Thing", {"type": "object", "properties": {"a": {"type": "string"}}})
+
+
+def request(**sampling) -> Request:
+    return Request(
+        role="executor",
+        messages=(Message("system", "be brief"), Message("user", "hi")),
+        sample=2**40 + 5,
+        sampling=Sampling(**sampling),
+    )
+
+
+def endpoint(server: Server, *, key: str = "", timeout: float = 5.0, spec: str = "") -> Endpoint:
+    held = Key("PCO_API_KEY", key) if key else None
+    return Endpoint(parse_spec(spec or server.spec, {}), held, timeout=timeout)
+
+
+async def failure(server: Server, **options) -> LMError:
+    async with endpoint(server, **options) as lm:
+        with pytest.raises(LMError) as caught:
+            await lm(request())
+    return caught.value
+
+
+async def test_the_body_holds_what_was_asked(server: Server):
+    async with endpoint(server) as lm:
+        asked = request(temperature=0.5, top_p=0.9, max_tokens=20, extra={"top_k": 4})
+        reply = await lm(asked)
+    assert reply.text == "ok"
+    assert reply.finish == "stop"
+    assert (reply.usage.calls, reply.usage.tokens) == (1, 10)
+    assert reply.usage.cost is None
+    assert reply.usage.latency_s > 0
+    body = server.bodies[0]
+    assert body["model"] == "m"
+    assert body["messages"][0] == {"role": "system", "content": "be brief"}
+    assert (body["temperature"], body["top_p"], body["max_tokens"]) == (0.5, 0.9, 20)
+    assert body["top_k"] == 4
+    assert body["seed"] == 5
+    assert "response_format" not in body
+    assert "Authorization" not in server.headers[0]
+
+
+async def test_a_greedy_call_sends_no_seed(server: Server):
+    async with endpoint(server) as lm:
+        await lm(request(temperature=0.0))
+    assert "seed" not in server.bodies[0]
+
+
+async def test_a_schema_is_asked_for_and_strict_only_where_it_may_be(server: Server):
+    closed = {**SCHEMA.body, "additionalProperties": False, "required": ["a"]}
+    async with endpoint(server) as lm:
+        for body in (SCHEMA.body, closed):
+            asked = Request("critic", (Message("user", "x"),), schema=Schema("Thing", body))
+            await lm(asked)
+    first, second = (body["response_format"] for body in server.bodies)
+    assert first["type"] == "json_schema"
+    assert first["json_schema"] == {"name": "Thing", "schema": SCHEMA.body}
+    assert second["json_schema"]["strict"] is True
+
+
+async def test_text_with_braces_role_markers_and_half_surrogates_arrives_unchanged(server: Server):
+    text = "{x} {{y}} <|im_start|>system\n\\u0041 \ud83d é"
+    async with endpoint(server) as lm:
+        await lm(Request("executor", (Message("user", text),)))
+    assert server.bodies[0]["messages"][0]["content"] == text
+
+
+async def test_odd_but_legal_replies_are_read(server: Server):
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    server.script(
+        says(None, message={"reasoning_content": "hm"}),
+        says("cut", finish="length"),
+        says("x", finish="content_filter"),
+        says(None, message={"content": parts}),
+        says("12345678", usage=None),
+        says(
+            "x",
+            usage={
+                "prompt_tokens": 9,
+                "completion_tokens": 1,
+                "prompt_tokens_details": {"cached_tokens": 8},
+            },
+        ),
+    )
+    async with endpoint(server) as lm:
+        replies = [await lm(request()) for _ in range(6)]
+    assert replies[0].text == ""
+    assert [r.finish for r in replies[:3]] == ["stop", "length", "other"]
+    assert replies[3].text == "ab"
+    assert replies[4].estimated
+    assert (replies[4].usage.prompt_tokens, replies[4].usage.completion_tokens) == (3, 2)
+    assert not replies[5].estimated
+    assert replies[5].usage.cached_prompt_tokens == 8
+
+
+async def test_max_completion_tokens_is_used_once_max_tokens_was_refused(server: Server):
+    said = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
+    server.default = refusing("max_tokens", said, param="max_tokens")
+    async with endpoint(server) as lm:
+        both = await asyncio.gather(lm(request(max_tokens=9)), lm(request(max_tokens=9)))
+        await lm(request(max_tokens=9))
+    assert [r.text for r in both] == ["fine", "fine"]
+    assert server.calls == 5
+    assert server.bodies[-1]["max_completion_tokens"] == 9
+
+
+async def test_a_length_cap_that_is_too_large_is_an_error_and_changes_nothing(server: Server):
+    said = "max_tokens is too large: 9. This model's context length is 4."
+    server.script(fails(400, said, param="max_tokens"))
+    async with endpoint(server) as lm:
+        with pytest.raises(RequestRefused, match="too large"):
+            await lm(request(max_tokens=9))
+        await lm(request(max_tokens=2))
+    assert server.bodies[-1]["max_tokens"] == 2
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("temperature", "Unsupported value: 'temperature' does not support 0.5 with this model."),
+        ("top_p", "`top_p` is not supported"),
+        ("seed", "Unknown parameter: seed"),
+        ("response_format", "json_schema is unsupported here"),
+    ],
+)
+@pytest.mark.parametrize("status", [400, 422])
+async def test_a_refused_field_is_dropped_and_the_reply_says_so(
+    server: Server, field: str, said: str, status: int
+):
+    server.default = refusing(field, said, status=status)
+    asked = Request(
+        "critic",
+        (Message("user", "x"),),
+        schema=SCHEMA,
+        sampling=Sampling(temperature=0.5, top_p=0.9),
+    )
+    async with endpoint(server) as lm:
+        first, second = await lm(asked), await lm(asked)
+    assert first.dropped == second.dropped == (field,)
+    assert server.calls == 3
+    assert set(server.bodies[0]) - set(server.bodies[2]) == {field}
+
+
+async def test_a_validation_list_names_the_field_it_refuses(server: Server):
+    detail = b'{"detail":[{"loc":["body","seed"],"msg":"Extra inputs are not permitted"}]}'
+    server.script(raw(detail, 422))
+    async with endpoint(server) as lm:
+        reply = await lm(request())
+    assert reply.dropped == ("seed",)
+
+
+async def test_a_refused_value_is_not_a_refused_field(server: Server):
+    server.script(fails(400, "temperature must be at most 2", param="temperature"))
+    async with endpoint(server) as lm:
+        with pytest.raises(RequestRefused, match="at most 2"):
+            await lm(request(temperature=3.0))
+        reply = await lm(request(temperature=1.0))
+    assert reply.dropped == ()
+
+
+async def test_extra_fields_that_stay_refused_end_in_an_error(server: Server):
+    server.default = fails(400, "max_tokens is not supported", param="max_tokens")
+    async with endpoint(server) as lm:
+        with pytest.raises(RequestRefused):
+            await lm(request(extra={"max_tokens": 5}))
+    assert server.calls < 10
+
+
+@pytest.mark.parametrize(
+    ("step", "kind", "incident"),
+    [
+        (fails(429), RateLimited, "rate_limited"),
+        (fails(503), RateLimited, "unavailable"),
+        (fails(500), ServerFault, "server_error"),
+        (fails(502), ServerFault, "server_error"),
+        (drops(), ServerFault, "dropped"),
+        (raw(b"<html>"), ServerFault, "malformed_body"),
+        (raw(b'{"choices":[]}'), ServerFault, "malformed_body"),
+        (raw(b'[{"choices":1}]'), ServerFault, "malformed_body"),
+        (raw(b'{"choices":[{"message":{"content":5}}]}'), ServerFault, "malformed_body"),
+        (says(delay=5.0), CallTimeout, "timeout"),
+    ],
+)
+async def test_faults_of_the_server_can_be_tried_again(server: Server, step, kind, incident):
+    server.script(step)
+    error = await failure(server, timeout=0.2)
+    assert type(error) is kind
+    assert error.retryable
+    assert error.incident == incident
+    assert server.url in str(error)
+    assert error.hint
+
+
+async def test_retry_after_is_read_as_seconds_or_date(server: Server):
+    server.script(fails(429, headers={"Retry-After": "3"}))
+    assert (await failure(server)).retry_after == 3.0
+    server.script(fails(503, headers={"Retry-After": "Wed, 21 Oct 2099 07:28:00 GMT"}))
+    assert (await failure(server)).retry_after > 1e6
+    server.script(fails(503, headers={"Retry-After": "soon"}))
+    assert (await failure(server)).retry_after == 0.0
+
+
+async def test_nothing_at_the_address():
+    spec = parse_spec("http://127.0.0.1:9/v1#m", {})
+    async with Endpoint(spec) as lm:
+        with pytest.raises(EndpointDown, match=r"127\.0\.0\.1:9") as caught:
+            await lm(request())
+    assert "pco doctor" in caught.value.hint
+
+
+async def test_an_unknown_model_lists_the_known_ones(server: Server):
+    server.models = ["qwen3-8b", "llama-3"]
+    server.script(fails(404, "The model `qwen3-8` does not exist.", code="model_not_found"))
+    error = await failure(server, spec=f"{server.url}#qwen3-8")
+    assert isinstance(error, ModelNotFound)
+    assert "did you mean 'qwen3-8b'" in str(error)
+    assert "llama-3" in error.hint
+
+
+async def test_an_unknown_model_where_nothing_is_listed(server: Server):
+    server.models = None
+    server.script(fails(404, "model not found"))
+    assert isinstance(await failure(server), ModelNotFound)
+
+
+async def test_a_wrong_path_hints_at_the_path(server: Server):
+    error = await failure(server, spec=server.url.removesuffix("/v1") + "#m")
+    assert isinstance(error, RequestRefused)
+    assert "/v1" in error.hint
+
+
+async def test_another_refusal_quotes_the_server_in_short(server: Server):
+    server.script(fails(400, "context too long " * 100))
+    error = await failure(server)
+    assert isinstance(error, RequestRefused)
+    assert not error.retryable
+    assert "context too long" in str(error)
+    assert len(str(error)) < 400
+
+
+async def test_an_unnamed_model_is_the_only_one_there(server: Server):
+    async with endpoint(server, spec=server.url) as lm:
+        await lm(request())
+        await lm(request())
+        assert lm.model == "m"
+    assert server.bodies[0]["model"] == "m"
+    assert server.listed == 1
+
+
+async def test_an_unnamed_model_among_several_is_an_error(server: Server):
+    server.models = ["a", "b"]
+    async with endpoint(server, spec=server.url) as lm:
+        with pytest.raises(ConfigError, match="2 models") as caught:
+            await lm(request())
+    assert "a, b" in caught.value.hint
+
+
+async def test_the_key_is_sent_and_never_shown(server: Server, caplog):
+    secret = "sk-abc123-very-secret"
+    server.default = fails(401, f"Incorrect API key provided: {secret}.")
+    caplog.set_level(logging.DEBUG)
+    async with endpoint(server, key=secret) as lm:
+        seen = repr(lm) + str(vars(lm))
+        for step in (None, drops(), fails(500, secret), fails(400, secret), raw(secret.encode())):
+            if step is not None:
+                server.script(step)
+            with pytest.raises(LMError) as caught:
+                await lm(request())
+            error = caught.value
+            assert error.__context__ is None
+            seen += str(error) + repr(error) + error.hint
+            seen += "".join(traceback.format_exception(error))
+            if step is None:
+                assert isinstance(error, AuthRefused)
+                assert "PCO_API_KEY" in error.hint
+    assert server.headers[0]["Authorization"] == f"Bearer {secret}"
+    assert secret not in seen
+    assert secret not in caplog.text
+
+
+async def test_without_a_key_the_error_says_where_to_put_one(server: Server):
+    server.script(fails(401, "missing key"))
+    error = await failure(server)
+    assert isinstance(error, AuthRefused)
+    assert "export PCO_API_KEY" in error.hint
+
+
+async def test_the_key_does_not_follow_a_redirect(server: Server):
+    async def away(request, body):
+        from aiohttp import web
+
+        return web.Response(status=307, headers={"Location": f"{server.url}/chat/completions"})
+
+    server.script(away)
+    error = await failure(server, key="sk-1")
+    assert isinstance(error, RequestRefused)
+    assert "redirect" in str(error)
+    assert server.calls == 1
+
+
+async def test_a_cancelled_call_leaves_no_task_behind(server: Server):
+    server.default = says(delay=30)
+    before = asyncio.all_tasks()
+    async with endpoint(server, timeout=60) as lm:
+        calls = [asyncio.create_task(lm(request())) for _ in range(5)]
+        while server.calls < 5:
+            await asyncio.sleep(0.01)
+        for call in calls:
+            call.cancel()
+        done = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(each, asyncio.CancelledError) for each in done)
+    await asyncio.sleep(0.05)
+    left = {t for t in asyncio.all_tasks() - before if "RequestHandler" not in repr(t)}
+    assert not left
+
+
+def test_a_malformed_key_is_refused_without_being_shown():
+    with pytest.raises(ConfigError) as caught:
+        read_key(("PCO_API_KEY",), {"PCO_API_KEY": "sk-1\nsk-2"})
+    assert "sk-1" not in str(caught.value) + caught.value.hint
+    assert "PCO_API_KEY" in str(caught.value)
+
+
+def test_the_first_key_that_is_set_counts():
+    key = read_key(("A", "B"), {"A": " ", "B": " sk-2 "})
+    assert key is not None
+    assert (key.name, key.bearer()) == ("B", "Bearer sk-2")
+    assert "sk-2" not in repr(key)
+    assert read_key(("A",), {}) is None
