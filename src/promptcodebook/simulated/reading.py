@@ -1,0 +1,245 @@
+"""How the simulated model reads a request: numbered lists, sections, and what is asked around them.
+
+Generous on purpose: headings in many styles and wordings are read by meaning, so that templates
+that nobody here wrote are understood alike. Data (inputs, replies, lists, fenced text) is taken
+out of the `frame`, in which alone the recogniser looks for what is asked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+__all__ = ["Block", "Entry", "Reading", "asked_number", "fenced", "read", "without"]
+
+_ITEM = re.compile(
+    r"^\s*(?:[-*•]\s*)?(?:\[(\d{1,3})\]|\((\d{1,3})\)|"
+    r"(?:(?:instinct|entry|strategy|directive|item|no\.?|#)\s*#?)?(\d{1,3})\s?[.:)\]|–-])\s+(\S.*)$",
+    re.IGNORECASE,
+)
+_RATE = re.compile(
+    r"\s*[\[({|–-]\s*(?:success|rate|ema|score|reward|worked|untried|never|so far|[ :=~-])*"
+    r"(\d*\.\d+|\d{1,3}\s?%|\d|)\s*(?:success|rate|so far|of the time|untried)?\s*[\])}]?\s*$",
+    re.IGNORECASE,
+)
+_HEADINGS = {
+    "hash": re.compile(r"^#{1,4}\s*([^#\n:]{2,60}?)\s*:?\s*()$"),
+    "bold": re.compile(r"^\*\*([^*\n]{2,60}?):?\*\*:?\s*(.*)$"),
+    "colon": re.compile(r"^([A-Z][A-Za-z'’ /(),-]{1,60}?)\s?:(?:\s+(.*))?$"),
+    "tag": re.compile(r"^<([a-zA-Z_ -]{2,40})>\s*(.*)$"),
+    "bracket": re.compile(r"^(?:\[|={2,}\s|-{2,}\s)([A-Za-z'’ ]{2,50}?)(?:\]|\s=+|\s-+)\s*()$"),
+}
+_MEANINGS = (
+    ("ask", r"^(instructions?|your task|what to do|rules|output format|reply format|how to\b.*)$"),
+    ("text", r"\b(present|current|existing|old|to (be )?(rewrite|rewritten|improve|improved))\b"),
+    ("verdict", r"\b(verdict|critique|critic's|assessment)\b"),
+    ("feedback", r"\b(feedback|checker|gradients?|complaints?|criticism|comments?)\b"),
+    ("reward", r"\b(reward|score|metric|grade)\b"),
+    ("reference", r"\b(reference|gold|ground truth|expected|correct|target)\b"),
+    (
+        "active",
+        r"\b(active|selected|chosen|picked|used)\b.*\b(instinct|strateg|directive|entr|adv)",
+    ),
+    ("codebook", r"\b(codebook|available|instincts|strategies|directives|entries|guidelines)\b"),
+    ("rubric", r"\b(rubric|criteria|priorities)\b"),
+    ("stages", r"\b(stages?|trace)\b"),
+    ("prompt", r"\b(prompt|composed|instructions? (given|used))\b"),
+    ("response", r"\b(response|reply|output|answer|completion|produced|generated|wrote)\b"),
+    ("route", r"^(route|selected indices|indices|routing)$"),
+    ("input", r"\b(input|task|question|problem|query|request|user)\b"),
+)
+_MEANING = [(name, re.compile(pattern)) for name, pattern in _MEANINGS]
+_ASK = re.compile(
+    r"\n\s*\n(?=(?:now |please |finally,? )?(?:analy[sz]e|answer (?:only|with)|assign|choose|compose|"
+    r"decide|draft|emit|evaluate|give|grade|judge|merge|output|partition|pick|produce|propose|"
+    r"provide|rate|reply|respond|return|rewrite|say|score|select|state|write|your)\b)",
+    re.IGNORECASE,
+)
+_FENCE = re.compile(r"```[a-z]*\n?(.*?)```", re.DOTALL)
+_NUMBERS = {
+    word: number
+    for number, word in enumerate(
+        "zero one two three four five six seven eight nine ten eleven twelve".split()
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of a numbered list, with the success rate shown beside it (None = none)."""
+
+    index: int
+    text: str
+    rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A numbered list and the line that stands above it."""
+
+    caption: str
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A request as understood: what is asked (lower case), sections by meaning, and lists."""
+
+    system_frame: str
+    user_frame: str
+    sections: Mapping[str, str]
+    blocks: tuple[Block, ...]
+
+    @property
+    def frame(self) -> str:
+        return f"{self.system_frame}\n{self.user_frame}"
+
+    def codebook(self) -> tuple[Entry, ...]:
+        """The numbered list to choose from: the longest one of the right name, else the longest."""
+        named = [b for b in self.blocks if _meaning(b.caption) == "codebook"]
+        blocks = named or [b for b in self.blocks if _meaning(b.caption) != "ask"]
+        return max(blocks, key=lambda b: len(b.entries)).entries if blocks else ()
+
+    def active(self) -> tuple[Entry, ...]:
+        """The instincts that were chosen, where the request shows them."""
+        for block in self.blocks:
+            if _meaning(block.caption) == "active":
+                return block.entries
+        return ()
+
+
+@lru_cache(maxsize=512)
+def _meaning(label: str) -> str | None:
+    label = " ".join(label.lower().replace("_", " ").strip(" :*#").split())
+    if not label or len(label) > 120:
+        return None
+    for name, pattern in _MEANING:
+        if pattern.search(label):
+            return name
+    return None
+
+
+def read(system: str, user: str) -> Reading:
+    """A request read; `user` without the inputs that the model knows."""
+    system_frame, system_blocks = _read_system(system)
+    rest, blocks = _lists(_FENCE.sub(" ", user))
+    sections, frame = _sections(rest)
+    for block in blocks:
+        name = _meaning(block.caption)
+        if name in ("active", "codebook"):
+            sections.setdefault(name, "\n".join(e.text for e in block.entries))
+    return Reading(system_frame, frame.lower(), sections, (*system_blocks, *blocks))
+
+
+@lru_cache(maxsize=512)
+def _read_system(text: str) -> tuple[str, tuple[Block, ...]]:
+    rest, blocks = _lists(_FENCE.sub(" ", text))
+    return rest.lower(), tuple(blocks)
+
+
+def _lists(text: str) -> tuple[str, list[Block]]:
+    """The text without its numbered lists of two lines or more that a caption calls for; lists."""
+    kept: list[str] = []
+    blocks: list[Block] = []
+    entries: list[Entry] = []
+    lines: list[str] = []
+    for line in [*text.split("\n"), ""]:
+        match = _ITEM.match(line)
+        if match is not None and (not entries or _follows(entries[-1], match)):
+            entries.append(_entry(match))
+            lines.append(line)
+            continue
+        _close(entries, lines, kept, blocks)
+        entries, lines = ([_entry(match)], [line]) if match is not None else ([], [])
+        if match is None:
+            kept.append(line)
+    return "\n".join(kept), blocks
+
+
+def _close(entries: list[Entry], lines: list[str], kept: list[str], blocks: list[Block]) -> None:
+    if not entries:
+        return
+    caption = next((k for k in reversed(kept) if k.strip()), "")
+    if len(entries) > 1 or _meaning(caption) in ("active", "codebook"):
+        blocks.append(Block(caption, tuple(entries)))
+    if len(entries) < 2 or _meaning(caption) not in ("active", "codebook"):
+        kept.extend(lines)
+
+
+def _follows(before: Entry, match: re.Match[str]) -> bool:
+    return int(match[1] or match[2] or match[3]) > before.index
+
+
+def _entry(match: re.Match[str]) -> Entry:
+    index = int(match[1] or match[2] or match[3])
+    text = match[4].strip()
+    rate = None
+    tail = _RATE.search(text) if text[-1] in ")]}%" else None
+    if tail is not None and tail.start() > 0:
+        said = tail[1].replace(" ", "")
+        text = text[: tail.start()].rstrip()
+        if said:
+            rate = float(said.rstrip("%")) / (100 if said.endswith("%") else 1)
+    return Entry(index, text, rate)
+
+
+def _sections(text: str) -> tuple[dict[str, str], str]:
+    """Sections by meaning, and the text outside them."""
+    lines = text.split("\n")
+    style = _style(lines)
+    if style is None:
+        return {}, text
+    found: dict[str, list[str]] = {}
+    frame: list[str] = []
+    current: list[str] = frame
+    name = ""
+    for line in lines:
+        match = _HEADINGS[style].match(line)
+        meaning = _meaning(match[1]) if match is not None else None
+        if match is None or meaning is None:
+            current.append(line)
+            continue
+        frame.append(match[1])
+        name = meaning
+        current = frame if meaning == "ask" else found.setdefault(meaning, [])
+        if match[2]:
+            current.append(match[2])
+    sections = {key: "\n".join(value).strip() for key, value in found.items()}
+    if name in sections:
+        cut = _ASK.search("\n" + sections[name] if not sections[name] else sections[name])
+        if cut is not None:
+            frame.append(sections[name][cut.start() :])
+            sections[name] = sections[name][: cut.start()].strip()
+    return sections, "\n".join(frame)
+
+
+def _style(lines: list[str]) -> str | None:
+    """The first heading style that opens a section."""
+    for line in lines:
+        for style, pattern in _HEADINGS.items():
+            match = pattern.match(line)
+            if match is not None and _meaning(match[1]) is not None:
+                return style
+    return None
+
+
+def fenced(text: str) -> list[str]:
+    """What stands between triple backquotes."""
+    return [m.strip() for m in _FENCE.findall(text)]
+
+
+def without(text: str, data: str) -> str:
+    """The text with some data taken out."""
+    return text.replace(data, " ") if data else text
+
+
+def asked_number(text: str, pattern: str) -> int | None:
+    """The first number (digits or a word up to twelve) that stands where the pattern has `#`."""
+    number = r"(\d{1,4}|" + "|".join(_NUMBERS) + r")"
+    match = re.search(pattern.replace("#", number), text, re.IGNORECASE)
+    if match is None:
+        return None
+    said = match[1].lower()
+    return _NUMBERS[said] if said in _NUMBERS else int(said)

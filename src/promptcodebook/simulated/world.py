@@ -1,0 +1,225 @@
+"""A simulated world: which hidden skills an input needs, and what a reply looks like.
+
+Built from a task's own data, gold answers included: a student who could know the answer and shows
+it only when the prompt brings the skill out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol, cast
+
+from promptcodebook.keyed import keyed_int
+from promptcodebook.simulated.parameters import SimulatedSettings
+from promptcodebook.simulated.skill import Lexicon, Skill
+from promptcodebook.simulated.words import count_words, sentences
+from promptcodebook.types import Example
+
+__all__ = ["Demand", "Problem", "World", "Writer", "all_advice", "build_world", "oracle_prompt"]
+
+_MOST = 8
+"""Skills one input needs at the most, general ones included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Something a reply may get right or wrong. `topic` is the skill by which a report names it;
+    `skills` are those that bring it out (several weigh equally)."""
+
+    key: str
+    topic: int
+    skills: tuple[int, ...]
+    constraint: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An input as the student sees it: its demands, the general skills, and the gold if known."""
+
+    input: str
+    demands: tuple[Demand, ...]
+    general: tuple[int, ...]
+    gold: str | None = None
+    known: bool = False
+
+    @property
+    def needed(self) -> frozenset[int]:
+        return frozenset(s for d in self.demands for s in d.skills).union(self.general)
+
+
+class Writer(Protocol):
+    """Writes a reply in which exactly the demands with the given keys are met."""
+
+    def __call__(self, problem: Problem, met: frozenset[str], variant: int) -> str: ...
+
+
+class _Demands(Protocol):
+    def __call__(self, text: str, example: Example | None) -> tuple[Demand, ...]: ...
+
+
+class World:
+    """Hidden skills, the inputs they serve, and the writer of replies."""
+
+    def __init__(
+        self,
+        name: str,
+        skills: Sequence[Skill],
+        examples: Sequence[Example],
+        demands: _Demands,
+        writer: Writer,
+    ) -> None:
+        self.name = name
+        self.skills = tuple(skills)
+        self.lexicon = Lexicon(self.skills)
+        self.writer = writer
+        self._demands = demands
+        self._general = tuple(k for k, s in enumerate(self.skills) if s.general)
+        self._known = {e.input.strip(): e for e in examples}
+        self._openings: dict[str, list[str]] = {}
+        for text in sorted(self._known, key=len, reverse=True):
+            self._openings.setdefault(text.split("\n", 1)[0].strip(), []).append(text)
+        self._problem = lru_cache(maxsize=4096)(self._read)
+
+    def problem(self, text: str) -> Problem:
+        """The input as a problem: known by heart, or judged by its visible features."""
+        return self._problem(text.strip())
+
+    def knows(self, text: str) -> bool:
+        """Whether this very text is an input of the world's data."""
+        return text.strip() in self._known
+
+    def locate(self, text: str) -> str:
+        """The first known input that stands in a longer text; '' if there is none."""
+        for line in text.split("\n"):
+            line = line.strip()
+            tail = line.split(": ", 1)[-1]
+            for opening in (line, tail, tail.strip("\"'`")):
+                for known in self._openings.get(opening, ()):
+                    if known in text:
+                        return known
+        return ""
+
+    def _read(self, text: str) -> Problem:
+        example = self._known.get(text)
+        demands = self._demands(text, example)
+        needed = {s for d in demands for s in d.skills}
+        room = max(0, _MOST - len(needed))
+        # Most inputs need each general skill; which one does not is fixed by the input.
+        general = [
+            k for k in self._general if k not in needed and keyed_int("general", k, text) % 10 < 8
+        ]
+        gold = example.target if example is not None else None
+        return Problem(text, demands, tuple(general[:room]), gold, example is not None)
+
+
+def load(world: World, problem: Problem, prompt: str, settings: SimulatedSettings) -> float:
+    """What dilutes a prompt: directives that bear on nothing the input needs, and length."""
+    needed = problem.needed
+    idle = sum(1 for s in sentences(prompt) if not needed & world.lexicon.cued(s))
+    above = max(0, count_words(prompt) - settings.free_words)
+    return idle + above / settings.words_per_load
+
+
+def chances(
+    world: World, problem: Problem, prompt: str, settings: SimulatedSettings
+) -> dict[str, float]:
+    """The chance that each demand is met under this prompt, by the demand's key."""
+    cued = world.lexicon.cued_in(prompt) - world.lexicon.against_in(prompt)
+    weight = load(world, problem, prompt, settings) * settings.dilution
+    care = settings.care
+    if problem.general:
+        care *= len(cued.intersection(problem.general)) / len(problem.general)
+    found: dict[str, float] = {}
+    for demand in problem.demands:
+        share = len(cued.intersection(demand.skills)) / max(1, len(demand.skills))
+        chance = settings.base + settings.gain * share + care - weight
+        found[demand.key] = min(settings.ceiling, max(settings.floor, chance))
+    return found
+
+
+def oracle_prompt(world: World, example: Example) -> str:
+    """For one input just the advice it needs: what the best possible prompt would say."""
+    problem = world.problem(example.input)
+    return " ".join(world.skills[k].advice[0] for k in sorted(problem.needed))
+
+
+def all_advice(world: World) -> str:
+    """The advice for every skill of the world in one prompt."""
+    return "\n".join(skill.advice[0] for skill in world.skills)
+
+
+def build_world(
+    task_name: str,
+    examples: Sequence[Example],
+    settings: SimulatedSettings | None = None,
+    *,
+    homogeneous: bool = False,
+) -> World:
+    """The world of a task: `constraints`, `aime`, or a general one for the user's own data.
+
+    `homogeneous`: every input needs the same skills, so that nothing is gained by routing.
+    """
+    seed = (settings or SimulatedSettings()).world_seed
+    if task_name == "constraints":
+        from promptcodebook.simulated.skills_constraints import CONSTRAINT_SKILLS as skills
+        from promptcodebook.simulated.writer_constraints import write_constraints as writer
+    elif task_name == "aime":
+        from promptcodebook.simulated.skills_aime import AIME_SKILLS as skills
+        from promptcodebook.simulated.writer_answers import write_boxed as writer
+    else:
+        from promptcodebook.simulated.skills_general import GENERAL_SKILLS as skills
+        from promptcodebook.simulated.writer_answers import write_plain as writer
+    specific = [k for k, s in enumerate(skills) if not s.general]
+    same = tuple(sorted(specific, key=lambda k: keyed_int("same", seed, k))[:4])
+    fixed = same if homogeneous else ()
+    lexicon = Lexicon(skills)
+    if task_name == "constraints":
+        demands: _Demands = _OfConstraints(skills, lexicon, fixed)
+    else:
+        demands = _OfAnswer(skills, lexicon, fixed)
+    return World(task_name or "general", skills, examples, demands, writer)
+
+
+class _OfConstraints:
+    """One demand a constraint: the example's own, else those whose words show in the input."""
+
+    def __init__(self, skills: Sequence[Skill], lexicon: Lexicon, fixed: tuple[int, ...]) -> None:
+        self._index = {s.name: k for k, s in enumerate(skills)}
+        self._names = [s.name for s in skills]
+        self._general = frozenset(k for k, s in enumerate(skills) if s.general)
+        self._lexicon = lexicon
+        self._fixed = fixed
+
+    def __call__(self, text: str, example: Example | None) -> tuple[Demand, ...]:
+        listed = example.fields.get("constraints") if example is not None else None
+        if isinstance(listed, list | tuple):
+            found = cast("Sequence[Mapping[str, object]]", listed)
+        else:
+            about = sorted(self._lexicon.about_in(text) - self._general)[:_MOST]
+            found = [{"kind": self._names[k]} for k in about]
+        demands: list[Demand] = []
+        for place, constraint in enumerate(found):
+            kind = str(constraint.get("kind", ""))
+            topic = self._index.get(kind, 0)
+            key = f"{place}:{kind}"
+            shown = constraint if example is not None else None
+            demands.append(Demand(key, topic, self._fixed or (topic,), shown))
+        return tuple(demands)
+
+
+class _OfAnswer:
+    """One demand, the right answer; the skills are those whose words show in the input."""
+
+    def __init__(self, skills: Sequence[Skill], lexicon: Lexicon, fixed: tuple[int, ...]) -> None:
+        self._general = frozenset(k for k, s in enumerate(skills) if s.general)
+        self._lexicon = lexicon
+        self._fixed = fixed
+
+    def __call__(self, text: str, example: Example | None) -> tuple[Demand, ...]:
+        about = self._lexicon.about_in(text) - self._general
+        # Which five of many visible topics matter is fixed by the input.
+        chosen = sorted(about, key=lambda k: keyed_int("topic", k, text))[:5]
+        skills = self._fixed or tuple(sorted(chosen))
+        return (Demand("answer", skills[0] if skills else 0, skills),)
