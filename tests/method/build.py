@@ -1,0 +1,224 @@
+"""The parts of the method put together for a test; only the language model is scripted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from promptcodebook.config import Config, load_config
+from promptcodebook.lm.base import LM, Reply, Request
+from promptcodebook.lm.scripted import Scripted, ScriptedLM
+from promptcodebook.lm.structured import Ask
+from promptcodebook.method.accept import Accept
+from promptcodebook.method.attribution import Attribution
+from promptcodebook.method.credit import Credit
+from promptcodebook.method.critic import Critic
+from promptcodebook.method.encoder import Encoder
+from promptcodebook.method.explore import Explorer
+from promptcodebook.method.generator import Composition, Generator
+from promptcodebook.method.policy import Policy, Scorer, Trial
+from promptcodebook.method.schedule import Schedule
+from promptcodebook.method.state import State
+from promptcodebook.method.templates import load_templates
+from promptcodebook.method.train import Learner, train
+from promptcodebook.method.update import Updater
+from promptcodebook.tasks.single import single_call
+from promptcodebook.types import (
+    Check,
+    Codebook,
+    Example,
+    Executor,
+    Instinct,
+    Parameters,
+    Score,
+    Step,
+)
+
+__all__ = [
+    "Counts",
+    "Shuffled",
+    "World",
+    "attributed",
+    "book",
+    "config",
+    "examples",
+    "number_scorer",
+    "parameters",
+    "routed",
+    "said",
+    "verdict",
+]
+
+
+class Counts(Counter[str]):
+    """A Tally that can be read."""
+
+    def __call__(self, name: str, count: int = 1) -> None:
+        self[name] += count
+
+
+def config(**tree: Any) -> Config:
+    """A small configuration: K = 4, S = 2, one example an update unless said otherwise."""
+    return load_config({"size": 4, "select": 2}, tree)
+
+
+def examples(count: int, start: int = 0) -> list[Example]:
+    return [Example(f"x{i}", f"input {i}", f"target {i}") for i in range(start, start + count)]
+
+
+def book(*texts: str, frozen: Sequence[int] = ()) -> Codebook:
+    given = texts or ("rule zero", "rule one", "rule two", "rule three")
+    return Codebook(tuple(Instinct(text, k in frozen) for k, text in enumerate(given)))
+
+
+def parameters(codebook: Codebook | None = None, encoder: str = "theta 0") -> Parameters:
+    return Parameters(encoder, "phi 0", codebook or book(), "psi 0")
+
+
+async def number_scorer(example: Example, output: str) -> Score:
+    """The reward is the number that the executor answered."""
+    return Score(float(output))
+
+
+def routed(*indices: int) -> str:
+    return json.dumps({"constraints": ["c"], "selected_indices": list(indices), "analysis": "a"})
+
+
+def verdict(score: float, feedback: str = "could be better") -> str:
+    return json.dumps({"score": score, "feedback": feedback})
+
+
+def attributed(
+    rendering: str = "", instincts: Mapping[int, str] | str = "", routing: str = ""
+) -> str:
+    errors = instincts if isinstance(instincts, str) else {str(k): v for k, v in instincts.items()}
+    return json.dumps(
+        {
+            "rendering_errors": rendering,
+            "instinct_errors": errors or {},
+            "routing_errors": routing,
+        }
+    )
+
+
+def said(request: Request) -> str:
+    """All that a request says, system and user turns together."""
+    return "\n".join(m.content for m in request.messages)
+
+
+def is_own_gradient(request: Request) -> bool:
+    """The adversarial call has the role critic too; only it examines a rubric."""
+    return (
+        request.role == "critic"
+        and request.schema is not None
+        and (request.schema.name == "RubricReply")
+    )
+
+
+def never(variable: str, text: str, before: str, others: Sequence[str]) -> str | None:
+    """A Check that refuses nothing."""
+    return None
+
+
+def talkative(request: Request) -> Scripted:
+    """A model that routes to (0, 1), always errs, and blames every part."""
+    match request.role:
+        case "encoder":
+            return routed(0, 1)
+        case "generator":
+            return "Follow the rules."
+        case "executor":
+            return "0.5"
+        case "critic" if is_own_gradient(request):
+            return json.dumps({"feedback": "look at units"})
+        case "critic":
+            return verdict(0.6)
+        case "attribution":
+            return attributed("say it plainly", {k: f"sharpen {k}" for k in range(4)}, "read x")
+        case _:
+            return f"rewritten {len(said(request)) % 97} {request.sample % 10_000}"
+
+
+class Shuffled:
+    """An LM whose replies come after random pauses, so that their order is another each time."""
+
+    def __init__(self, inner: LM, seed: int) -> None:
+        self._inner = inner
+        self._random = random.Random(seed)
+
+    async def __call__(self, request: Request) -> Reply:
+        await asyncio.sleep(self._random.random() * 0.004)
+        reply = await self._inner(request)
+        await asyncio.sleep(self._random.random() * 0.004)
+        return reply
+
+
+@dataclass
+class World:
+    """A Learner with its scripted model, and the run it makes."""
+
+    config: Config
+    lm: ScriptedLM = field(default_factory=lambda: ScriptedLM().reply_with(talkative))
+    scorer: Scorer = number_scorer
+    executor: Executor = single_call
+    check: Check = never
+    stages: tuple[str, ...] = ()
+    wrap: Callable[[LM], LM] = lambda lm: lm
+    output_format: str = ""
+    tally: Counts = field(default_factory=Counts)
+
+    def __post_init__(self) -> None:
+        config = self.config
+        model = self.wrap(self.lm)
+        self.ask = Ask(model, self.tally)
+        self.templates = load_templates(config.templates)
+        self.encoder = Encoder(self.ask, self.templates, config.select, self.tally)
+        self.generator = Generator(
+            self.ask,
+            self.templates,
+            Composition(config.compose, config.base_prompt, self.output_format),
+        )
+        self.critic = Critic(self.ask, self.templates)
+        self.attribution = Attribution(self.ask, self.templates)
+        self.policy = Policy(self.encoder, self.generator, config.select, self.stages)
+        self.trial = Trial(self.executor, self.scorer, model)
+        self.credit = Credit(self.critic, self.attribution, config)
+        self.updater = Updater(self.ask, self.templates, config, self.check, self.tally)
+
+    @property
+    def learner(self) -> Learner:
+        config = self.config
+        return Learner(
+            config=config,
+            policy=self.policy,
+            explorer=Explorer(config.explore, config.select, config.encoder.mode == "none"),
+            trial=self.trial,
+            credit=self.credit,
+            updater=self.updater,
+            accept=Accept(config, self.policy, self.trial),
+        )
+
+    async def run(
+        self,
+        data: Sequence[Example],
+        start: Parameters | None = None,
+        state: State | None = None,
+    ) -> list[Step]:
+        """All steps of a training run."""
+        theta = "" if self.config.encoder.mode == "none" else "theta 0"
+        state = state or State.first(start or parameters(encoder=theta))
+        schedule = Schedule(data, self.config.update, self.config.seed)
+        return [step async for step in train(self.learner, schedule, state)]
+
+    def asked(self, role: str) -> list[Request]:
+        """The requests of one role, own-gradient calls left out."""
+        return [r for r in self.lm.history if r.role == role and not is_own_gradient(r)]
+
+    @property
+    def own_gradients(self) -> list[Request]:
+        return [r for r in self.lm.history if is_own_gradient(r)]

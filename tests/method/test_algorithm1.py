@@ -1,0 +1,254 @@
+"""The golden test: `online` mode against a trace of Algorithm 1 worked out by hand.
+
+K = 4, S = 2, three examples, T = 3 epochs of one full pass each, α = 0.5, τ = 0.5, ε₀ = 0.5,
+γ = 0.5, ε_min = 0.2, seed 3. θ is updated on explored routes too, as printed.
+
+ε: 0.5, then max(0.2, 0.25) = 0.25, then max(0.2, 0.125) = 0.2.
+
+The draws (keyed by seed, step, example; see DRAWS): the seeded order of the passes is
+x2 x1 x0 | x1 x0 x2 | x0 x1 x2, and rand() < ε at steps 0, 5 and 7 only. Step 7 explores thanks to
+ε_min: 0.178 lies between γ²ε₀ = 0.125 and 0.2. A Gumbel top-k draw takes the two largest of
+r̄_k/τ + noise_k = 2 r̄_k + noise_k:
+
+    step 0: r̄ =    0      0      0      0       sums  -1.12  1.24   0.04  1.30   -> 1, 3
+    step 5: r̄ =    0.2    0.6625 0.55   0.425   sums   1.17  1.465  0.53  1.89   -> 1, 3
+    step 7: r̄ =   -0.4   -0.334  0.55   0.2125  sums  -0.53  2.06   0.92  0.275  -> 1, 2
+
+(At steps 5 and 7 the noise alone would have chosen 0, 3 and 0, 1: r̄ decides.)
+
+Rewards and penalties, and what follows for the two EMAs (x <- x/2 + value/2 for both k in z):
+
+    step  x   z     r    score  ρ     r-ρ    r̄ of the pair            success of the pair
+    0     x2  1,3   0.8  0.7    0.3   0.5    0.25      0.25           0.4     0.4
+    1     x1  0,2   0.2  0.4    0.6  -0.4   -0.2      -0.2            0.1     0.1
+    2     x0  1,2   1    (full) 0     1      0.625     0.4            0.7     0.55
+    3     x1  0,3   0.6  0.9    0*    0.6    0.2       0.425          0.35    0.5
+    4     x0  1,2   0.9  0.8    0.2   0.7    0.6625    0.55           0.8     0.725
+    5     x2  1,3   0.5  0.5    0.5   0      0.33125   0.2125         0.65    0.5
+    6     x0  0,1   0    0      1    -1     -0.4      -0.334375       0.175   0.325
+    7     x1  1,2   0.7  1      0     0.7    0.1828125 0.625          0.5125  0.7125
+    8     x2  0,3   0.6  0.75   0.25  0.35  -0.025     0.28125        0.3875  0.55
+
+    * an empty critique: ρ = 0 whatever its score.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+
+import pytest
+
+from promptcodebook.keyed import keyed_random
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.types import Step
+from tests.method.build import (
+    World,
+    attributed,
+    book,
+    config,
+    examples,
+    parameters,
+    routed,
+    said,
+    verdict,
+)
+
+CONFIG = config(
+    seed=3,
+    explore={"epsilon": 0.5, "gamma": 0.5, "epsilon_min": 0.2, "alpha": 0.5, "tau": 0.5},
+    update={
+        "mode": "online",
+        "batch_size": 3,
+        "steps_per_epoch": "all",
+        "epochs": 3,
+        "encoder_on_explored": True,
+    },
+)
+
+DRAWS = [  # step, example, rand(), Gumbel noise of c0..c3
+    (0, "x2", 0.431, (-1.12, 1.24, 0.04, 1.30)),
+    (1, "x1", 0.640, None),
+    (2, "x0", 0.903, None),
+    (3, "x1", 0.873, None),
+    (4, "x0", 0.646, None),
+    (5, "x2", 0.029, (0.77, 0.14, -0.57, 1.04)),
+    (6, "x0", 0.703, None),
+    (7, "x1", 0.178, (0.27, 2.73, -0.18, -0.15)),
+    (8, "x2", 0.765, None),
+]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the hand-made trace says of one step."""
+
+    epoch: int
+    epsilon: float
+    example: str
+    explored: bool
+    z: tuple[int, int]
+    reward: float
+    rho: float
+    updates: dict[str, str]
+    ema: tuple[float, float, float, float]
+    success: tuple[float, float, float, float]
+    selected: tuple[int, int, int, int]
+
+
+TRACE = [
+    Row(0, 0.5, "x2", True, (1, 3), 0.8, 0.3,
+        {"encoder": "theta 1", "generator": "phi 1", "c1": "one v1", "critic": "psi 1"},
+        (0, 0.25, 0, 0.25), (0, 0.4, 0, 0.4), (0, 1, 0, 1)),
+    Row(0, 0.5, "x1", False, (0, 2), 0.2, 0.6,
+        {"encoder": "theta 2"},
+        (-0.2, 0.25, -0.2, 0.25), (0.1, 0.4, 0.1, 0.4), (1, 1, 1, 1)),
+    Row(0, 0.5, "x0", False, (1, 2), 1.0, 0.0,
+        {},
+        (-0.2, 0.625, 0.4, 0.25), (0.1, 0.7, 0.55, 0.4), (1, 2, 2, 1)),
+    Row(1, 0.25, "x1", False, (0, 3), 0.6, 0.0,
+        {"critic": "psi 2"},
+        (0.2, 0.625, 0.4, 0.425), (0.35, 0.7, 0.55, 0.5), (2, 2, 2, 2)),
+    Row(1, 0.25, "x0", False, (1, 2), 0.9, 0.2,
+        {"generator": "phi 2", "c1": "one v2", "c2": "two v1"},
+        (0.2, 0.6625, 0.55, 0.425), (0.35, 0.8, 0.725, 0.5), (2, 3, 3, 2)),
+    Row(1, 0.25, "x2", True, (1, 3), 0.5, 0.5,
+        {"encoder": "theta 3", "generator": "phi 3", "c1": "one v3", "c3": "three v1",
+         "critic": "psi 3"},
+        (0.2, 0.33125, 0.55, 0.2125), (0.35, 0.65, 0.725, 0.5), (2, 4, 3, 3)),
+    Row(2, 0.2, "x0", False, (0, 1), 0.0, 1.0,
+        {},
+        (-0.4, -0.334375, 0.55, 0.2125), (0.175, 0.325, 0.725, 0.5), (3, 5, 3, 3)),
+    Row(2, 0.2, "x1", True, (1, 2), 0.7, 0.0,
+        {"c2": "two v2"},
+        (-0.4, 0.1828125, 0.625, 0.2125), (0.175, 0.5125, 0.7125, 0.5), (3, 6, 4, 3)),
+    Row(2, 0.2, "x2", False, (0, 3), 0.6, 0.25,
+        {"encoder": "theta 4"},
+        (-0.025, 0.1828125, 0.625, 0.28125), (0.3875, 0.5125, 0.7125, 0.55), (4, 6, 4, 4)),
+]  # fmt: skip
+
+# Who is called, in order: E_θ, G_φ, M, D_ψ, A(ttribution), Ψ (g_ψ), and U for every update.
+CALLS = ["GMDAΨUUUU", "EGMDAΨU", "EGM", "EGMDΨU", "EGMDAΨUUU", "GMDAΨUUUUU", "EGMDAΨ", "GMDAΨU",
+         "EGMDAΨU"]  # fmt: skip
+LETTER = {
+    "encoder": "E", "generator": "G", "executor": "M", "critic": "D", "attribution": "A",
+    "updater": "U",
+}  # fmt: skip
+
+
+def script() -> ScriptedLM:
+    """Every reply of the nine steps, in the order in which Algorithm 1 asks for it."""
+
+    def own(feedback: str = "") -> str:
+        return json.dumps({"feedback": feedback})
+
+    lm = ScriptedLM()
+    lm.enqueue(
+        *(routed(*z) for z in [(0, 2), (2, 1), (0, 3), (1, 2), (1, 0), (3, 0)]), role="encoder"
+    )
+    lm.enqueue(*(f"prompt {step}" for step in range(9)), role="generator")
+    lm.enqueue(*(str(row.reward) for row in TRACE), role="executor")
+    lm.enqueue(
+        verdict(0.7),
+        own("psi 0 misses units"),
+        verdict(0.4),
+        own(),
+        verdict(0.9, ""),
+        own("psi 1 invents faults"),
+        verdict(0.8),
+        own(),
+        verdict(0.5),
+        own("psi 2 misses order"),
+        verdict(0.0),
+        own(),
+        verdict(1.0, "fine, yet"),
+        own(),
+        verdict(0.75),
+        own(),
+        role="critic",
+    )
+    lm.enqueue(
+        attributed("blurred", {1: "vague"}, "wrong pick"),
+        attributed(routing="wrong pick"),
+        attributed("blurred", {1: "vague", 2: "vague"}),
+        attributed("blurred", {1: "vague", 3: "vague"}, "wrong pick"),
+        attributed(),
+        attributed(instincts={0: "inactive, so not heard", 2: "vague"}),
+        attributed(routing="wrong pick"),
+        role="attribution",
+    )
+    lm.enqueue(*(text for row in TRACE for text in row.updates.values()), role="updater")
+    return lm  # fmt: skip
+
+
+async def run() -> tuple[World, list[Step]]:
+    world = World(CONFIG, script())
+    start = parameters(book("zero v0", "one v0", "two v0", "three v0"))
+    return world, await world.run(examples(3), start)
+
+
+def test_the_draws_written_down_above_are_those_of_the_seed():
+    for step, example, uniform, noise in DRAWS:
+        draw = keyed_random(3, step, example, "explore")
+        assert draw.random() == pytest.approx(uniform, abs=5e-4)
+        if noise is not None:
+            gumbel = [-math.log(-math.log(draw.random())) for _ in range(4)]
+            assert gumbel == pytest.approx(noise, abs=5e-3)
+
+
+async def test_routes_rewards_and_penalties_follow_the_hand_made_trace():
+    _, steps = await run()
+    assert [s.index for s in steps] == list(range(9))
+    for step, row in zip(steps, TRACE, strict=True):
+        (trace,) = step.traces
+        assert (step.epoch, step.epsilon) == (row.epoch, row.epsilon)
+        assert trace.rollout.example_id == row.example
+        assert trace.rollout.route is not None
+        assert (trace.rollout.route.explored, trace.rollout.route.indices) == (row.explored, row.z)
+        assert trace.rollout.reward == row.reward
+        assert trace.penalty == pytest.approx(row.rho)
+
+
+async def test_r_bar_success_and_counts_follow_the_hand_made_trace():
+    _, steps = await run()
+    for step, row in zip(steps, TRACE, strict=True):
+        assert step.ema == pytest.approx(row.ema, abs=1e-12)
+        assert step.success == pytest.approx(row.success, abs=1e-12)
+        assert step.selected == row.selected
+
+
+async def test_every_update_happens_in_the_order_of_algorithm_1():
+    _, steps = await run()
+    held = {"encoder": "theta 0", "generator": "phi 0", "critic": "psi 0",
+            "c0": "zero v0", "c1": "one v0", "c2": "two v0", "c3": "three v0"}  # fmt: skip
+    for step, row in zip(steps, TRACE, strict=True):
+        assert [(r.variable, r.before, r.after) for r in step.rewrites] == [
+            (variable, held[variable], after) for variable, after in row.updates.items()
+        ]
+        assert all(r.kept for r in step.rewrites)
+        held.update(row.updates)
+        theta = step.parameters
+        assert theta.codebook.texts == (held["c0"], held["c1"], held["c2"], held["c3"])
+        assert (theta.encoder, theta.generator, theta.critic) == (
+            held["encoder"], held["generator"], held["critic"],
+        )  # fmt: skip
+
+
+async def test_the_calls_are_those_of_algorithm_1_and_no_more():
+    world, _ = await run()
+    own = set(map(id, world.own_gradients))
+    letters = ["Ψ" if id(r) in own else LETTER[r.role] for r in world.lm.history]
+    assert "".join(letters) == "".join(CALLS)
+    assert world.lm.left == 0
+
+
+async def test_each_call_sees_the_variables_as_the_step_before_left_them():
+    world, _ = await run()
+    last_encoder = said(world.asked("encoder")[-1])
+    assert last_encoder.startswith("theta 3")
+    assert "[2] two v2 (success 0.71)" in last_encoder
+    assert "[3] three v1 (success 0.50)" in last_encoder
+    assert said(world.asked("generator")[-1]).startswith("phi 3")
+    assert said(world.asked("critic")[-1]).startswith("psi 3")
+    assert said(world.asked("executor")[-1]) == "prompt 8\ninput 2"
