@@ -17,7 +17,7 @@ def says(
     text: str | None = "ok",
     *,
     finish: str = "stop",
-    usage: dict[str, Any] | None | str = "default",
+    usage: dict[str, Any] | str | None = "default",
     delay: float = 0.0,
     message: dict[str, Any] | None = None,
 ) -> Step:
@@ -92,6 +92,7 @@ class Server:
         self.url = ""
         self._script: deque[Step] = deque()
         self._now = 0
+        self._arrived = asyncio.Condition()
         self._runner: web.AppRunner | None = None
 
     @property
@@ -104,6 +105,11 @@ class Server:
 
     def script(self, *steps: Step) -> None:
         self._script.extend(steps)
+
+    async def seen(self, calls: int) -> None:
+        """Waits until so many calls have arrived."""
+        async with self._arrived:
+            await self._arrived.wait_for(lambda: self.calls >= calls)
 
     async def start(self) -> None:
         app = web.Application(client_max_size=64 * 1024**2)
@@ -124,6 +130,8 @@ class Server:
         body = json.loads(await request.read())
         self.bodies.append(body)
         self.headers.append(dict(request.headers))
+        async with self._arrived:
+            self._arrived.notify_all()
         step = self._script.popleft() if self._script else self.default
         self._now += 1
         self.peak = max(self.peak, self._now)

@@ -330,8 +330,7 @@ async def test_a_cancelled_call_leaves_no_task_behind(server: Server):
     before = asyncio.all_tasks()
     async with endpoint(server, timeout=60) as lm:
         calls = [asyncio.create_task(lm(request())) for _ in range(5)]
-        while server.calls < 5:
-            await asyncio.sleep(0.01)
+        await server.seen(5)
         for call in calls:
             call.cancel()
         done = await asyncio.gather(*calls, return_exceptions=True)

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from promptcodebook.keyed import keyed_int
+from promptcodebook.lm.base import Chat, Reply
+from promptcodebook.lm.chat import BoundChat
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.types import Message
+
+
+def chat(lm: ScriptedLM, greedy: bool = False) -> BoundChat:
+    return BoundChat(lm, "e1", lambda name: keyed_int("e1", name), greedy)
+
+
+async def test_a_string_is_one_user_message_behind_the_system_prompt():
+    lm = ScriptedLM().enqueue("a", "b", "c")
+    bound: Chat = chat(lm)
+    await bound("x {y}", system="p")
+    await bound([Message("user", "1"), Message("assistant", "2"), Message("user", "3")])
+    await bound("x", role="untrusted")
+    assert lm.history[0].messages == (Message("system", "p"), Message("user", "x {y}"))
+    assert [m.content for m in lm.history[1].messages] == ["1", "2", "3"]
+    assert [request.role for request in lm.history] == ["executor", "executor", "untrusted"]
+
+
+async def test_samples_differ_by_call_and_repeat_by_purpose():
+    def seeds(lm: ScriptedLM) -> list[int]:
+        return [request.sample for request in lm.history]
+
+    runs = []
+    for _ in range(2):
+        lm = ScriptedLM().reply_with(lambda request: "x")
+        bound = chat(lm)
+        for purpose in ("", "", "query", "answer", "query"):
+            await bound("same", purpose=purpose)
+        runs.append(seeds(lm))
+    assert runs[0] == runs[1]
+    assert len(set(runs[0])) == 5
+    assert runs[0][2] == keyed_int("e1", "query")
+
+
+async def test_usage_and_cuts_are_summed_and_greedy_is_passed_on():
+    lm = ScriptedLM().enqueue("a", Reply("b", finish="length"), "c")
+    bound = chat(lm, greedy=True)
+    await bound("x")
+    assert not bound.truncated
+    await bound("x")
+    await bound("x")
+    assert bound.truncated
+    assert bound.usage.calls == 3
+    assert all(request.greedy for request in lm.history)

@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptcodebook.lm.limit import AdaptiveLimit
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def window(limit: AdaptiveLimit, seconds: float, kind: str = "executor") -> None:
+    """As many answered calls as make one window."""
+    for _ in range(max(limit.current, 4)):
+        limit.answered(kind, seconds)
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_it_starts_at_the_maximum_and_never_passes_it():
+    limit = AdaptiveLimit(3)
+    peak = 0
+
+    async def call() -> None:
+        nonlocal peak
+        await limit.acquire()
+        peak = max(peak, limit.in_flight)
+        await asyncio.sleep(0.001)
+        limit.release()
+
+    await asyncio.gather(*(call() for _ in range(20)))
+    assert peak == 3
+    assert limit.in_flight == 0
+
+
+async def test_first_come_first_served():
+    limit = AdaptiveLimit(1)
+    order: list[int] = []
+
+    async def call(number: int) -> None:
+        await limit.acquire()
+        order.append(number)
+        await asyncio.sleep(0)
+        limit.release()
+
+    await asyncio.gather(*(call(n) for n in range(30)))
+    assert order == list(range(30))
+
+
+async def test_a_wave_of_objections_halves_once():
+    clock = Clock()
+    limit = AdaptiveLimit(64, clock)
+    wave = [await limit.acquire() for _ in range(64)]
+    clock.now += 1
+    for started in wave:
+        limit.objected(started)
+        limit.release()
+    assert limit.current == 32
+    clock.now += 1
+    started = await limit.acquire()
+    limit.objected(started)
+    limit.release()
+    assert limit.current == 16
+
+
+async def test_it_never_falls_below_one():
+    clock = Clock()
+    limit = AdaptiveLimit(4, clock)
+    for _ in range(10):
+        clock.now += 1
+        started = await limit.acquire()
+        limit.objected(started)
+        limit.release()
+    assert limit.current == 1
+
+
+async def halved(maximum: int) -> AdaptiveLimit:
+    clock = Clock()
+    limit = AdaptiveLimit(maximum, clock)
+    limit.objected(await limit.acquire())
+    limit.release()
+    return limit
+
+
+async def test_it_grows_by_steps_while_latency_holds_up_to_the_maximum():
+    limit = await halved(32)
+    assert limit.current == 16
+    seen = []
+    for _ in range(12):
+        await window(limit, 0.1)
+        seen.append(limit.current)
+    assert seen[:3] == [18, 20, 22]
+    assert seen[-1] == 32
+
+
+async def test_it_does_not_grow_once_latency_has_more_than_doubled():
+    limit = await halved(32)
+    await window(limit, 0.1)
+    grown = limit.current
+    for _ in range(5):
+        await window(limit, 0.3)
+    assert limit.current == grown
+    for _ in range(3):
+        await window(limit, 0.15)
+    assert limit.current > grown
+
+
+async def test_kinds_of_calls_are_compared_with_their_own_kind_only():
+    limit = await halved(32)
+    await window(limit, 0.01, "encoder")
+    before = limit.current
+    await window(limit, 2.0, "executor")
+    assert limit.current > before
+
+
+async def test_retry_after_holds_every_new_call_until_then():
+    limit = AdaptiveLimit(8)
+    loop = asyncio.get_running_loop()
+    started = await limit.acquire()
+    limit.objected(started, 0.1)
+    limit.release()
+    begun = loop.time()
+    await asyncio.gather(*(limit.acquire() for _ in range(4)))
+    assert loop.time() - begun >= 0.095
+    assert limit.in_flight == 4
+
+
+async def test_a_later_retry_after_moves_the_end_of_the_pause():
+    limit = AdaptiveLimit(8)
+    loop = asyncio.get_running_loop()
+    first, second = await limit.acquire(), await limit.acquire()
+    begun = loop.time()
+    limit.objected(first, 0.05)
+    waiting = asyncio.create_task(limit.acquire())
+    await settle()
+    limit.objected(second, 0.12)
+    await waiting
+    assert loop.time() - begun >= 0.115
+
+
+async def test_a_cancelled_wait_gives_its_place_away():
+    limit = AdaptiveLimit(1)
+    await limit.acquire()
+    waiting = [asyncio.create_task(limit.acquire()) for _ in range(3)]
+    await settle()
+    waiting[0].cancel()
+    await settle()
+    limit.release()
+    await asyncio.wait_for(waiting[1], 1)
+    assert limit.in_flight == 1
+    assert not waiting[2].done()
+    waiting[2].cancel()
+    await settle()
+    limit.release()
+    assert limit.in_flight == 0
+
+
+async def test_a_slot_granted_in_the_moment_of_cancellation_is_passed_on():
+    limit = AdaptiveLimit(1)
+    await limit.acquire()
+    first, second = (asyncio.create_task(limit.acquire()) for _ in range(2))
+    await settle()
+    limit.release()
+    first.cancel()
+    await asyncio.wait_for(second, 1)
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert limit.in_flight == 1
+
+
+async def test_a_cancelled_pause_leaves_no_timer():
+    limit = AdaptiveLimit(1)
+    limit.objected(await limit.acquire(), 60.0)
+    limit.release()
+    waiting = asyncio.create_task(limit.acquire())
+    await settle()
+    waiting.cancel()
+    await settle()
+    assert limit._timer is None
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 5),
+    st.lists(
+        st.tuples(st.sampled_from(["fine", "objected", "cancelled"]), st.integers(0, 3)),
+        max_size=40,
+    ),
+)
+def test_slots_are_neither_lost_nor_doubled(maximum: int, plan: list[tuple[str, int]]):
+    async def run() -> None:
+        limit = AdaptiveLimit(maximum)
+
+        async def call(fate: str, turns: int) -> None:
+            started = await limit.acquire()
+            assert 1 <= limit.in_flight <= maximum
+            try:
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                if fate == "objected":
+                    limit.objected(started)
+                else:
+                    limit.answered("executor", 0.1)
+            finally:
+                limit.release()
+
+        tasks = [asyncio.create_task(call(*each)) for each in plan]
+        for task, (fate, turns) in zip(tasks, plan, strict=True):
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if fate == "cancelled":
+                task.cancel()
+        await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
+        assert limit.in_flight == 0
+
+    asyncio.run(run())

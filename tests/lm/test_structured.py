@@ -1,0 +1,313 @@
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field
+
+from promptcodebook.errors import BudgetReached, ParseError, RequestRefused, TruncatedReply
+from promptcodebook.lm.base import Reply, Request, Schema
+from promptcodebook.lm.extract import extract, strip_think
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.lm.shapes import is_strict, schema_of
+from promptcodebook.lm.structured import Ask
+from promptcodebook.types import Message
+from tests.lm.conftest import Counts
+
+
+class Verdict(BaseModel):
+    """Not for the model's eyes."""
+
+    score: float = Field(ge=0, le=1)
+    feedback: Annotated[str, Field(max_length=200)] = ""
+
+
+class Blame(BaseModel):
+    rendering: str = ""
+    instincts: dict[int, str] = {}
+
+
+class Outer(BaseModel):
+    title: str
+    verdicts: list[Verdict] = Field(max_length=3)
+
+
+GOOD = '{"score": 0.5, "feedback": "cite {x}"}'
+REQUEST = Request("critic", (Message("user", "judge"),), sample=3, model="http://h/v1#m")
+
+
+def ask(lm: ScriptedLM, tally: Counts) -> Ask:
+    return Ask(lm, tally)
+
+
+# What is found in a text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD,
+        f"  {GOOD}\n",
+        f"```json\n{GOOD}\n```",
+        f"```\n{GOOD}```",
+        f"<think>maybe {{1}}</think>\n{GOOD}",
+        f"<think>a</think><think>b</think>```json\n{GOOD}\n```",
+        f"so I think it is fine</think>{GOOD}",
+    ],
+)
+def test_thoughts_and_fences_are_no_fault(text: str):
+    found = extract(text, Verdict)
+    assert found.strict
+    assert found.value == Verdict(score=0.5, feedback="cite {x}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Sure! {GOOD} Hope that helps.",
+        f'First {{"score": 0.1}}, no, rather {GOOD}',
+        f'{GOOD}\nAs in {{"example": 1}}',
+        f'{{"result": {GOOD}}}',
+        f"[{GOOD}]",
+        f"Set notation {{a, b}} aside: {GOOD}",
+        f"```json\n{GOOD}\n```\nThat is my verdict.",
+    ],
+)
+def test_the_last_valid_object_counts(text: str):
+    found = extract(text, Verdict)
+    assert not found.strict
+    assert not found.repaired
+    assert found.value == Verdict(score=0.5, feedback="cite {x}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'score': 0.5, 'feedback': 'cite {x}'}",
+        '{"score": 0.5, "feedback": "cite {x}",}',
+        '{score: 0.5, feedback: "cite {x}"}',
+        '```json\n{"score": 0.5, "feedback": "cite {x}"\n```',
+    ],
+)
+def test_broken_json_is_repaired(text: str):
+    found = extract(text, Verdict)
+    assert found.repaired
+    assert found.value is not None
+    assert found.value.score == 0.5
+
+
+def test_a_reply_cut_at_its_cap_is_never_repaired():
+    cut = '{"score": 0.5, "feedback": "cite the pol'
+    assert extract(cut, Verdict).value is not None
+    assert extract(cut, Verdict, cut=True).value is None
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "not valid JSON"),
+        ("I cannot do that.", "not valid JSON"),
+        ("<think>never ends " + GOOD, "not valid JSON"),
+        ('{"score": 7}', "score: Input should be less than or equal to 1"),
+        ('{"feedback": "x"}', "score: Field required"),
+        ("{" * 5000, "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
+    ],
+)
+def test_what_holds_no_value_says_why(text: str, fault: str):
+    found = extract(text, Verdict)
+    assert found.value is None
+    assert fault in found.fault
+
+
+def test_a_shape_of_defaults_does_not_take_any_object():
+    assert extract('see {"unrelated": 1}', Blame).value is None
+    found = extract('so: {"instincts": {"3": "too vague"}}', Blame)
+    assert found.value == Blame(instincts={3: "too vague"})
+
+
+@given(st.text(max_size=300))
+def test_no_text_breaks_the_search(text: str):
+    extract(text, Verdict)
+    extract(text, Blame)
+    strip_think(text)
+
+
+@given(st.floats(0, 1), st.text(max_size=200), st.text(alphabet='ab {}[]":,\n', max_size=40))
+def test_a_value_is_found_behind_any_preamble(score: float, feedback: str, noise: str):
+    value = Verdict(score=score, feedback=feedback)
+    found = extract(f"{noise}\n\n{value.model_dump_json()}", Verdict)
+    assert found.value is not None
+
+
+# The schema
+
+
+def test_the_schema_keeps_bounds_and_drops_titles_and_docstrings():
+    body = json.loads(json.dumps(schema_of(Verdict).body))
+    assert schema_of(Verdict).name == "Verdict"
+    assert "title" not in json.dumps(body)
+    assert "description" not in body
+    assert body["properties"]["feedback"]["maxLength"] == 200
+    assert body["properties"]["score"]["maximum"] == 1
+    assert body["additionalProperties"] is False
+
+
+def test_a_property_named_title_survives_and_nested_objects_are_closed():
+    body = json.loads(json.dumps(schema_of(Outer).body))
+    assert "title" in body["properties"]
+    assert body["properties"]["verdicts"]["maxItems"] == 3
+    assert body["$defs"]["Verdict"]["additionalProperties"] is False
+
+
+def test_strict_needs_every_property_required():
+    class Closed(BaseModel):
+        score: float
+
+    assert is_strict(schema_of(Closed).body)
+    assert not is_strict(schema_of(Verdict).body)
+    assert not is_strict(schema_of(Blame).body)
+
+
+# Asking
+
+
+async def test_a_clean_reply_is_one_call(tally: Counts):
+    lm = ScriptedLM().enqueue(GOOD)
+    answer = await ask(lm, tally).typed(REQUEST, Verdict)
+    assert answer.value.score == 0.5
+    assert (answer.reasked, answer.repaired, answer.fault) == (False, False, None)
+    assert answer.usage.calls == 1
+    assert lm.history[0].schema == schema_of(Verdict)
+    assert tally == {}
+
+
+async def test_a_schema_given_is_the_schema_sent(tally: Counts):
+    lm = ScriptedLM().enqueue(GOOD)
+    own = Schema("own", {"type": "object"})
+    request = Request("critic", REQUEST.messages, schema=own)
+    await ask(lm, tally).typed(request, Verdict)
+    assert lm.history[0].schema == own
+
+
+async def test_repair_is_counted_and_needs_no_second_call(tally: Counts):
+    lm = ScriptedLM().enqueue("{'score': 0.5}")
+    answer = await ask(lm, tally).typed(REQUEST, Verdict)
+    assert answer.repaired
+    assert not answer.reasked
+    assert tally == {"malformed": 1, "repaired": 1}
+
+
+async def test_prose_around_the_value_is_malformed_but_not_repaired(tally: Counts):
+    lm = ScriptedLM().enqueue(f"Sure: {GOOD}")
+    answer = await ask(lm, tally).typed(REQUEST, Verdict)
+    assert not answer.repaired
+    assert tally == {"malformed": 1}
+
+
+async def test_the_re_ask_quotes_reply_and_fault_under_another_sample(tally: Counts):
+    lm = ScriptedLM().enqueue("<think>hm</think>no idea", GOOD)
+    answer = await ask(lm, tally).typed(REQUEST, Verdict)
+    assert answer.reasked
+    assert answer.value.score == 0.5
+    assert answer.usage.calls == 2
+    first, second = lm.history
+    assert second.messages[:1] == first.messages
+    assert second.messages[1] == Message("assistant", "no idea")
+    assert "not valid JSON" in second.messages[2].content
+    assert second.sample != first.sample
+    assert second.schema == first.schema
+    assert tally == {"malformed": 1, "reasked": 1}
+
+
+async def test_the_same_fault_is_re_asked_under_the_same_sample(tally: Counts):
+    samples = []
+    for _ in range(2):
+        lm = ScriptedLM().enqueue("no", GOOD)
+        await ask(lm, tally).typed(REQUEST, Verdict)
+        samples.append(lm.history[1].sample)
+    assert samples[0] == samples[1]
+
+
+async def test_replies_that_never_parse_end_in_a_parse_error(tally: Counts):
+    lm = ScriptedLM().enqueue("no", '{"score": 3}')
+    with pytest.raises(ParseError, match="less than or equal to 1") as caught:
+        await ask(lm, tally).typed(REQUEST, Verdict)
+    assert caught.value.role == "critic"
+    assert caught.value.model == "http://h/v1#m"
+    assert "pco doctor" in caught.value.hint
+    assert len(lm.history) == 2
+    assert tally == {"malformed": 2, "reasked": 1, "parse_failed": 1}
+
+
+def too_high(value: Verdict) -> str | None:
+    return f"score {value.score} is above 0.6" if value.score > 0.6 else None
+
+
+async def test_a_semantic_fault_is_quoted_and_mended(tally: Counts):
+    lm = ScriptedLM().enqueue('{"score": 0.9}', GOOD)
+    answer = await ask(lm, tally).typed(REQUEST, Verdict, too_high)
+    assert answer.value.score == 0.5
+    assert answer.fault is None
+    assert "score 0.9 is above 0.6" in lm.history[1].messages[-1].content
+    assert tally == {"reasked": 1}
+
+
+async def test_a_semantic_fault_that_stays_is_returned_with_the_value(tally: Counts):
+    lm = ScriptedLM().enqueue('{"score": 0.9}', '{"score": 0.8}')
+    answer = await ask(lm, tally).typed(REQUEST, Verdict, too_high)
+    assert (answer.value.score, answer.fault) == (0.8, "score 0.8 is above 0.6")
+    assert answer.reasked
+    assert tally == {"reasked": 1}
+
+
+async def test_a_faulty_value_is_better_than_none(tally: Counts):
+    for second in ("nonsense", RequestRefused("context too long")):
+        lm = ScriptedLM().enqueue('{"score": 0.9}', second)
+        answer = await ask(lm, tally).typed(REQUEST, Verdict, too_high)
+        assert (answer.value.score, answer.fault) == (0.9, "score 0.9 is above 0.6")
+
+
+async def test_a_reached_budget_is_never_swallowed(tally: Counts):
+    lm = ScriptedLM().enqueue('{"score": 0.9}', BudgetReached("done"))
+    with pytest.raises(BudgetReached):
+        await ask(lm, tally).typed(REQUEST, Verdict, too_high)
+
+
+CUT = Reply('{"score": 0.5, "feedback": "cite the pol', finish="length")
+
+
+async def test_a_truncated_reply_is_re_asked_once(tally: Counts):
+    lm = ScriptedLM().enqueue(CUT, GOOD)
+    answer = await ask(lm, tally).typed(REQUEST, Verdict)
+    assert answer.value.feedback == "cite {x}"
+    assert "cut" in lm.history[1].messages[-1].content
+    assert tally == {"truncated": 1, "reasked": 1}
+
+
+async def test_truncated_twice_is_an_error(tally: Counts):
+    lm = ScriptedLM().enqueue(CUT, CUT)
+    with pytest.raises(TruncatedReply) as caught:
+        await ask(lm, tally).typed(REQUEST, Verdict)
+    assert "roles.critic.max_tokens" in caught.value.hint
+    assert tally == {"truncated": 2, "reasked": 1}
+
+
+async def test_a_value_complete_before_the_cut_counts(tally: Counts):
+    lm = ScriptedLM().enqueue(Reply(GOOD + " and furthermo", finish="length"))
+    answer = await ask(lm, tally).typed(REQUEST, Verdict)
+    assert answer.value.score == 0.5
+    assert "truncated" not in tally
+
+
+async def test_plain_text_loses_its_thoughts_and_tells_of_its_cut(tally: Counts):
+    lm = ScriptedLM().enqueue("<think>x</think> Be brief. ", Reply("half a", finish="length"))
+    whole = await ask(lm, tally).text(REQUEST)
+    half = await ask(lm, tally).text(REQUEST)
+    assert (whole.text, whole.truncated) == ("Be brief.", False)
+    assert (half.text, half.truncated) == ("half a", True)
+    assert half.usage.calls == 1
+    assert tally == {"truncated": 1}
