@@ -92,7 +92,7 @@ class Writer:
             if self._closed:
                 raise StoreError(f"the {self._what} {self._path} is closed")
             if self._full is not None:
-                raise DiskFull(str(self._full), hint=self._full.hint)
+                raise _again(self._full)
             self._queue.put(unit)
 
     def _raise_unheard(self) -> None:
@@ -124,7 +124,7 @@ class Writer:
     def _commit(self, batch: list[_Unit]) -> list[Exception | None]:
         """One result per unit: None = committed. A fault is pinned to its unit by going singly."""
         if self._full is not None:
-            return [DiskFull(str(self._full), hint=self._full.hint) for _ in batch]
+            return [_again(self._full) for _ in batch]
         try:
             self._transact(batch)
             return [None] * len(batch)
@@ -183,6 +183,13 @@ def _settle(answers: list[_Answer]) -> None:
             waiter.set_result(None)
         else:
             waiter.set_exception(error)
+
+
+def _again(full: DiskFull) -> DiskFull:
+    """One of its own for everyone told: a shared exception gathers everybody's traceback."""
+    told = DiskFull(str(full), hint=full.hint)
+    told.__cause__ = full.__cause__
+    return told
 
 
 def _settle_thread(waiter: ThreadFuture[None], error: Exception | None) -> None:

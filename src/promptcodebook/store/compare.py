@@ -101,7 +101,7 @@ def _leaves(tree: object, prefix: str = "") -> Iterator[tuple[str, object]]:
     if isinstance(tree, Mapping) and tree:
         for key, value in cast(Mapping[str, object], tree).items():
             yield from _leaves(value, f"{prefix}.{key}" if prefix else key)
-    else:
+    elif prefix:
         yield prefix, tree
 
 

@@ -31,7 +31,7 @@ from promptcodebook.store.lock import RunLock
 from promptcodebook.store.replies import RunReplies
 from promptcodebook.store.session_clock import SessionClock
 from promptcodebook.store.tables import FILE, LAYOUT, add_count, add_usage
-from promptcodebook.types import Parameters, Role, Step, Trace, Usage
+from promptcodebook.types import Evaluation, Parameters, Role, Step, Trace, Usage
 
 __all__ = ["RunStore"]
 
@@ -131,20 +131,28 @@ class RunStore:
             raise self._no_step(step)
         return unpack_traces(row[0])
 
+    def step_at(self, step: int) -> Step:
+        """One step without its traces. Raises StoreError if the run has no such step."""
+        where = f"e.kind = 'stepped' AND e.step = {step:d}"
+        for _, event in self._select(where, 0, False):
+            if isinstance(event, Stepped):
+                return event.step
+        raise self._no_step(step)
+
     def parameters_at(self, step: int) -> Parameters:
         """Θ after that step, -1 = before the first. Raises StoreError if there is no such step."""
-        kind = "started" if step < 0 else "stepped"
-        where = "e.kind = 'started'" if step < 0 else f"e.kind = 'stepped' AND e.step = {step:d}"
-        row = self._reader.row(f"{_LIGHT} WHERE {where} ORDER BY e.seq DESC LIMIT 1")
-        if row is None:
-            raise self._no_step(step)
-        match unpack_event(PackedEvent(kind, row[2], row[3])):
-            case Started(parameters, _):
-                return parameters
-            case Stepped(found):
-                return found.parameters
-            case _:
-                raise self._no_step(step)
+        if step >= 0:
+            return self.step_at(step).parameters
+        for _, event in self._select("e.kind = 'started'", 0, False):
+            if isinstance(event, Started):
+                return event.parameters
+        raise self._no_step(step)
+
+    def judged(self) -> Iterator[Evaluation]:
+        """The verdict's rows so far, with whole rollouts, one at a time in memory."""
+        for _, event in self._select("e.kind = 'judged'", 0, True):
+            if isinstance(event, Judged):
+                yield event.evaluation
 
     def state(self) -> RunState:
         """Where the run stands: the fold of its events."""

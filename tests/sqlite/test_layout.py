@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from promptcodebook.errors import DiskFull, StoreError, StoreTooNew
+from promptcodebook.sqlite import Layout, Reader, connect, pack, store_os_error, unpack
+
+LAYOUT = Layout("test store", 2, ("CREATE TABLE t (id INTEGER PRIMARY KEY)",))
+
+
+def test_a_new_file_gets_tables_version_and_wal(tmp_path: Path) -> None:
+    db = connect(tmp_path / "t.sqlite", LAYOUT, write=True)
+    assert db.execute("PRAGMA user_version").fetchone() == (2,)
+    assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert db.execute("PRAGMA synchronous").fetchone() == (1,)
+    db.close()
+    connect(tmp_path / "t.sqlite", LAYOUT, write=True).close()
+
+
+def test_reading_never_makes_a_file(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no test store at"):
+        connect(tmp_path / "t.sqlite", LAYOUT, write=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_cannot_write(tmp_path: Path) -> None:
+    connect(tmp_path / "t.sqlite", LAYOUT, write=True).close()
+    reader = Reader(tmp_path / "t.sqlite", LAYOUT)
+    with pytest.raises(StoreError, match="readonly"):
+        reader.rows("DELETE FROM t")
+    assert reader.row("SELECT 1 FROM t") is None
+    reader.close()
+
+
+def test_a_newer_file_and_a_foreign_one_are_left_alone(tmp_path: Path) -> None:
+    for version, error in ((3, StoreTooNew), (0, StoreError), (1, StoreError)):
+        path = tmp_path / f"v{version}.sqlite"
+        db = sqlite3.connect(path)
+        db.execute("CREATE TABLE theirs (id)")
+        db.execute(f"PRAGMA user_version = {version}")
+        db.close()
+        for write in (True, False):
+            with pytest.raises(error) as caught:
+                connect(path, LAYOUT, write=write)
+            assert caught.value.hint
+        db = sqlite3.connect(path)
+        assert db.execute("SELECT name FROM sqlite_master").fetchall() == [("theirs",)]
+        db.close()
+
+
+def test_several_processes_may_make_the_same_file_at_once(tmp_path: Path) -> None:
+    make = (
+        "import sys, pathlib\n"
+        "from promptcodebook.sqlite import Layout, Writer\n"
+        "layout = Layout('x', 1, ('CREATE TABLE t (id INTEGER PRIMARY KEY, w TEXT)',))\n"
+        "sys.stdin.read()\n"
+        "w = Writer(pathlib.Path(sys.argv[1]), layout)\n"
+        "for i in range(50): w.write_now(lambda db: db.execute('INSERT INTO t (w) VALUES (1)'))\n"
+        "w.close()\n"
+    )
+    path = tmp_path / "t.sqlite"
+    gate_read, gate_write = os.pipe()
+    processes = [
+        subprocess.Popen([sys.executable, "-c", make, str(path)], stdin=gate_read) for _ in range(4)
+    ]
+    os.close(gate_read)
+    os.close(gate_write)  # all start at once
+    assert [process.wait(60) for process in processes] == [0] * 4
+    db = sqlite3.connect(path)
+    assert db.execute("SELECT COUNT(*) FROM t").fetchone() == (200,)
+    db.close()
+
+
+def test_values_come_back_as_json_has_them() -> None:
+    value = {"a": [1, 2.5, None, True], "t": "é\ud800\U0001f600", "n": float("inf")}
+    assert unpack(pack(value)) == value
+    assert unpack(pack((1, (2,)))) == [1, [2]]
+    assert len(pack("word " * 1000)) < 100
+
+
+@pytest.mark.parametrize("blob", [b"", b"garbage", pack("x" * 100)[:-4]])
+def test_damaged_values_are_said_to_be_damaged(blob: bytes) -> None:
+    with pytest.raises(StoreError, match="damaged"):
+        unpack(blob)
+
+
+def test_what_the_system_says_becomes_one_of_our_errors(tmp_path: Path) -> None:
+    assert isinstance(store_os_error(OSError(28, "No space left on device"), tmp_path), DiskFull)
+    other = store_os_error(PermissionError(13, "Permission denied"), tmp_path)
+    assert not isinstance(other, DiskFull)
+    assert "Permission denied" in str(other)

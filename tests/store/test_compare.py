@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pytest
+
+from promptcodebook.config import load_config
+from promptcodebook.errors import RunChanged
+from promptcodebook.store import Difference, check_resumable, differences, digest
+
+SAME = ({"train": "aa"}, {"train": "aa"})
+
+
+def test_a_tree_does_not_differ_from_itself_as_json() -> None:
+    tree = load_config({"task": "constraints"}).model_dump(mode="python")
+    assert differences(tree, load_config({"task": "constraints"}).model_dump(mode="json")) == ()
+    assert digest(tree) == digest(load_config({"task": "constraints"}).model_dump(mode="json"))
+
+
+def test_differences_are_dotted_and_hold_both_values() -> None:
+    old = load_config({"seed": 0}).model_dump()
+    new = load_config({"seed": 7, "update": {"batch_size": 5}}).model_dump()
+    assert differences(old, new) == (
+        Difference("seed", 0, 7),
+        Difference("update.batch_size", 15, 5),
+    )
+    assert digest(old) != digest(new)
+
+
+@pytest.mark.parametrize(
+    "free",
+    [
+        {"budget": {"usd": 5.0}},
+        {"concurrency": 8},
+        {"timeout": 9.0},
+        {"retries": 0},
+        {"cache": False},
+        {"data_dir": "/elsewhere"},
+        {"prices": {"m": {"prompt": 1.0, "completion": 2.0}}},
+        {"roles": {"critic": {"headers": {"x-team": "secret"}}}},
+    ],
+)
+def test_what_to_spend_and_how_fast_may_change(free: dict[str, object]) -> None:
+    old = load_config({}).model_dump()
+    assert differences(old, load_config(free).model_dump()) == ()
+
+
+def test_a_key_only_one_side_has_differs() -> None:
+    assert differences({}, {"a": {"b": 1}}, ignore=()) == (Difference("a.b", None, 1),)
+    assert differences({"a": 1}, {"a": {}}, ignore=()) == (Difference("a", 1, {}),)
+
+
+def test_a_changed_setting_is_named_with_both_values() -> None:
+    with pytest.raises(RunChanged, match=r"seed: 0 → 7; select: 4 → 2$") as caught:
+        check_resumable("r1", ({"seed": 0, "select": 4}, {"seed": 7, "select": 2}), SAME)
+    assert "--resume" in caught.value.hint
+    assert caught.value.exit_code == 2
+
+
+def test_many_changes_are_counted_and_long_values_cut() -> None:
+    old = {f"k{i}": "x" * 200 for i in range(9)}
+    with pytest.raises(RunChanged, match="and 4 more") as caught:
+        check_resumable("r1", (old, {}), SAME)
+    assert len(str(caught.value)) < 400
+
+
+def test_changed_data_names_the_split() -> None:
+    now = {"train": "aa", "val": "XX", "test": "cc"}
+    with pytest.raises(RunChanged, match="changed since it started: test, val"):
+        check_resumable("r1", ({}, {}), ({"train": "aa", "val": "bb"}, now))
+
+
+def test_an_unchanged_run_passes() -> None:
+    check_resumable("r1", ({"seed": 1, "budget": 1}, {"seed": 1, "budget": 2}), SAME)

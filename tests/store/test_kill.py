@@ -1,0 +1,100 @@
+"""Kill -9 while a run is written: what was reported as written is there, whole and in order."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from promptcodebook.keyed import keyed_random
+from promptcodebook.sqlite import Reader
+from promptcodebook.store import Header, RunStore
+from promptcodebook.store.tables import LAYOUT
+from promptcodebook.types import Usage
+
+KILLS = 5
+
+WRITE = """
+import asyncio, sys
+from pathlib import Path
+from promptcodebook.lm.base import Reply, Request, request_key
+from promptcodebook.lm.journal import Journaled
+from promptcodebook.store import RunStore, Stepped
+from promptcodebook.types import *
+
+def say(*words):
+    sys.stdout.write(" ".join(map(str, words)) + "\\n")
+    sys.stdout.flush()
+
+async def model(request):
+    return Reply(request.messages[0].content * 200, usage=Usage(1, 10, 20, 0, 0.25, 0.5))
+
+async def call(lm, step, i):
+    request = Request("executor", (Message("user", f"{step}/{i} "),))
+    await lm(request)
+    say("reply", request_key(request).hex())
+
+async def main(store):
+    step = store.state().step
+    lm = Journaled(model, store.reply_log, store.count)
+    while True:
+        step += 1
+        await asyncio.gather(*(call(lm, step, i) for i in range(15)))
+        traces = tuple(Trace(Rollout(f"x{i}", output=f"{step} " * 500)) for i in range(15))
+        book = Codebook(tuple(Instinct(f"instinct {k} of {step}") for k in range(16)))
+        store.append(Stepped(Step(step, step, 0.5, traces, (), Parameters("e", "g", book, "c"),
+                                  (0.0,) * 16, (0.0,) * 16, (step,) * 16)))
+        say("step", step)
+
+asyncio.run(main(RunStore.open(Path(sys.argv[1]), write=True)))
+"""
+
+
+def write_then_kill(path: Path, after_s: float) -> list[list[str]]:
+    """Lets a process write to the run, kills it, and returns what it had said was written."""
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITE, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    with writer:
+        assert writer.stdout is not None
+        first = writer.stdout.readline()
+        time.sleep(after_s)
+        writer.kill()
+        rest = writer.stdout.read()
+    lines = (first + rest).split("\n")[:-1]  # a line may have been cut by the kill
+    return [line.split() for line in lines]
+
+
+async def test_nothing_reported_as_written_is_lost(tmp_path: Path, header: Header) -> None:
+    run = RunStore.create(tmp_path, header)
+    run.close()
+    chance = keyed_random("kill")
+    said: list[list[str]] = []
+    for _ in range(KILLS):
+        said += write_then_kill(run.path, chance.uniform(0.0, 0.15))
+        store = RunStore.open(run.path, write=True)
+        assert_whole(store, said)
+        store.close()
+    assert sum(words[0] == "step" for words in said) > KILLS
+
+
+def assert_whole(store: RunStore, said: list[list[str]]) -> None:
+    numbers = [number for number, _ in store.numbered()]
+    assert numbers == list(range(1, len(numbers) + 1))
+    steps = list(store.steps(traces=True))
+    assert [step.index for step in steps] == list(range(len(steps)))
+    assert all(len(step.traces) == 15 for step in steps)
+    assert store.state().step == len(steps) - 1
+
+    assert len(steps) >= sum(words[0] == "step" for words in said)
+    for words in said:
+        if words[0] == "reply":
+            assert store.reply_log.get(bytes.fromhex(words[1])) is not None
+
+    reader = Reader(store.path / "run.sqlite", LAYOUT)
+    rows = reader.row("SELECT COUNT(*) FROM journal")
+    reader.close()
+    assert rows is not None
+    n = rows[0]  # usage is in the same transaction as the reply it paid for
+    assert store.usage() == {"executor": Usage(n, 10 * n, 20 * n, 0, 0.25 * n, 0.5 * n)}

@@ -1,0 +1,320 @@
+from __future__ import annotations
+
+import contextlib
+import resource
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from promptcodebook.errors import DiskFull, RunBusy, RunNotFound, StoreError, StoreTooNew
+from promptcodebook.keyed import keyed_random
+from promptcodebook.lm.base import Reply, Request
+from promptcodebook.store import (
+    Ended,
+    Header,
+    Judged,
+    Resumed,
+    RunStore,
+    Started,
+    Stepped,
+    Validated,
+)
+from promptcodebook.types import (
+    Codebook,
+    Evaluation,
+    Instinct,
+    Message,
+    Parameters,
+    Rollout,
+    Step,
+    Usage,
+)
+
+MakeStep = Callable[[int], Step]
+MakeParameters = Callable[[str], Parameters]
+
+
+def test_a_new_run_has_a_name_that_says_when_and_what(run: RunStore, header: Header) -> None:
+    assert run.path.name == run.header.id == "20260131-154502-constraints"
+    assert replace(run.header, id="") == header
+
+
+def test_runs_of_the_same_second_get_names_of_their_own(run: RunStore, header: Header) -> None:
+    second = RunStore.create(run.path.parent, header)
+    second.close()
+    assert second.header.id == "20260131-154502-constraints-2"
+
+
+def test_a_chosen_name_that_is_taken_is_refused(run: RunStore, header: Header) -> None:
+    with pytest.raises(StoreError, match="exists already") as caught:
+        RunStore.create(run.path.parent, replace(header, id=run.header.id))
+    assert "--resume" in caught.value.hint
+
+
+def test_what_was_appended_is_there_after_reopening(
+    run: RunStore, make_step: MakeStep, make_parameters: MakeParameters
+) -> None:
+    run.append(Started(make_parameters("zero"), "expert"))
+    for index in range(40):
+        run.append(Stepped(make_step(index)))
+    run.append(Ended("budget", "2 Mtok"))
+    run.close()
+
+    again = RunStore.open(run.path)
+    try:
+        events = list(again.events(full=True))
+        assert events[0] == Started(make_parameters("zero"), "expert")
+        assert events[1:-1] == [Stepped(make_step(i)) for i in range(40)]
+        assert events[-1] == Ended("budget", "2 Mtok")
+        assert again.header == run.header
+    finally:
+        again.close()
+
+
+def test_light_steps_have_no_traces_until_asked(run: RunStore, make_step: MakeStep) -> None:
+    run.append(Stepped(make_step(0)))
+    assert list(run.steps()) == [replace(make_step(0), traces=())]
+    assert list(run.steps(traces=True)) == [make_step(0)]
+    assert run.traces(0) == make_step(0).traces
+
+
+def test_events_can_be_followed_from_a_number(run: RunStore, make_step: MakeStep) -> None:
+    for index in range(3):
+        run.append(Stepped(make_step(index)))
+    later = [(n, e.step.index) for n, e in run.numbered(after=1) if isinstance(e, Stepped)]
+    assert later == [(2, 1), (3, 2)]
+
+
+def test_the_same_step_cannot_be_written_twice(run: RunStore, make_step: MakeStep) -> None:
+    run.append(Stepped(make_step(0)))
+    with pytest.raises(StoreError):
+        run.append(Stepped(make_step(0)))
+    run.append(Stepped(make_step(1)))
+    assert [s.index for s in run.steps()] == [0, 1]
+
+
+def test_parameters_of_any_step_are_a_point_lookup(
+    run: RunStore, make_step: MakeStep, make_parameters: MakeParameters
+) -> None:
+    run.append(Started(make_parameters("zero"), "expert"))
+    for index in range(3):
+        run.append(Stepped(make_step(index)))
+    assert run.parameters_at(-1) == make_parameters("zero")
+    assert run.parameters_at(1) == make_parameters("1")
+    with pytest.raises(StoreError, match="no step 7"):
+        run.parameters_at(7)
+    with pytest.raises(StoreError, match="no step 7"):
+        run.traces(7)
+
+
+def test_light_evaluations_keep_their_figures_and_lose_their_texts(run: RunStore) -> None:
+    rollouts = (
+        Rollout("a", prompt="long", output="longer", reward=0.25, usage=Usage(3, 9, 1)),
+        Rollout("b", prompt="long", feedback="no answer"),
+    )
+    evaluation = Evaluation("learned", "test", rollouts)
+    run.append(Judged(evaluation))
+    [light] = run.events()
+    [full] = run.events(full=True)
+    assert isinstance(light, Judged) and isinstance(full, Judged)
+    assert full.evaluation == evaluation
+    assert light.evaluation.score == evaluation.score == 0.125
+    assert light.evaluation.failed == 1
+    assert light.evaluation.usage == evaluation.usage
+    assert {r.prompt for r in light.evaluation.rollouts} == {""}
+
+
+def test_state_is_the_fold_and_the_outline_agrees(
+    run: RunStore, make_step: MakeStep, make_parameters: MakeParameters
+) -> None:
+    run.append(Started(make_parameters("zero"), "expert"))
+    for index in range(5):
+        run.append(Stepped(make_step(index)))
+        run.append(Validated(index, "subset", Evaluation("v", "val", (Rollout("a", reward=0.5),))))
+    run.append(Resumed(4, "2026-02-01T00:00:00+00:00"))
+    state = run.state()
+    assert (state.step, state.parameters, state.resumes) == (4, make_parameters("4"), 1)
+    assert run.outline() == state
+
+
+def test_usage_is_summed_by_role_and_an_unknown_price_stays_unknown(run: RunStore) -> None:
+    run.record_usage("critic", Usage(1, 10, 2, 4, 0.5, 1.0))
+    run.record_usage("critic", Usage(1, 20, 3, 0, 0.25, 2.0))
+    run.record_usage("encoder", Usage(1, 5, 5, 0, None, 0.5))
+    run.record_usage("encoder", Usage(1, 5, 5, 0, 0.125, 0.5))
+    run.flush()
+    assert run.usage() == {
+        "critic": Usage(2, 30, 5, 4, 0.75, 3.0),
+        "encoder": Usage(2, 10, 10, 0, None, 1.0),
+    }
+
+
+async def test_a_journaled_reply_and_its_usage_are_one_commit(run: RunStore) -> None:
+    request = Request("executor", (Message("user", "hi"),))
+    paid = Reply("ho", usage=Usage(1, 10, 2, 0, 0.5, 1.0), dropped=("temperature",), estimated=True)
+    log = run.reply_log
+    assert log.get(b"k" * 32) is None
+    await log.put(b"k" * 32, request, paid)
+    assert log.get(b"k" * 32) == paid
+    assert run.usage() == {"executor": paid.usage}
+
+    await log.put(b"f" * 32, request, Reply("free"))
+    assert run.usage() == {"executor": paid.usage}
+
+
+async def test_the_first_reply_of_a_key_stays(run: RunStore) -> None:
+    request = Request("executor", (Message("user", "hi"),))
+    await run.reply_log.put(b"k" * 32, request, Reply("first"))
+    await run.reply_log.put(b"k" * 32, request, Reply("second"))
+    kept = run.reply_log.get(b"k" * 32)
+    assert kept is not None and kept.text == "first"
+
+
+def test_incidents_are_counted(run: RunStore) -> None:
+    run.count("rate_limited")
+    run.count("rate_limited", 2)
+    run.flush()
+    assert run.tallies() == {"rate_limited": 3}
+
+
+def test_replayable_incidents_are_committed_with_their_step_only(
+    run: RunStore, make_step: MakeStep
+) -> None:
+    run.count_replayable("route_repairs")
+    run.append(Stepped(make_step(0)))
+    run.count_replayable("route_repairs", 5)
+    run.append(Ended("interrupted"))
+    assert run.tallies() == {"route_repairs": 1}
+
+
+def test_wall_time_adds_up_over_sessions(run: RunStore, header: Header) -> None:
+    now = [100.0]
+
+    def clock() -> float:
+        return now[0]
+
+    first = RunStore.create(run.path.parent, replace(header, id="timed"), clock=clock)
+    now[0] += 7.0
+    assert first.elapsed_s == 7.0
+    first.append(Ended("interrupted"))
+    now[0] += 1000.0
+    first.close()  # no commit since: that time is not the run's
+
+    second = RunStore.open(first.path, write=True, clock=clock)
+    now[0] += 3.0
+    assert second.elapsed_s == 10.0
+    second.append(Ended("finished"))
+    second.close()
+    reading = RunStore.open(first.path)
+    assert reading.elapsed_s == 10.0
+    reading.close()
+
+
+def test_a_run_can_be_read_while_it_is_written_but_not_written_twice(
+    run: RunStore, make_step: MakeStep
+) -> None:
+    reading = RunStore.open(run.path)
+    try:
+        run.append(Stepped(make_step(0)))
+        assert [s.index for s in reading.steps()] == [0]
+        with pytest.raises(StoreError, match="not open for writing"):
+            reading.append(Ended("finished"))
+        with pytest.raises(RunBusy, match="process") as caught:
+            RunStore.open(run.path, write=True)
+        assert "kill -INT" in caught.value.hint
+    finally:
+        reading.close()
+    run.close()
+    RunStore.open(run.path, write=True).close()
+
+
+def test_a_finished_run_can_be_read_where_nothing_may_be_written(
+    run: RunStore, make_step: MakeStep
+) -> None:
+    run.append(Stepped(make_step(0)))
+    run.close()
+    # Side files cannot be made here: what a read-only folder does to anyone, and this to root too.
+    (run.path / "run.sqlite-wal").mkdir()
+    store = RunStore.open(run.path)
+    assert [s.index for s in store.steps()] == [0]
+    store.close()
+    with pytest.raises(StoreError):
+        RunStore.open(run.path, write=True)
+
+
+def test_a_store_of_a_newer_version_is_refused_with_what_to_type(run: RunStore) -> None:
+    run.close()
+    with_version(run.path, 99)
+    for write in (False, True):
+        with pytest.raises(StoreTooNew, match="format 99") as caught:
+            RunStore.open(run.path, write=write)
+        assert caught.value.hint == "pip install -U promptcodebook"
+        assert caught.value.exit_code == 2
+
+
+def with_version(folder: Path, version: int) -> None:
+    db = sqlite3.connect(folder / "run.sqlite")
+    db.execute(f"PRAGMA user_version = {version}")
+    db.close()
+
+
+def test_no_run_and_no_database_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(RunNotFound, match="no run at"):
+        RunStore.open(tmp_path / "absent")
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "run.sqlite").write_bytes(b"not a database, but quite long enough to be read" * 9)
+    for write in (False, True):
+        with pytest.raises(StoreError, match="cannot be used") as caught:
+            RunStore.open(broken, write=write)
+        assert str(broken) in caught.value.hint
+
+
+def test_a_run_that_was_killed_while_it_was_made_says_so(run: RunStore) -> None:
+    run.close()
+    db = sqlite3.connect(run.path / "run.sqlite")
+    db.execute("DELETE FROM header")
+    db.commit()
+    db.close()
+    with pytest.raises(StoreError, match="ended before it began"):
+        RunStore.open(run.path)
+
+
+def test_a_full_disk_is_said_and_nothing_committed_is_lost(
+    run: RunStore, make_step: MakeStep
+) -> None:
+    written = -1
+    with no_file_beyond(200_000), pytest.raises(DiskFull) as caught:
+        for index in range(500):
+            noise = keyed_random(index).randbytes(2_000).hex()
+            codebook = Codebook((Instinct(noise),))
+            bulky = replace(make_step(0).parameters, codebook=codebook)
+            run.append(Stepped(replace(make_step(index), parameters=bulky)))
+            written = index
+    assert f"pco train --resume {run.path.name}" in caught.value.hint
+    assert written >= 1
+    with pytest.raises(DiskFull):  # it keeps refusing, also what would fit
+        run.append(Ended("failed"))
+    with pytest.raises(DiskFull):
+        run.count("rate_limited")
+    assert run.state().step == written
+    run.close()
+
+    again = RunStore.open(run.path, write=True)
+    assert [s.index for s in again.steps(traces=True)] == list(range(written + 1))
+    again.append(Ended("finished"))
+    again.close()
+
+
+@contextlib.contextmanager
+def no_file_beyond(size: int) -> Iterator[None]:
+    """The system refuses to let any file of this process grow past `size` bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from promptcodebook.errors import RunBusy, RunNotFound
+from promptcodebook.store import (
+    Ended,
+    Event,
+    Header,
+    RunStore,
+    Started,
+    Stepped,
+    Validated,
+    find_run,
+    list_runs,
+    remove_run,
+)
+from promptcodebook.types import Evaluation, Parameters, Rollout, Step, Usage
+
+MakeStep = Callable[[int], Step]
+MakeParameters = Callable[[str], Parameters]
+
+
+@pytest.fixture
+def runs(tmp_path: Path, header: Header) -> Path:
+    for name, day in (("beta-2", "03"), ("alpha", "01"), ("beta-1", "02")):
+        created = f"2026-01-{day}T00:00:00+00:00"
+        RunStore.create(tmp_path, replace(header, id=name, created=created)).close()
+    (tmp_path / "notes").mkdir()
+    return tmp_path
+
+
+def test_a_run_is_found_by_id_beginning_path_or_last(runs: Path) -> None:
+    assert find_run(runs, "alpha") == runs / "alpha"
+    assert find_run(runs, "al") == runs / "alpha"
+    assert find_run(runs, str(runs / "beta-1")) == runs / "beta-1"
+    assert find_run(runs, "last") == runs / "beta-2"
+
+
+def test_an_exact_id_wins_over_longer_ones(runs: Path, header: Header) -> None:
+    RunStore.create(runs, replace(header, id="beta")).close()
+    assert find_run(runs, "beta") == runs / "beta"
+
+
+@pytest.mark.parametrize(
+    ("ref", "said"),
+    [
+        ("alpah", r"did you mean 'alpha'\?"),
+        ("beta", "more than one run: beta-1, beta-2"),
+        ("notes", "no run 'notes'"),
+        ("", "no run ''"),
+        ("./notes", "no run at ./notes"),
+    ],
+)
+def test_what_cannot_be_found_is_explained(runs: Path, ref: str, said: str) -> None:
+    with pytest.raises(RunNotFound, match=said) as caught:
+        find_run(runs, ref)
+    assert caught.value.hint
+
+
+def test_without_runs_there_is_no_last(tmp_path: Path) -> None:
+    with pytest.raises(RunNotFound, match="no run in") as caught:
+        find_run(tmp_path / "absent", "last")
+    assert caught.value.hint == "pco train"
+    assert list_runs(tmp_path / "absent") == []
+
+
+def test_the_list_says_how_each_run_stands(
+    runs: Path, make_step: MakeStep, make_parameters: MakeParameters
+) -> None:
+    store = RunStore.open(runs / "alpha", write=True)
+    done: list[Event] = [
+        Started(make_parameters("zero"), "expert"),
+        Stepped(make_step(0)),
+        Stepped(make_step(1)),
+        Validated(1, "subset", Evaluation("val", "val", (Rollout("a", reward=0.75),))),
+        Ended("budget"),
+    ]
+    for event in done:
+        store.append(event)
+    store.record_usage("critic", Usage(2, 10, 5, 0, 0.5))
+    store.flush()
+    busy = next(run for run in list_runs(runs) if run.id == "alpha")
+    assert busy.running and not busy.resumable
+    store.close()
+
+    listed = list_runs(runs)
+    assert [run.id for run in listed] == ["alpha", "beta-1", "beta-2"]
+    alpha = listed[0]
+    assert (alpha.step, alpha.best, alpha.ended, alpha.task) == (1, 0.75, "budget", "constraints")
+    assert alpha.usage == Usage(2, 10, 5, 0, 0.5)
+    assert alpha.resumable and not alpha.running
+    assert listed[1].step == -1
+
+
+def test_a_broken_run_does_not_hide_the_others(
+    runs: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (runs / "beta-2" / "run.sqlite").write_bytes(b"broken" * 99)
+    with caplog.at_level(logging.WARNING):
+        assert [run.id for run in list_runs(runs)] == ["alpha", "beta-1"]
+        assert find_run(runs, "last") == runs / "beta-1"
+    assert "beta-2" in caplog.text
+
+
+def test_removing_takes_the_folder_unless_it_is_in_use(runs: Path) -> None:
+    store = RunStore.open(runs / "alpha", write=True)
+    with pytest.raises(RunBusy):
+        remove_run(runs / "alpha")
+    store.close()
+    remove_run(runs / "alpha")
+    assert not (runs / "alpha").exists()
+    with pytest.raises(RunNotFound):
+        remove_run(runs / "notes")
+    assert (runs / "notes").is_dir()
