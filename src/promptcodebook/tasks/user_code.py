@@ -1,0 +1,107 @@
+"""The user's own functions, named 'file.py:function'."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+from promptcodebook.errors import ConfigError, did_you_mean
+
+__all__ = ["load_function"]
+
+
+def load_function(
+    spec: str, base: Path, what: str, arguments: Sequence[str]
+) -> Callable[..., object]:
+    """The function that 'file.py:function' names, the file read anew; paths start at `base`.
+
+    `what` ('reward', 'executor') and `arguments` say what it must be. ConfigError with file and
+    line when the file is missing, does not run, lacks the function, or takes other arguments.
+    """
+    file, colon, name = spec.rpartition(":")
+    if not colon or not file.endswith(".py") or not name.isidentifier():
+        raise ConfigError(
+            f"{what} = {spec!r} does not name a function", hint=f'write {what} = "{what}.py:{what}"'
+        )
+    path = (base / file).resolve()
+    if not path.is_file():
+        raise ConfigError(f"no file at {path} for the {what}", hint="check the path, or pco init")
+    module = _run(path, what)
+    function = getattr(module, name, None)
+    if not callable(function):
+        known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        raise ConfigError(
+            f"{path} has no function {name!r}{did_you_mean(name, known)}",
+            hint=f"its functions: {', '.join(known) or 'none'}",
+        )
+    _takes(function, arguments, f"{path}:{_line(function)}")
+    return function
+
+
+def _run(path: Path, what: str) -> ModuleType:
+    """The file as a module under a name of its own, so that it hides nobody else's module."""
+    name = f"_promptcodebook_user_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{path} cannot be read as Python", hint="check the file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickling in the file look themselves up here
+    try:
+        with _importable(path.parent):
+            spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise ConfigError(
+            f"the {what} file does not run: {type(error).__name__}: {_said(error)} "
+            f"({_place(error, path)})",
+            hint=f"python {path}",
+        ) from error
+    return module
+
+
+@contextmanager
+def _importable(folder: Path) -> Generator[None]:
+    """While the file runs it can import its neighbours."""
+    entry = str(folder)
+    sys.path.insert(0, entry)
+    try:
+        yield
+    finally:
+        if entry in sys.path:
+            sys.path.remove(entry)
+
+
+def _said(error: BaseException) -> str:
+    return str(error.msg) if isinstance(error, SyntaxError) else str(error)
+
+
+def _place(error: BaseException, path: Path) -> str:
+    if isinstance(error, SyntaxError):
+        return f"{error.filename or path}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename == str(path)]
+    return f"{path}:{own[-1].lineno}" if own else str(path)
+
+
+def _line(function: Callable[..., object]) -> int:
+    code = getattr(function, "__code__", None)
+    return code.co_firstlineno if code is not None else 1
+
+
+def _takes(function: Callable[..., object], arguments: Sequence[str], where: str) -> None:
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError:
+        raise ConfigError(
+            f"{where}: it must take ({', '.join(arguments)})",
+            hint=f"def {getattr(function, '__name__', 'it')}({', '.join(arguments)}): ...",
+        ) from None
+    except ValueError:
+        return  # a builtin without a signature: the call itself will tell
