@@ -340,6 +340,15 @@ async def test_a_cancelled_call_leaves_no_task_behind(server: Server):
     assert not left
 
 
+async def test_a_closed_endpoint_opens_again(server: Server):
+    lm = endpoint(server)
+    await lm(request())
+    await lm.close()
+    await lm.close()
+    assert (await lm(request())).text == "ok"
+    await lm.close()
+
+
 def test_a_malformed_key_is_refused_without_being_shown():
     with pytest.raises(ConfigError) as caught:
         read_key(("PCO_API_KEY",), {"PCO_API_KEY": "sk-1\nsk-2"})

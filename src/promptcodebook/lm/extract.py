@@ -20,6 +20,10 @@ _FENCE = re.compile(r"\A```[\w-]*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
 _OPEN, _CLOSE = "<think>", "</think>"
 # An object may start at any brace; past this many the text is not an answer but noise.
 _MAX_STARTS = 500
+# Repair is quadratic on noise, and it runs in the event loop.
+_MAX_REPAIRED = 20_000
+# A wrapper or two around the value is common; a tower of them is not an answer.
+_MAX_DEPTH = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +89,24 @@ def _objects(body: str) -> Iterator[dict[str, Any]]:
             return
         try:
             tree, end = decoder.raw_decode(body, at)
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):  # also numbers too long to read
             end = at + 1
         else:
             yield from _nested(tree)
         at = body.find("{", end)
 
 
-def _nested(tree: object) -> Iterator[dict[str, Any]]:
+def _nested(tree: object, depth: int = 0) -> Iterator[dict[str, Any]]:
     # Inner objects first: a wrapper that is itself valid then wins over what it wraps.
+    if depth > _MAX_DEPTH:
+        return
     if isinstance(tree, dict):
         for value in cast("dict[str, Any]", tree).values():
-            yield from _nested(value)
+            yield from _nested(value, depth + 1)
         yield cast("dict[str, Any]", tree)
     elif isinstance(tree, list):
         for value in cast("list[Any]", tree):
-            yield from _nested(value)
+            yield from _nested(value, depth + 1)
 
 
 def _valid(tree: dict[str, Any], shape: type[T]) -> T | None:
@@ -112,13 +118,13 @@ def _valid(tree: dict[str, Any], shape: type[T]) -> T | None:
     try:
         # JSON rules, not Python's: {"3": ...} is how JSON writes a mapping from integers.
         return shape.model_validate_json(json.dumps(tree))
-    except (ValidationError, ValueError):
+    except (ValueError, RecursionError):
         return None
 
 
 def _repaired(body: str, shape: type[T]) -> T | None:
     start = body.find("{")
-    if start < 0:
+    if start < 0 or len(body) - start > _MAX_REPAIRED:
         return None
     import json_repair
 

@@ -31,7 +31,10 @@ class Answered:
 
 
 class Transport:
-    """POST and GET with the key in the header; what breaks on the way becomes an LMError."""
+    """POST and GET with the key in the header; what breaks on the way becomes an LMError.
+
+    Close it in the loop that used it; a new loop opens a new session.
+    """
 
     def __init__(
         self, base_url: str, key: Key | None, timeout: float, headers: Mapping[str, str]
@@ -76,15 +79,16 @@ class Transport:
 
     async def _open(self) -> aiohttp.ClientSession:
         loop = asyncio.get_running_loop()
-        if self._session is not None and self._loop is loop:
-            return self._session
+        stale = self._session
+        if stale is not None and self._loop is loop:
+            return stale
         import aiohttp
 
         headers = {"Content-Type": "application/json", **self._headers}
         if self._key is not None:
             headers["Authorization"] = self._key.bearer()
         # Concurrency is the limit's business, not the pool's; no cookies, no netrc.
-        self._session = aiohttp.ClientSession(
+        session = self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
             timeout=aiohttp.ClientTimeout(
                 total=self._timeout, sock_connect=min(_CONNECT_S, self._timeout)
@@ -94,7 +98,10 @@ class Transport:
             proxy=_proxy(self._base),
         )
         self._loop = loop
-        return self._session
+        if stale is not None:
+            # Its loop has ended without closing it.
+            await stale.close()
+        return session
 
 
 def _proxy(base_url: str) -> str | None:
