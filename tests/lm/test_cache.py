@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import sqlite3
 import subprocess
 import sys
@@ -110,7 +111,8 @@ async def test_whatever_decides_a_reply_is_in_the_key(
 ) -> None:
     cache = make()
     await cache(ask())
-    cache.file and cache.file.flush()
+    assert cache.file is not None
+    cache.file.flush()
     assert (await cache(other)).source == "live"
     assert model.asked == 2
 
@@ -190,12 +192,20 @@ async def test_a_cache_from_a_newer_version_is_bypassed_and_refused_to_the_comma
 async def test_a_damaged_cache_is_bypassed(
     make: Make, model: Model, counts: Counter[str], path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"scribble" * 1000)
+    scribble(path)
     with caplog.at_level(logging.WARNING):
         await bypassed(make, model, counts)
     assert f"move {path} out of the way" in caplog.text
-    assert path.read_bytes() == b"scribble" * 1000
+    assert is_scribbled(path)
+
+
+def scribble(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"scribble" * 1000)
+
+
+def is_scribbled(path: Path) -> bool:
+    return path.read_bytes() == b"scribble" * 1000
 
 
 async def test_a_cache_that_gets_damaged_on_the_way_is_bypassed(
@@ -224,8 +234,6 @@ async def test_a_folder_that_cannot_be_made_is_bypassed(
 async def test_a_cache_on_a_full_disk_is_bypassed_and_keeps_what_it_had(
     make: Make, model: Model, counts: Counter[str], path: Path
 ) -> None:
-    import resource
-
     cache = make()
     await cache(ask())
     assert cache.file is not None
@@ -246,15 +254,7 @@ async def test_a_cache_on_a_full_disk_is_bypassed_and_keeps_what_it_had(
 
 async def test_processes_share_a_cache(make: Make, model: Model, path: Path) -> None:
     cache = make()
-    other = (
-        "import sys, pathlib\n"
-        "from promptcodebook.lm.base import Reply\n"
-        "from promptcodebook.lm.cache import ReplyCache\n"
-        "c = ReplyCache(pathlib.Path(sys.argv[1]))\n"
-        "[c.put(i.to_bytes(32), Reply(f'theirs {i}')) for i in range(100)]\n"
-        "c.close()\n"
-    )
-    process = subprocess.Popen([sys.executable, "-c", other, str(path)])
+    process = start_another(path)
     for index in range(100):
         await cache(ask(str(index)))
         await asyncio.sleep(0)
@@ -263,6 +263,18 @@ async def test_processes_share_a_cache(make: Make, model: Model, path: Path) -> 
     assert stats is not None and stats.replies == 200
     assert cache.file is not None
     assert cache.file.get((7).to_bytes(32)) == Reply("theirs 7")
+
+
+def start_another(path: Path) -> subprocess.Popen[bytes]:
+    other = (
+        "import sys, pathlib\n"
+        "from promptcodebook.lm.base import Reply\n"
+        "from promptcodebook.lm.cache import ReplyCache\n"
+        "c = ReplyCache(pathlib.Path(sys.argv[1]))\n"
+        "[c.put(i.to_bytes(32), Reply(f'theirs {i}')) for i in range(100)]\n"
+        "c.close()\n"
+    )
+    return subprocess.Popen([sys.executable, "-c", other, str(path)])
 
 
 def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
