@@ -197,7 +197,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a chain broke: the stage (route, compose, execute, reward, critique, attribute)."""
+    """Why a chain broke: the stage (prompt, execute, reward, critique, attribute)."""
 
     stage: str
     kind: str

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, replace
 
 from promptcodebook.config import Config
 from promptcodebook.errors import LMError
 from promptcodebook.method.attribution import Attribution, additivity_residual
+from promptcodebook.method.chains import all_of
 from promptcodebook.method.critic import Critic, History, penalty
 from promptcodebook.method.draws import Draws
 from promptcodebook.method.policy import failure_of
@@ -33,8 +33,8 @@ class Credit:
     async def assign(self, psi: str, history: History, draws: Draws) -> Trace:
         """The trace with verdict, ρ and gradients.
 
-        A critic or attribution call that fails leaves the reward counted and nothing to learn
-        from (method decision 15).
+        Method decision 15: where the critic fails, the reward counts alone; where a gradient
+        fails, the verdict and its ρ count too; nothing is learned from either.
         """
         rollout = history.rollout
         assert rollout.reward is not None, "only scored rollouts are critiqued"
@@ -43,39 +43,43 @@ class Credit:
         if unit >= 1.0 and self.config.critic.skip_solved:
             return replace(trace, verdict=Verdict(1.0, ""))
         try:
-            verdict, gradients = await self._judge(psi, history, draws)
+            verdict, blamed = await self._judge(psi, history, draws)
         except LMError as error:
             return replace(trace, failure=failure_of("critique", error))
         rho = penalty(verdict, unit, self.config.critic.penalty_weight)
-        return replace(
-            trace,
-            verdict=verdict,
-            penalty=rho,
-            gradients=gradients,
-            residual=additivity_residual(rho, gradients),
-        )
+        trace = replace(trace, verdict=verdict, penalty=rho)
+        if not self.config.update.text_updates:
+            return trace
+        try:
+            gradients = await self._gradients(psi, history, verdict, blamed, draws)
+        except LMError as error:
+            return replace(trace, failure=failure_of("attribute", error))
+        return replace(trace, gradients=gradients, residual=additivity_residual(rho, gradients))
 
-    async def _judge(self, psi: str, history: History, draws: Draws) -> tuple[Verdict, Gradients]:
-        learns = self.config.update.text_updates
+    async def _judge(
+        self, psi: str, history: History, draws: Draws
+    ) -> tuple[Verdict, Gradients | None]:
+        """ℓ_text; with `critic.stages: 1` the same call has assigned the blame as well."""
         if self.config.critic.stages == 1:
-            verdict, gradients = await self.critic.critique(psi, history, draws)
-            own = await self._own(psi, history, verdict, draws) if learns else ""
-            return verdict, replace(gradients, critic=own) if learns else Gradients()
-        verdict = await self.critic.verdict(psi, history, draws)
-        if not learns:
-            return verdict, Gradients()
-        # g_ψ comes from a call of its own, beside the attribution rather than after it.
-        gradients, own = await asyncio.gather(
-            self._split(verdict, history, draws), self._own(psi, history, verdict, draws)
-        )
-        return verdict, replace(gradients, critic=own)
+            return await self.critic.critique(psi, history, draws)
+        return await self.critic.verdict(psi, history, draws), None
+
+    async def _gradients(
+        self, psi: str, history: History, verdict: Verdict, blamed: Gradients | None, draws: Draws
+    ) -> Gradients:
+        """g_θ, g_φ and g_C; beside them, from a call of its own, g_ψ."""
+        own = self._own(psi, history, verdict, draws)
+        if blamed is not None:
+            return replace(blamed, critic=(await own).critic)
+        split, adversarial = await all_of([self._split(verdict, history, draws), own])
+        return replace(split, critic=adversarial.critic)
 
     async def _split(self, verdict: Verdict, history: History, draws: Draws) -> Gradients:
         if not verdict.feedback:
             return Gradients()
         return await self.attribution.split(verdict, history.values(), history.route.indices, draws)
 
-    async def _own(self, psi: str, history: History, verdict: Verdict, draws: Draws) -> str:
+    async def _own(self, psi: str, history: History, verdict: Verdict, draws: Draws) -> Gradients:
         if not self.config.critic.trainable:
-            return ""
-        return await self.critic.own_gradient(psi, history, verdict, draws)
+            return Gradients()
+        return Gradients(critic=await self.critic.own_gradient(psi, history, verdict, draws))

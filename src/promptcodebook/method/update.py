@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,6 +9,7 @@ from promptcodebook.config import Config
 from promptcodebook.errors import LMError
 from promptcodebook.lm.base import Request
 from promptcodebook.lm.structured import Ask
+from promptcodebook.method.chains import all_of
 from promptcodebook.method.draws import Draws
 from promptcodebook.method.templates import Templates
 from promptcodebook.types import Check, Parameters, Rewrite, Tally, Trace
@@ -103,7 +103,7 @@ class Updater:
 
     async def rewrite_all(self, pending: Sequence[Pending], step: int) -> tuple[Rewrite, ...]:
         """Every variable's rewrite, in the order of `pending`; then twins are told apart."""
-        rewrites = await asyncio.gather(*(self._rewrite(p, step) for p in pending))
+        rewrites = await all_of(self._rewrite(p, step) for p in pending)
         return self._without_twins(rewrites)
 
     def _without_twins(self, rewrites: Sequence[Rewrite]) -> tuple[Rewrite, ...]:
