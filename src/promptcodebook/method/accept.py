@@ -39,24 +39,37 @@ class Accept:
         tried = [r for r in rewrites if r.kept and r.variable != "critic"]
         if self.config.update.accept == "always" or not tried:
             return rewrites, False
-        new = applied(state.parameters, tried)
-        again = await all_of(
-            self._again(new, state, x, t) for x, t in zip(batch, traces, strict=True)
-        )
-        pairs = [
-            (t.rollout.reward, r.reward)
-            for t, r in zip(traces, again, strict=True)
-            if t.rollout.reward is not None and r.reward is not None
-        ]
-        before, after = sum(p[0] for p in pairs), sum(p[1] for p in pairs)
-        if after >= before:
+        reason = await self._worse(applied(state.parameters, tried), traces, batch, state)
+        if reason is None:
             return rewrites, False
-        reason = (
-            f"the batch's reward fell from {before / len(pairs):.4f} to {after / len(pairs):.4f}"
-        )
         return tuple(
             replace(r, kept=False, reason=reason) if r in tried else r for r in rewrites
         ), True
+
+    async def _worse(
+        self,
+        parameters: Parameters,
+        traces: Sequence[Trace],
+        batch: Sequence[Example],
+        state: State,
+    ) -> str | None:
+        """Why the batch fares worse with the new parameters; None where it does not.
+
+        Compared are the examples that have a reward both times; that must be at least half.
+        """
+        scored = [(x, t) for x, t in zip(batch, traces, strict=True) if t.unit is not None]
+        again = await all_of(self._again(parameters, state, x, t) for x, t in scored)
+        pairs = [
+            (t.rollout.reward, r.reward)
+            for (_, t), r in zip(scored, again, strict=True)
+            if t.rollout.reward is not None and r.reward is not None
+        ]
+        if len(pairs) * 2 < len(scored):
+            return f"{len(scored) - len(pairs)} of {len(scored)} examples could not be run again"
+        before, after = (sum(column) / len(pairs) for column in zip(*pairs, strict=True))
+        if after >= before:
+            return None
+        return f"the batch's reward fell from {before:.4f} to {after:.4f}"
 
     async def _again(
         self, parameters: Parameters, state: State, example: Example, trace: Trace
