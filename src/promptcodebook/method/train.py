@@ -10,7 +10,8 @@ Deviations from the printed algorithm, all switchable:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from promptcodebook.config import Config
@@ -36,12 +37,14 @@ async def train(learner: Learner, schedule: Schedule, state: State) -> AsyncIter
     Raises Stop when the budget or the user ends it, TooManyFailures when a batch mostly fails.
     """
     config = learner.config
+    latest: deque[Trace] = deque(maxlen=min(config.update.batch_size, len(schedule.examples)))
     for index, epoch, batch in schedule.updates(start=state.step):
         epsilon = epsilon_at(epoch, config.explore, config.update.epochs)
 
         # Route and execute; critique and assign credit: each example on its own chain.
         traces = await all_of([learner.trace(x, state, epsilon) for x in batch])
-        stop_if_broken(traces)
+        latest.extend(traces)
+        stop_if_broken(latest)
 
         # Update textual components.
         pending = gather_gradients(state.parameters, traces, config)
@@ -108,14 +111,19 @@ class _Exploring:
         return route, prompt, usage + composing
 
 
-def stop_if_broken(traces: Sequence[Trace]) -> None:
-    """More than half of a batch failed: going on would only spend money."""
-    failures = [t.rollout.failure for t in traces if t.rollout.failure is not None]
-    if len(failures) * 2 <= len(traces):
+def stop_if_broken(latest: deque[Trace]) -> None:
+    """More than half of a batch failed: going on would only spend money.
+
+    `latest` holds the last rollouts, a batch's worth at the most: an `online` update is one
+    example, and one bad rollout is data.
+    """
+    failures = [t.rollout.failure for t in latest if t.rollout.failure is not None]
+    assert latest.maxlen is not None, "the window is bounded"
+    if len(failures) * 2 <= latest.maxlen:
         return
     first = failures[0]
     raise TooManyFailures(
-        f"{len(failures)} of {len(traces)} rollouts failed; the first, at {first.stage}: "
+        f"{len(failures)} of {len(latest)} rollouts failed; the first, at {first.stage}: "
         f"{first.kind}: {first.message}",
         hint="see the traceback with `pco runs show`, mend it, then `pco train --resume`",
     )
