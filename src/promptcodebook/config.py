@@ -227,6 +227,8 @@ class Config(_Frozen):
     """S."""
     base_prompt: str = ""
     """Stands verbatim before every composed prompt and is never rewritten."""
+    output_format: str = ""
+    """The form an answer must have, told to the generator; '' = the task's own, if any."""
     compose: Literal["generator", "verbatim"] = "generator"
     compose_per_stage: bool = False
     templates: Literal["default", "paper"] = "default"

@@ -27,6 +27,7 @@ def _no_prints() -> Mapping[str, str]:
 class Header:
     """`created` is ISO 8601; `fingerprints` are the data's, by split; `id` '' = to be chosen.
 
+    `base` is the folder that the configuration's paths start from.
     `config` is the whole configuration as a JSON-able tree, `config_digest` its SHA-256.
     """
 
@@ -35,6 +36,7 @@ class Header:
     version: str
     task: str = ""
     command: str = ""
+    base: str = ""
     config: Mapping[str, Any] = field(default_factory=_empty)
     config_digest: str = ""
     fingerprints: Mapping[str, str] = field(default_factory=_no_prints)

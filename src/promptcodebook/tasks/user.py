@@ -26,6 +26,11 @@ class _Adapted:
 
     agent: _Agent
 
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The names of the agent's stages, where it declares them."""
+        return tuple(getattr(self.agent, "stages", ()))
+
     async def __call__(self, prompt: str, example: Example, lm: Chat) -> str | Output:
         made = self.agent(prompt, example, lm)
         return await made if inspect.isawaitable(made) else made

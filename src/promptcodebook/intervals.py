@@ -1,0 +1,40 @@
+"""Bootstrap intervals, paired where two policies saw the same examples. Seeded, pure Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from promptcodebook.keyed import keyed_random
+
+__all__ = ["Interval", "mean_interval", "paired_interval"]
+
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean with its 95 % percentile interval over n values."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+
+def mean_interval(values: Sequence[float], seed: int = 0) -> Interval:
+    """The mean of the values, resampled with replacement; a single value has no width."""
+    n = len(values)
+    if n == 0:
+        raise ValueError("no values to take an interval of")
+    mean = sum(values) / n
+    if n == 1 or min(values) == max(values):
+        return Interval(mean, mean, mean, n)
+    draw = keyed_random(seed, "bootstrap", n)
+    means = sorted(sum(draw.choices(values, k=n)) / n for _ in range(RESAMPLES))
+    return Interval(mean, means[int(0.025 * RESAMPLES)], means[int(0.975 * RESAMPLES) - 1], n)
+
+
+def paired_interval(a: Sequence[float], b: Sequence[float], seed: int = 0) -> Interval:
+    """The mean of a - b over the same examples in the same order, with its interval."""
+    return mean_interval([x - y for x, y in zip(a, b, strict=True)], seed)

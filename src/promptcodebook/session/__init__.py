@@ -1,0 +1,1 @@
+"""The composition root: configuration -> objects; runs the loop, stores each step."""

@@ -1,0 +1,308 @@
+"""A learned policy at work: x -> route, prompt, answer; saved as plain JSON.
+
+The file holds what decides a prompt and nothing else (no run id, time, path, cost or model), so
+that equal training gives equal bytes. Each instinct carries its success and r̄, because the encoder
+reads them when it routes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from promptcodebook.config import Config, load_config
+from promptcodebook.data.template import parse_template
+from promptcodebook.errors import ConfigError, DataError, PolicyError, did_you_mean
+from promptcodebook.method.draws import Draws
+from promptcodebook.method.encoder import Standing
+from promptcodebook.method.evaluate import EVALUATION
+from promptcodebook.method.policy import Deployed, Trial, rollout_of
+from promptcodebook.session.models import Models
+from promptcodebook.session.parts import build_policy
+from promptcodebook.session.sync import run_sync
+from promptcodebook.tasks.single import single_call
+from promptcodebook.types import Codebook, Example, Instinct, Parameters, Rollout, Route
+
+__all__ = ["Explanation", "Policy", "PolicyFile", "load_policy", "read_policy_file"]
+
+X = str | Mapping[str, object] | Example
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    text: str
+    frozen: bool = False
+    success: float = 0.0
+    ema: float = 0.0
+    selected: int = 0
+
+
+class PolicyFile(BaseModel):
+    """(θ, φ, C, S) and the template set, as written to disk."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal["promptcodebook policy 1"] = "promptcodebook policy 1"
+    templates: Literal["default", "paper"]
+    select: int
+    compose: Literal["generator", "verbatim"]
+    base_prompt: str
+    output_format: str
+    input: str = "input"
+    encoder: str
+    generator: str
+    codebook: tuple[_Entry, ...]
+
+    @classmethod
+    def of(cls, parameters: Parameters, standing: Standing, config: Config) -> PolicyFile:
+        """The file of a state; ψ is left out, since deployment drops it."""
+        rows = zip(
+            parameters.codebook.instincts,
+            standing.success,
+            standing.ema,
+            standing.selected,
+            strict=True,
+        )
+        return cls(
+            templates=config.templates,
+            select=config.select,
+            compose=config.compose,
+            base_prompt=config.base_prompt,
+            output_format=config.output_format,
+            input=config.data.input,
+            encoder=parameters.encoder,
+            generator=parameters.generator,
+            codebook=tuple(
+                _Entry(
+                    text=c.text, frozen=c.frozen, success=round(s, 6), ema=round(r, 6), selected=n
+                )
+                for c, s, r, n in rows
+            ),
+        )
+
+    def text(self) -> str:
+        """Stable JSON: same policy, same bytes."""
+        return json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
+
+    def save(self, target: Path) -> None:
+        """Writes the file whole or not at all."""
+        fresh = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        try:
+            fresh.write_text(self.text(), "utf-8")
+            fresh.replace(target)
+        except OSError as error:
+            fresh.unlink(missing_ok=True)
+            raise PolicyError(
+                f"cannot write the policy to {target}: {error.strerror}",
+                hint="choose a folder that exists and has space",
+            ) from error
+
+    @property
+    def parameters(self) -> Parameters:
+        book = Codebook(tuple(Instinct(e.text, e.frozen) for e in self.codebook))
+        return Parameters(self.encoder, self.generator, book, critic="")
+
+    @property
+    def standing(self) -> Standing:
+        return Standing(
+            tuple(e.ema for e in self.codebook),
+            tuple(e.success for e in self.codebook),
+            tuple(e.selected for e in self.codebook),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why this input got this prompt."""
+
+    input: str
+    route: Route
+    instincts: tuple[tuple[int, str], ...]
+    prompt: str
+    answer: str = ""
+
+
+class Policy:
+    """Routes, composes and answers; sync and async. Close it (or use `with`) when done."""
+
+    def __init__(self, file: PolicyFile, models: Models, config: Config, trial: Trial) -> None:
+        self.file = file
+        self._models = models
+        self._trial = trial
+        self._seed = config.seed
+        self._config = config
+        policy = build_policy(config, models.ask, models.tally)
+        self._deployed = Deployed(policy, file.parameters, file.standing)
+
+    @property
+    def codebook(self) -> Codebook:
+        return self.file.parameters.codebook
+
+    async def arun(self, x: X) -> Rollout:
+        """The whole forward pass of one input, failures recorded; no reward."""
+        example = self._example(x)
+        draws = Draws(self._seed, EVALUATION, example.id)
+        return await rollout_of(self._deployed, self._trial, example, draws)
+
+    async def aprompt(self, x: X) -> str:
+        """The composed prompt for x (Eq. 10)."""
+        return (await self._route_and_prompt(x))[1]
+
+    async def aanswer(self, x: X) -> str:
+        """The executor's answer under the composed prompt; raises what a failed pass raised."""
+        rollout = await self.arun(x)
+        if rollout.failure is not None:
+            failure = rollout.failure
+            raise PolicyError(
+                f"no answer: {failure.kind} at {failure.stage}: {failure.message}",
+                hint="pco doctor",
+            )
+        return rollout.output
+
+    async def aexplain(self, x: X) -> Explanation:
+        """Route, chosen instincts, composed prompt and the encoder's reasons."""
+        route, prompt = await self._route_and_prompt(x)
+        chosen = tuple((k, self.codebook[k].text) for k in route.indices)
+        return Explanation(self._example(x).input, route, chosen, prompt)
+
+    def prompt(self, x: X) -> str:
+        return run_sync(self._closing(self.aprompt(x)))
+
+    def answer(self, x: X) -> str:
+        return run_sync(self._closing(self.aanswer(x)))
+
+    def explain(self, x: X) -> Explanation:
+        return run_sync(self._closing(self.aexplain(x)))
+
+    def save(self, path: str | Path) -> None:
+        """Writes the policy file whole or not at all."""
+        self.file.save(Path(path))
+
+    async def aclose(self) -> None:
+        """Closes the connections; the policy opens new ones when it is used again."""
+        await self._models.close()
+
+    async def __aenter__(self) -> Policy:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def _closing(self, coroutine: Any) -> Any:
+        """Connections belong to the loop that opened them, and a sync call's loop ends with it."""
+        try:
+            return await coroutine
+        finally:
+            await self.aclose()
+
+    async def _route_and_prompt(self, x: X) -> tuple[Route, str]:
+        example = self._example(x)
+        draws = Draws(self._seed, EVALUATION, example.id)
+        route, prompt, _ = await self._deployed.prompt(example, draws)
+        assert route is not None, "a learned policy always routes"
+        return route, str(prompt)
+
+    def _example(self, x: X) -> Example:
+        if isinstance(x, Example):
+            return x
+        if isinstance(x, str):
+            return Example(_id_of(x), x)
+        text = _rendered(x, self._config.data.input)
+        return Example(_id_of(text), text, fields=dict(x))
+
+
+def _id_of(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _rendered(columns: Mapping[str, object], template: str) -> str:
+    """x as the training data was read: one column, or a template over several."""
+    if template in columns:
+        return str(columns[template])
+    pieces = parse_template(template)
+    missing = [name for name in pieces.columns or (template,) if name not in columns]
+    if missing:
+        raise DataError(
+            f"the input has no column {missing[0]!r}{did_you_mean(missing[0], columns)}",
+            hint=f"the policy reads {template!r}",
+        )
+    return pieces.render({name: str(columns[name]) for name in pieces.columns})
+
+
+def read_policy_file(path: Path) -> PolicyFile:
+    """The policy at `path`. Raises PolicyError with file and reason."""
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        raise PolicyError(
+            f"no policy file at {path}", hint="pco runs list shows the runs that hold one"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise PolicyError(f"cannot read the policy file {path}: {error}") from error
+    try:
+        return PolicyFile.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise PolicyError(
+            f"{path} is not a policy file: {where}: {first['msg']}",
+            hint="it must have been written by policy.save or `pco train`",
+        ) from None
+
+
+def config_of(file: PolicyFile, layers: Mapping[str, Any]) -> Config:
+    """The configuration a policy file runs under."""
+    fixed = {
+        "size": len(file.codebook),
+        "select": file.select,
+        "templates": file.templates,
+        "compose": file.compose,
+        "base_prompt": file.base_prompt,
+        "output_format": file.output_format,
+        "data": {"input": file.input},
+        "encoder": {"mode": "learned" if file.encoder else "none"},
+    }
+    return load_config(layers, fixed, where="the policy file")
+
+
+def load_policy(
+    path: str | Path, lm: str | None = None, roles: Mapping[str, Any] | None = None
+) -> Policy:
+    """A saved policy, ready to answer.
+
+    The model is `lm`, else the environment's PCO_LM, else a ConfigError. `roles` gives single
+    roles a model (a spec) or settings of their own.
+    """
+    spec = lm or os.environ.get("PCO_LM", "")
+    if not spec:
+        raise ConfigError(
+            "a policy file names no model, and none was given",
+            hint="pass lm='http://host:8000/v1#model' or set PCO_LM",
+        )
+    file = read_policy_file(Path(path))
+    config = config_of(file, {"lm": spec, "roles": role_layers(roles), "cache": False})
+    models = Models.build(config)
+    return Policy(file, models, config, Trial(single_call, None, models.lm, greedy=True))
+
+
+def role_layers(roles: Mapping[str, Any] | None) -> dict[str, Any]:
+    """{'critic': 'openai/x'} and {'critic': {'model': ...}} mean the same."""
+    given = roles or {}
+    return {
+        role: {"model": value} if isinstance(value, str) else dict(value)
+        for role, value in given.items()
+    }
