@@ -156,7 +156,7 @@ def _messages(row: Row, column: str) -> tuple[Message, ...]:
     messages = tuple(_message(part, where) for part in cast("Iterable[object]", value))
     if messages[-1].role != "user":
         raise DataError(
-            f"{where}: the chat ends with a {messages[-1].role} message",
+            f"{where}: the chat ends with a message of the {messages[-1].role}",
             hint="end it with the user's; the reply wanted belongs in the target column",
         )
     return messages

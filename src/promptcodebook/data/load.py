@@ -129,8 +129,10 @@ def _from_splits(
         )
     seen = dict[str, str]()
     given = dict[Split, tuple[Example, ...]]()
-    for split, table in tables.items():
-        given[split] = read_examples(table, columns, seen) if table.rows else ()
+    for split in SPLITS:  # whatever their order in the source, so that ids do not depend on it
+        if split in tables:
+            table = tables[split]
+            given[split] = read_examples(table, columns, seen) if table.rows else ()
     return completed(given, draw.fractions, draw.seed, title)
 
 

@@ -1,0 +1,69 @@
+"""What stands twice, nearly twice, or not at all."""
+
+from promptcodebook.data import Dataset, Leak, examine, leaks, load, near_leaks
+from promptcodebook.types import Example
+
+STORY = "the old clock in the tower ran backwards for a single night and nobody in town woke up"
+
+
+def dataset(**splits: list[str]) -> Dataset:
+    parts = {
+        split: tuple(Example(f"{split}{n}", text) for n, text in enumerate(splits[split]))
+        for split in ("train", "val", "test")
+    }
+    return Dataset(parts["train"], parts["val"], parts["test"])
+
+
+def test_equal_inputs_in_two_splits() -> None:
+    found = leaks(dataset(train=["One  two", "one two"], val=["x"], test=["ONE TWO"]))
+    assert found == [Leak(("train", "test"), ("train0", "test0"))]
+
+
+def test_an_input_in_all_three_splits_gives_each_pair() -> None:
+    pairs = {leak.splits for leak in leaks(dataset(train=["a"], val=["a"], test=["a"]))}
+    assert pairs == {("train", "val"), ("train", "test"), ("val", "test")}
+
+
+def test_marks_tell_inputs_apart() -> None:
+    assert leaks(dataset(train=["x + 1"], val=["x - 1"], test=["x * 1"])) == []
+
+
+def test_near_copies_across_splits_only() -> None:
+    data = dataset(train=[STORY, STORY + " again"], val=["Explain rain."], test=[STORY + " at all"])
+    found = near_leaks(data)
+    assert {leak.ids for leak in found} == {("train0", "test0"), ("train1", "test0")}
+    assert all(0.6 <= leak.similarity < 1 for leak in found)
+
+
+def test_examine_counts_everything() -> None:
+    rows = {
+        "train": [
+            {"input": "a b c", "target": "1", "n": 1},
+            {"input": "A b  c", "target": None, "n": 2.5},
+        ],
+        "val": [{"input": STORY, "target": "1", "n": None}],
+        "test": [{"input": STORY + " then", "target": "1", "n": 1}],
+    }
+    found = examine(load(rows, name="mine"))
+    assert found.name == "mine"
+    assert found.counts == {"train": 2, "val": 1, "test": 1}
+    assert {c.name: (c.types, c.missing) for c in found.columns} == {
+        "input": (("str",), 0),
+        "target": (("str",), 1),
+        "n": (("float", "int"), 1),
+    }
+    assert found.missing_targets == {"train": 1, "val": 0, "test": 0}
+    assert len(found.duplicates) == 1
+    assert len(found.near) == 1
+    assert found.clean
+    assert found.lengths["train"].median == 3
+    warnings = found.warnings()
+    assert any("1 of 2 examples in train lack a target" in w for w in warnings)
+    assert any("near-copies" in w for w in warnings)
+    assert any("have the same input" in w for w in warnings)
+
+
+def test_overlap_is_not_clean_and_no_target_at_all_is_no_warning() -> None:
+    found = examine(dataset(train=["a"], val=["a"], test=["b"]))
+    assert not found.clean
+    assert found.warnings() == ()
