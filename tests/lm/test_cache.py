@@ -88,7 +88,7 @@ async def test_a_request_is_paid_for_once_and_then_free(
 
     again = await make()(ask())
     assert again == Reply(
-        "reply 1", usage=Usage(), dropped=("temperature",), estimated=True, source="cache"
+        "reply 1", usage=PAID, dropped=("temperature",), estimated=True, source="cache"
     )
     assert model.asked == 1
     assert counts == {"cache_misses": 1, "cache_hits": 1}

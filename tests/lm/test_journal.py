@@ -86,7 +86,7 @@ async def test_a_new_request_is_asked_and_logged(world: World) -> None:
 async def test_a_logged_request_is_not_asked_again_and_costs_nothing(world: World) -> None:
     await world.lm(ask())
     again = await world.lm(ask())
-    assert again == Reply("reply 1", usage=Usage(), source="journal")
+    assert again == Reply("reply 1", usage=PAID, source="journal")
     assert len(world.model.asked) == 1
     assert world.counts == {"journal_hits": 1}
 
@@ -113,7 +113,7 @@ async def test_equal_requests_in_flight_share_one_call(world: World) -> None:
     replies = await asyncio.gather(*calls)
     assert len(world.model.asked) == 1
     assert {r.text for r in replies} == {"reply 1"}
-    assert sum((r.usage for r in replies), Usage()) == PAID
+    assert [r.source for r in replies].count("live") == 1  # one of them has paid
     assert world.counts == {"shared_calls": 4}
 
 
@@ -128,7 +128,7 @@ async def test_a_follower_takes_over_when_the_leader_is_cancelled(world: World) 
     assert leader.cancelled()
     assert len(world.model.asked) == 2
     assert {r.text for r in replies} == {"reply 2"}
-    assert sum((r.usage for r in replies), Usage()) == PAID
+    assert [r.source for r in replies].count("live") == 1  # one of them has paid
 
 
 async def test_a_cancelled_follower_leaves_the_others_alone(world: World) -> None:
@@ -155,7 +155,8 @@ async def test_a_reply_that_was_paid_is_kept_when_its_leader_is_cancelled_while_
     world.log.gate.set()
     assert (await follower).text == "reply 1"
     assert len(world.model.asked) == 1
-    assert world.log.puts == [PAID, Usage()]  # handed over twice, paid once
+    # handed over twice; the store adds usage only for a row it did not hold
+    assert world.log.puts == [PAID, PAID]
 
 
 async def test_a_failure_reaches_all_who_share_the_call_and_is_not_kept(world: World) -> None:

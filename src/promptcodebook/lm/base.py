@@ -58,7 +58,8 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What came back. `dropped` names request fields the endpoint refused; `estimated` = token
-    counts are our estimate because the server gave none; `usage.calls` is 0 when not paid now."""
+    counts are our estimate because the server gave none. `usage` is what the reply cost when it was
+    made; it was paid just now only if `source` is 'live'."""
 
     text: str
     finish: Literal["stop", "length", "other"] = "stop"

@@ -16,7 +16,7 @@ from promptcodebook.errors import StoreError
 from promptcodebook.lm.base import LM, Reply, Request, request_key
 from promptcodebook.lm.packed import pack_reply, unpack_reply
 from promptcodebook.sqlite import Layout, Reader, Writer, connect, store_os_error
-from promptcodebook.types import Tally, Usage
+from promptcodebook.types import Tally
 
 __all__ = ["Cache", "CacheStats", "ReplyCache", "default_cache_path"]
 
@@ -123,7 +123,7 @@ class ReplyCache:
 class Cache:
     """An LM that asks `inner` only for what the file does not hold.
 
-    A hit has source 'cache' and zero usage: nothing is paid now. Failures are never stored, nor
+    A hit has source 'cache' and the usage it had when it was paid: nothing is paid now. Failures are never stored, nor
     are replies cut at their length cap. Counts 'cache_hits', 'cache_misses', 'cache_bypassed'.
     """
 
@@ -141,7 +141,7 @@ class Cache:
         known = self._look_up(key)
         if known is not None:
             self._tally("cache_hits")
-            return replace(known, usage=Usage(), source="cache")
+            return replace(known, source="cache")
         self._tally("cache_misses")
         reply = await self._inner(request)
         if reply.finish != "length":

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from promptcodebook.lm.base import LM, Reply, Request, request_key
-from promptcodebook.types import Tally, Usage
+from promptcodebook.types import Tally
 
 __all__ = ["Journaled", "ReplyLog"]
 
@@ -34,7 +34,7 @@ class _Landed:
 class Journaled:
     """An LM that asks `inner` only for what `log` does not hold, and logs what it answers.
 
-    A hit has source 'journal' and zero usage. Equal requests in flight at the same moment share
+    A hit has source 'journal' and the usage it had when it was paid. Equal requests in flight at the same moment share
     one call: followers get source 'journal' too, since one of them has paid; if the leader is
     cancelled a follower takes over; a failure reaches all of them. Counts 'journal_hits' and
     'shared_calls'.
@@ -54,16 +54,15 @@ class Journaled:
                 known = self._log.get(key)
                 if known is not None:
                     self._tally("journal_hits")
-                    return _unpaid(known)
+                    return _known(known)
                 return await self._lead(key, request)
             # Shielded: one follower's cancellation must not cancel the others' wait.
             landed = await asyncio.shield(flight)
             if landed.reply is not None:
                 self._tally("shared_calls")
-                reply = _unpaid(landed.reply)
                 if not landed.durable:
-                    await self._log.put(key, request, reply)
-                return reply
+                    await self._log.put(key, request, landed.reply)
+                return _known(landed.reply)
 
     async def _lead(self, key: bytes, request: Request) -> Reply:
         flight: asyncio.Future[_Landed] = asyncio.get_running_loop().create_future()
@@ -86,5 +85,5 @@ class Journaled:
             del self._flights[key]
 
 
-def _unpaid(reply: Reply) -> Reply:
-    return replace(reply, usage=Usage(), source="journal")
+def _known(reply: Reply) -> Reply:
+    return replace(reply, source="journal")

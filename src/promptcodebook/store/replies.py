@@ -8,7 +8,6 @@ from promptcodebook.lm.base import Reply, Request
 from promptcodebook.lm.packed import pack_reply, unpack_reply
 from promptcodebook.sqlite import Reader, Writer
 from promptcodebook.store.tables import add_usage
-from promptcodebook.types import Usage
 
 __all__ = ["RunReplies"]
 
@@ -29,11 +28,11 @@ class RunReplies:
         """Returns once the reply is committed. A key that is there already keeps its reply."""
 
         def work(db: sqlite3.Connection) -> None:
-            db.execute(
+            added = db.execute(
                 "INSERT OR IGNORE INTO journal (key, role, reply) VALUES (?, ?, ?)",
                 (key, request.role, pack_reply(reply)),
-            )
-            if reply.usage != Usage():
+            ).rowcount
+            if added and reply.source == "live":
                 add_usage(db, request.role, reply.usage)
 
         await self._writer.write(work)
