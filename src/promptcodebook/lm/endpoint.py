@@ -85,7 +85,7 @@ class Endpoint:
 
     async def models(self) -> tuple[str, ...]:
         """The names that GET /models lists. Raises LMError when it can't be asked."""
-        answer = await self._transport.get("/models", self._where)
+        answer = await self._transport.send("GET", f"{self._where.base_url}/models", self._where)
         if answer.status != 200:
             raise refused(answer.status, read_said(answer.data), self._where)
         try:
@@ -93,6 +93,20 @@ class Endpoint:
             return tuple(str(each["id"]) for each in listed)
         except (ValueError, KeyError, TypeError):
             raise broken("malformed_body", self._where) from None
+
+    async def count_tokens(self, text: str) -> int | None:
+        """The text's length by the model's own tokenizer; None where the server offers none."""
+        root = replace(self._where, base_url=self._where.base_url.removesuffix("/v1"))
+        # One server reads `prompt` and answers with a count, another `content` and all tokens.
+        body = {"model": self._where.model, "prompt": text, "content": text}
+        data = json.dumps(body).encode("ascii")
+        try:
+            answer = await self._transport.send("POST", f"{root.base_url}/tokenize", root, data)
+            tree = json.loads(answer.data)
+            count = tree["count"] if "count" in tree else len(tree["tokens"])
+        except (LMError, ValueError, KeyError, TypeError):
+            return None
+        return count if answer.status == 200 and isinstance(count, int) else None
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -112,7 +126,8 @@ class Endpoint:
     async def _post(self, body: Mapping[str, Any]) -> Answered:
         # ASCII escapes: half of a surrogate pair is legal in a string and not in UTF-8.
         data = json.dumps(body, separators=(",", ":")).encode("ascii")
-        return await self._transport.post("/chat/completions", data, self._where)
+        url = f"{self._where.base_url}/chat/completions"
+        return await self._transport.send("POST", url, self._where, data)
 
     def _read(self, data: bytes, request: Request, seconds: float) -> Reply:
         try:

@@ -31,7 +31,7 @@ class Answered:
 
 
 class Transport:
-    """POST and GET with the key in the header; what breaks on the way becomes an LMError.
+    """Sends with the key in the header; what breaks on the way becomes an LMError.
 
     Close it in the loop that used it; a new loop opens a new session.
     """
@@ -46,25 +46,20 @@ class Transport:
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def post(self, path: str, data: bytes, where: Address) -> Answered:
-        return await self._send("POST", path, data, where)
-
-    async def get(self, path: str, where: Address) -> Answered:
-        return await self._send("GET", path, None, where)
-
     async def close(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
-    async def _send(self, method: str, path: str, data: bytes | None, where: Address) -> Answered:
+    async def send(
+        self, method: str, url: str, where: Address, data: bytes | None = None
+    ) -> Answered:
+        """One exchange; the url is at `where`, which is who an LMError is about."""
         import aiohttp
 
         session = await self._open()
         try:
-            async with session.request(
-                method, self._base + path, data=data, allow_redirects=False
-            ) as response:
+            async with session.request(method, url, data=data, allow_redirects=False) as response:
                 return Answered(response.status, await response.read(), response.headers)
         except TimeoutError:
             kind, detail = "timeout", f"after {self._timeout:g} s"
