@@ -90,6 +90,7 @@ class Server:
         self.listed = 0
         self.peak = 0
         self.url = ""
+        self.extra_routes: list[tuple[str, Callable[[web.Request], Any]]] = []
         self._script: deque[Step] = deque()
         self._now = 0
         self._arrived = asyncio.Condition()
@@ -115,6 +116,8 @@ class Server:
         app = web.Application(client_max_size=64 * 1024**2)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_get("/v1/models", self._list)
+        for path, answer in self.extra_routes:
+            app.router.add_post(path, answer)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
