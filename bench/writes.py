@@ -1,0 +1,79 @@
+"""What durability costs: journal writes of 2 kB replies, batched and one after the other.
+
+python bench/writes.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import tempfile
+import time
+from pathlib import Path
+
+from promptcodebook.keyed import keyed_random
+from promptcodebook.lm.base import Reply, Request
+from promptcodebook.store import Header, RunStore
+from promptcodebook.types import Message, Usage
+
+ROWS = 20_000
+IN_FLIGHT = 64
+GOAL_RATE = 17_000.0
+GOAL_CPU_US = 150.0
+REQUEST = Request("executor", (Message("user", "x"),))
+
+
+def replies() -> list[Reply]:
+    words = [f"word{n}" for n in range(5_000)]
+    usage = Usage(1, 800, 300, 0, 0.001, 0.2)
+    return [
+        Reply(" ".join(keyed_random("reply", n).choices(words, k=230)), usage=usage)
+        for n in range(200)
+    ]
+
+
+async def at_once(store: RunStore, texts: list[Reply]) -> float:
+    """Rows a second when all are handed over before the first is awaited."""
+    log = store.reply_log
+    begun = time.perf_counter()
+    await asyncio.gather(
+        *(log.put(_key("a", n), REQUEST, texts[n % len(texts)]) for n in range(ROWS))
+    )
+    return ROWS / (time.perf_counter() - begun)
+
+
+async def awaited(store: RunStore, texts: list[Reply]) -> float:
+    """CPU µs of one awaited put, all threads, with IN_FLIGHT chains that each wait for theirs."""
+    log = store.reply_log
+    numbers = iter(range(ROWS))
+
+    async def chain() -> None:
+        for n in numbers:
+            await log.put(_key("b", n), REQUEST, texts[n % len(texts)])
+
+    begun = time.process_time()
+    await asyncio.gather(*(chain() for _ in range(IN_FLIGHT)))
+    return 1e6 * (time.process_time() - begun) / ROWS
+
+
+def _key(series: str, n: int) -> bytes:
+    return hashlib.sha256(f"{series}{n}".encode()).digest()
+
+
+def main() -> int:
+    """Prints both figures; 1 if a goal is missed."""
+    texts = replies()
+    with tempfile.TemporaryDirectory() as folder:
+        store = RunStore.create(Path(folder), Header("run", "2026-01-01T00:00:00+00:00", "0"))
+        rate = asyncio.run(at_once(store, texts))
+        cpu = asyncio.run(awaited(store, texts))
+        store.close()
+    met = rate >= GOAL_RATE, cpu <= GOAL_CPU_US
+    said = ["PASS" if m else "SHORT" for m in met]
+    print(f"{'journal rows a second, batched':<40}{rate:>12.0f}  >= {GOAL_RATE:.0f}  {said[0]}")
+    print(f"{'CPU of one awaited put, µs':<40}{cpu:>12.1f}  <= {GOAL_CPU_US:.0f}  {said[1]}")
+    return 0 if all(met) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
