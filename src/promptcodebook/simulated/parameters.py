@@ -87,6 +87,9 @@ class SimulatedSettings:
     """Words past which the generator leaves clauses out."""
     generator_drop: float = 0.15
     """Chance, times the temperature, that the generator loses a clause."""
+    generator_idle: float = 0.6
+    """Chance that the first clause of a strategy stays though it shares no word with the input;
+    0.4 of that for its further clauses."""
     capacity: float = 0.8
     """Chance that the critic recognises which advice was missing."""
     rubric_bonus: float = 0.5

@@ -52,18 +52,14 @@ _MEANINGS = (
 )
 _MEANING = [(name, re.compile(pattern)) for name, pattern in _MEANINGS]
 _ASK = re.compile(
-    r"\n\s*\n(?=(?:now |please |finally,? )?(?:analy[sz]e|answer (?:only|with)|assign|choose|compose|"
-    r"decide|draft|emit|evaluate|give|grade|judge|merge|output|partition|pick|produce|propose|"
+    r"\n\s*\n(?=(?:now |please |finally,? )?(?:analy[sz]e|answer (?:only|with)|assign|choose|"
+    r"compose|decide|draft|emit|evaluate|give|grade|judge|merge|output|partition|pick|produce|propose|"
     r"provide|rate|reply|respond|return|rewrite|say|score|select|state|write|your)\b)",
     re.IGNORECASE,
 )
 _FENCE = re.compile(r"```[a-z]*\n?(.*?)```", re.DOTALL)
-_NUMBERS = {
-    word: number
-    for number, word in enumerate(
-        "zero one two three four five six seven eight nine ten eleven twelve".split()
-    )
-}
+_NUMBER_WORDS = "zero one two three four five six seven eight nine ten eleven twelve"
+_NUMBERS = {word: number for number, word in enumerate(_NUMBER_WORDS.split())}
 
 
 @dataclass(frozen=True, slots=True)

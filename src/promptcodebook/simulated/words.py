@@ -6,10 +6,10 @@ import re
 from functools import lru_cache
 
 __all__ = [
-    "cut_tokens",
     "content_stems",
     "count_tokens",
     "count_words",
+    "cut_tokens",
     "sentences",
     "stem",
     "stems",
@@ -22,13 +22,14 @@ _SENTENCE = re.compile(r"(?<=[.!?])[\"'”’)]*\s+|[;\n]+")
 _MARK = re.compile(r"^\s*(?:[-*•]\s+|\d{1,2}[.)]\s+|\[\d+\]\s*|#+\s+)")
 _ENDINGS = ("ational", "ation", "ions", "ion", "ings", "ing", "edly", "ed", "ly", "es", "s")
 
-_STOP = frozenset(
+_COMMON = (
     "a an and are as at be been before but by can do does each every for from has have how i if in "
     "into is it its let may must no not of on one only or other our out own shall should so some "
     "such than that the their them then there these they this those to up us use using was we were "
     "what when where which while who will with would you your about after all also any between "
-    "both here more most very make sure write give answer response text task input".split()
+    "both here more most very make sure write give answer response text task input"
 )
+_STOP = frozenset(_COMMON.split())
 """Words that say nothing about what an input asks."""
 
 

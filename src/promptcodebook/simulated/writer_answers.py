@@ -48,9 +48,8 @@ def wrong_answer(gold: str, text: str, variant: int) -> str:
         return gold[: number.start()] + other + gold[number.end() :]
     words = re.findall(r"\b[A-Z][a-z]{2,}\b", text)
     start = keyed_int("wrong", text, variant % 3)
-    for choice in (*words[start % len(words) :][:1],) if words else ():
-        if choice.lower() not in gold.lower():
-            return choice
+    if words and words[start % len(words)].lower() not in gold.lower():
+        return words[start % len(words)]
     rest = [o for o in _OTHERS if o not in gold.lower()]
     return rest[start % len(rest)]
 
@@ -60,5 +59,5 @@ def _wrong_integer(gold: str, text: str, variant: int) -> str:
     value = int(gold) if gold.isdigit() else 0
     swapped = int(str(value)[::-1])
     near = (value + 1, value - 1, value * 2, value // 2, swapped, value + 10)
-    fits = [v for v in near if v != value and 0 <= v and (v <= 999 or value > 999)]
+    fits = [v for v in near if v != value and v >= 0 and (v <= 999 or value > 999)]
     return str(fits[keyed_int("wrong", text, variant % 3) % len(fits)])

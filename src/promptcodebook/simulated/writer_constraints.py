@@ -15,13 +15,14 @@ from promptcodebook.simulated.world import Problem
 
 __all__ = ["write_constraints"]
 
-_PASSAGE = (
+_TEXT = (
     "a plain start helps the reader to settle and see the point of this note before it grows and "
     "then each idea finds its own place near the next one so that the whole stays clear and calm "
     "while the details come in at a steady pace and nothing gets lost on the road from the first "
     "line to the end which leaves room for a second look at the choice that was made and for the "
     "small steps that follow from it at home or at work with little effort and less doubt"
-).split()
+)
+_PASSAGE = _TEXT.split()
 _RICH = {
     "a": "banana", "b": "bubble", "c": "circle", "d": "added", "e": "between", "f": "fluff",
     "g": "giggle", "h": "hitch", "i": "initial", "j": "jujube", "k": "knock", "l": "little",
