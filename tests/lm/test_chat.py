@@ -48,3 +48,9 @@ async def test_usage_and_cuts_are_summed_and_greedy_is_passed_on():
     assert bound.truncated
     assert bound.usage.calls == 3
     assert all(request.greedy for request in lm.history)
+
+
+async def test_thoughts_are_no_part_of_the_answer():
+    lm = ScriptedLM().enqueue("<think>2+2 {hm}</think> 4", "so \\frac{1}{2}</think>5", "a <b> c ")
+    bound = chat(lm)
+    assert [(await bound("x")).text for _ in range(3)] == ["4", "5", "a <b> c "]

@@ -349,6 +349,18 @@ async def test_a_closed_endpoint_opens_again(server: Server):
     await lm.close()
 
 
+async def test_the_environments_proxy_is_used_but_not_for_this_machine(server: Server, monkeypatch):
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setenv("http_proxy", server.url.removesuffix("/v1"))
+    async with endpoint(server, spec="http://far.example/v1#m") as lm:
+        assert (await lm(request())).text == "ok"
+    assert server.headers[0]["Host"] == "far.example"
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    async with endpoint(server) as lm:
+        assert (await lm(request())).text == "ok"
+
+
 def test_a_malformed_key_is_refused_without_being_shown():
     with pytest.raises(ConfigError) as caught:
         read_key(("PCO_API_KEY",), {"PCO_API_KEY": "sk-1\nsk-2"})

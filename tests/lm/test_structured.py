@@ -55,13 +55,21 @@ def ask(lm: ScriptedLM, tally: Counts) -> Ask:
         f"```\n{GOOD}```",
         f"<think>maybe {{1}}</think>\n{GOOD}",
         f"<think>a</think><think>b</think>```json\n{GOOD}\n```",
-        f"so I think it is fine</think>{GOOD}",
+        f"so I think it is {{fine}}</think>{GOOD}",
     ],
 )
 def test_thoughts_and_fences_are_no_fault(text: str):
     found = extract(text, Verdict)
     assert found.strict
     assert found.value == Verdict(score=0.5, feedback="cite {x}")
+
+
+def test_a_value_may_speak_of_thoughts():
+    text = json.dumps({"score": 0.5, "feedback": "close </think> first"})
+    found = extract(text, Verdict)
+    assert found.strict
+    assert found.value is not None
+    assert found.value.feedback == "close </think> first"
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from promptcodebook.lm.base import LM, Reply, Request, Schema
+from promptcodebook.lm.extract import THOUGHT, strip_think
 from promptcodebook.types import Message, Role, Usage
 
 __all__ = ["BoundChat"]
@@ -16,6 +18,7 @@ class BoundChat:
 
     `sample` turns a call's name into its sample seed: the name is `purpose`, or the running number
     of the call without one; a purpose that comes again is numbered, so no two calls share a seed.
+    Thoughts (`<think>`) are stripped from replies: what is scored is the answer.
     """
 
     def __init__(self, lm: LM, example_id: str, sample: Callable[[str], int], greedy: bool) -> None:
@@ -47,7 +50,9 @@ class BoundChat:
         reply = await self._lm(request)
         self.usage += reply.usage
         self.truncated |= reply.finish == "length"
-        return reply
+        if THOUGHT not in reply.text:
+            return reply
+        return replace(reply, text=strip_think(reply.text))
 
     def _name(self, purpose: str) -> str:
         number = self._asked[purpose]

@@ -13,11 +13,13 @@ from typing import Any, Generic, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-__all__ = ["Found", "extract", "strip_fence", "strip_think"]
+__all__ = ["THOUGHT", "Found", "extract", "strip_fence", "strip_think"]
 
 T = TypeVar("T", bound=BaseModel)
 _FENCE = re.compile(r"\A```[\w-]*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
 _OPEN, _CLOSE = "<think>", "</think>"
+THOUGHT = "think>"
+"""What every text with thoughts in it contains."""
 # An object may start at any brace; past this many the text is not an answer but noise.
 _MAX_STARTS = 500
 # Repair is quadratic on noise, and it runs in the event loop.
@@ -46,9 +48,7 @@ def strip_think(text: str) -> str:
         body = rest.strip()
     # Templates that open the block for the model leave only its end in the reply.
     head, closed, rest = body.partition(_CLOSE)
-    if closed and _OPEN not in head and "{" not in head:
-        body = rest.strip()
-    return body
+    return rest.strip() if closed and _OPEN not in head else body
 
 
 def strip_fence(text: str) -> str:
@@ -60,10 +60,13 @@ def strip_fence(text: str) -> str:
 def extract(text: str, shape: type[T], *, cut: bool = False) -> Found[T]:
     """The reply's value. `cut` = the reply ended at its length cap, so it is not repaired."""
     body = strip_think(text)
-    try:
-        return Found(shape.model_validate_json(strip_fence(body)), strict=True)
-    except ValidationError as error:
-        fault = _readable(error)
+    fault = ""
+    # The whole text first: a value may well speak of thoughts in one of its strings.
+    for candidate in dict.fromkeys((strip_fence(text), strip_fence(body))):
+        try:
+            return Found(shape.model_validate_json(candidate), strict=True)
+        except ValidationError as error:
+            fault = _readable(error)
     value = _last_valid(body, shape)
     if value is None and not cut:
         value = _repaired(body, shape)

@@ -39,7 +39,7 @@ class Transport:
     def __init__(
         self, base_url: str, key: Key | None, timeout: float, headers: Mapping[str, str]
     ) -> None:
-        self._base = base_url
+        self._proxy = _proxy(base_url)
         self._key = key
         self._timeout = timeout
         self._headers = dict(headers)
@@ -59,12 +59,16 @@ class Transport:
 
         session = await self._open()
         try:
-            async with session.request(method, url, data=data, allow_redirects=False) as response:
+            async with session.request(
+                method, url, data=data, allow_redirects=False, proxy=self._proxy
+            ) as response:
                 return Answered(response.status, await response.read(), response.headers)
+        except aiohttp.ConnectionTimeoutError:
+            kind, detail = "refused_connection", "no connection within its time"
         except TimeoutError:
             kind, detail = "timeout", f"after {self._timeout:g} s"
         except aiohttp.ClientConnectorError as error:
-            kind, detail = "refused_connection", error.strerror or type(error.os_error).__name__
+            kind, detail = "refused_connection", error.strerror or type(error).__name__
         except aiohttp.InvalidURL:
             kind, detail = "refused_connection", "the address is malformed"
         except (aiohttp.ClientError, OSError) as error:
@@ -90,7 +94,6 @@ class Transport:
             ),
             headers=headers,
             cookie_jar=aiohttp.DummyCookieJar(),
-            proxy=_proxy(self._base),
         )
         self._loop = loop
         if stale is not None:
