@@ -83,7 +83,7 @@ async def test_a_new_request_is_asked_and_logged(world: World) -> None:
     assert world.log.rows == {request_key(ask()): reply}
 
 
-async def test_a_logged_request_is_not_asked_again_and_costs_nothing(world: World) -> None:
+async def test_a_logged_request_is_not_asked_again_and_says_so(world: World) -> None:
     await world.lm(ask())
     again = await world.lm(ask())
     assert again == Reply("reply 1", usage=PAID, source="journal")

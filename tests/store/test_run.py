@@ -161,7 +161,8 @@ async def test_a_journaled_reply_and_its_usage_are_one_commit(run: RunStore) -> 
     assert log.get(b"k" * 32) == paid
     assert run.usage() == {"executor": paid.usage}
 
-    await log.put(b"f" * 32, request, Reply("free"))
+    await log.put(b"k" * 32, request, paid)  # handed over twice, paid once
+    await log.put(b"f" * 32, request, replace(paid, source="cache"))
     assert run.usage() == {"executor": paid.usage}
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from promptcodebook.errors import StoreError
 from promptcodebook.lm.base import LM, Reply, Request, request_key
 from promptcodebook.lm.packed import pack_reply, unpack_reply
-from promptcodebook.sqlite import Layout, Reader, Writer, connect, store_os_error
+from promptcodebook.sqlite import Layout, Packer, Reader, Writer, connect, store_os_error
 from promptcodebook.types import Tally
 
 __all__ = ["Cache", "CacheStats", "ReplyCache", "default_cache_path"]
@@ -65,6 +65,7 @@ class ReplyCache:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise store_os_error(error, path.parent) from error
+        self._packer = Packer()  # used by the writer thread alone
         self._writer = Writer(path, _LAYOUT, full_hint=_FULL)
         try:
             self._reader = Reader(path, _LAYOUT)
@@ -82,7 +83,7 @@ class ReplyCache:
         self._writer.send(
             lambda db: db.execute(
                 "INSERT OR IGNORE INTO replies (key, reply) VALUES (?, ?)",
-                (key, pack_reply(reply)),
+                (key, pack_reply(reply, self._packer)),
             )
         )
 
@@ -123,8 +124,9 @@ class ReplyCache:
 class Cache:
     """An LM that asks `inner` only for what the file does not hold.
 
-    A hit has source 'cache' and the usage it had when it was paid: nothing is paid now. Failures are never stored, nor
-    are replies cut at their length cap. Counts 'cache_hits', 'cache_misses', 'cache_bypassed'.
+    A hit has source 'cache' and the usage it had when it was paid: nothing is paid now. Failures
+    are never stored, nor are replies cut at their length cap. Counts 'cache_hits',
+    'cache_misses' and 'cache_bypassed'.
     """
 
     def __init__(self, inner: LM, path: Path, tally: Tally) -> None:

@@ -16,7 +16,8 @@ __all__ = ["Journaled", "ReplyLog"]
 
 
 class ReplyLog(Protocol):
-    """Replies by `request_key`. `put` returns once the reply would survive kill -9."""
+    """Replies by `request_key`. `put` returns once the reply would survive kill -9; a key that is
+    there already keeps its reply, and is paid for once."""
 
     def get(self, key: bytes) -> Reply | None: ...
 
@@ -34,10 +35,10 @@ class _Landed:
 class Journaled:
     """An LM that asks `inner` only for what `log` does not hold, and logs what it answers.
 
-    A hit has source 'journal' and the usage it had when it was paid. Equal requests in flight at the same moment share
-    one call: followers get source 'journal' too, since one of them has paid; if the leader is
-    cancelled a follower takes over; a failure reaches all of them. Counts 'journal_hits' and
-    'shared_calls'.
+    A hit has source 'journal' and the usage it had when it was paid. Equal requests in flight at
+    the same moment share one call: followers get source 'journal' too, since the leader has paid;
+    if the leader is cancelled a follower takes over; a failure reaches all of them. Counts
+    'journal_hits' and 'shared_calls'.
     """
 
     def __init__(self, inner: LM, log: ReplyLog, tally: Tally) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from promptcodebook.errors import StoreError
 from promptcodebook.lm.base import Reply
-from promptcodebook.sqlite import pack, unpack
+from promptcodebook.sqlite import Packer, unpack
 from promptcodebook.types import Usage
 
 __all__ = ["pack_reply", "unpack_reply"]
 
 
-def pack_reply(reply: Reply) -> bytes:
+def pack_reply(reply: Reply, packer: Packer) -> bytes:
     """The reply with the usage it had when it was live, so that what it cost stays on record."""
     u = reply.usage
     usage = (
@@ -21,7 +21,7 @@ def pack_reply(reply: Reply) -> bytes:
         u.cost,
         u.latency_s,
     )
-    return pack((reply.text, reply.finish, usage, reply.dropped, reply.estimated))
+    return packer.pack((reply.text, reply.finish, usage, reply.dropped, reply.estimated))
 
 
 def unpack_reply(blob: bytes) -> Reply:

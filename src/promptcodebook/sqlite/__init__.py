@@ -13,8 +13,18 @@ Values are packed as zstd-compressed JSON. Nothing is ever pickled. Text is enco
 from __future__ import annotations
 
 from promptcodebook.sqlite.layout import Layout, connect, store_os_error
-from promptcodebook.sqlite.packed import pack, unpack
+from promptcodebook.sqlite.packed import Packer, pack, unpack
 from promptcodebook.sqlite.reader import Reader
 from promptcodebook.sqlite.writer import Work, Writer
 
-__all__ = ["Layout", "Reader", "Work", "Writer", "connect", "pack", "store_os_error", "unpack"]
+__all__ = [
+    "Layout",
+    "Packer",
+    "Reader",
+    "Work",
+    "Writer",
+    "connect",
+    "pack",
+    "store_os_error",
+    "unpack",
+]

@@ -9,13 +9,22 @@ import zstandard
 
 from promptcodebook.errors import StoreError
 
-__all__ = ["pack", "unpack"]
+__all__ = ["Packer", "pack", "unpack"]
 
 
 def pack(value: object) -> bytes:
     """JSON, compressed. Tuples come back as lists; NaN and lone surrogates as they were."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return zstandard.compress(text.encode("utf-8", "surrogatepass"))
+    return zstandard.compress(_encode(value))
+
+
+class Packer:
+    """`pack` with a compressor of its own: twice as quick, and for one thread only."""
+
+    def __init__(self) -> None:
+        self._compressor = zstandard.ZstdCompressor()
+
+    def pack(self, value: object) -> bytes:
+        return self._compressor.compress(_encode(value))
 
 
 def unpack(blob: bytes) -> Any:
@@ -24,3 +33,8 @@ def unpack(blob: bytes) -> Any:
         return json.loads(zstandard.decompress(blob).decode("utf-8", "surrogatepass"))
     except (zstandard.ZstdError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise StoreError(f"a stored value is damaged: {error}") from error
+
+
+def _encode(value: object) -> bytes:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "surrogatepass")

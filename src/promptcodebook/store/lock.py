@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from promptcodebook.sqlite import store_os_error
 __all__ = ["RunLock", "holder"]
 
 _NAME = "lock"
+_WIDTH = 20
 _PATIENCE_S = 0.2
 """`holder` takes the lock for an instant to see whether it is free: outwait that."""
 
@@ -31,13 +33,14 @@ class RunLock:
                 os.close(self._file)
                 raise _busy(folder, pid)
             time.sleep(0.02)
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, str(os.getpid()).encode(), 0)
+        # Saying who we are is a courtesy: on a full disk the lock must still be had. Always as
+        # wide as before, so that it fits in the block the file already has.
+        with contextlib.suppress(OSError):
+            os.pwrite(self._file, f"{os.getpid():<{_WIDTH}}".encode(), 0)
 
     def release(self) -> None:
         """Lets go. The file stays: removing it would let two processes lock two files."""
         if self._file >= 0:
-            os.ftruncate(self._file, 0)
             os.close(self._file)
             self._file = -1
 
@@ -65,7 +68,7 @@ def _try_lock(file: int) -> bool:
 
 
 def _pid(file: int) -> int:
-    text = os.pread(file, 32, 0)
+    text = os.pread(file, _WIDTH, 0).strip()
     return int(text) if text.isdigit() else 0
 
 
