@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -46,3 +47,16 @@ def test_another_process_holds_it_until_it_is_killed(tmp_path: Path) -> None:
         assert caught.value.hint.endswith(f"kill -INT {other.pid}")
         other.kill()
     RunLock(tmp_path).release()
+
+
+def test_the_lock_can_be_had_where_not_a_byte_can_be_written(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        lock = RunLock(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert holder(tmp_path) == 0
+    with pytest.raises(RunBusy, match="another process"):
+        RunLock(tmp_path)
+    lock.release()

@@ -104,6 +104,7 @@ def test_parameters_of_any_step_are_a_point_lookup(
         run.append(Stepped(make_step(index)))
     assert run.parameters_at(-1) == make_parameters("zero")
     assert run.parameters_at(1) == make_parameters("1")
+    assert run.step_at(1) == replace(make_step(1), traces=())
     with pytest.raises(StoreError, match="no step 7"):
         run.parameters_at(7)
     with pytest.raises(StoreError, match="no step 7"):
@@ -121,6 +122,7 @@ def test_light_evaluations_keep_their_figures_and_lose_their_texts(run: RunStore
     [full] = run.events(full=True)
     assert isinstance(light, Judged) and isinstance(full, Judged)
     assert full.evaluation == evaluation
+    assert list(run.judged()) == [evaluation]
     assert light.evaluation.score == evaluation.score == 0.125
     assert light.evaluation.failed == 1
     assert light.evaluation.usage == evaluation.usage
