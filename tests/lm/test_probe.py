@@ -29,7 +29,7 @@ async def obedient(request: web.Request, body: dict) -> web.StreamResponse:
         text, finish = "1\n2\n3", "length"
     cached = {"cached_tokens": 1024 if len(body["messages"][-1]["content"]) > 4000 else 0}
     usage = {"prompt_tokens": 1500, "completion_tokens": 3, "prompt_tokens_details": cached}
-    return await says(text, finish=finish, usage=usage, delay=0.02)(request, body)
+    return await says(text, finish=finish, usage=usage, delay=0.04)(request, body)
 
 
 async def test_a_good_endpoint_gets_no_warning(server: Server):

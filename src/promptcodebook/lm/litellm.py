@@ -78,4 +78,6 @@ def _library() -> Any:
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
     import litellm  # pyright: ignore
 
+    # Else it prints advice to the screen beside each error.
+    litellm.suppress_debug_info = True
     return litellm

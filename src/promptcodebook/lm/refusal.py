@@ -129,8 +129,9 @@ def refused(status: int, said: Said, where: Address, wait: float = 0.0) -> LMErr
 def _key_hint(where: Address) -> str:
     if where.key is not None:
         return f"the key in {where.key.name} was refused: set another one"
-    names = " or ".join(where.key_names) or "the provider's key variable"
-    return f"no key was sent: export {names}=..."
+    if not where.key_names:
+        return "set the variable in which this provider's key is looked for"
+    return f"no key was sent: export {' or '.join(where.key_names)}=..."
 
 
 def _request_hint(status: int) -> str:
