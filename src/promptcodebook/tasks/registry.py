@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def task_names() -> tuple[str, ...]:
 def load_task(name: str, data_dir: Path | None = None) -> Task:
     """A ready-made task with its data; `data_dir` is its folder or that folder's parent.
 
+    Without `data_dir` the environment's PCO_DATA is it; without either, what ships is used.
     TaskError for an unknown name, and for data that is not there (it says which file).
     """
     if name not in _LOADERS:
@@ -33,4 +35,5 @@ def load_task(name: str, data_dir: Path | None = None) -> Task:
             f"unknown task {name!r}{did_you_mean(name, _LOADERS)}",
             hint=f"ready-made tasks: {', '.join(task_names())}; or your own data under [data]",
         )
-    return _LOADERS[name](data_dir)
+    named = os.environ.get("PCO_DATA")
+    return _LOADERS[name](data_dir or (Path(named) if named else None))

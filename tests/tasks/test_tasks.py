@@ -1,0 +1,122 @@
+"""The registry, the default executor, and tasks of the user's own."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from promptcodebook.data import load
+from promptcodebook.errors import ConfigError, TaskError
+from promptcodebook.lm.base import Chat, Reply, Schema
+from promptcodebook.lm.chat import BoundChat
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.tasks.registry import load_task, task_names
+from promptcodebook.tasks.rewards import Exact
+from promptcodebook.tasks.single import single_call
+from promptcodebook.tasks.user import make_executor, user_task
+from promptcodebook.types import Example, Message, Output, Role
+
+
+def chat(lm: ScriptedLM) -> Chat:
+    return BoundChat(lm, "e1", lambda purpose: 7, greedy=False)
+
+
+def test_the_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PCO_DATA", raising=False)
+    assert task_names() == ("aime", "constraints")
+    for name in task_names():
+        task = load_task(name)
+        assert task.name == task.dataset.name == name
+        assert task.description
+        assert task.zero_shot
+        assert task.output_format
+        assert task.reward_range == (0.0, 1.0)
+        assert task.executor is single_call
+    with pytest.raises(TaskError, match=r"unknown task 'amie'.*did you mean 'aime'") as caught:
+        load_task("amie")
+    assert "aime, constraints" in caught.value.hint
+
+
+async def test_one_call_with_the_prompt_as_system_message() -> None:
+    lm = ScriptedLM().enqueue("the answer")
+    output = await single_call("Be {brief}.", Example("e1", "What is {x}?"), chat(lm))
+    assert output == Output("the answer")
+    assert lm.history[0].messages == (
+        Message("system", "Be {brief}."),
+        Message("user", "What is {x}?"),
+    )
+    assert lm.history[0].role == "executor"
+
+
+async def test_a_cut_answer_is_marked() -> None:
+    lm = ScriptedLM().enqueue(Reply("the ans", finish="length"))
+    assert (await single_call("p", Example("e1", "x"), chat(lm))).truncated
+
+
+async def test_chat_messages_follow_the_prompt() -> None:
+    lm = ScriptedLM().enqueue("fine")
+    turns = (Message("user", "Hi"), Message("assistant", "Hello"), Message("user", "How?"))
+    await single_call("p", Example("e1", "rendered", messages=turns), chat(lm))
+    assert lm.history[0].messages == (Message("system", "p"), *turns)
+
+
+def test_a_task_of_the_users_own() -> None:
+    dataset = load([{"input": f"x{n}", "target": "y"} for n in range(4)], name="tickets")
+    task = user_task(dataset, Exact(), reward_range=(0.0, 5.0), base_prompt="Stay polite.")
+    assert (task.name, task.reward_range, task.base_prompt) == (
+        "tickets",
+        (0.0, 5.0),
+        "Stay polite.",
+    )
+    assert task.executor is single_call
+    assert task.seeds == ()
+
+
+async def test_an_executor_from_a_file_async_or_not(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(
+        "async def run(prompt, example, lm):\n"
+        "    reply = await lm(example.input, system=prompt)\n"
+        "    return reply.text + '!'\n"
+        "def plain(prompt, example, lm):\n"
+        "    return prompt + example.input\n"
+    )
+    lm = ScriptedLM().enqueue("done")
+    example = Example("e1", "x")
+    run = make_executor("agent.py:run", tmp_path)
+    assert await run("p ", example, chat(lm)) == "done!"
+    plain = make_executor("agent.py:plain", tmp_path)
+    assert await plain("p ", example, chat(lm)) == "p x"
+    with pytest.raises(ConfigError, match=r"it must take \(prompt, example, lm\)"):
+        (tmp_path / "bad.py").write_text("def run(prompt): ...\n")
+        make_executor("bad.py:run", tmp_path)
+
+
+async def test_executors_handed_in_as_functions() -> None:
+    class Silent:
+        async def __call__(
+            self,
+            messages: str | Sequence[Message],
+            *,
+            system: str = "",
+            role: Role = "executor",
+            schema: Schema | None = None,
+            purpose: str = "",
+        ) -> Reply:
+            return Reply(f"{system}|{messages}")
+
+    async def agent(prompt: str, example: Example, lm: Chat) -> Output:
+        return Output((await lm(example.input, system=prompt)).text)
+
+    assert make_executor(None, Path()) is single_call
+    assert make_executor("", Path()) is single_call
+    executor = make_executor(agent, Path())
+    assert await executor("p", Example("e1", "x"), Silent()) == Output("p|x")
+
+
+def test_the_environment_names_a_data_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PCO_DATA", str(tmp_path))
+    with pytest.raises(TaskError, match=r"no train\.jsonl in"):
+        load_task("aime")
+    assert len(load_task("constraints").dataset) == 160
