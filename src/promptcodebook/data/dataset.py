@@ -42,12 +42,16 @@ def split_name(word: object, where: str = "") -> Split:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """What a run learns from, is validated on and is judged by. Ids are unique over all splits."""
+    """What a run learns from, is validated on and is judged by. Ids are unique over all splits.
+
+    `input` is the column or template that inputs were read from; a policy reads columns by it.
+    """
 
     train: tuple[Example, ...]
     val: tuple[Example, ...]
     test: tuple[Example, ...]
     name: str = "data"
+    input: str = "input"
 
     def __len__(self) -> int:
         return len(self.train) + len(self.val) + len(self.test)

@@ -97,7 +97,7 @@ def _read(source: object, columns: Columns, draw: _Draw, name: str | None) -> Da
     else:
         title = name or _title(source)
         splits = _from_splits(tables, columns, draw, title)
-    return Dataset(splits["train"], splits["val"], splits["test"], title)
+    return Dataset(splits["train"], splits["val"], splits["test"], title, columns.input)
 
 
 def _title(source: object) -> str:

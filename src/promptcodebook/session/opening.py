@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from promptcodebook.config import Budget, Config
+from promptcodebook.config import Budget, Config, load_config
 from promptcodebook.data import Dataset
 from promptcodebook.errors import RunChanged
 from promptcodebook.lm.ledger import Ledger
@@ -86,8 +86,8 @@ def open_run(config: Config, sources: Sources, where: Where, listener: Listener 
     removed again.
     """
     made = ready_made(config, sources.base)
-    config = settled(config if sources.lm is None else _owned(config), made)
     dataset = made.dataset if made is not None else data_of(config, sources)
+    config = settled(config if sources.lm is None else _owned(config), made, dataset)
     specs_of(config)
     store = _store(config, dataset, where, sources.base)
     try:
@@ -117,7 +117,7 @@ def _assembled(
         simulated=simulated_factory(config.task, dataset),
         log=store.reply_log,
         ledger=Ledger(store.usage()),
-        tally=Counts(store.tallies(), store.count),
+        tally=Counts(store.tallies(), _kept_counts(store)),
         elapsed=lambda: store.elapsed_s,
     )
     models = Models.build(config, supplies)
@@ -127,6 +127,25 @@ def _assembled(
     session = Session(plan, store, models, learner, listener)
     listener(_began(plan, store, models))
     return Opened(config, task, store, models, session, supplies)
+
+
+_ON_THE_WIRE = frozenset(
+    {
+        *("rate_limited", "unavailable", "server_error", "dropped", "timeout"),
+        *("refused_connection", "cache_hits", "cache_misses", "cache_bypassed"),
+        *("journal_hits", "shared_calls"),
+    }
+)
+"""Incidents that a resumed step does not meet again; all others lie in the replies it replays."""
+
+
+def _kept_counts(store: RunStore) -> Callable[[str, int], None]:
+    """Counts at once what happened on the wire, and the rest with the step it belongs to."""
+
+    def keep(name: str, count: int) -> None:
+        (store.count if name in _ON_THE_WIRE else store.count_replayable)(name, count)
+
+    return keep
 
 
 def _began(plan: RunPlan, store: RunStore, models: Models) -> Began:
@@ -167,7 +186,9 @@ def _resumed(path: Path, tree: Mapping[str, Any], dataset: Dataset) -> RunStore:
     try:
         header = store.header
         check_resumable(
-            header.id, (header.config, tree), (header.fingerprints, dataset.fingerprint())
+            header.id,
+            (_completed(header.config), tree),
+            (header.fingerprints, dataset.fingerprint()),
         )
         ended = store.outline().ended
         if ended in ("finished", "early_stop", "target"):
@@ -180,3 +201,8 @@ def _resumed(path: Path, tree: Mapping[str, Any], dataset: Dataset) -> RunStore:
         store.close()
         raise
     return store
+
+
+def _completed(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A stored configuration with the defaults of keys that did not exist when it was written."""
+    return load_config(tree, where="the stored configuration").model_dump(mode="json")

@@ -19,14 +19,16 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from promptcodebook.config import Config, load_config
+from promptcodebook.data import Dataset
 from promptcodebook.data.template import parse_template
 from promptcodebook.errors import ConfigError, DataError, PolicyError, did_you_mean
 from promptcodebook.method.draws import Draws
 from promptcodebook.method.encoder import Standing
 from promptcodebook.method.evaluate import EVALUATION
 from promptcodebook.method.policy import Deployed, Trial, rollout_of
-from promptcodebook.session.models import Models
+from promptcodebook.session.models import Models, Supplies
 from promptcodebook.session.parts import build_policy
+from promptcodebook.session.simulation import simulated_factory
 from promptcodebook.session.sync import run_sync
 from promptcodebook.tasks.single import single_call
 from promptcodebook.types import Codebook, Example, Instinct, Parameters, Rollout, Route
@@ -295,7 +297,9 @@ def load_policy(
         )
     file = read_policy_file(Path(path))
     config = config_of(file, {"lm": spec, "roles": role_layers(roles), "cache": False})
-    models = Models.build(config)
+    # A simulated model of no data in particular: it knows no answers, but routes and composes.
+    nothing = Dataset((), (), ())
+    models = Models.build(config, Supplies(simulated=simulated_factory("", nothing)))
     return Policy(file, models, config, Trial(single_call, None, models.lm, greedy=True))
 
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from promptcodebook.errors import BudgetReached, Interrupted, PcoError, Stop
 from promptcodebook.method.init import Initialiser
+from promptcodebook.method.policy import Trial
 from promptcodebook.method.schedule import Schedule
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
@@ -20,7 +21,7 @@ from promptcodebook.session.events import Listener, Note, Phase, Spent, Stepped,
 from promptcodebook.session.judge import Judge
 from promptcodebook.session.models import Counts, Models
 from promptcodebook.session.plan import RunPlan
-from promptcodebook.session.selection import Selection
+from promptcodebook.session.selection import Selection, greedy
 from promptcodebook.session.verdict import Conclusion
 from promptcodebook.store.events import Concluded, Ended, EndReason, Resumed, Started
 from promptcodebook.store.events import Stepped as StepStored
@@ -57,6 +58,11 @@ class Session:
         self._tell = listener
         self._selection = Selection(plan, store, learner, listener)
         self._judge = Judge(plan, store, learner, models, listener)
+
+    @property
+    def greedy(self) -> Trial:
+        """The executor as it is evaluated."""
+        return greedy(self._learner)
 
     def interrupt(self) -> None:
         """No new call starts; calls in flight finish and are kept (Ctrl-C)."""

@@ -40,10 +40,11 @@ def ready_made(config: Config, base: Path) -> Task | None:
     return load_task(config.task, (base / config.data_dir) if config.data_dir else None)
 
 
-def settled(config: Config, task: Task | None) -> Config:
-    """The configuration with what a ready-made task decides filled in."""
+def settled(config: Config, task: Task | None, dataset: Dataset) -> Config:
+    """The configuration with what the data and a ready-made task decide filled in."""
     if task is None:
-        return config
+        read = config.data.model_copy(update={"input": dataset.input})
+        return config.model_copy(update={"data": read})
     return config.model_copy(
         update={
             "reward_range": task.reward_range,

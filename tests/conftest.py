@@ -1,0 +1,54 @@
+"""What every test lives under: no network but loopback, no environment but its own."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def _loopback(address: Any) -> bool:
+    if not isinstance(address, tuple):
+        return True  # a unix socket
+    host = str(address[0])
+    if host in ("localhost", ""):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _only_loopback() -> Iterator[None]:
+    """A connection to anywhere else is a defect of the test or of the code."""
+    connect, connect_ex = socket.socket.connect, socket.socket.connect_ex
+
+    def guarded(self: socket.socket, address: Any) -> None:
+        if not _loopback(address):
+            raise AssertionError(f"a test tried to reach {address}")
+        connect(self, address)
+
+    def guarded_ex(self: socket.socket, address: Any) -> int:
+        if not _loopback(address):
+            raise AssertionError(f"a test tried to reach {address}")
+        return connect_ex(self, address)
+
+    socket.socket.connect, socket.socket.connect_ex = guarded, guarded_ex  # type: ignore[method-assign]
+    yield
+    socket.socket.connect, socket.socket.connect_ex = connect, connect_ex  # type: ignore[method-assign]
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No PCO_* setting, no key and no home of the developer's reaches a test."""
+    for name in list(os.environ):
+        if name.startswith("PCO_") or name.endswith("_API_KEY"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home" / "cache"))
