@@ -7,8 +7,9 @@ batches, which is what the token budget of Table 5 allows (method decision 1).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 
 from promptcodebook.config import Update
 from promptcodebook.keyed import keyed_random
@@ -19,7 +20,7 @@ __all__ = ["Schedule"]
 
 @dataclass(frozen=True)
 class Schedule:
-    """The plan of a whole run; any step can be looked up without walking up to it."""
+    """The plan of a whole run, decided by the seed alone."""
 
     examples: Sequence[Example]
     update: Update
@@ -36,30 +37,25 @@ class Schedule:
 
     @property
     def batches(self) -> int:
-        return self.update.epochs * self._batches_per_epoch
-
-    def batch(self, number: int) -> list[Example]:
-        """The examples of one batch in seeded order; the last batch of a pass may be short."""
-        turn, place = divmod(number, self._per_pass)
-        draw = keyed_random(self.seed, turn, "order")
-        keys = [draw.random() for _ in self.examples]
-        order = sorted(range(len(self.examples)), key=keys.__getitem__)
-        size = self.update.batch_size
-        return [self.examples[i] for i in order[place * size : (place + 1) * size]]
+        return self.update.epochs * self._batches_per_epoch if self.examples else 0
 
     def updates(self, start: int = 0) -> list[tuple[int, int, list[Example]]]:
         """(step, epoch, examples) of every update from `start` on.
 
         In `online` mode each example of a batch is an update of its own (Algorithm 1).
         """
-        plan: list[tuple[int, int, list[Example]]] = []
-        step = 0
-        for number in range(self.batches):
-            epoch = number // self._batches_per_epoch
-            batch = self.batch(number)
+        plan: list[tuple[int, list[Example]]] = []
+        for number, batch in enumerate(islice(self._passes(), self.batches)):
             parts = [[e] for e in batch] if self.update.mode == "online" else [batch]
-            for part in parts:
-                if step >= start:
-                    plan.append((step, epoch, part))
-                step += 1
-        return plan
+            plan.extend((number // self._batches_per_epoch, part) for part in parts)
+        return [(step, *plan[step]) for step in range(start, len(plan))]
+
+    def _passes(self) -> Iterator[list[Example]]:
+        """Batches without end, each pass in a seeded order; the last of a pass may be short."""
+        size = self.update.batch_size
+        for turn in count():
+            draw = keyed_random(self.seed, turn, "order")
+            keys = [draw.random() for _ in self.examples]
+            order = sorted(range(len(self.examples)), key=keys.__getitem__)
+            for at in range(0, len(order), size):
+                yield [self.examples[i] for i in order[at : at + size]]

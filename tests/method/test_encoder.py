@@ -1,0 +1,136 @@
+"""E_θ: routing, its faults and their repair (decision 10), and the order of its prompt (14)."""
+
+from __future__ import annotations
+
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptcodebook.errors import EndpointDown
+from promptcodebook.lm.base import Reply
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.method.draws import Draws
+from promptcodebook.method.encoder import Standing, repair_route, route_fault
+from promptcodebook.types import Route
+from tests.method.build import World, book, config, routed, said
+
+GARBAGE = st.lists(st.integers(-(10**12), 10**12) | st.integers(-3, 20), max_size=40)
+STANDING = Standing((0.1, 0.4, 0.4, -0.2), (0.2, 0.5, 0.6, 0.0), (3, 2, 1, 0))
+
+
+@given(GARBAGE, st.lists(st.floats(-1, 1), min_size=1, max_size=18), st.data())
+def test_any_list_becomes_s_valid_distinct_sorted_indices(indices, rates, data):
+    """Decision 10: whatever the model wrote."""
+    select = data.draw(st.integers(1, len(rates)))
+    route = repair_route(indices, rates, select)
+    assert len(route) == select and list(route) == sorted(set(route))
+    assert all(0 <= k < len(rates) for k in route)
+    assert route_fault(route, len(rates), select) is None
+    valid = [k for k in dict.fromkeys(indices) if 0 <= k < len(rates)]
+    assert set(valid[:select]) <= set(route)
+
+
+@given(GARBAGE, st.integers(1, 18), st.data())
+def test_a_list_is_at_fault_exactly_when_it_is_no_route(indices, size: int, data):
+    select = data.draw(st.integers(1, size))
+    good = len(indices) == len(set(indices)) == select and all(0 <= k < size for k in indices)
+    assert (route_fault(indices, size, select) is None) == good
+
+
+def test_the_gaps_are_filled_by_highest_r_bar_then_lowest_index():
+    """Decision 10: c1 and c2 tie at 0.4; the lower index goes first."""
+    assert repair_route([3], STANDING.ema, 2) == (1, 3)
+    assert repair_route([], STANDING.ema, 3) == (0, 1, 2)
+    assert repair_route([2, 2, 9, 0, 1], STANDING.ema, 2) == (0, 2)
+
+
+def test_a_fault_says_what_is_wrong():
+    assert route_fault([0, 0, 7], 4, 2) == (
+        "selected_indices: [7] lie outside 0..3; an index is named twice; "
+        "1 valid indices instead of 2"
+    )
+
+
+async def route(*replies: str | Reply | Exception, **tree) -> tuple[World, Route]:
+    world = World(config(**tree), ScriptedLM().enqueue(*replies))
+    found, _ = await world.encoder.route("theta", book(), STANDING, "an input", Draws(0, 0, "x"))
+    return world, found
+
+
+async def test_a_good_route_is_sorted_and_keeps_its_reasons():
+    """Decision 2: a route is sorted, indices run from 0."""
+    _, found = await route(routed(3, 0))
+    assert found == Route((0, 3), constraints=("c",), analysis="a")
+
+
+async def test_one_re_ask_quotes_the_fault_and_mends_the_route():
+    """Decision 10."""
+    world, found = await route(routed(3, 3), routed(2, 3))
+    assert found.indices == (2, 3) and found.repaired and not found.fallback
+    assert "an index is named twice" in world.lm.history[1].messages[-1].content
+    assert world.tally["route_repairs"] == 1 and world.tally["route_fallbacks"] == 0
+
+
+async def test_what_stays_wrong_keeps_its_valid_picks():
+    """Decision 10: 3 is valid, 8 is not, c1 has the highest r̄ (tied, lowest index)."""
+    world, found = await route(routed(3, 8), routed(3, 8))
+    assert found.indices == (1, 3) and found.repaired and found.fallback
+    assert (world.tally["route_repairs"], world.tally["route_fallbacks"]) == (1, 1)
+
+
+@pytest.mark.parametrize("reply", ["no json", Reply('{"selected_indices": [1', finish="length")])
+async def test_a_reply_that_never_parses_falls_back_to_the_best(reply: str | Reply):
+    """Decision 10: not JSON, or cut."""
+    world, found = await route(reply, reply)
+    assert found.indices == (1, 2) and found.fallback
+    assert (world.tally["route_repairs"], world.tally["route_fallbacks"]) == (1, 1)
+
+
+async def test_an_endpoint_that_is_down_is_no_wrong_route():
+    with pytest.raises(EndpointDown):
+        await route(EndpointDown("gone"))
+
+
+def shown(templates: str, *tasks: str) -> list[str]:
+    world = World(config(templates=templates))
+    return [
+        "\n".join(m.content for m in world.encoder.messages("theta", book(), STANDING, task))
+        for task in tasks
+    ]
+
+
+def test_all_before_the_input_is_the_same_for_every_input():
+    """Decision 14: a server's prefix cache serves all but the input, and nothing follows it."""
+    first, second = shown("default", "abc {theta}", "xyz")
+    prefix = first.removesuffix("abc {theta}")
+    assert first != prefix and second == prefix + "xyz"
+    assert "[3] rule three (untried)" in prefix
+
+
+def test_our_templates_show_success_and_the_paper_s_show_r_bar():
+    """Decision 5: two averages are kept, each template set shows its own."""
+    (ours,), (paper,) = shown("default", "x"), shown("paper", "x")
+    assert "[1] rule one (success 0.50)" in ours and "(success 0.20)" in ours
+    assert "1: rule one [0.40]" in paper and "3: rule three [0.00]" in paper
+    assert "0.50" not in paper and "0.40" not in ours
+
+
+def test_the_paper_s_order_puts_the_input_first():
+    """Decision 14: with `templates: paper` the paper's order stands."""
+    (paper,) = shown("paper", "THE INPUT")
+    assert paper.index("theta") < paper.index("THE INPUT") < paper.index("0: rule zero")
+    assert paper.index("0: rule zero") < paper.index('"selected_indices"')
+
+
+async def test_the_reply_is_asked_for_by_schema():
+    world, _ = await route(routed(0, 1))
+    (request,) = world.lm.history
+    assert request.schema is not None
+    fields = request.schema.body["properties"]
+    assert isinstance(fields, dict) and set(fields) == {
+        "constraints",
+        "selected_indices",
+        "analysis",
+    }
+    assert said(request).endswith("an input")
