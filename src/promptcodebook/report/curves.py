@@ -1,0 +1,191 @@
+"""Training over its steps: reward, validation, ε, routing entropy and utilisation, spend."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from promptcodebook.method.statistics import entropy, utilisation
+from promptcodebook.report.context import Context
+from promptcodebook.report.figures import count, number
+from promptcodebook.report.html import Html, el
+from promptcodebook.report.svg import Area, Chart, Line, Point, Spot, draw
+from promptcodebook.store import Event, Stepped, Validated
+from promptcodebook.types import Step, Usage
+
+__all__ = ["Curves"]
+
+WINDOW = 10
+"""Steps that moving figures look back over."""
+_X = "step"
+
+
+def _points() -> list[Point]:
+    return []
+
+
+@dataclass
+class _Series:
+    """One number a step for each curve; all that is kept of a step."""
+
+    reward: list[Point] = field(default_factory=_points)
+    low: list[float] = field(default_factory=lambda: list[float]())
+    high: list[float] = field(default_factory=lambda: list[float]())
+    smooth: list[Point] = field(default_factory=_points)
+    epsilon: list[Point] = field(default_factory=_points)
+    entropy: list[Point] = field(default_factory=_points)
+    entropy_now: list[Point] = field(default_factory=_points)
+    utilised: list[Point] = field(default_factory=_points)
+    utilised_now: list[Point] = field(default_factory=_points)
+    training: list[Point] = field(default_factory=_points)
+    validating: list[Point] = field(default_factory=_points)
+
+
+class Curves:
+    """Keeps a dozen numbers a step."""
+
+    title = "Training"
+    anchor = "training"
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._series = _Series()
+        self._recent: deque[float] = deque(maxlen=WINDOW)
+        size = len(context.codebook)
+        self._counts: deque[tuple[int, ...]] = deque([(0,) * size], maxlen=WINDOW + 1)
+        self._tokens = [0, 0]
+
+    def see(self, event: Event) -> None:
+        match event:
+            case Stepped(step):
+                self._reward(step)
+                self._routing(step)
+                self._spent(step.index + 1, 0, [t.rollout.usage for t in step.traces])
+            case Validated(step, _, evaluation):
+                self._spent(step + 1, 1, [evaluation.usage])
+            case _:
+                pass
+
+    def _reward(self, step: Step) -> None:
+        x, series = step.index + 1, self._series
+        series.epsilon.append((x, step.epsilon))
+        rewards = [t.rollout.reward for t in step.traces if t.rollout.reward is not None]
+        if not rewards:
+            return
+        mean = sum(rewards) / len(rewards)
+        spread = math.sqrt(sum((r - mean) ** 2 for r in rewards) / len(rewards))
+        bottom, top = self._context.reward_range
+        self._recent.append(mean)
+        series.reward.append((x, mean))
+        series.low.append(max(bottom, mean - spread))
+        series.high.append(min(top, mean + spread))
+        series.smooth.append((x, sum(self._recent) / len(self._recent)))
+
+    def _routing(self, step: Step) -> None:
+        x, series = step.index + 1, self._series
+        self._counts.append(step.selected)
+        now = [a - b for a, b in zip(self._counts[-1], self._counts[0], strict=True)]
+        series.entropy.append((x, entropy(step.selected)))
+        series.utilised.append((x, utilisation(step.selected)))
+        series.entropy_now.append((x, entropy(now)))
+        series.utilised_now.append((x, utilisation(now)))
+
+    def _spent(self, x: int, which: int, usages: list[Usage]) -> None:
+        self._tokens[which] += sum(u.tokens for u in usages)
+        target = (self._series.training, self._series.validating)[which]
+        target.append((x, self._tokens[which]))
+
+    def html(self) -> Html:
+        figure = self._context.figure
+        return el(
+            "div.grid",
+            figure(
+                f"Mean reward of each training batch, its mean over {WINDOW} steps, and one "
+                "standard deviation around each batch. Exploration is part of it.",
+                draw(self._reward_chart()),
+            ),
+            figure(self._validation_words(), draw(self._validation_chart())),
+            figure(
+                "ε, the chance that a route is explored, not chosen by the encoder.",
+                draw(Chart("Exploration ε", _X, [Line("ε", self._series.epsilon)], y=(0.0, 1.0))),
+            ),
+            figure(
+                f"Shannon entropy of selections over the codebook, at most "
+                f"{number(math.log2(max(1, len(self._context.codebook))), 2)} bits.",
+                draw(self._entropy_chart()),
+            ),
+            figure("Share of instincts selected at least once.", draw(self._utilisation_chart())),
+            figure(
+                "Tokens of forward passes (route, compose, execute), cumulative. What critic, "
+                "attribution and updates cost stands in the table by role.",
+                draw(self._spend_chart()),
+            ),
+        )
+
+    def _reward_chart(self) -> Chart:
+        series = self._series
+        xs = [x for x, _ in series.reward]
+        return Chart(
+            "Training reward",
+            _X,
+            [
+                Line("batch mean", series.reward, "dots"),
+                Line(f"mean of {WINDOW} steps", series.smooth),
+            ],
+            Area("± 1 sd", list(zip(xs, series.low, series.high, strict=True))),
+            y=self._context.reward_range,
+        )
+
+    def _validation_chart(self) -> Chart:
+        marks = [m for m in self._context.state.validations if m.score is not None]
+        subset = [(m.step + 1, m.score or 0.0) for m in marks if m.scope == "subset"]
+        whole = sorted((m.step + 1, m.score or 0.0) for m in marks if m.scope == "full")
+        best = self._context.state.best
+        spots = (
+            [Spot(best.step + 1, best.score or 0.0, f"best {number(best.score)}")] if best else []
+        )
+        return Chart(
+            "Validation reward",
+            "step (0 = untrained)",
+            [Line("subset", subset), Line("whole split", whole, "second")],
+            spots=spots,
+            y=self._context.reward_range,
+        )
+
+    def _validation_words(self) -> str:
+        marks = self._context.state.validations
+        sizes = {
+            scope: max((m.n for m in marks if m.scope == scope), default=0)
+            for scope in ("subset", "full")
+        }
+        if not marks:
+            return "Validation: none in this run."
+        said = [f"n = {count(sizes['subset'])} on the subset"] if sizes["subset"] else []
+        said += [f"n = {count(sizes['full'])} on the whole split"] if sizes["full"] else []
+        return f"Validation, greedy and without exploration: {', '.join(said)}."
+
+    def _entropy_chart(self) -> Chart:
+        series = self._series
+        top = math.log2(max(2, len(self._context.codebook)))
+        lines = [
+            Line("cumulative", series.entropy),
+            Line(f"last {WINDOW} steps", series.entropy_now, "second"),
+        ]
+        return Chart("Routing entropy (bits)", _X, lines, y=(0.0, top))
+
+    def _utilisation_chart(self) -> Chart:
+        series = self._series
+        lines = [
+            Line("cumulative", series.utilised),
+            Line(f"last {WINDOW} steps", series.utilised_now, "second"),
+        ]
+        return Chart("Utilisation", _X, lines, y=(0.0, 1.0))
+
+    def _spend_chart(self) -> Chart:
+        series = self._series
+        lines = [
+            Line("training", series.training),
+            Line("validation", series.validating, "second"),
+        ]
+        return Chart("Tokens spent on forward passes", _X, lines)

@@ -1,0 +1,85 @@
+"""HTML built from values: what is not `Html` already is escaped, always.
+
+Everything a report shows (inputs, replies, feedback, tracebacks) is untrusted. So there is one way
+to make markup, `el`, and no way for a text to become an address, a style or a script.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+__all__ = ["Attributes", "Content", "Html", "clean", "el", "escape", "together"]
+
+_VOID = frozenset({"br", "circle", "hr", "line", "link", "meta", "path", "polygon", "rect"})
+# No browser shows these as they are; lone surrogates can't even be written to a file.
+_UNSHOWABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Html:
+    """Markup that needs no further escaping."""
+
+    markup: str
+
+
+Content: TypeAlias = "Html | str | int | Sequence[Content] | None"
+"""What may stand inside an element: markup, text, a number, nothing, or several of these."""
+Attributes: TypeAlias = Mapping[str, str | int | float]
+
+
+def clean(text: str) -> str:
+    """The text with characters that cannot be shown replaced by U+FFFD."""
+    return _UNSHOWABLE.sub("�", text)
+
+
+def escape(text: str) -> str:
+    """The text as it may stand in an element or in a quoted attribute."""
+    return html.escape(clean(text), quote=True)
+
+
+def together(*parts: Content) -> Html:
+    """The parts, one after the other."""
+    return Html("".join(_markup(part) for part in parts))
+
+
+def el(spec: str, *children: Content, attrs: Attributes | None = None) -> Html:
+    """An element: `el("td.num", 3)` is `<td class="num">3</td>`.
+
+    Raises ValueError for an address outside the page, an event or a style: texts of a run must
+    never reach those.
+    """
+    name, *classes = spec.split(".")
+    given = dict(attrs or {})
+    if classes:
+        given["class"] = " ".join(classes)
+    opened = name + "".join(_attribute(key, value) for key, value in given.items())
+    if name in _VOID and not children:
+        return Html(f"<{opened}>" if name in ("br", "hr", "link", "meta") else f"<{opened}/>")
+    return Html(f"<{opened}>{together(*children).markup}</{name}>")
+
+
+def _markup(part: Content) -> str:
+    match part:
+        case None:
+            return ""
+        case Html(markup):
+            return markup
+        case str():
+            return escape(part)
+        case int():
+            return str(part)
+        case _:
+            return "".join(_markup(inner) for inner in part)
+
+
+def _attribute(name: str, value: str | float) -> str:
+    shown = f"{value:g}" if isinstance(value, float) else str(value)
+    lowered = name.lower()
+    outside = lowered in ("href", "src", "action") and not shown.startswith("#")
+    if outside or lowered.startswith("on") or lowered == "style":
+        raise ValueError(f"the attribute {name} may not be set to {shown!r} in a report")
+    return f' {name}="{escape(shown)}"'

@@ -1,0 +1,105 @@
+"""The report of a run: one HTML file that needs nothing beside it and calls nobody."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from promptcodebook.report.codebook import CodebookSection
+from promptcodebook.report.context import Context
+from promptcodebook.report.curves import Curves
+from promptcodebook.report.examples import ExamplesSection
+from promptcodebook.report.history import HistorySection
+from promptcodebook.report.html import Html, el, together
+from promptcodebook.report.incidents import IncidentsSection
+from promptcodebook.report.masthead import masthead, settings
+from promptcodebook.report.routing import RoutingSection
+from promptcodebook.report.section import Section
+from promptcodebook.report.spend import SpendSection
+from promptcodebook.report.theory import TheorySection
+from promptcodebook.report.verdict import VerdictSection
+from promptcodebook.sqlite import store_os_error
+from promptcodebook.store import RunStore
+
+__all__ = ["render_report", "write_report"]
+
+
+def write_report(store: RunStore, target: Path, inputs: Mapping[str, str] | None = None) -> None:
+    """Writes the report to `target`, all of it or nothing. Raises StoreError and DiskFull."""
+    text = render_report(store, inputs)
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, "utf-8")
+        part.replace(target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise store_os_error(error, target) from error
+
+
+def render_report(store: RunStore, inputs: Mapping[str, str] | None = None) -> str:
+    """The report as a page; `inputs` are the examples' texts by id, where they are known.
+
+    The run's events pass by once, one at a time: memory does not grow with the run's length.
+    """
+    context = Context.of(store, inputs or {})
+    sections = _sections(context)
+    for event in store.events(full=True):
+        for section in sections:
+            section.see(event)
+    return _page(context, sections)
+
+
+def _sections(context: Context) -> tuple[Section, ...]:
+    return (
+        VerdictSection(context),
+        Curves(context),
+        CodebookSection(context),
+        RoutingSection(context),
+        HistorySection(context),
+        ExamplesSection(context),
+        IncidentsSection(context),
+        SpendSection(context),
+        TheorySection(context),
+    )
+
+
+def _page(context: Context, sections: Sequence[Section]) -> str:
+    style = files("promptcodebook.report").joinpath("style.css").read_text("utf-8")
+    body = [_section(s.anchor, s.title, s.html()) for s in sections]
+    body.append(_section("settings", "Settings", settings(context)))
+    links = [(s.anchor, s.title) for s in sections] + [("settings", "Settings")]
+    page = el(
+        "html",
+        el("head", _meta(context.header.id, style)),
+        el("body", masthead(context), _contents(links), el("main", body)),
+        attrs={"lang": "en"},
+    )
+    return f"<!doctype html>\n{page.markup}\n"
+
+
+def _meta(title: str, style: str) -> Html:
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    # The one style sheet is allowed by its digest; scripts, images, fonts and connections are not.
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    return together(
+        el("meta", attrs={"charset": "utf-8"}),
+        el("meta", attrs={"http-equiv": "Content-Security-Policy", "content": policy}),
+        el("meta", attrs={"name": "viewport", "content": "width=device-width, initial-scale=1"}),
+        el("meta", attrs={"name": "referrer", "content": "no-referrer"}),
+        el("meta", attrs={"name": "color-scheme", "content": "light dark"}),
+        el("title", f"{title} · promptcodebook"),
+        Html(f"<style>{style}</style>"),  # our own file, and no text of the run
+    )
+
+
+def _section(anchor: str, title: str, body: Html) -> Html:
+    return el("section", el("h2", title), body, attrs={"id": anchor})
+
+
+def _contents(links: Sequence[tuple[str, str]]) -> Html:
+    listed = [el("a", title, attrs={"href": f"#{anchor}"}) for anchor, title in links]
+    return el("nav", listed, attrs={"aria-label": "Contents"})

@@ -1,0 +1,221 @@
+"""Small charts drawn as SVG: lines, bands and marks over training steps.
+
+Colours come from the page's style sheet by class, so that both themes and print are served by one
+drawing; each carries a title and a description in words for those who cannot see it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from promptcodebook.report.html import Content, Html, el
+
+__all__ = ["Area", "Chart", "Line", "Point", "Spot", "draw", "picture", "ticks"]
+
+Point = tuple[float, float]
+
+WIDTH, HEIGHT = 480, 240
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 14, 12, 34
+MOST_POINTS = 400
+"""Points drawn of one line; more are averaged, as a screen shows no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """`look` is a class of the style sheet: main, soft, second, third, or dots."""
+
+    name: str
+    points: Sequence[Point]
+    look: str = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A band (x, low, high) behind the lines."""
+
+    name: str
+    points: Sequence[tuple[float, float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """One marked point with its words."""
+
+    x: float
+    y: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """`y` fixes the vertical range; None = what the data need."""
+
+    title: str
+    x_label: str
+    lines: Sequence[Line]
+    area: Area | None = None
+    spots: Sequence[Spot] = ()
+    y: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    x: tuple[float, float]
+    y: tuple[float, float]
+
+    def at(self, x: float, y: float) -> Point:
+        (x0, x1), (y0, y1) = self.x, self.y
+        across = (x - x0) / (x1 - x0) if x1 > x0 else 0.5
+        up = (y - y0) / (y1 - y0) if y1 > y0 else 0.5
+        inner_w, inner_h = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
+        return _LEFT + across * inner_w, _TOP + (1 - up) * inner_h
+
+
+def picture(title: str, description: str, size: tuple[float, float], *shapes: Content) -> Html:
+    """An SVG with its words; `size` is the extent of its view box."""
+    attrs = {
+        "viewBox": f"0 0 {size[0]:g} {size[1]:g}",
+        "role": "img",
+        "aria-label": f"{title}. {description}",
+    }
+    return el("svg", el("desc", description), *shapes, attrs=attrs)
+
+
+def draw(chart: Chart) -> Html:
+    """The chart with axes, legend and a description; says so where there is nothing to draw."""
+    lines = [
+        Line(line.name, _thinned(_finite(line.points)), line.look)
+        for line in chart.lines
+        if _finite(line.points)
+    ]
+    if not lines:
+        return el("p.empty", "Nothing to draw yet.")
+    scale = _scale(chart, lines)
+    shapes = [
+        _axes(scale, chart.x_label),
+        _area(scale, chart.area),
+        [_line(scale, line) for line in lines],
+        [_spot(scale, spot) for spot in chart.spots],
+    ]
+    words = " ".join(_said(line) for line in lines)
+    drawing = picture(chart.title, words, (WIDTH, HEIGHT), *shapes)
+    return el("div.chart", el("h4", chart.title), _legend(chart, lines), drawing)
+
+
+def ticks(low: float, high: float, most: int = 5) -> list[float]:
+    """Round values inside [low, high], at most `most` of them (or the two ends)."""
+    span = high - low
+    if span <= 0 or not math.isfinite(span):
+        return [low]
+    raw = span / max(1, most - 1)
+    base = 10.0 ** math.floor(math.log10(raw))
+    width = next(m * base for m in (1, 2, 2.5, 5, 10) if m * base >= raw * 0.999)
+    first = math.ceil(low / width - 1e-9)
+    last = math.floor(high / width + 1e-9)
+    return [k * width for k in range(first, last + 1)]
+
+
+def _finite(points: Sequence[Point]) -> list[Point]:
+    return [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
+
+
+def _thinned(points: Sequence[Point]) -> list[Point]:
+    if len(points) <= MOST_POINTS:
+        return list(points)
+    size = math.ceil(len(points) / MOST_POINTS)
+    groups = [points[i : i + size] for i in range(0, len(points), size)]
+    return [(sum(x for x, _ in g) / len(g), sum(y for _, y in g) / len(g)) for g in groups]
+
+
+def _scale(chart: Chart, lines: Sequence[Line]) -> _Scale:
+    xs = [x for line in lines for x, _ in line.points]
+    if chart.y is not None:
+        return _Scale((min(xs), max(xs)), chart.y)
+    ys = [y for line in lines for _, y in line.points]
+    ys += [y for _, low, high in (chart.area.points if chart.area else ()) for y in (low, high)]
+    low, high = min(*ys, 0.0), max(ys)
+    return _Scale((min(xs), max(xs)), (low, high if high > low else low + 1.0))
+
+
+def _axes(scale: _Scale, x_label: str) -> list[Html]:
+    shapes: list[Html] = []
+    for y in ticks(*scale.y):
+        _, top = scale.at(scale.x[0], y)
+        shapes.append(_rule(_LEFT, top, WIDTH - _RIGHT, top))
+        shapes.append(_word("tick end", _LEFT - 7, top + 4, _short(y)))
+    for x in ticks(*scale.x, most=6):
+        if x == int(x):
+            left, _ = scale.at(x, scale.y[0])
+            shapes.append(_word("tick middle", left, HEIGHT - _BOTTOM + 17, _short(x)))
+    shapes.append(_word("axis middle", (_LEFT + WIDTH - _RIGHT) / 2, HEIGHT - 2, x_label))
+    return shapes
+
+
+def _rule(x1: float, y1: float, x2: float, y2: float) -> Html:
+    return el("line.rule", attrs={"x1": x1, "y1": y1, "x2": x2, "y2": y2})
+
+
+def _word(classes: str, x: float, y: float, text: str) -> Html:
+    return el("text", text, attrs={"class": classes, "x": round(x, 1), "y": round(y, 1)})
+
+
+def _line(scale: _Scale, line: Line) -> list[Html]:
+    places = [scale.at(x, y) for x, y in line.points]
+    if line.look == "dots" or len(places) == 1:
+        radius = 2.2 if len(places) < 150 else 1.4
+        look = f"circle.{'dot' if line.look == 'dots' else line.look}"
+        return [
+            el(look, attrs={"cx": round(x, 1), "cy": round(y, 1), "r": radius}) for x, y in places
+        ]
+    return [el(f"path.{line.look}", attrs={"d": "M" + "L".join(_place(p) for p in places)})]
+
+
+def _area(scale: _Scale, area: Area | None) -> Html | None:
+    if area is None or len(area.points) < 2:
+        return None
+    upper = _thinned([(x, high) for x, _, high in area.points])
+    lower = _thinned([(x, low) for x, low, _ in area.points])
+    outline = [scale.at(x, y) for x, y in (*upper, *reversed(lower))]
+    return el("path.area", attrs={"d": "M" + "L".join(_place(p) for p in outline) + "Z"})
+
+
+def _spot(scale: _Scale, spot: Spot) -> list[Html]:
+    x, y = scale.at(spot.x, spot.y)
+    above = y > _TOP + 26
+    side = "end" if x > WIDTH * 0.7 else "start" if x < WIDTH * 0.3 else "middle"
+    return [
+        el("circle.spot", attrs={"cx": round(x, 1), "cy": round(y, 1), "r": 4.5}),
+        _word(f"label {side}", x, y - 10 if above else y + 20, spot.label),
+    ]
+
+
+def _place(point: Point) -> str:
+    return f"{point[0]:.1f} {point[1]:.1f}"
+
+
+def _short(value: float) -> str:
+    size = abs(value)
+    for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if size >= unit:
+            return f"{value / unit:.3g}{name}"
+    return f"{value:.3g}"
+
+
+def _legend(chart: Chart, lines: Sequence[Line]) -> Html | None:
+    names = [(line.name, line.look) for line in lines]
+    if chart.area is not None:
+        names.append((chart.area.name, "area"))
+    if len(names) < 2:
+        return None
+    return el("p.legend", [el("span", el(f"i.{look}"), name) for name, look in names])
+
+
+def _said(line: Line) -> str:
+    first, last = line.points[0], line.points[-1]
+    top = max(line.points, key=lambda p: p[1])
+    return (
+        f"{line.name}: from {first[1]:.3g} at {first[0]:g} to {last[1]:.3g} at {last[0]:g}, "
+        f"highest {top[1]:.3g} at {top[0]:g}."
+    )
