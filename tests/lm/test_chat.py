@@ -8,7 +8,7 @@ from promptcodebook.types import Message
 
 
 def chat(lm: ScriptedLM, greedy: bool = False) -> BoundChat:
-    return BoundChat(lm, "e1", lambda name: keyed_int("e1", name), greedy)
+    return BoundChat(lm, lambda name: keyed_int("e1", name), greedy)
 
 
 async def test_a_string_is_one_user_message_behind_the_system_prompt():

@@ -18,7 +18,7 @@ from promptcodebook.types import Example, Message, Output, Role
 
 
 def chat(lm: ScriptedLM) -> Chat:
-    return BoundChat(lm, "e1", lambda purpose: 7, greedy=False)
+    return BoundChat(lm, lambda purpose: 7, greedy=False)
 
 
 def test_the_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

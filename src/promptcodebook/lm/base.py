@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 from promptcodebook.types import Message, Role, Usage
 
-__all__ = ["LM", "Chat", "Reply", "Request", "Sampling", "Schema", "request_key"]
+__all__ = ["LM", "Chat", "Reply", "Request", "Sampling", "Schema", "no_tally", "request_key"]
 
 
 def _no_extra() -> Mapping[str, object]:
@@ -87,6 +87,10 @@ class Chat(Protocol):
         schema: Schema | None = None,
         purpose: str = "",
     ) -> Reply: ...
+
+
+def no_tally(name: str, count: int = 1) -> None:
+    """A Tally that counts nothing."""
 
 
 def request_key(request: Request) -> bytes:

@@ -6,28 +6,35 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from promptcodebook.lm.base import LM, Reply, Request, Schema
+from promptcodebook.lm.base import LM, Reply, Request, Schema, no_tally
 from promptcodebook.lm.extract import THOUGHT, strip_think
-from promptcodebook.types import Message, Role, Usage
+from promptcodebook.types import Message, Role, Tally, Usage
 
 __all__ = ["BoundChat"]
 
 
 class BoundChat:
     """A Chat for one example; `usage` and `truncated` sum over its calls.
+    Cut replies are tallied as `truncated`.
 
     `sample` turns a call's name into its sample seed: the name is `purpose`, or the running number
     of the call without one; a purpose that comes again is numbered, so no two calls share a seed.
     Thoughts (`<think>`) are stripped from replies: what is scored is the answer.
     """
 
-    def __init__(self, lm: LM, example_id: str, sample: Callable[[str], int], greedy: bool) -> None:
-        self.example_id = example_id
+    def __init__(
+        self,
+        lm: LM,
+        sample: Callable[[str], int],
+        greedy: bool = False,
+        tally: Tally = no_tally,
+    ) -> None:
         self.usage = Usage()
         self.truncated = False
         self._lm = lm
         self._sample = sample
         self._greedy = greedy
+        self._tally = tally
         self._asked: Counter[str] = Counter()
 
     async def __call__(
@@ -49,7 +56,9 @@ class BoundChat:
         )
         reply = await self._lm(request)
         self.usage += reply.usage
-        self.truncated |= reply.finish == "length"
+        if reply.finish == "length":
+            self.truncated = True
+            self._tally("truncated")
         if THOUGHT not in reply.text:
             return reply
         return replace(reply, text=strip_think(reply.text))

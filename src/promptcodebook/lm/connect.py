@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from promptcodebook.errors import ConfigError
-from promptcodebook.lm.base import LM
+from promptcodebook.lm.base import LM, no_tally
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.key import read_key
 from promptcodebook.lm.limit import AdaptiveLimit
@@ -19,11 +19,7 @@ from promptcodebook.types import Tally
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Endpoints", "Wire", "no_tally"]
-
-
-def no_tally(name: str, count: int = 1) -> None:
-    """A Tally that counts nothing."""
+__all__ = ["Endpoints", "Wire"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +86,9 @@ class Endpoints:
         return endpoint
 
     async def close(self) -> None:
-        """Closes every connection."""
-        while self._open:
-            await self._open.pop().close()
+        """Closes every connection; an endpoint that is used again opens a new one."""
+        for endpoint in self._open:
+            await endpoint.close()
 
     async def __aenter__(self) -> Endpoints:
         return self

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from promptcodebook.errors import ConfigError, Stop, StoreError
-from promptcodebook.lm.base import LM, Reply, Schema
+from promptcodebook.lm.base import LM, Reply, Schema, no_tally
 from promptcodebook.lm.chat import BoundChat
 from promptcodebook.method.draws import Draws
 from promptcodebook.method.encoder import Encoder, Standing, repair_route
@@ -28,6 +28,7 @@ from promptcodebook.types import (
     Rollout,
     Route,
     Score,
+    Tally,
     Usage,
 )
 
@@ -163,11 +164,12 @@ class Trial:
     scorer: Scorer | None
     lm: LM
     greedy: bool = False
+    tally: Tally = no_tally
 
     async def run(self, example: Example, prompt: str, draws: Draws, rollout: Rollout) -> Rollout:
         """The rollout completed by output and reward, or by the failure of either."""
         chat = BoundChat(
-            self.lm, example.id, lambda purpose: draws.sample(f"execute {purpose}"), self.greedy
+            self.lm, lambda purpose: draws.sample(f"execute {purpose}"), self.greedy, self.tally
         )
         try:
             made = await self.executor(prompt, example, _GuardedChat(chat, prompt))

@@ -56,7 +56,7 @@ def build_learner(config: Config, task: Task, models: Models) -> Learner:
     templates = load_templates(config.templates)
     stages = _stages(config, task)
     policy = build_policy(config, ask, tally, stages)
-    trial = Trial(task.executor, scorer_of(task), models.lm)
+    trial = Trial(task.executor, scorer_of(task), models.lm, tally=tally)
     check = AllChecks(
         [
             LengthCheck(config.update),

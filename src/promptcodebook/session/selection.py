@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from promptcodebook.keyed import keyed_random
 from promptcodebook.method.evaluate import Evaluator
@@ -22,8 +23,7 @@ __all__ = ["Selection", "greedy", "progress", "state_at"]
 
 def greedy(learner: Learner) -> Trial:
     """The executor as it is evaluated: greedy."""
-    trial = learner.trial
-    return Trial(trial.executor, trial.scorer, trial.lm, greedy=True)
+    return replace(learner.trial, greedy=True)
 
 
 def progress(tell: Listener, name: str, total: int) -> Callable[[Rollout], None]:
