@@ -63,6 +63,8 @@ class SimulatedSettings:
     """Added when every general skill that the input needs is cued; in proportion below that."""
     dilution: float = 0.02
     """Taken off for each unit of load: directives that do not bear on the input, and length."""
+    dilution_most: float = 0.45
+    """However long a prompt is, load takes off no more: cap * (1 - exp(-dilution * load / cap))."""
     free_words: int = 80
     """Words of a system prompt that cost nothing."""
     words_per_load: float = 40.0

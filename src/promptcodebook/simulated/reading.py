@@ -32,7 +32,12 @@ _HEADINGS = {
     "bracket": re.compile(r"^(?:\[|={2,}\s|-{2,}\s)([A-Za-z'’ ]{2,50}?)(?:\]|\s=+|\s-+)\s*()$"),
 }
 _MEANINGS = (
-    ("ask", r"^(instructions?|your task|what to do|rules|output format|reply format|how to\b.*)$"),
+    (
+        "ask",
+        r"^(instructions?|your task|what to do|rules|output format|reply format|how to\b.*)$"
+        r"|^(answer|reply|respond|output|return|emit|give|write|produce|provide|use)\b.*"
+        r"\b(only|with|just|json|exactly|following|alone|nothing|schema|form)\b",
+    ),
     ("text", r"\b(present|current|existing|old|to (be )?(rewrite|rewritten|improve|improved))\b"),
     ("verdict", r"\b(verdict|critique|critic's|assessment)\b"),
     ("feedback", r"\b(feedback|checker|gradients?|complaints?|criticism|comments?)\b"),
@@ -57,6 +62,8 @@ _ASK = re.compile(
     r"provide|rate|reply|respond|return|rewrite|say|score|select|state|write|your)\b)",
     re.IGNORECASE,
 )
+_FREE_TEXT = ("input", "prompt", "response", "text")
+"""Sections that may themselves hold paragraphs with orders in them."""
 _FENCE = re.compile(r"```[a-z]*\n?(.*?)```", re.DOTALL)
 _NUMBER_WORDS = "zero one two three four five six seven eight nine ten eleven twelve"
 _NUMBERS = {word: number for number, word in enumerate(_NUMBER_WORDS.split())}
@@ -203,11 +210,12 @@ def _sections(text: str) -> tuple[dict[str, str], str]:
         if match[2]:
             current.append(match[2])
     sections = {key: "\n".join(value).strip() for key, value in found.items()}
-    if name in sections:
-        cut = _ASK.search("\n" + sections[name] if not sections[name] else sections[name])
+    for key, content in sections.items():
+        # What is asked after the data, without a heading of its own, belongs to the frame.
+        cut = _ASK.search(content) if key == name or key not in _FREE_TEXT else None
         if cut is not None:
-            frame.append(sections[name][cut.start() :])
-            sections[name] = sections[name][: cut.start()].strip()
+            frame.append(content[cut.start() :])
+            sections[key] = content[: cut.start()].strip()
     return sections, "\n".join(frame)
 
 

@@ -114,6 +114,6 @@ def _of_words(frame: str, json_mode: bool) -> Shape:
 def _nested(frame: str) -> set[str]:
     """Keys that stand inside an inner object of the JSON shown."""
     found: set[str] = set()
-    for inner in re.findall(r":\s*\{([^{}]*)\}", frame):
+    for inner in re.findall(r"[\"'`]\s*:\s*\{([^{}]*)\}", frame):
         found.update(_KEY.findall(inner))
     return found

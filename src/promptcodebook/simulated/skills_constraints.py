@@ -75,7 +75,7 @@ _STRUCTURE = (
         ("number list", "number step", "number each line", "number item", "list number"),
         ("number list", "number 1", "number line", "number step", "numbered"),
         (
-            'For a numbered list, number each line from "1." upward without gaps.',
+            "For a numbered list, number each line from one upward without gaps.",
             "Number the list items in order, one item on each line.",
         ),
     ),
@@ -233,7 +233,7 @@ _WORDING = (
         ("postscript", "p s paragraph", "p s line", "p s end"),
         ("postscript", "p s"),
         (
-            "Add a postscript marked P.S. as the final paragraph.",
+            "Add a postscript as the final paragraph.",
             "Close with a separate postscript paragraph.",
         ),
     ),

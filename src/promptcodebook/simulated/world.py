@@ -6,6 +6,7 @@ it only when the prompt brings the skill out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -122,12 +123,18 @@ def load(world: World, problem: Problem, prompt: str, settings: SimulatedSetting
     return idle + above / settings.words_per_load
 
 
+def diluted(load: float, settings: SimulatedSettings) -> float:
+    """What so much load takes off a demand's chance; it saturates at `dilution_most`."""
+    most = settings.dilution_most
+    return most * (1.0 - math.exp(-settings.dilution * load / most)) if most > 0.0 else 0.0
+
+
 def chances(
     world: World, problem: Problem, prompt: str, settings: SimulatedSettings
 ) -> dict[str, float]:
     """The chance that each demand is met under this prompt, by the demand's key."""
     cued = world.lexicon.cued_in(prompt) - world.lexicon.against_in(prompt)
-    weight = load(world, problem, prompt, settings) * settings.dilution
+    weight = diluted(load(world, problem, prompt, settings), settings)
     care = settings.care
     if problem.general:
         care *= len(cued.intersection(problem.general)) / len(problem.general)
