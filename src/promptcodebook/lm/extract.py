@@ -68,6 +68,9 @@ def extract(text: str, shape: type[T], *, cut: bool = False) -> Found[T]:
         except ValidationError as error:
             fault = _readable(error)
     value = _last_valid(body, shape)
+    if value is None and _CLOSE in text:
+        # The marker may stand in one of the value's strings: then it ended no thoughts.
+        value = _last_valid(text, shape, around=_CLOSE)
     if value is None and not cut:
         value = _repaired(body, shape)
         if value is not None:
@@ -75,16 +78,16 @@ def extract(text: str, shape: type[T], *, cut: bool = False) -> Found[T]:
     return Found(value, fault="" if value is not None else fault)
 
 
-def _last_valid(body: str, shape: type[T]) -> T | None:
-    for tree in reversed(list(_objects(body))):
+def _last_valid(body: str, shape: type[T], around: str = "") -> T | None:
+    for tree in reversed(list(_objects(body, around))):
         value = _valid(tree, shape)
         if value is not None:
             return value
     return None
 
 
-def _objects(body: str) -> Iterator[dict[str, Any]]:
-    """Every outermost JSON object in the text and those inside it, in order of their start."""
+def _objects(body: str, around: str) -> Iterator[dict[str, Any]]:
+    """Every outermost JSON object that has `around` in its text and those inside it, by start."""
     decoder = json.JSONDecoder()
     at = body.find("{")
     for _ in range(_MAX_STARTS):
@@ -95,7 +98,8 @@ def _objects(body: str) -> Iterator[dict[str, Any]]:
         except (ValueError, RecursionError):  # also numbers too long to read
             end = at + 1
         else:
-            yield from _nested(tree)
+            if around in body[at:end]:
+                yield from _nested(tree)
         at = body.find("{", end)
 
 
