@@ -19,13 +19,7 @@ from promptcodebook.method.replies import (
     RubricReply,
     VerdictReply,
 )
-from promptcodebook.method.shown import (
-    codebook_lines,
-    instinct_lines,
-    reference,
-    shorten,
-    stage_lines,
-)
+from promptcodebook.method.shown import instinct_lines, reference, shorten, stage_lines
 from promptcodebook.method.templates import Templates
 from promptcodebook.types import Codebook, Example, Gradients, Rollout, Route, Verdict
 
@@ -52,9 +46,7 @@ class History:
             "task": shorten(self.example.input),
             "route": ", ".join(map(str, self.route.indices)),
             "instincts": instinct_lines(self.codebook, self.route.indices),
-            "codebook": codebook_lines(
-                self.codebook, [None] * len(self.codebook), "default"
-            ).replace(" (untried)", ""),
+            "codebook": instinct_lines(self.codebook, range(len(self.codebook))),
             "prompt": shorten(rollout.prompt),
             "stages": stage_lines(rollout.stages),
             "response": shorten(rollout.output) or "(empty)",
