@@ -14,6 +14,7 @@ from typing import Protocol
 from promptcodebook.errors import ConfigError, Stop, StoreError
 from promptcodebook.lm.base import LM, Reply, Schema, no_tally
 from promptcodebook.lm.chat import BoundChat
+from promptcodebook.method.chains import all_of
 from promptcodebook.method.draws import Draws
 from promptcodebook.method.encoder import Encoder, Standing, repair_route
 from promptcodebook.method.generator import Generator
@@ -39,7 +40,7 @@ Scorer = Callable[[Example, str], Awaitable[Score]]
 
 
 class Composed(str):
-    """A composed prompt; with `compose_per_stage` it also holds one prompt for each stage."""
+    """A composed prompt; with `compose_per_stage` it holds one prompt for each stage."""
 
     __slots__ = ("stages",)
     stages: dict[str, str]
@@ -104,16 +105,21 @@ class Policy:
         example: Example,
         draws: Draws,
     ) -> tuple[Composed, Usage]:
-        """p = G_φ(x, C[z]); for a compound executor with `compose_per_stage`, one a stage too."""
+        """p = G_φ(x, C[z]); for a compound executor with `compose_per_stage`, one a stage.
+
+        The whole is then what the critic and the report read: every stage's prompt under its name.
+        """
         phi, book = parameters.generator, parameters.codebook
-        text, usage = await self._generator.compose(phi, book, route, example.input, draws)
-        by_stage: dict[str, str] = {}
-        for stage in self._stages:
-            by_stage[stage], more = await self._generator.compose(
-                phi, book, route, example.input, draws, stage
-            )
-            usage += more
-        return Composed(text, by_stage), usage
+        made = await all_of(
+            self._generator.compose(phi, book, route, example.input, draws, stage)
+            for stage in self._stages or ("",)
+        )
+        usage = sum((spent for _, spent in made), Usage())
+        if not self._stages:
+            return Composed(made[0][0]), usage
+        by_stage = {stage: text for stage, (text, _) in zip(self._stages, made, strict=True)}
+        whole = "\n\n".join(f"{stage}: {text}" for stage, text in by_stage.items())
+        return Composed(whole, by_stage), usage
 
 
 @dataclass(frozen=True)
@@ -135,7 +141,8 @@ class _GuardedChat:
 
     def __init__(self, inner: BoundChat, prompt: str) -> None:
         self._inner = inner
-        self._prompt = prompt
+        stages = prompt.stages.values() if isinstance(prompt, Composed) else ()
+        self._private = [p for p in (prompt, *stages) if p.strip()]
 
     async def __call__(
         self,
@@ -146,9 +153,9 @@ class _GuardedChat:
         schema: Schema | None = None,
         purpose: str = "",
     ) -> Reply:
-        if role == "untrusted" and self._prompt.strip():
+        if role == "untrusted":
             sent = messages if isinstance(messages, str) else "\n".join(m.content for m in messages)
-            if self._prompt in f"{system}\n{sent}":
+            if any(p in f"{system}\n{sent}" for p in self._private):
                 raise ConfigError(
                     "the composed prompt was about to be sent to the untrusted role",
                     hint="give the untrusted stage only the rewritten request",

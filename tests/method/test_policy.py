@@ -1,0 +1,220 @@
+"""The forward pass (Eqs. 3-5), stages, and the guard of the untrusted role (decision 13)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from promptcodebook.errors import BudgetReached, ConfigError
+from promptcodebook.lm.base import LM, Chat, Reply, Request
+from promptcodebook.lm.scripted import Scripted, ScriptedLM
+from promptcodebook.method.draws import Draws
+from promptcodebook.method.encoder import Standing
+from promptcodebook.method.policy import Composed, Deployed, FixedPrompt, Trial, rollout_of
+from promptcodebook.types import Example, Message, Output, Rollout, Score, Stage
+from tests.method.build import World, config, number_scorer, parameters, said, talkative
+
+X = Example("x", "the input", "the target")
+DRAWS = Draws(0, 0, "x")
+STANDING = Standing((0.1, 0.9, 0.3, 0.9), (0.0,) * 4, (1,) * 4)
+
+
+def deployed(world: World, theta: str = "theta 0") -> Deployed:
+    return Deployed(world.policy, parameters(encoder=theta), STANDING)
+
+
+async def test_route_compose_execute_and_reward():
+    world = World(config())
+    rollout = await rollout_of(deployed(world), world.trial, X, DRAWS)
+    assert [r.role for r in world.lm.history] == ["encoder", "generator", "executor"]
+    assert rollout.route is not None and rollout.route.indices == (0, 1)
+    assert (rollout.prompt, rollout.output, rollout.reward) == ("Follow the rules.", "0.5", 0.5)
+    assert said(world.lm.history[2]) == "Follow the rules.\nthe input"
+    assert rollout.usage.calls == 3 and rollout.failure is None
+
+
+async def test_without_an_encoder_a_policy_takes_the_entries_of_highest_r_bar():
+    """Decision 19: r̄ is 0.9 at c1 and c3."""
+    world = World(config(encoder={"mode": "none"}))
+    rollout = await rollout_of(deployed(world, theta=""), world.trial, X, DRAWS)
+    assert rollout.route is not None and rollout.route.indices == (1, 3)
+    assert world.asked("encoder") == []
+
+
+async def test_a_fixed_prompt_asks_nobody_but_the_executor():
+    world = World(config())
+    rollout = await rollout_of(FixedPrompt("Be brief."), world.trial, X, DRAWS)
+    assert [r.role for r in world.lm.history] == ["executor"]
+    assert rollout.route is None and rollout.prompt == "Be brief."
+
+
+async def test_chat_messages_are_the_conversation():
+    world = World(config())
+    turns = (Message("user", "hi"), Message("assistant", "yes?"), Message("user", "go"))
+    await rollout_of(
+        FixedPrompt("p"), world.trial, Example("x", "hi yes? go", messages=turns), DRAWS
+    )
+    assert world.lm.history[0].messages == (Message("system", "p"), *turns)
+
+
+async def test_an_executor_of_one_s_own_may_return_text_or_stages():
+    async def text(prompt: str, example: Example, lm: Chat) -> str:
+        return "0.25"
+
+    async def staged(prompt: str, example: Example, lm: Chat) -> Output:
+        first = await lm("one", system=prompt)
+        second = await lm("two", system=prompt)
+        return Output(second.text, (Stage("first", "one", first.text),))
+
+    plain = World(config(), executor=text)
+    assert (await rollout_of(FixedPrompt("p"), plain.trial, X, DRAWS)).reward == 0.25
+    world = World(config(), executor=staged)
+    rollout = await rollout_of(FixedPrompt("p"), world.trial, X, DRAWS)
+    assert rollout.stages == (Stage("first", "one", "0.5"),) and rollout.usage.calls == 2
+    assert len({r.sample for r in world.lm.history}) == 2
+
+
+async def test_without_a_scorer_a_rollout_is_only_answered():
+    world = World(config())
+    trial = Trial(world.executor, None, world.lm)
+    rollout = await rollout_of(FixedPrompt("p"), trial, X, DRAWS)
+    assert (rollout.output, rollout.reward, rollout.failure) == ("0.5", None, None)
+
+
+async def test_a_failed_execution_still_says_what_it_cost():
+    async def half(prompt: str, example: Example, lm: Chat) -> str:
+        await lm("one", system=prompt)
+        raise RuntimeError("agent broke")
+
+    world = World(config(), executor=half)
+    rollout = await rollout_of(deployed(world), world.trial, X, DRAWS)
+    assert rollout.failure is not None and rollout.failure.kind == "RuntimeError"
+    assert rollout.usage.calls == 3 and rollout.prompt == "Follow the rules."
+
+
+async def test_a_stop_is_no_failure():
+    world = World(config(), ScriptedLM().enqueue(BudgetReached("spent")))
+    with pytest.raises(BudgetReached):
+        await rollout_of(FixedPrompt("p"), world.trial, X, DRAWS)
+
+
+def leaking(how: str):
+    """Executors that hand the composed prompt to the untrusted role, each in its own way."""
+
+    async def run(prompt: str, example: Example, lm: Chat) -> str:
+        match how:
+            case "system":
+                reply = await lm("request", system=prompt, role="untrusted")
+            case "text":
+                reply = await lm(f"request, {prompt}, more", role="untrusted")
+            case "messages":
+                turns = [Message("user", "a"), Message("assistant", str(prompt))]
+                reply = await lm(turns, role="untrusted")
+            case "stage":
+                assert isinstance(prompt, Composed)
+                reply = await lm("request", system=prompt.of("ask"), role="untrusted")
+            case _:
+                rewritten = await lm(example.input, system=prompt)
+                reply = await lm(rewritten.text, role="untrusted")
+        return reply.text
+
+    return run
+
+
+def trusted_then_untrusted(request: Request) -> Scripted:
+    return "0.75" if request.role == "untrusted" else talkative(request)
+
+
+@pytest.mark.parametrize("how", ["system", "text", "messages"])
+async def test_the_composed_prompt_never_reaches_the_untrusted_role(how: str):
+    """Decision 13: the generator has seen the private input."""
+    world = World(
+        config(), ScriptedLM().reply_with(trusted_then_untrusted), executor=leaking(how)
+    )  # fmt: skip
+    rollout = await rollout_of(deployed(world), world.trial, X, DRAWS)
+    assert world.asked("untrusted") == []
+    assert rollout.failure is not None
+    assert rollout.failure.kind == ConfigError.__name__
+    assert "untrusted role" in rollout.failure.message
+
+
+async def test_the_untrusted_role_gets_what_a_trusted_stage_rewrote():
+    """Decision 13: its own request goes through."""
+    world = World(
+        config(), ScriptedLM().reply_with(trusted_then_untrusted), executor=leaking("no")
+    )  # fmt: skip
+    rollout = await rollout_of(deployed(world), world.trial, X, DRAWS)
+    assert rollout.reward == 0.75 and said(world.asked("untrusted")[0]) == "0.5"
+
+
+def per_stage(request: Request) -> Scripted:
+    if request.role != "generator":
+        return trusted_then_untrusted(request)
+    stage = "ask" if "work: ask" in said(request) else "check"
+    return f"Prompt for {stage}." if "work: " in said(request) else "Prompt for all."
+
+
+async def test_compose_per_stage_makes_one_prompt_for_each_stage():
+    """Decision 13: routed once, composed once a stage, and the critic reads what was used."""
+
+    async def staged(prompt: str, example: Example, lm: Chat) -> str:
+        assert isinstance(prompt, Composed)
+        await lm("q", system=prompt.of("ask"))
+        return (await lm("r", system=prompt.of("check"))).text
+
+    world = World(
+        config(compose_per_stage=True),
+        ScriptedLM().reply_with(per_stage),
+        executor=staged,
+        stages=("ask", "check"),
+    )
+    rollout = await rollout_of(deployed(world), world.trial, X, DRAWS)
+    assert len(world.asked("encoder")) == 1 and len(world.asked("generator")) == 2
+    assert [said(r) for r in world.asked("executor")] == [
+        "Prompt for ask.\nq",
+        "Prompt for check.\nr",
+    ]
+    assert rollout.prompt == "ask: Prompt for ask.\n\ncheck: Prompt for check."
+
+
+async def test_a_stage_s_own_prompt_never_reaches_the_untrusted_role_either():
+    """Decision 13, with compose_per_stage."""
+    world = World(
+        config(compose_per_stage=True),
+        ScriptedLM().reply_with(per_stage),
+        executor=leaking("stage"),
+        stages=("ask", "check"),
+    )
+    rollout = await rollout_of(deployed(world), world.trial, X, DRAWS)
+    assert world.asked("untrusted") == [] and rollout.failure is not None
+
+
+async def test_the_prompts_of_the_stages_are_composed_side_by_side():
+    most = 0
+
+    class Counting:
+        def __init__(self, inner: LM) -> None:
+            self.inner, self.running = inner, 0
+
+        async def __call__(self, request: Request) -> Reply:
+            nonlocal most
+            self.running += 1
+            most = max(most, self.running)
+            await asyncio.sleep(0.002)
+            self.running -= 1
+            return await self.inner(request)
+
+    world = World(config(), stages=("a", "b", "c"), wrap=Counting)
+    await deployed(world).prompt(X, DRAWS)
+    assert most == 3
+
+
+async def test_a_reward_of_the_user_s_own_carries_feedback():
+    async def scorer(example: Example, output: str) -> Score:
+        return Score(0.5, "cite the policy")
+
+    world = World(config(), scorer=scorer)
+    rollout = await rollout_of(FixedPrompt("p"), world.trial, X, DRAWS)
+    assert (rollout.reward, rollout.feedback) == (0.5, "cite the policy")
+    assert isinstance(rollout, Rollout) and number_scorer is not scorer
