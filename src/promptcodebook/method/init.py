@@ -8,6 +8,7 @@ A short list is filled up to K with general instincts of ours.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError
@@ -48,26 +49,26 @@ class Initialiser:
         self, seeds: Sequence[str], file_instincts: Sequence[Instinct]
     ) -> tuple[Instinct, ...]:
         init = self._config.init
-        frozen = set(init.frozen)
         match init.kind:
             case "file":
-                texts = [i.text for i in file_instincts]
-                frozen |= {k for k, i in enumerate(file_instincts) if i.frozen}
+                given = list(file_instincts)
             case "random":
-                texts = await self._written("random", "")
+                given = await self._written("random", "")
             case "from_prompt":
                 if not init.prompt.strip():
                     raise ConfigError(
                         "init.kind = 'from_prompt' needs the present prompt",
                         hint="set init.prompt to it",
                     )
-                texts = await self._written("from_prompt", init.prompt)
+                given = await self._written("from_prompt", init.prompt)
             case "expert":
-                texts = list(init.instincts or seeds)
-        filled = self._filled(texts)
-        return tuple(Instinct(text, k in frozen) for k, text in enumerate(filled))
+                given = [Instinct(text) for text in init.instincts or seeds]
+        return tuple(
+            replace(instinct, frozen=instinct.frozen or k in init.frozen)
+            for k, instinct in enumerate(self._filled(given))
+        )
 
-    async def _written(self, template: str, text: str) -> list[str]:
+    async def _written(self, template: str, text: str) -> list[Instinct]:
         config = self._config
         values = {"size": config.size, "cap": config.update.instinct_words, "text": text}
         request = Request(
@@ -76,15 +77,19 @@ class Initialiser:
             sample=Draws(config.seed, -1, "codebook").sample(template),
         )
         reply = (await self._ask.typed(request, InstinctsReply, _fault)).value
-        return [" ".join(i.split()) for i in reply.instincts if i.strip()]
+        return [Instinct(" ".join(i.split())) for i in reply.instincts]
 
-    def _filled(self, texts: Sequence[str]) -> list[str]:
-        """Exactly K different texts: too many are cut, too few filled from the general list."""
+    def _filled(self, given: Sequence[Instinct]) -> list[Instinct]:
+        """Exactly K different instincts: too many are cut, too few filled from our general list."""
         size = self._config.size
-        general = self._templates.text("instincts").splitlines()
-        out: dict[str, str] = {}
-        for text in [*texts, *general]:
-            out.setdefault(" ".join(normalised_words(text)), text.strip())
+        general = map(Instinct, self._templates.text("instincts").splitlines())
+        out: dict[str, Instinct] = {}
+        for instinct in (*given, *general):
+            text = instinct.text.strip()
+            if text:
+                out.setdefault(
+                    " ".join(normalised_words(text)) or text, replace(instinct, text=text)
+                )
         if len(out) < size:
             raise ConfigError(
                 f"only {len(out)} different instincts for a codebook of size {size}",

@@ -1,0 +1,116 @@
+"""The first codebook: expert, random, from_prompt, file, frozen."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from promptcodebook.errors import ConfigError
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.method.init import Initialiser
+from promptcodebook.types import Instinct, Parameters
+from tests.method.build import World, config, said
+
+GENERAL = "List every explicit requirement of the input before answering"
+
+
+async def first(
+    *replies: str, seeds: tuple[str, ...] = (), file: tuple[Instinct, ...] = (), **tree
+) -> tuple[World, Parameters]:
+    world = World(config(**tree), ScriptedLM().enqueue(*replies))
+    init = Initialiser(world.ask, world.templates, world.config)
+    return world, await init.parameters(seeds, file)
+
+
+def instincts(*texts: str) -> str:
+    return json.dumps({"instincts": list(texts)})
+
+
+async def test_a_short_expert_list_is_filled_with_general_instincts():
+    world, made = await first(seeds=("Mine.", "Also mine."))
+    assert made.codebook.texts[:2] == ("Mine.", "Also mine.")
+    assert made.codebook[2].text.startswith(GENERAL)
+    assert len(made.codebook) == len(set(made.codebook.texts)) == 4
+    assert world.lm.history == []
+
+
+async def test_the_user_s_own_seeds_go_before_the_task_s():
+    init = {"kind": "expert", "instincts": ("User a", "User b", "User c", "User d", "User e")}
+    _, made = await first(seeds=("Task a",), init=init)
+    assert made.codebook.texts == ("User a", "User b", "User c", "User d")
+
+
+async def test_blank_and_repeated_seeds_do_not_become_entries():
+    _, made = await first(seeds=("Mine.", "", "  ", "mine", "Other"))
+    assert made.codebook.texts[:2] == ("Mine.", "Other")
+    assert all(text.strip() for text in made.codebook.texts)
+
+
+@pytest.mark.parametrize("templates", ["default", "paper"])
+async def test_random_asks_for_a_generic_list(templates: str):
+    world, made = await first(
+        instincts(" A  rule ", "Another", "", "Third", "Fourth", "Fifth"),
+        init={"kind": "random"},
+        templates=templates,
+        seeds=("task knowledge",),
+    )
+    assert made.codebook.texts == ("A rule", "Another", "Third", "Fourth")
+    assert "Write 4 different instincts" in said(world.lm.history[0])
+    assert "task knowledge" not in said(world.lm.history[0])
+
+
+async def test_an_empty_list_is_asked_for_again():
+    world, made = await first(instincts("", " "), instincts("A"), init={"kind": "random"})
+    assert made.codebook[0].text == "A" and len(world.lm.history) == 2
+    assert "the list is empty" in world.lm.history[1].messages[-1].content
+
+
+async def test_from_prompt_splits_the_present_prompt():
+    world, made = await first(
+        instincts("Be brief.", "Cite sources."),
+        init={"kind": "from_prompt", "prompt": "Be brief. Cite {sources}."},
+    )
+    assert made.codebook.texts[:2] == ("Be brief.", "Cite sources.")
+    assert said(world.lm.history[0]).endswith("Be brief. Cite {sources}.")
+
+
+async def test_from_prompt_without_a_prompt_is_an_error():
+    with pytest.raises(ConfigError) as error:
+        await first(init={"kind": "from_prompt", "prompt": " "})
+    assert "init.prompt" in error.value.hint
+
+
+async def test_a_file_keeps_its_texts_and_what_is_frozen():
+    file = (Instinct("a"), Instinct("b", frozen=True), Instinct("c"), Instinct("d"))
+    _, made = await first(file=file, init={"kind": "file", "path": "x.json", "frozen": (3,)})
+    assert made.codebook.instincts == (
+        Instinct("a"), Instinct("b", frozen=True), Instinct("c"), Instinct("d", frozen=True),
+    )  # fmt: skip
+
+
+async def test_a_dropped_repetition_does_not_move_the_frozen_mark():
+    file = (Instinct("a"), Instinct("A!"), Instinct("b", frozen=True))
+    _, made = await first(file=file, init={"kind": "file", "path": "x.json"})
+    assert made.codebook.instincts[:2] == (Instinct("a"), Instinct("b", frozen=True))
+    assert not any(i.frozen for i in made.codebook.instincts[2:])
+
+
+async def test_frozen_names_entries_by_index():
+    _, made = await first(init={"frozen": (0, 2)})
+    assert [i.frozen for i in made.codebook.instincts] == [True, False, True, False]
+
+
+async def test_too_few_different_instincts_are_an_error():
+    with pytest.raises(ConfigError, match="different instincts for a codebook of size 40") as error:
+        await first(seeds=("Mine.",), size=40)
+    assert "init.instincts" in error.value.hint
+
+
+@pytest.mark.parametrize(("mode", "empty"), [("learned", False), ("static", False), ("none", True)])
+async def test_theta_phi_and_psi_are_the_template_set_s(mode: str, empty: bool):
+    """Decision 19: without an encoder there is no θ."""
+    world, made = await first(encoder={"mode": mode})
+    assert made.encoder == ("" if empty else world.templates.text("theta"))
+    assert made.generator == world.templates.text("phi")
+    assert made.critic == world.templates.text("psi")
