@@ -9,7 +9,14 @@ from difflib import SequenceMatcher
 from promptcodebook.config import Update
 from promptcodebook.types import Check, Example
 
-__all__ = ["AllChecks", "LengthCheck", "NearCopyCheck", "NoLeakCheck", "normalised_words"]
+__all__ = [
+    "AllChecks",
+    "LengthCheck",
+    "NearCopyCheck",
+    "NoLeakCheck",
+    "normalised_words",
+    "word_cap",
+]
 
 RUN = 8
 """Words of a training input in a row that count as copied."""
@@ -22,6 +29,12 @@ def normalised_words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
+def word_cap(update: Update, variable: str) -> int:
+    """Length cap of a variable, in words."""
+    directive = variable in ("encoder", "generator", "critic")
+    return update.directive_words if directive else update.instinct_words
+
+
 class LengthCheck:
     """Not empty, and within the variable's cap in words."""
 
@@ -32,8 +45,7 @@ class LengthCheck:
         words = len(text.split())
         if not words:
             return "the rewrite is empty"
-        directive = variable in ("encoder", "generator", "critic")
-        cap = self._update.directive_words if directive else self._update.instinct_words
+        cap = word_cap(self._update, variable)
         return f"{words} words, over the cap of {cap}" if words > cap else None
 
 

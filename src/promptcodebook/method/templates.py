@@ -50,7 +50,7 @@ def _join(pieces: tuple[str, ...], values: Mapping[str, object]) -> str:
     out: list[str] = []
     for i, piece in enumerate(pieces):
         if i % 2 == 0:
-            alone = i > 0 and out[-1] == "" and (not out[:-1] or out[-2].endswith("\n"))
+            alone = i > 0 and out[-1] == "" and out[-2].endswith("\n")
             out.append(piece.removeprefix("\n") if alone else piece)
         else:
             out.append(str(values[piece]))

@@ -10,6 +10,7 @@ from promptcodebook.errors import LMError
 from promptcodebook.lm.base import Request
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.chains import all_of
+from promptcodebook.method.checks import word_cap
 from promptcodebook.method.draws import Draws
 from promptcodebook.method.templates import Templates
 from promptcodebook.types import Check, Parameters, Rewrite, Tally, Trace
@@ -124,11 +125,6 @@ class Updater:
         self._tally("rewrites_refused")
         return replace(rewrite, kept=False, reason=reason)
 
-    def cap(self, variable: str) -> int:
-        """Length cap of a variable, in words."""
-        directive = variable in _DESCRIBED
-        return self._update.directive_words if directive else self._update.instinct_words
-
     async def _rewrite(self, pending: Pending, step: int) -> Rewrite:
         draws = Draws(self._seed, step, pending.variable)
         chosen = self._chosen(pending.gradients, draws)
@@ -138,7 +134,7 @@ class Updater:
             "variable": _DESCRIBED.get(pending.variable, "one instinct, a short directive"),
             "text": pending.text,
             "gradient": gradient,
-            "cap": self.cap(pending.variable),
+            "cap": word_cap(self._update, pending.variable),
         }
         request = Request(
             role="updater",

@@ -1,0 +1,77 @@
+"""Evaluation: retries, failures as the floor (decision 15)."""
+
+from __future__ import annotations
+
+import pytest
+
+from promptcodebook.errors import EndpointDown
+from promptcodebook.lm.base import Request
+from promptcodebook.lm.scripted import Scripted, ScriptedLM
+from promptcodebook.method.evaluate import Evaluator
+from promptcodebook.method.policy import FixedPrompt
+from promptcodebook.types import Evaluation, Rollout
+from tests.method.build import World, config, examples, said
+
+
+def broken(times: int):
+    """The executor fails for x1 so many times, then answers; 0.8 for all others at once."""
+    left = [times]
+
+    def reply(request: Request) -> Scripted:
+        if "input 1" in said(request) and left[0]:
+            left[0] -= 1
+            return EndpointDown("gone")
+        return "0.8"
+
+    return ScriptedLM().reply_with(reply)
+
+
+async def evaluate(lm: ScriptedLM, **fields) -> tuple[World, Evaluation]:
+    world = World(config(), lm)
+    evaluator = Evaluator(world.trial, seed=0, **fields)
+    return world, await evaluator.evaluate("zero-shot", FixedPrompt("p"), examples(4), "test")
+
+
+async def test_a_failure_is_tried_again_with_a_fresh_draw():
+    """Decision 15: evaluation retries."""
+    world, result = await evaluate(broken(1))
+    assert result.failed == 0 and result.score == pytest.approx(0.8)
+    first, again = [r for r in world.lm.history if "input 1" in said(r)]
+    assert first.sample != again.sample
+
+
+async def test_what_still_fails_counts_as_the_floor_with_the_mean_of_the_rest_beside_it():
+    """Decision 15: (0.8 · 3 + 0) / 4 = 0.6 in the headline, 0.8 over those answered."""
+    _, result = await evaluate(broken(9))
+    assert result.failed == 1
+    assert result.score == pytest.approx(0.6) and result.answered == pytest.approx(0.8)
+    _, deep = await evaluate(broken(9), floor=-1.0)
+    assert deep.score == pytest.approx(0.35)
+
+
+async def test_retries_can_be_switched_off():
+    world, result = await evaluate(broken(1), retries=0)
+    assert result.failed == 1 and len(world.lm.history) == 4
+
+
+async def test_rollouts_stand_in_the_examples_order_and_are_told_as_they_finish():
+    world = World(config(), broken(0))
+    heard: list[Rollout] = []
+    result = await Evaluator(world.trial, 0).evaluate(
+        "p", FixedPrompt("p"), examples(4), "val", heard.append
+    )
+    assert [r.example_id for r in result.rollouts] == ["x0", "x1", "x2", "x3"]
+    assert sorted(r.example_id for r in heard) == ["x0", "x1", "x2", "x3"]
+    assert (result.name, result.split) == ("p", "val")
+
+
+async def test_an_input_is_drawn_the_same_at_every_evaluation():
+    one, _ = await evaluate(broken(0))
+    two, _ = await evaluate(broken(0))
+    assert [r.sample for r in one.lm.history] == [r.sample for r in two.lm.history]
+
+
+async def test_nothing_to_evaluate_has_no_score():
+    world = World(config(), broken(0))
+    result = await Evaluator(world.trial, 0).evaluate("p", FixedPrompt("p"), [], "val")
+    assert result.score is None and result.answered is None
