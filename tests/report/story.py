@@ -234,12 +234,12 @@ def _rewrites(
     story: Story, draw: random.Random, index: int, parameters: Parameters
 ) -> tuple[Rewrite, ...]:
     found: list[Rewrite] = []
-    for k in sorted(draw.sample(range(story.size), 2)):
+    for k in sorted(draw.sample([k for k in range(story.size) if k != 1], 2)):
         before = parameters.codebook[k].text
         after = f"{_ADVICE[(k + index) % 8]}, above all in step {index}. {story.hostile}"
         found.append(Rewrite(f"c{k}", before, after, f"- too vague {story.hostile}", kept=True))
     refused = f"near-copy of another entry: {story.hostile}"
-    found.append(Rewrite("c1", "a", f"b {story.hostile}", "- g", kept=False, reason=refused))
+    found.append(Rewrite("c2", "a", f"b {story.hostile}", "- g", kept=False, reason=refused))
     if index % 5 == 0:
         after = f"{parameters.encoder} Mind point {index}."
         found.append(Rewrite("encoder", parameters.encoder, after, "- mind it", kept=True))

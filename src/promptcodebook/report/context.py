@@ -105,13 +105,9 @@ class Context:
         titles = [
             el("th.num" if c.numeric else "th", c.name, attrs={"scope": "col"}) for c in heads
         ]
-        inner = el(
-            "table",
-            el("caption", self._badge(), caption),
-            el("thead", el("tr", titles)),
-            el("tbody", body),
-        )
-        return el("div.wide", inner)
+        inner = el("table", el("thead", el("tr", titles)), el("tbody", body))
+        # The caption stands outside, so that it does not scroll away with the columns.
+        return self.figure(caption, el("div.wide", inner))
 
     def _badge(self) -> Html | None:
         return el("span.badge", "simulated") if self.simulated else None

@@ -62,8 +62,8 @@ class Curves:
                 self._reward(step)
                 self._routing(step)
                 self._spent(step.index + 1, 0, [t.rollout.usage for t in step.traces])
-            case Validated(step, _, evaluation):
-                self._spent(step + 1, 1, [evaluation.usage])
+            case Validated(_, _, evaluation):
+                self._spent(len(self._series.epsilon), 1, [evaluation.usage])
             case _:
                 pass
 
@@ -142,9 +142,10 @@ class Curves:
         subset = [(m.step + 1, m.score or 0.0) for m in marks if m.scope == "subset"]
         whole = sorted((m.step + 1, m.score or 0.0) for m in marks if m.scope == "full")
         best = self._context.state.best
-        spots = (
-            [Spot(best.step + 1, best.score or 0.0, f"best {number(best.score)}")] if best else []
-        )
+        spots: list[Spot] = []
+        if best is not None and best.score is not None:
+            look = "second" if best.scope == "full" else "main"
+            spots.append(Spot(best.step + 1, best.score, f"best {number(best.score)}", look))
         return Chart(
             "Validation reward",
             "step (0 = untrained)",

@@ -1,4 +1,4 @@
-"""Numbers as a person reads them. None is an em dash; an unknown price is 'unknown', never 0."""
+"""Numbers as a person reads them. None is an em dash; an unknown price is never 0."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def percent(share: float | None) -> str:
 def money(cost: float | None) -> str:
     """USD; small amounts keep their leading digits."""
     if cost is None:
-        return "unknown"
+        return "unknown price"
     if cost == 0:
         return "$0"
     return f"${cost:,.2f}" if cost >= 1 else f"${cost:.2g}"
@@ -49,11 +49,10 @@ def duration(seconds: float) -> str:
 
 
 def interval(value: Interval | None, *, signed: bool = False) -> str:
-    """A mean with its 95 % interval."""
+    """The ends of a 95 % interval."""
     if value is None:
-        return "—"
-    low, high = number(value.low, signed=signed), number(value.high, signed=signed)
-    return f"{number(value.mean, signed=signed)} ({low} to {high})"
+        return ""
+    return f"{number(value.low, signed=signed)} to {number(value.high, signed=signed)}"
 
 
 def step_name(index: int) -> str:

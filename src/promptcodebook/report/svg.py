@@ -21,6 +21,9 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 14, 12, 34
 MOST_POINTS = 400
 """Points drawn of one line; more are averaged, as a screen shows no more."""
 
+FEW_POINTS = 15
+"""A line through so few is drawn with its points."""
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -46,6 +49,7 @@ class Spot:
     x: float
     y: float
     label: str
+    look: str = "main"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +167,17 @@ def _word(classes: str, x: float, y: float, text: str) -> Html:
 
 def _line(scale: _Scale, line: Line) -> list[Html]:
     places = [scale.at(x, y) for x, y in line.points]
-    if line.look == "dots" or len(places) == 1:
-        radius = 2.2 if len(places) < 150 else 1.4
-        look = f"circle.{'dot' if line.look == 'dots' else line.look}"
-        return [
+    shapes: list[Html] = []
+    if line.look != "dots" and len(places) > 1:
+        outline = "M" + "L".join(_place(p) for p in places)
+        shapes.append(el(f"path.{line.look}", attrs={"d": outline}))
+    if line.look == "dots" or len(places) <= FEW_POINTS:
+        look = "circle.dot" if line.look == "dots" else f"circle.{line.look}"
+        radius = 1.4 if len(places) > 150 else 2.2 if line.look == "dots" else 2.8
+        shapes += [
             el(look, attrs={"cx": round(x, 1), "cy": round(y, 1), "r": radius}) for x, y in places
         ]
-    return [el(f"path.{line.look}", attrs={"d": "M" + "L".join(_place(p) for p in places)})]
+    return shapes
 
 
 def _area(scale: _Scale, area: Area | None) -> Html | None:
@@ -186,7 +194,7 @@ def _spot(scale: _Scale, spot: Spot) -> list[Html]:
     above = y > _TOP + 26
     side = "end" if x > WIDTH * 0.7 else "start" if x < WIDTH * 0.3 else "middle"
     return [
-        el("circle.spot", attrs={"cx": round(x, 1), "cy": round(y, 1), "r": 4.5}),
+        el(f"circle.spot.{spot.look}", attrs={"cx": round(x, 1), "cy": round(y, 1), "r": 4.5}),
         _word(f"label {side}", x, y - 10 if above else y + 20, spot.label),
     ]
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pydantic import TypeAdapter, ValidationError
 
 from promptcodebook.errors import StoreError
+from promptcodebook.intervals import Interval
 from promptcodebook.report.context import Column, Context
 from promptcodebook.report.figures import count, duration, interval, money, number
 from promptcodebook.report.html import Content, Html, el, together
@@ -26,7 +27,7 @@ _MEANS = {
 _COLUMNS = (
     Column("row", numeric=False),
     Column("score (95 %)"),
-    Column("gain over first (95 %)"),
+    Column("gain (95 %)"),
     Column("answered only"),
     Column("failed"),
     Column("truncated"),
@@ -75,7 +76,8 @@ class VerdictSection:
         cells = [_row(row) for row in rows]
         return self._context.table(
             "Test split, greedy. A failed example counts as the bottom of the reward range; "
-            "calls, tokens, latency and money are per query. Gains are paired by example.",
+            "calls, tokens, latency and money are per query. "
+            "The gain is over the first row, paired by example.",
             _COLUMNS,
             cells,
         )
@@ -102,8 +104,8 @@ def _row(row: Row) -> tuple[Content, ...]:
     per = row.per_query
     return (
         together(el("strong", row.name), el("span.aside", _MEANS.get(row.name, ""))),
-        interval(row.score),
-        interval(row.gain, signed=True),
+        _estimate(row.score),
+        "—" if row.gain is None else _estimate(row.gain, signed=True),
         number(row.answered),
         row.failed,
         row.truncated,
@@ -113,6 +115,11 @@ def _row(row: Row) -> tuple[Content, ...]:
         money(per.cost),
         number(row.prompt_words, 0),
     )
+
+
+def _estimate(value: Interval, *, signed: bool = False) -> Html:
+    mean = number(value.mean, signed=signed)
+    return together(mean, el("span.aside", interval(value, signed=signed)))
 
 
 def _forest(rows: Sequence[Row], reward_range: tuple[float, float]) -> Html:
@@ -139,7 +146,7 @@ def _forest(rows: Sequence[Row], reward_range: tuple[float, float]) -> Html:
         shapes.append(el(f"line.whisker.{look}", attrs=ends))
         shapes.append(el(f"circle.{look}", attrs={"cx": at(score.mean), "cy": y, "r": 6}))
         shapes.append(_word("value", _WIDTH - _RIGHT + 24, y + 5, number(score.mean)))
-    words = " ".join(f"{r.name}: {interval(r.score)}." for r in rows)
+    words = " ".join(f"{r.name}: {number(r.score.mean)} ({interval(r.score)})." for r in rows)
     return picture("Scores on the test split", words, (_WIDTH, bottom + 26), *shapes)
 
 
