@@ -12,7 +12,7 @@ from promptcodebook.method.train import Learner
 from promptcodebook.session.events import Listener
 from promptcodebook.session.models import Models, simulated_in
 from promptcodebook.session.plan import RunPlan
-from promptcodebook.session.policy import PolicyFile
+from promptcodebook.session.policy_file import PolicyFile
 from promptcodebook.session.selection import greedy, progress, state_at
 from promptcodebook.session.verdict import Conclusion, conclude
 from promptcodebook.store.events import Judged

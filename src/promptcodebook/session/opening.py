@@ -19,7 +19,8 @@ from promptcodebook.session.events import Began, Listener, silent
 from promptcodebook.session.models import Counts, Models, Supplies, simulated_in, specs_of
 from promptcodebook.session.parts import build_learner
 from promptcodebook.session.plan import RunPlan
-from promptcodebook.session.policy import Policy, PolicyFile
+from promptcodebook.session.policy import Policy
+from promptcodebook.session.policy_file import PolicyFile
 from promptcodebook.session.session import Session
 from promptcodebook.session.simulation import simulated_factory
 from promptcodebook.session.sources import (
