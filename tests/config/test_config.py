@@ -1,0 +1,151 @@
+"""Settings: Table 6, what departs from it, and what a wrong key is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import promptcodebook.config as config
+from promptcodebook.config import Config, load_config, merge, parse_budget, read_toml
+from promptcodebook.errors import ConfigError
+
+
+def test_the_paper_preset_is_table_6() -> None:
+    paper = load_config({"preset": "paper"})
+    assert (paper.size, paper.select, paper.explore.alpha) == (16, 4, 0.3)
+    explore = paper.explore
+    assert (explore.epsilon, explore.gamma, explore.epsilon_min, explore.tau) == (
+        1.0,
+        0.96,
+        0.15,
+        0.5,
+    )
+    assert (paper.update.epochs, paper.update.batch_size, paper.update.steps_per_epoch) == (
+        50,
+        15,
+        1,
+    )
+    sampling = {role: (s.temperature, s.top_p) for role, s in paper.roles.items()}
+    assert sampling["encoder"] == (0.0, 1.0)
+    assert sampling["generator"] == (0.7, 0.9)
+    assert sampling["executor"] == (0.6, 0.95)
+    assert sampling["critic"] == (0.3, 1.0)
+    assert sampling["attribution"] == (0.0, 1.0)
+    assert sampling["updater"] == (0.7, 0.9)
+    assert (paper.templates, paper.keep, paper.update.accept) == ("paper", "last", "always")
+    assert paper.update.encoder_on_explored and paper.validation.every == 0
+
+
+def _leaves(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            out |= _leaves(value, f"{prefix}{key}.")
+        else:
+            out[prefix + key] = value
+    return out
+
+
+def test_the_docstring_lists_every_departure_of_default_from_paper() -> None:
+    default, paper = (
+        _leaves(load_config({"preset": name}).model_dump()) for name in ("default", "paper")
+    )
+    differ = {key for key in default if default[key] != paper.get(key)} - {"preset"}
+    rows = [
+        line.split("|")[1].strip() for line in (config.__doc__ or "").splitlines() if "|" in line
+    ]
+    listed = set(rows[2:])
+    assert differ <= listed, f"not listed: {differ - listed}"
+    # Rows that stand for a choice measured rather than a difference are named here.
+    assert listed - differ <= {"update.accept"}
+
+
+@pytest.mark.parametrize(
+    ("layer", "said", "hint"),
+    [
+        ({"sise": 8}, "did you mean 'size'", "known here"),
+        ({"explore": {"epsilom": 1}}, "did you mean 'epsilon'", "tau"),
+        ({"roles": {"critc": {}}}, "did you mean 'critic'", ""),
+        ({"roles": {"critic": {"temprature": 0}}}, "did you mean 'temperature'", "max_tokens"),
+        ({"select": 9, "size": 8}, "S = 9", ""),
+        ({"preset": "papers"}, "did you mean 'paper'", "choose one of"),
+        ({"reward_range": [1, 0]}, "must rise", ""),
+        ({"init": {"frozen": [16]}}, "outside 0..15", ""),
+        ({"explore": {"epsilon": 2}}, "explore.epsilon", ""),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_was_probably_meant(
+    layer: dict[str, Any], said: str, hint: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(layer, where="pco.toml")
+    assert said in str(caught.value)
+    assert hint in caught.value.hint
+
+
+def test_later_layers_win_key_by_key() -> None:
+    made = load_config(
+        {"size": 8, "explore": {"tau": 1.0}}, {"explore": {"alpha": 0.5}, "select": 2}
+    )
+    assert (made.size, made.select, made.explore.tau, made.explore.alpha) == (8, 2, 1.0, 0.5)
+    assert made.roles["generator"].temperature == 0.6  # roles not named keep their defaults
+
+
+def test_one_role_can_be_changed_without_the_others() -> None:
+    made = load_config({"roles": {"critic": {"model": "openai/x", "extra": {"top_k": 20}}}})
+    assert made.roles["critic"].model == "openai/x"
+    assert made.roles["critic"].temperature == 0.0
+    assert made.roles["encoder"].model is None
+
+
+def test_merging_leaves_its_layers_alone() -> None:
+    below, above = {"a": {"b": 1}}, {"a": {"c": 2}}
+    assert merge(below, above) == {"a": {"b": 1, "c": 2}}
+    assert (below, above) == ({"a": {"b": 1}}, {"a": {"c": 2}})
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("5usd", {"usd": 5.0}),
+        ("$", None),
+        ("2Mtok", {"tokens": 2_000_000}),
+        ("300ktok+10min", {"tokens": 300_000, "seconds": 600.0}),
+        ("100calls, 1usd", {"calls": 100, "usd": 1.0}),
+        ("5", None),
+        ("five usd", None),
+        ("-5usd", None),
+    ],
+)
+def test_budgets_are_read_as_people_write_them(text: str, fields: dict[str, Any] | None) -> None:
+    if fields is None:
+        with pytest.raises(ConfigError, match="cannot read the budget"):
+            parse_budget(text)
+    else:
+        assert parse_budget(text).model_dump(exclude_none=True) == fields
+
+
+@given(st.text(max_size=20))
+def test_no_text_breaks_the_budget_parser(text: str) -> None:
+    try:
+        parse_budget(text)
+    except ConfigError as error:
+        assert error.hint
+
+
+def test_a_configuration_survives_its_own_dump() -> None:
+    made = load_config({"preset": "quick", "size": 9, "roles": {"judge": {"model": "simulated"}}})
+    assert load_config(made.model_dump(mode="json")) == made
+    assert Config.model_validate(made.model_dump()) == made
+
+
+def test_a_file_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no configuration at .*pco\.toml"):
+        read_toml(tmp_path / "pco.toml")
+    (tmp_path / "pco.toml").write_text("size = = 3", "utf-8")
+    with pytest.raises(ConfigError, match="line 1"):
+        read_toml(tmp_path / "pco.toml")
