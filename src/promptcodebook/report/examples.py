@@ -95,20 +95,18 @@ class ExamplesSection:
         return together(el("p.note", note + badge), [self._example(n, s) for n, s in chosen])
 
     def _chosen(self) -> list[tuple[str, _Shown]]:
-        """Each bucket's share, no input twice; best last chosen, first shown."""
-        chosen: list[tuple[str, _Shown]] = []
+        """Each bucket's share, no input twice. Failures choose first and are shown last."""
+        groups: list[list[tuple[str, _Shown]]] = []
         used: set[str] = set()
         for bucket in self._buckets:
-            taken = 0
+            group: list[tuple[str, _Shown]] = []
             for _, _, shown in bucket.found:
                 example = shown.trace.rollout.example_id
-                if taken == bucket.share:
-                    break
-                if example not in used:
+                if example not in used and len(group) < bucket.share:
                     used.add(example)
-                    chosen.append((bucket.name, shown))
-                    taken += 1
-        return chosen[::-1]
+                    group.append((bucket.name, shown))
+            groups.append(group)
+        return [entry for group in reversed(groups) for entry in group]
 
     def _example(self, kind: str, shown: _Shown) -> Html:
         rollout = shown.trace.rollout

@@ -109,6 +109,9 @@ class HistorySection:
         kept = sum(v.kept for v in self._variables.values())
         refused = sum(v.reasons.total() for v in self._variables.values())
         said = f"{count(kept)} rewrites were kept and {count(refused)} refused."
+        deployed = self._context.kept
+        if deployed is not None and deployed.step < self._context.state.step:
+            said += f" The policy that is deployed is the one {_after(deployed.step)}."
         hidden = sum(v.left_out for v in self._variables.values())
         if not hidden:
             return said
@@ -123,7 +126,8 @@ class HistorySection:
     def _details(self, variable: str, title: Content, origin: str) -> Html:
         memory = self._variables.get(variable, _Variable())
         refused = memory.reasons.total()
-        tally = f"{memory.kept} kept" + (f", {refused} refused" if refused else "")
+        tally = f"{memory.kept} kept" if memory.kept else "never rewritten"
+        tally += f", {refused} refused" if refused else ""
         body: list[Content] = [
             el("li", el("b.when", "at first"), el("blockquote", shorten(origin, _TEXT))),
             [_entry(dated) for dated in memory.first],
@@ -176,6 +180,10 @@ def _gradient(text: str) -> Html | None:
     if not text:
         return None
     return el("div.gradient", el("b", "gradient"), el("p.pre", shorten(text, _GRADIENT)))
+
+
+def _after(step: int) -> str:
+    return "before any of them" if step < 0 else f"after {step_name(step)}"
 
 
 def _cut(text: str) -> str:

@@ -11,7 +11,9 @@ from promptcodebook.store import Event, Stepped
 __all__ = ["MOST_COLUMNS", "RoutingSection"]
 
 MOST_COLUMNS = 60
-_LEFT, _TOP, _CELL_W, _CELL_H, _BOTTOM = 34, 6, 15, 18, 40
+_LEFT, _TOP, _CELL_H, _BOTTOM = 34, 6, 18, 40
+_INNER, _NARROW, _WIDE = 900, 15, 36
+"""Width of all columns where that leaves each between narrow and wide, in pixels."""
 
 
 class RoutingSection:
@@ -26,6 +28,7 @@ class RoutingSection:
         steps = context.state.step + 1
         self._wide = max(1, -(-steps // MOST_COLUMNS))
         columns = -(-steps // self._wide) if steps else 0
+        self._cell = max(_NARROW, min(_WIDE, _INNER // max(1, columns)))
         self._counts = [[0] * self._size for _ in range(columns)]
         self._rewrites = [[0] * self._size for _ in range(columns)]
         self._before = [0] * self._size
@@ -50,20 +53,20 @@ class RoutingSection:
             return el("p.empty", "No step was finished, so nothing was routed.")
         each = "one step" if self._wide == 1 else f"{self._wide} steps"
         caption = (
-            f"How often each instinct was selected; a column is {each}, a darker cell a larger "
+            f"How often each instinct was selected; a column is {each}, a stronger colour a larger "
             "share of that column's routes, a dot a rewrite of the instinct that was kept."
         )
         return self._context.figure(caption, el("div.wide", self._map()), self._key())
 
     def _map(self) -> Html:
         columns = len(self._counts)
-        width = _LEFT + columns * _CELL_W + 6
+        width = _LEFT + columns * self._cell + 6
         height = _TOP + self._size * _CELL_H + _BOTTOM
         shapes: list[Content] = []
         frame = {
             "x": _LEFT,
             "y": _TOP,
-            "width": columns * _CELL_W,
+            "width": columns * self._cell,
             "height": self._size * _CELL_H,
             "class": "track",
         }
@@ -78,7 +81,7 @@ class RoutingSection:
         words = f"{self._size} instincts over {columns} columns; the most used is " + (
             f"{max(range(self._size), key=lambda k: self._before[k])}."
         )
-        drawing = picture("Routing heatmap", words, (width, height), *shapes)
+        drawing = picture("Routing heatmap", words, (width, height), *shapes, fixed=True)
         return el("div.heat", drawing)
 
     def _share(self, column: int, k: int) -> float:
@@ -92,7 +95,7 @@ class RoutingSection:
         return max(shares, default=0.0) or 1.0
 
     def _column(self, column: int, top: float) -> list[Html]:
-        x = _LEFT + column * _CELL_W
+        x = _LEFT + column * self._cell
         shapes: list[Html] = []
         for k, times in enumerate(self._counts[column]):
             y, share = _TOP + k * _CELL_H, self._share(column, k)
@@ -101,14 +104,19 @@ class RoutingSection:
                 attrs = {
                     "x": x + 0.5,
                     "y": y + 0.5,
-                    "width": _CELL_W - 1,
+                    "width": self._cell - 1,
                     "height": _CELL_H - 1,
                     "class": "cell",
                     "fill-opacity": round(share / top, 2),
                 }
                 shapes.append(el("rect", el("title", words), attrs=attrs))
             if self._rewrites[column][k]:
-                dot = {"cx": x + _CELL_W / 2, "cy": y + _CELL_H / 2, "r": 2, "class": "rewritten"}
+                dot = {
+                    "cx": x + self._cell / 2,
+                    "cy": y + _CELL_H / 2,
+                    "r": 2,
+                    "class": "rewritten",
+                }
                 shapes.append(el("circle", attrs=dot))
         return shapes
 
@@ -125,11 +133,11 @@ class RoutingSection:
             el(
                 "text",
                 column * self._wide + 1,
-                attrs={"class": "tick middle", "x": _LEFT + (column + 0.5) * _CELL_W, "y": y},
+                attrs={"class": "tick middle", "x": _LEFT + (column + 0.5) * self._cell, "y": y},
             )
             for column in range(0, columns, every)
         ]
-        middle = _LEFT + columns * _CELL_W / 2
+        middle = _LEFT + columns * self._cell / 2
         axis = {"class": "axis middle", "x": middle, "y": height - 4}
         return [*shown, el("text", "step", attrs=axis)]
 

@@ -77,13 +77,22 @@ class _Scale:
         return _LEFT + across * inner_w, _TOP + (1 - up) * inner_h
 
 
-def picture(title: str, description: str, size: tuple[float, float], *shapes: Content) -> Html:
-    """An SVG with its words; `size` is the extent of its view box."""
-    attrs = {
-        "viewBox": f"0 0 {size[0]:g} {size[1]:g}",
+def picture(
+    title: str,
+    description: str,
+    size: tuple[float, float],
+    *shapes: Content,
+    fixed: bool = False,
+) -> Html:
+    """An SVG with its words; `size` is the extent of its view box, in pixels where `fixed`."""
+    width, height = size
+    attrs: dict[str, str | int | float] = {
+        "viewBox": f"0 0 {width:g} {height:g}",
         "role": "img",
         "aria-label": f"{title}. {description}",
     }
+    if fixed:
+        attrs |= {"width": width, "height": height}
     return el("svg", el("desc", description), *shapes, attrs=attrs)
 
 

@@ -17,7 +17,7 @@ from promptcodebook.store import Event
 
 __all__ = ["VerdictSection"]
 
-_WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 640, 92, 96, 34, 12
+_WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 480, 84, 62, 30, 10
 _MEANS = {
     "present": "your present prompt, or zero-shot",
     "concat": "every learned instinct in one prompt",
@@ -144,8 +144,8 @@ def _forest(rows: Sequence[Row], reward_range: tuple[float, float]) -> Html:
         ends = {"x1": at(score.low), "x2": at(score.high), "y1": y, "y2": y}
         shapes.append(_word("name", 0, y + 5, row.name))
         shapes.append(el(f"line.whisker.{look}", attrs=ends))
-        shapes.append(el(f"circle.{look}", attrs={"cx": at(score.mean), "cy": y, "r": 6}))
-        shapes.append(_word("value", _WIDTH - _RIGHT + 24, y + 5, number(score.mean)))
+        shapes.append(el(f"circle.{look}", attrs={"cx": at(score.mean), "cy": y, "r": 5.5}))
+        shapes.append(_word("value", _WIDTH - _RIGHT + 20, y + 5, number(score.mean)))
     words = " ".join(f"{r.name}: {number(r.score.mean)} ({interval(r.score)})." for r in rows)
     return picture("Scores on the test split", words, (_WIDTH, bottom + 26), *shapes)
 
