@@ -64,6 +64,7 @@ _ASK = re.compile(
 )
 _FREE_TEXT = ("input", "prompt", "response", "text")
 """Sections that may themselves hold paragraphs with orders in them."""
+_BLANK = re.compile(r"\n\s*\n")
 _FENCE = re.compile(r"```[a-z]*\n?(.*?)```", re.DOTALL)
 _NUMBER_WORDS = "zero one two three four five six seven eight nine ten eleven twelve"
 _NUMBERS = {word: number for number, word in enumerate(_NUMBER_WORDS.split())}
@@ -216,7 +217,21 @@ def _sections(text: str) -> tuple[dict[str, str], str]:
         if cut is not None:
             frame.append(content[cut.start() :])
             sections[key] = content[: cut.start()].strip()
+        elif key == name:
+            sections[key] = _without_tail(content, not "".join(found[key][:1]).strip(), frame)
+            # An input that nobody knows may well end in a paragraph of its own.
+            sections[key] = content if key == "input" else sections[key]
     return sections, "\n".join(frame)
+
+
+def _without_tail(content: str, emptied: bool, frame: list[str]) -> str:
+    """The last section without its last paragraph, which goes to the frame: there, what is asked
+    may follow the data. `emptied` = the section's own data was taken out already."""
+    paragraphs = _BLANK.split(content)
+    if len(paragraphs) == 1 and not emptied:
+        return content
+    frame.append(paragraphs[-1])
+    return "\n\n".join(paragraphs[:-1])
 
 
 def _style(lines: list[str]) -> str | None:

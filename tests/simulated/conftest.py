@@ -1,0 +1,32 @@
+"""Worlds to test with: the shipped constraints task, and a few questions with gold answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from promptcodebook.simulated.world import World, build_world
+from promptcodebook.tasks.constraints.task import load_constraints
+from promptcodebook.types import Example
+
+
+@pytest.fixture(scope="session")
+def examples() -> list[Example]:
+    dataset = load_constraints(None).dataset
+    return [*dataset.train, *dataset.val, *dataset.test]
+
+
+@pytest.fixture(scope="session")
+def world(examples: list[Example]) -> World:
+    return build_world("constraints", examples)
+
+
+@pytest.fixture(scope="session")
+def problems() -> list[Example]:
+    """Made-up problems in the manner of a competition."""
+    asked = (
+        ("How many subsets of {1, ..., 8} have an even sum?", "128"),
+        ("Find the remainder when 7^100 is divided by 13.", "9"),
+        ("A circle of radius 5 is tangent to both legs of a right triangle. Find its area.", "75"),
+        ("The probability that two dice show a sum of 8 is m/n in lowest terms. Find m+n.", "41"),
+    )
+    return [Example(f"p{k}", text, gold) for k, (text, gold) in enumerate(asked)]
