@@ -10,7 +10,7 @@ from promptcodebook.method.policy import Deployed, FixedPrompt, Prompter
 from promptcodebook.method.state import State
 from promptcodebook.method.train import Learner
 from promptcodebook.session.events import Listener
-from promptcodebook.session.models import Models, simulated_in
+from promptcodebook.session.models import Models, any_simulated
 from promptcodebook.session.plan import RunPlan
 from promptcodebook.session.policy_file import PolicyFile
 from promptcodebook.session.selection import greedy, progress, state_at
@@ -44,7 +44,7 @@ class Judge:
         self._plan = plan
         self._store = store
         self._learner = learner
-        self._simulated = simulated_in(set(models.by_role().values()))
+        self._simulated = any_simulated(set(models.by_role().values()))
         self._tell = listener
         low, _ = plan.config.reward_range
         self._evaluator = Evaluator(greedy(learner), plan.config.seed, low)

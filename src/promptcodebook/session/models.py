@@ -22,7 +22,7 @@ from promptcodebook.lm.spec import Spec
 from promptcodebook.lm.structured import Ask
 from promptcodebook.types import ROLES, Role, Tally
 
-__all__ = ["Counts", "Models", "Supplies"]
+__all__ = ["Counts", "Models", "Supplies", "any_simulated", "simulated_in", "specs_of"]
 
 
 class Counts:
@@ -120,8 +120,14 @@ def specs_of(config: Config) -> dict[str, dict[str, str]]:
 
 
 def simulated_in(specs: Iterable[str]) -> bool:
-    """Whether a simulated model is among them: its replies cost nothing and are not cached."""
+    """Whether one runs in this process: its replies cost nothing and are not cached."""
     return any(spec.split("?")[0] == "simulated" for spec in specs)
+
+
+def any_simulated(specs: Iterable[str]) -> bool:
+    """Whether a simulated model is among them, in process or served: figures must say so."""
+    named = {spec.rpartition("#")[2].split("?")[0] for spec in specs}
+    return "simulated" in named
 
 
 def _no_time() -> float:

@@ -16,7 +16,7 @@ from promptcodebook.lm.ledger import Ledger
 from promptcodebook.method.policy import Trial
 from promptcodebook.method.schedule import Schedule
 from promptcodebook.session.events import Began, Listener, silent
-from promptcodebook.session.models import Counts, Models, Supplies, simulated_in, specs_of
+from promptcodebook.session.models import Counts, Models, Supplies, any_simulated, specs_of
 from promptcodebook.session.parts import build_learner
 from promptcodebook.session.plan import RunPlan
 from promptcodebook.session.policy import Policy
@@ -160,7 +160,7 @@ def _began(plan: RunPlan, store: RunStore, models: Models) -> Began:
         first=store.outline().step + 1,
         size=plan.config.size,
         models=by_role,
-        simulated=simulated_in(by_role.values()),
+        simulated=any_simulated(by_role.values()),
     )
 
 

@@ -1,0 +1,92 @@
+"""Whole runs for the proofs: a configuration in, what is on disk afterwards out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from promptcodebook.config import load_config
+from promptcodebook.session.opening import Where, open_run
+from promptcodebook.session.optimize import Run, finish
+from promptcodebook.session.sources import Sources
+from promptcodebook.store import Concluded, Event, Judged, Resumed, RunStore, Stepped, Validated
+from promptcodebook.types import Evaluation, Rollout
+
+SMALL: dict[str, Any] = {
+    "task": "constraints",
+    "update": {"epochs": 4, "batch_size": 8},
+    "validation": {"every": 2, "subset": 8, "finalists": 2},
+    "cache": False,
+}
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a run leaves behind."""
+
+    path: Path
+
+    @property
+    def policy(self) -> bytes:
+        return (self.path / "policy.json").read_bytes()
+
+    def events(self) -> list[Event]:
+        """All events in full, without what depends on the clock or on whether a price is known."""
+        store = RunStore.open(self.path)
+        try:
+            return [_timeless(e) for e in store.events(full=True) if not isinstance(e, Resumed)]
+        finally:
+            store.close()
+
+    def rewards(self) -> dict[str, tuple[float, ...]]:
+        """Test rewards by row of the verdict."""
+        judged = [e.evaluation for e in self.events() if isinstance(e, Judged)]
+        return {evaluation.name: evaluation.rewards for evaluation in judged}
+
+    def tallies(self) -> dict[str, int]:
+        store = RunStore.open(self.path)
+        try:
+            return store.tallies()
+        finally:
+            store.close()
+
+
+def run(folder: Path, lm: str, settings: Mapping[str, Any] = SMALL, **more: Any) -> Run:
+    """A whole run in this process."""
+    config = load_config(settings, {"lm": lm, **more}, where="the proof")
+    return asyncio.run(finish(open_run(config, Sources(), Where(folder))))
+
+
+def finished(folder: Path, lm: str, settings: Mapping[str, Any] = SMALL, **more: Any) -> Finished:
+    """A whole run in this process, and what it left."""
+    return Finished(run(folder, lm, settings, **more).path)
+
+
+def _timeless(event: Event) -> Event:
+    match event:
+        case Stepped(step):
+            traces = tuple(replace(t, rollout=_clockless(t.rollout)) for t in step.traces)
+            return Stepped(replace(step, traces=traces))
+        case Validated():
+            return replace(event, evaluation=_without_clock(event.evaluation))
+        case Judged():
+            return replace(event, evaluation=_without_clock(event.evaluation))
+        case Concluded(rows=rows):
+            return replace(event, rows=tuple(_priceless(row) for row in rows))
+        case _:
+            return event
+
+
+def _priceless(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {**row, "per_query": {**row["per_query"], "latency_s": 0.0, "cost": None}}
+
+
+def _without_clock(evaluation: Evaluation) -> Evaluation:
+    return replace(evaluation, rollouts=tuple(map(_clockless, evaluation.rollouts)))
+
+
+def _clockless(rollout: Rollout) -> Rollout:
+    return replace(rollout, usage=replace(rollout.usage, latency_s=0.0, cost=None))
