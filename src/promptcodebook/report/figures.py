@@ -32,7 +32,7 @@ def money(cost: float | None) -> str:
         return "unknown price"
     if cost == 0:
         return "$0"
-    return f"${cost:,.2f}" if cost >= 1 else f"${cost:.2g}"
+    return f"${cost:,.2f}" if cost >= 0.1 else f"${cost:.2g}"
 
 
 def duration(seconds: float) -> str:
