@@ -69,6 +69,20 @@ def drops() -> Step:
     return step
 
 
+def fails_and_hangs_up() -> Step:
+    """A 500 after which the connection closes, though its headers do not say so."""
+
+    async def step(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        response = web.Response(status=500, text="Internal Server Error")
+        await response.prepare(request)
+        await response.write_eof()
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    return step
+
+
 def refusing(field: str, message: str, *, status: int = 400, param: str = "") -> Step:
     """400 as long as the body holds the field, else a completion."""
 
@@ -85,6 +99,7 @@ class Server:
     def __init__(self) -> None:
         self.default: Step = says()
         self.models: list[str] | None = ["m"]
+        self.listing: Step | None = None
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.listed = 0
@@ -145,6 +160,8 @@ class Server:
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         self.listed += 1
+        if self.listing is not None:
+            return await self.listing(request, {})
         if self.models is None:
             raise web.HTTPNotFound
         return web.json_response({"data": [{"id": name} for name in self.models]})

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from promptcodebook.lm.probe import Findings, probe
 from promptcodebook.lm.scripted import ScriptedLM
-from tests.lm.server import Server, fails, refusing, says
+from tests.lm.server import Server, fails, fails_and_hangs_up, refusing, says
 
 
 async def look(server: Server, **options) -> Findings:
@@ -159,3 +159,12 @@ async def test_a_tokenizer_is_found(server: Server):
     await server.stop()
     await server.start()
     assert "counts tokens itself" in (await look(server))["tokenizer"].what
+
+
+async def test_a_list_that_breaks_the_connection_does_not_break_the_first_call(server: Server):
+    server.listing = fails_and_hangs_up()
+    found = await look(server)
+    assert found.ok
+    assert levels(found)["address"] == "warn"
+    assert "lists no models" in found["address"].what
+    assert levels(found)["call"] == "ok"

@@ -93,6 +93,8 @@ async def probe(
     async with Endpoint(spec, key, timeout=timeout, headers=headers) as endpoint:
         found = await _address(endpoint, spec, key)
         if all(each.level != "fail" for each in found):
+            # A server that broke over its list may hang up right after: the calls dial anew.
+            await endpoint.close()
             found += await _by_calls(endpoint)
             found += [await _tokenizer(endpoint)] if found[-1].level != "fail" else []
     return Findings(spec_text, tuple(found))
