@@ -135,8 +135,8 @@ def _complaint(mind: Mind, problem: Problem, demand: Demand) -> tuple[str, int |
     world = mind.world
     prompt = mind.asked.reading.sections.get("prompt", "")
     cued = world.lexicon.cued_in(prompt)
-    name = world.skills[demand.topic].name.replace("_", " ") if len(problem.demands) > 1 else ""
-    what = f"The response fails on {name}" if name else "The final answer is wrong"
+    # A failed demand is not called by its name: naming it would be half the advice.
+    what = "A demand of the input is broken" if len(problem.demands) > 1 else "The answer is wrong"
     missing = [s for s in demand.skills if s not in cued]
     if not missing and load(world, problem, prompt, mind.settings) > _CROWDED:
         return f"{what} although told: the prompt is crowded with what does not bear on it.", None

@@ -187,7 +187,7 @@ _WORDING = (
         ("lower case", "lowercase", "no capital", "capital letter"),
         (
             "Keep every letter in lower case, names and sentence starts included.",
-            "Use no capital letters at all when lowercase is wanted.",
+            "Use no capital letters when lowercase is wanted.",
         ),
         against=("all capital", "upper case"),
     ),

@@ -57,6 +57,9 @@ class Writer(Protocol):
 
 
 class _Demands(Protocol):
+    @property
+    def fixed(self) -> tuple[int, ...]: ...
+
     def __call__(self, text: str, example: Example | None) -> tuple[Demand, ...]: ...
 
 
@@ -76,6 +79,7 @@ class World:
         self.lexicon = Lexicon(self.skills)
         self.writer = writer
         self._demands = demands
+        self._same = bool(demands.fixed)
         self._general = tuple(k for k, s in enumerate(self.skills) if s.general)
         self._known = {e.input.strip(): e for e in examples}
         self._openings: dict[str, list[str]] = {}
@@ -109,7 +113,9 @@ class World:
         room = max(0, _MOST - len(needed))
         # Most inputs need each general skill; which one does not is fixed by the input.
         general = [
-            k for k in self._general if k not in needed and keyed_int("general", k, text) % 10 < 8
+            k
+            for k in self._general
+            if k not in needed and (self._same or keyed_int("general", k, text) % 10 < 8)
         ]
         gold = example.target if example is not None else None
         return Problem(text, demands, tuple(general[:room]), gold, example is not None)
@@ -197,7 +203,7 @@ class _OfConstraints:
         self._names = [s.name for s in skills]
         self._general = frozenset(k for k, s in enumerate(skills) if s.general)
         self._lexicon = lexicon
-        self._fixed = fixed
+        self.fixed = fixed
 
     def __call__(self, text: str, example: Example | None) -> tuple[Demand, ...]:
         listed = example.fields.get("constraints") if example is not None else None
@@ -212,7 +218,7 @@ class _OfConstraints:
             topic = self._index.get(kind, 0)
             key = f"{place}:{kind}"
             shown = constraint if example is not None else None
-            demands.append(Demand(key, topic, self._fixed or (topic,), shown))
+            demands.append(Demand(key, topic, self.fixed or (topic,), shown))
         return tuple(demands)
 
 
@@ -222,11 +228,11 @@ class _OfAnswer:
     def __init__(self, skills: Sequence[Skill], lexicon: Lexicon, fixed: tuple[int, ...]) -> None:
         self._general = frozenset(k for k, s in enumerate(skills) if s.general)
         self._lexicon = lexicon
-        self._fixed = fixed
+        self.fixed = fixed
 
     def __call__(self, text: str, example: Example | None) -> tuple[Demand, ...]:
         about = self._lexicon.about_in(text) - self._general
         # Which five of many visible topics matter is fixed by the input.
         chosen = sorted(about, key=lambda k: keyed_int("topic", k, text))[:5]
-        skills = self._fixed or tuple(sorted(chosen))
+        skills = self.fixed or tuple(sorted(chosen))
         return (Demand("answer", skills[0] if skills else 0, skills),)
