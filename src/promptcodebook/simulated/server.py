@@ -81,11 +81,15 @@ async def serving(
     model = SimulatedModel(world or build_world("", (), settings), settings)
     # A caller that hangs up gets nothing: its request is not counted as answered.
     runner = web.AppRunner(
-        _app(model), access_log=None, handle_signals=False, handler_cancellation=True
+        _app(model),
+        access_log=None,
+        handle_signals=False,
+        handler_cancellation=True,
+        shutdown_timeout=1.0,
     )
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port, backlog=1024, shutdown_timeout=1.0)
+        site = web.TCPSite(runner, host, port, backlog=1024)
         await site.start()
         bound = cast("tuple[str, int]", runner.addresses[0])
         yield Address(bound[0], bound[1])
