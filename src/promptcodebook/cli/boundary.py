@@ -7,7 +7,8 @@ import os
 import sys
 from typing import Any
 
-from promptcodebook.errors import PcoError, Stop
+from promptcodebook.cli.console import printable
+from promptcodebook.errors import ConfigError, PcoError, Stop
 
 __all__ = ["guarded", "say_error"]
 
@@ -28,10 +29,8 @@ def guarded(command: Any) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        show = getattr(error, "show", None)
-        if show is not None and hasattr(error, "exit_code"):
-            show()
-            return int(error.exit_code)  # type: ignore[attr-defined]
+        if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+            return _usage(error)
         if os.environ.get("PCO_TRACEBACK"):
             raise
         print(
@@ -42,12 +41,25 @@ def guarded(command: Any) -> int:
         return 1
 
 
+def _usage(error: Any) -> int:
+    """What was typed cannot be read: said like every other error."""
+    said = error.format_message()
+    if not said:  # a group without a command: its help is the message
+        error.show()
+    else:
+        context = getattr(error, "ctx", None)
+        place = context.command_path if context is not None else "pco"
+        text = said[:1].lower() + said[1:].rstrip(".")
+        say_error(ConfigError(text, hint=f"{place} --help"))
+    return int(error.exit_code)
+
+
 def say_error(error: PcoError) -> None:
     """What failed and where, then what to type next; as JSON on stdout when --json was asked."""
     if "--json" in sys.argv:
         body = {"error": type(error).__name__, "message": str(error), "hint": error.hint}
         print(json.dumps(body, ensure_ascii=False))
     word = "stopped" if isinstance(error, Stop) else "error"
-    print(f"pco: {word}: {error}", file=sys.stderr)
+    print(f"pco: {word}: {printable(str(error))}", file=sys.stderr)
     if error.hint:
-        print(f"  next: {error.hint}", file=sys.stderr)
+        print(f"  next: {printable(error.hint)}", file=sys.stderr)

@@ -12,7 +12,7 @@ import typer
 from promptcodebook.cli.console import emit, note
 from promptcodebook.cli.settings import gathered, runs_dir
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command()
