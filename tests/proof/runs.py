@@ -12,7 +12,16 @@ from promptcodebook.config import load_config
 from promptcodebook.session.opening import Where, open_run
 from promptcodebook.session.optimize import Run, finish
 from promptcodebook.session.sources import Sources
-from promptcodebook.store import Concluded, Event, Judged, Resumed, RunStore, Stepped, Validated
+from promptcodebook.store import (
+    Concluded,
+    Ended,
+    Event,
+    Judged,
+    Resumed,
+    RunStore,
+    Stepped,
+    Validated,
+)
 from promptcodebook.types import Evaluation, Rollout
 
 SMALL: dict[str, Any] = {
@@ -37,7 +46,7 @@ class Finished:
         """All events in full, without what depends on the clock or on whether a price is known."""
         store = RunStore.open(self.path)
         try:
-            return [_timeless(e) for e in store.events(full=True) if not isinstance(e, Resumed)]
+            return [_timeless(e) for e in store.events(full=True) if not _of_one_session(e)]
         finally:
             store.close()
 
@@ -63,6 +72,12 @@ def run(folder: Path, lm: str, settings: Mapping[str, Any] = SMALL, **more: Any)
 def finished(folder: Path, lm: str, settings: Mapping[str, Any] = SMALL, **more: Any) -> Finished:
     """A whole run in this process, and what it left."""
     return Finished(run(folder, lm, settings, **more).path)
+
+
+def _of_one_session(event: Event) -> bool:
+    """What a run that was stopped and resumed has more than one that was not."""
+    stopped = isinstance(event, Ended) and event.reason in ("interrupted", "budget")
+    return stopped or isinstance(event, Resumed)
 
 
 def _timeless(event: Event) -> Event:

@@ -1,6 +1,6 @@
 """The simulated model behind a real server, in a process of its own.
 
-As a module it is that process: `python -m tests.proof.served SPEC TASK [DATA_DIR]` prints the
+As a module it is that process: `python -m tests.proof.served SPEC TASK PORT [DATA_DIR]` prints the
 address it listens at and serves until it is ended.
 """
 
@@ -47,10 +47,14 @@ class Served:
 
 @contextmanager
 def served(
-    spec: str = "simulated", task: str = "constraints", data_dir: Path | None = None
+    spec: str = "simulated",
+    task: str = "constraints",
+    data_dir: Path | None = None,
+    *,
+    port: int = 0,
 ) -> Iterator[Served]:
     """The server while the block runs. `spec` sets the world, its latency and its faults."""
-    command = [sys.executable, "-m", "tests.proof.served", spec, task]
+    command = [sys.executable, "-m", "tests.proof.served", spec, task, str(port)]
     command += [str(data_dir)] if data_dir is not None else []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as server:
         try:
@@ -70,7 +74,7 @@ def main(arguments: Sequence[str]) -> None:
     from promptcodebook.simulated.server import Address, serve
     from promptcodebook.tasks.registry import load_task
 
-    text, task, *rest = arguments
+    text, task, port, *rest = arguments
     spec = parse_spec(text)
     world = simulated_world(task, load_task(task, Path(rest[0]) if rest else None).dataset, spec)
 
@@ -78,7 +82,8 @@ def main(arguments: Sequence[str]) -> None:
         sys.stdout.write(address.base_url + "\n")
         sys.stdout.flush()
 
-    asyncio.run(serve(world, SimulatedSettings.from_params(spec.params), ready=say))
+    settings = SimulatedSettings.from_params(spec.params)
+    asyncio.run(serve(world, settings, port=int(port), ready=say))
 
 
 if __name__ == "__main__":

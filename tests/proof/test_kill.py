@@ -1,0 +1,146 @@
+"""Kill -9 at any moment, resume: the same policy file, and nothing on disk is paid for again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from promptcodebook.keyed import keyed_random
+from tests.proof.killing import (
+    LATENCY,
+    Progress,
+    Training,
+    When,
+    after,
+    killed_and_resumed,
+    left_by,
+    paid_twice,
+    progress_of,
+    uninterrupted,
+)
+from tests.proof.runs import Finished
+from tests.proof.served import Served, served
+
+pytestmark = pytest.mark.slow
+KILLS = 3
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Served]:
+    with served(f"simulated?latency={LATENCY}") as up:
+        yield up
+
+
+@pytest.fixture(scope="module")
+def whole(server: Served, tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, float]:
+    """The uninterrupted run, and its seconds."""
+    return uninterrupted(server, tmp_path_factory.mktemp("whole"))
+
+
+def assert_as_if_nothing_had_happened(folder: Path, whole: Finished) -> None:
+    left = left_by(folder)
+    assert left.policy == whole.policy
+    assert left.rewards() == whole.rewards()
+    assert left.events() == whole.events()
+
+
+@pytest.mark.parametrize("number", range(KILLS))
+def test_killed_at_a_random_moment(
+    number: int, server: Served, whole: tuple[Finished, float], tmp_path: Path
+) -> None:
+    reference, seconds = whole
+    moment = keyed_random("kill", number).uniform(0.2, seconds)
+    kills = killed_and_resumed(server, tmp_path, [after(moment)])
+    assert paid_twice(server, tmp_path, kills) == ""
+    assert_as_if_nothing_had_happened(tmp_path, reference)
+
+
+def test_killed_again_and_again(
+    server: Served, whole: tuple[Finished, float], tmp_path: Path
+) -> None:
+    draw = keyed_random("kill again")
+    kills = killed_and_resumed(server, tmp_path, [after(draw.uniform(0.6, 1.4)) for _ in range(5)])
+    assert len(kills) >= 3
+    assert [k.progress.journal for k in kills] == sorted(k.progress.journal for k in kills)
+    assert paid_twice(server, tmp_path, kills) == ""
+    assert_as_if_nothing_had_happened(tmp_path, whole[0])
+
+
+def stepped_and_not_validated(_: float, progress: Progress) -> bool:
+    return progress.events.get("stepped") == 2 and progress.events.get("validated") == 1
+
+
+def judging(_: float, progress: Progress) -> bool:
+    return progress.events.get("judged") == 2
+
+
+@pytest.mark.parametrize("moment", [stepped_and_not_validated, judging])
+def test_killed_at_an_awkward_moment(
+    moment: When, server: Served, whole: tuple[Finished, float], tmp_path: Path
+) -> None:
+    kills = killed_and_resumed(server, tmp_path, [moment])
+    assert moment(0.0, kills[0].progress), "the moment was missed"
+    assert paid_twice(server, tmp_path, kills) == ""
+    assert_as_if_nothing_had_happened(tmp_path, whole[0])
+
+
+def second_step(_: float, progress: Progress) -> bool:
+    return progress.events.get("stepped") == 2
+
+
+def test_ctrl_c_keeps_what_is_in_flight_and_says_how_to_go_on(
+    server: Served, whole: tuple[Finished, float], tmp_path: Path
+) -> None:
+    server.reset()
+    training = Training(tmp_path, server.lm)
+    assert training.until(second_step)
+    training.interrupt()
+    assert training.wait() == 130
+    run = left_by(tmp_path).path.name
+    assert f"pco train --resume {run}" in training.said
+    # Stopping in order loses nothing: each reply that the server gave is on disk.
+    assert server.stats()["replies"] == progress_of(tmp_path).journal
+
+    again = Training(tmp_path, server.lm)
+    assert again.wait() == 0
+    assert server.stats()["repeated"] == 0
+    assert_as_if_nothing_had_happened(tmp_path, whole[0])
+
+
+def test_ctrl_c_twice_stops_at_once_and_can_be_resumed(
+    server: Served, whole: tuple[Finished, float], tmp_path: Path
+) -> None:
+    reference, _ = whole
+    with served("simulated?latency=30") as slow:
+        training = Training(tmp_path, slow.lm)
+        assert training.until(lambda *_: slow.stats()["requests"] > 0)
+        training.interrupt()
+        assert training.until(lambda *_: "stopping" in training.said)
+        asked = time.monotonic()
+        training.interrupt()
+        assert training.wait() == 130
+        assert time.monotonic() - asked < 5.0  # a reply would have taken 30
+        port = int(slow.base_url.removesuffix("/v1").rpartition(":")[2])
+    with served(f"simulated?latency={LATENCY}", port=port):
+        assert Training(tmp_path, slow.lm).wait() == 0
+    assert_as_if_nothing_had_happened(tmp_path, reference)
+
+
+def test_a_reached_budget_ends_the_run_in_order_and_more_of_it_goes_on(
+    server: Served, whole: tuple[Finished, float], tmp_path: Path
+) -> None:
+    server.reset()
+    training = Training(tmp_path, server.lm, "--budget", "200calls")
+    assert training.wait() == 3
+    assert server.stats()["replies"] == progress_of(tmp_path).journal == 200
+    run = left_by(tmp_path).path.name
+    assert f"pco train --resume {run} --budget" in training.said
+
+    assert Training(tmp_path, server.lm).wait() == 3  # the same budget is still reached
+    assert server.stats()["replies"] == 200
+    assert Training(tmp_path, server.lm, "--budget", "5000calls").wait() == 0
+    assert server.stats()["repeated"] == 0
+    assert_as_if_nothing_had_happened(tmp_path, whole[0])
