@@ -13,7 +13,7 @@ from promptcodebook.session.models import simulated_in
 from promptcodebook.store import Header, RunState, RunStore
 from promptcodebook.types import ROLES, Codebook, Parameters, Role, Usage
 
-__all__ = ["Column", "Context", "Kept"]
+__all__ = ["Column", "Context", "Kept", "without_credentials"]
 
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]*@")
 
@@ -81,7 +81,7 @@ class Context:
         """The model of each role; '' is the user's own LM object."""
         base = self.setting("lm") or ""
         return {
-            role: _CREDENTIALS.sub("", str(self.setting(f"roles.{role}.model") or base))
+            role: without_credentials(str(self.setting(f"roles.{role}.model") or base))
             for role in ROLES
         }
 
@@ -111,6 +111,11 @@ class Context:
 
     def _badge(self) -> Html | None:
         return el("span.badge", "simulated") if self.simulated else None
+
+
+def without_credentials(text: str) -> str:
+    """The text without a name and password before the host of an address."""
+    return _CREDENTIALS.sub("", text)
 
 
 def _cells(heads: list[Column], row: Iterable[Content]) -> list[Html]:

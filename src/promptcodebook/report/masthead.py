@@ -6,7 +6,7 @@ import json
 from datetime import datetime
 
 from promptcodebook.config import Config
-from promptcodebook.report.context import Column, Context
+from promptcodebook.report.context import Column, Context, without_credentials
 from promptcodebook.report.figures import count, duration, money, number, shorten, step_name
 from promptcodebook.report.html import Content, Html, el, together
 from promptcodebook.store import differences
@@ -151,4 +151,5 @@ def _moment(text: str) -> str:
 def _value(value: object) -> str:
     if value is None:
         return "none"
-    return shorten(value if isinstance(value, str) else json.dumps(value, default=str), 200)
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return shorten(without_credentials(text), 200)

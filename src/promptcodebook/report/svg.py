@@ -93,7 +93,7 @@ def picture(
     }
     if fixed:
         attrs |= {"width": width, "height": height}
-    return el("svg", el("desc", description), *shapes, attrs=attrs)
+    return el("svg", *shapes, attrs=attrs)
 
 
 def draw(chart: Chart) -> Html:
@@ -233,6 +233,6 @@ def _said(line: Line) -> str:
     first, last = line.points[0], line.points[-1]
     top = max(line.points, key=lambda p: p[1])
     return (
-        f"{line.name}: from {first[1]:.3g} at {first[0]:g} to {last[1]:.3g} at {last[0]:g}, "
-        f"highest {top[1]:.3g} at {top[0]:g}."
+        f"{line.name}: from {_short(first[1])} at {first[0]:g} to {_short(last[1])} at "
+        f"{last[0]:g}, highest {_short(top[1])} at {top[0]:g}."
     )

@@ -1,0 +1,73 @@
+"""Reads a page strictly: every element closed, nothing that runs, nothing that calls out."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+__all__ = ["Page", "read_page"]
+
+_VOID = frozenset({"br", "hr", "link", "meta"})
+_FORBIDDEN = frozenset({"script", "iframe", "object", "embed", "img", "link", "base", "form"})
+
+
+class Page(HTMLParser):
+    """What a page holds; `faults` is empty for a good one."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.faults: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.tags: list[str] = []
+        self.texts: list[str] = []
+        self.captions: list[str] = []
+        self.metas: list[dict[str, str]] = []
+        self._open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._look(tag, attrs)
+        if tag not in _VOID:
+            self._open.append(tag)
+        if tag == "figcaption":
+            self.captions.append("")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._look(tag, attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self._open or self._open.pop() != tag:
+            self.faults.append(f"</{tag}> closes nothing")
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+        if "figcaption" in self._open:
+            self.captions[-1] += data
+
+    def handle_comment(self, data: str) -> None:
+        self.faults.append(f"a comment: {data}")
+
+    def _look(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag in _FORBIDDEN:
+            self.faults.append(f"<{tag}>")
+        given = {name: value or "" for name, value in attrs}
+        if tag == "meta":
+            self.metas.append(given)
+        self.ids += [given["id"]] if "id" in given else []
+        self.links += [given["href"]] if "href" in given else []
+        for name in given:
+            if name.startswith("on") or name in ("style", "src", "srcset", "xlink:href"):
+                self.faults.append(f"<{tag} {name}>")
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.texts)
+
+
+def read_page(source: str) -> Page:
+    """The page, read to its end."""
+    page = Page()
+    page.feed(source)
+    page.close()
+    page.faults += [f"<{tag}> is never closed" for tag in page._open]
+    return page

@@ -1,0 +1,161 @@
+"""The whole page of runs written by hand: sound, safe, complete, and of bounded size."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from promptcodebook.errors import StoreError
+from promptcodebook.report import render_report, write_report
+from promptcodebook.store import Ended, Header, RunStore, Started
+from promptcodebook.types import Codebook, Instinct, Parameters
+from tests.report.story import HOSTILE, Story
+from tests.report.strict import read_page
+
+Told = Callable[[Story], RunStore]
+
+
+def test_a_page_full_of_hostile_texts_is_well_formed_and_inert(told: Told) -> None:
+    inputs = {f"train-{i}-{j}": f"do {HOSTILE}" for i in range(30) for j in range(6)}
+    page = read_page(render_report(told(Story()), inputs))
+    assert page.faults == []
+    assert all(link.startswith("#") for link in page.links)
+    assert {link[1:] for link in page.links} <= set(page.ids)
+    assert len(page.ids) == len(set(page.ids))
+    shown = HOSTILE.replace("\x00\x07 \ud800", "�� �")
+    for prefix in ("Some answer", "Be brief.", "missed a constraint", "The answer ignores", "do"):
+        assert any(f"{prefix} {shown}" in text or shown in text for text in page.texts), prefix
+
+
+def test_the_policy_allows_the_one_style_sheet_and_no_connection(told: Told) -> None:
+    source = render_report(told(Story(steps=2)))
+    policy = next(m["content"] for m in read_page(source).metas if "http-equiv" in m)
+    style = re.search(r"<style>(.*?)</style>", source, re.S)
+    assert style is not None
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    assert policy.startswith("default-src 'none'; ")
+    assert f"style-src 'sha256-{digest}'" in policy
+    assert "url(" not in style[1] and "@import" not in style[1]
+
+
+def test_every_figure_and_table_says_simulated(told: Told) -> None:
+    page = read_page(render_report(told(Story())))
+    assert len(page.captions) > 12
+    assert all(caption.startswith("simulated") for caption in page.captions)
+    assert "comes from a simulated model" in page.text
+
+
+def test_a_model_served_as_simulated_counts_as_simulated(told: Told) -> None:
+    served = Story(steps=2, config={"lm": "http://localhost:9000/v1#simulated"})
+    page = read_page(render_report(told(served)))
+    assert all(caption.startswith("simulated") for caption in page.captions)
+
+
+def test_a_real_model_is_not_called_simulated_and_its_credentials_are_not_shown(
+    told: Told,
+) -> None:
+    source = render_report(told(Story(steps=3, simulated=False)))
+    assert "simulated" not in read_page(source).text
+    assert "localhost:8000/v1#m" in source
+    assert "hush" not in source
+
+
+def test_the_sections_hold_the_figures_of_the_run(told: Told) -> None:
+    source = render_report(told(Story()))
+    page = read_page(source)
+    text = re.sub(r"\s+", " ", page.text)
+    labels = " ".join(re.findall(r'aria-label="([^"]*)"', source))
+    assert "Worth deploying: +0.300 (95 % +0.183 to +0.417, n = 60) over present" in text
+    for said in (
+        "Training reward",
+        "Validation reward",
+        "Exploration ε",
+        "Routing entropy (bits)",
+        "Utilisation",
+        "Routing heatmap",
+        "rate_limited",
+        "strange_thing",
+        "Counts as counted by our side",
+        "The first failure",
+        "The price of critic is unknown",
+        "Theorem 3",
+        "additivity residual",
+        "What differs from the defaults",
+        "fingerprint",
+    ):
+        assert said in text + labels, said
+    assert page.tags.count("svg") > 8 + 16
+    assert page.tags.count("details") > 16 + 3 + 12
+
+
+def test_a_run_without_a_verdict_says_so_and_shows_the_rest(told: Told) -> None:
+    page = read_page(render_report(told(Story(steps=4, verdict=False))))
+    assert page.faults == []
+    assert "This run has no verdict yet" in page.text
+    assert "Codebook" in page.text
+
+
+def test_a_run_that_never_began_still_has_a_page(tmp_path: Path) -> None:
+    store = RunStore.create(tmp_path, Header("", "2026-01-31T15:45:02+00:00", "0.1.0"))
+    try:
+        page = read_page(render_report(store))
+    finally:
+        store.close()
+    assert page.faults == []
+    assert "ended before it had a codebook" in page.text
+
+
+def test_a_run_without_a_step_still_has_a_page(tmp_path: Path) -> None:
+    store = RunStore.create(tmp_path, Header("", "2026-01-31T15:45:02+00:00", "0.1.0"))
+    parameters = Parameters("e", "g", Codebook((Instinct("Only one."),)), "c")
+    store.append(Started(parameters, "expert"))
+    store.append(Ended("failed", "EndpointDown: nothing <answers>"))
+    try:
+        page = read_page(render_report(store))
+    finally:
+        store.close()
+    assert page.faults == []
+    assert "Only one." in page.text
+    assert "nothing <answers>" in page.text
+
+
+def test_write_report_replaces_the_file_as_a_whole(told: Told, tmp_path: Path) -> None:
+    target = tmp_path / "report.html"
+    target.write_text("old")
+    write_report(told(Story(steps=2)), target)
+    assert target.read_text("utf-8").startswith("<!doctype html>")
+    assert [p.name for p in tmp_path.iterdir() if "part" in p.name] == []
+
+
+def test_a_folder_that_is_not_there_is_an_error_with_its_path(told: Told, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="nowhere"):
+        write_report(told(Story(steps=2)), tmp_path / "nowhere" / "report.html")
+
+
+def test_the_same_run_gives_the_same_page(told: Told) -> None:
+    store = told(Story(steps=5))
+    assert _without_time(render_report(store)) == _without_time(render_report(store))
+
+
+def _without_time(source: str) -> str:
+    return re.sub(r"<dt>ran for</dt><dd>.*?</dd>", "", source)
+
+
+@pytest.mark.slow
+def test_a_long_run_stays_small_on_disk_and_in_memory(told: Told) -> None:
+    store = told(Story(steps=1000, size=32, batch=15))
+    tracemalloc.start()
+    try:
+        source = render_report(store)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(source.encode()) < 3_000_000
+    assert peak < 60_000_000
+    assert read_page(source).faults == []

@@ -1,0 +1,211 @@
+"""What each section keeps of a run, and what it leaves out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from promptcodebook.method.statistics import utilisation_bound
+from promptcodebook.report.context import Context
+from promptcodebook.report.curves import WINDOW, Curves
+from promptcodebook.report.diff import MOST_PIECES, word_diff
+from promptcodebook.report.examples import MOST, ExamplesSection
+from promptcodebook.report.figures import duration, money, shorten
+from promptcodebook.report.history import FIRST, LAST, HistorySection
+from promptcodebook.report.incidents import IncidentsSection
+from promptcodebook.report.routing import MOST_COLUMNS, RoutingSection
+from promptcodebook.report.section import Section
+from promptcodebook.report.spend import SpendSection
+from promptcodebook.report.svg import Chart, Line, draw, ticks
+from promptcodebook.report.theory import TheorySection
+from promptcodebook.store import RunStore, Started, Stepped
+from promptcodebook.types import Rewrite
+from tests.report.story import Story
+from tests.report.strict import Page, read_page
+
+Told = Callable[[Story], RunStore]
+
+
+def shown(store: RunStore, make: Callable[[Context], Section]) -> Page:
+    section = make(Context.of(store, {}))
+    for event in store.events(full=True):
+        section.see(event)
+    return read_page(section.html().markup)
+
+
+def flat(page: Page) -> str:
+    return re.sub(r"\s+", " ", page.text)
+
+
+def test_a_word_diff_marks_what_came_and_went() -> None:
+    diff = word_diff("Count the words, always.", "Count the lines, always <b>.")
+    assert diff.markup == (
+        "Count the <del>words</del><ins>lines</ins>, always <ins>&lt;b&gt;</ins>."
+    )
+
+
+def test_very_long_texts_are_shown_whole_not_compared() -> None:
+    before, after = "a " * MOST_PIECES, "b " * MOST_PIECES
+    assert word_diff(before, after).markup == f"<del>{before}</del> <ins>{after}</ins>"
+
+
+def test_history_counts_all_rewrites_and_shows_the_first_and_the_latest(told: Told) -> None:
+    store = told(Story(steps=3, verdict=False, hostile=""))
+    section = HistorySection(Context.of(store, {}))
+    events = list(store.events(full=True))
+    section.see(next(e for e in events if isinstance(e, Started)))
+    stepped = next(e for e in events if isinstance(e, Stepped))
+    for index in range(100):
+        rewrite = Rewrite("c0", f"old {index}", f"new {index}", f"gradient {index}", kept=True)
+        refused = Rewrite("c0", "old", "bad", "g", kept=False, reason=f"leak: example {index}")
+        section.see(Stepped(replace(stepped.step, index=index, rewrites=(rewrite, refused))))
+    page = read_page(section.html().markup)
+    assert page.faults == []
+    text = flat(page)
+    assert "100 rewrites were kept and 100 refused" in text
+    assert f"{100 - FIRST - LAST} rewrites left out" in text
+    assert "100 × leak" in text
+    assert "gradient 0" in text and "gradient 99" in text
+    assert "gradient 50" not in text
+
+
+def test_examples_are_few_distinct_and_from_all_kinds(told: Told) -> None:
+    page = shown(told(Story(steps=40, hostile="")), ExamplesSection)
+    named = re.findall(r"train-\d+-\d+", page.text)
+    assert len(named) == len(set(named)) == MOST
+    for kind in ("best", "worst", "failed", "explored route", "encoder's route"):
+        assert kind in page.texts
+    best = re.search(r"best train-\S+ step \d+, reward (\S+)", flat(page))
+    worst = re.search(r"worst train-\S+ step \d+, reward (\S+)", flat(page))
+    assert best is not None and worst is not None
+    assert float(best[1]) > float(worst[1])
+
+
+def test_an_example_shows_the_instincts_as_they_were_when_it_was_routed(told: Told) -> None:
+    store = told(Story(steps=2, size=4, select=4, verdict=False, hostile=""))
+    origin = store.parameters_at(-1).codebook.texts
+    section = ExamplesSection(Context.of(store, {}))
+    for event in store.events(full=True):
+        section.see(event)
+        if isinstance(event, Stepped):
+            break
+    page = read_page(section.html().markup)
+    assert set(origin) <= set(page.texts)
+    assert "above all in step 0" not in page.text
+
+
+def test_the_heatmap_of_a_long_run_is_gathered_into_columns(told: Told) -> None:
+    page = shown(told(Story(steps=130, batch=1, hostile="")), RoutingSection)
+    assert "a column is 3 steps" in flat(page)
+    titles = re.findall(r"steps (\d+) to (\d+): (\d+) times", flat(page))
+    assert {int(first) for first, _, _ in titles} == set(range(1, 128, 3))
+    assert re.search(r"instinct \d+, step 130: \d+ times", flat(page))
+    assert len({first for first, _, _ in titles}) < MOST_COLUMNS
+
+
+def test_the_heatmap_counts_every_selection_once(told: Told) -> None:
+    store = told(Story(steps=20, hostile=""))
+    page = shown(store, RoutingSection)
+    times = [int(n) for n in re.findall(r"instinct \d+, step \d+: (\d+) times", flat(page))]
+    assert sum(times) == sum(store.outline().selected)
+
+
+def test_incidents_show_counts_failures_and_the_first_traceback(told: Told) -> None:
+    store = told(Story(hostile=""))
+    page = shown(store, IncidentsSection)
+    text = flat(page)
+    failures = sum(
+        t.rollout.failure is not None for step in store.steps(traces=True) for t in step.traces
+    )
+    assert f"training execute ServerFault {failures}" in text
+    assert "test execute CallTimeout 4" in text
+    assert re.search(r"rate_limited 7 ", text)
+    assert re.search(r"timeout 0 ", text)
+    assert "CallTimeout: no reply in 120 s" in text
+
+
+def test_an_unknown_price_is_never_shown_as_nothing(told: Told) -> None:
+    text = flat(shown(told(Story(steps=1)), SpendSection))
+    assert "The price of critic is unknown" in text
+    assert "the other roles come to $3.90" in text
+    assert re.search(r"all roles .* unknown price", text)
+    assert "$0 " not in text
+
+
+def test_the_bound_of_theorem_3_stands_beside_what_was_measured(told: Told) -> None:
+    store = told(Story(hostile=""))
+    explored = [
+        t.rollout.route.indices
+        for step in store.steps(traces=True)
+        for t in step.traces
+        if t.unit is not None and t.rollout.route is not None and t.rollout.route.explored
+    ]
+    text = flat(shown(store, TheorySection))
+    assert f"after {len(explored)} explored examples" in text
+    for wide in (False, True):
+        bound = utilisation_bound(16, 4, len(explored), 0.5, wide=wide)
+        assert f"{bound:.2f}" in text
+    assert f"explored routes only {len({k for z in explored for k in z})} " in text
+
+
+def test_theorem_3_is_left_out_for_other_exploration(told: Told) -> None:
+    story = Story(steps=1, config={"explore": {"policy": "uniform"}})
+    assert "this run explored otherwise" in flat(shown(told(story), TheorySection))
+
+
+def test_curves_follow_the_steps(told: Told) -> None:
+    store = told(Story(steps=12, hostile=""))
+    first = next(store.steps(traces=True))
+    rewards = [t.rollout.reward for t in first.traces if t.rollout.reward is not None]
+    page = shown(store, Curves)
+    assert page.faults == []
+    label = f"batch mean: from {sum(rewards) / len(rewards):.3g} at 1 to"
+    section = Curves(Context.of(store, {}))
+    for event in store.events(full=True):
+        section.see(event)
+    assert label in section.html().markup
+    assert f"last {WINDOW} steps" in page.text
+    assert "best 0.675" in page.text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0, 1, [0, 0.25, 0.5, 0.75, 1]),
+        (0, 50, [0, 20, 40]),
+        (3, 3, [3]),
+        (-1, 1, [-1, -0.5, 0, 0.5, 1]),
+    ],
+)
+def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
+    assert ticks(low, high) == pytest.approx(expected)
+
+
+def test_a_chart_without_points_says_so_and_one_point_is_drawn() -> None:
+    empty = Chart("t", "x", [Line("a", [])])
+    assert "Nothing to draw" in draw(empty).markup
+    assert draw(Chart("t", "x", [Line("a", [(1, float("nan"))])])) == draw(empty)
+    single = read_page(draw(Chart("t", "x", [Line("a", [(1.0, 0.5)])])).markup)
+    assert single.faults == []
+    assert "circle" in single.tags
+
+
+def test_figures_read_well() -> None:
+    assert [money(None), money(0), money(0.0123), money(0.5), money(1234.5)] == [
+        "unknown price",
+        "$0",
+        "$0.012",
+        "$0.50",
+        "$1,234.50",
+    ]
+    assert [duration(3.14), duration(59), duration(640), duration(7300)] == [
+        "3.1 s",
+        "59 s",
+        "10 min 40 s",
+        "2 h 1 min",
+    ]
+    cut = shorten("x" * 1000, 300)
+    assert "[… 700 characters left out …]" in cut
