@@ -18,10 +18,10 @@ $(VENV)/.dev: requirements/dev.lock $(VENV)/.core
 	@$(PIP) --require-hashes -r requirements/dev.lock
 	@touch $@
 
-$(VENV)/.local: requirements/local.in $(VENV)/.dev
+$(VENV)/.local: requirements/local.lock $(VENV)/.dev
 	@echo "installing torch and transformers (once) ..." >&2
 	@$(PIP) torch==2.13.0
-	@$(PIP) -r requirements/local.in
+	@$(PIP) --require-hashes -r requirements/local.lock
 	@touch $@
 
 demo: $(VENV)/.core  ## the offline tour on the simulated model

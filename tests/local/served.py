@@ -1,0 +1,120 @@
+"""`transformers serve` as a process of its own: started, waited for, and taken down whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Served", "alive", "offline", "served"]
+
+_START_S = 180.0
+_STOP_S = 20.0
+_ANSWERED = '"POST /v1/chat/completions HTTP/1.1" 200'
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A running server: its address, the one model it serves, its process group and its log."""
+
+    url: str
+    model: Path
+    group: int
+    log: Path
+
+    @property
+    def spec(self) -> str:
+        return f"{self.url}/v1#{self.model}"
+
+    @property
+    def answered(self) -> int:
+        """Completions so far, as the server itself logs them."""
+        return self.log.read_text("utf-8", "replace").count(_ANSWERED)
+
+
+def offline(home: Path) -> dict[str, str]:
+    """An environment without the developer's settings, in which nothing may be downloaded."""
+    return {
+        "PATH": os.environ.get("PATH", ""),
+        "HOME": str(home),
+        "HF_HOME": str(home / "hf"),
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "DO_NOT_TRACK": "1",
+        # The model is too small to share among threads.
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+@contextmanager
+def served(model: Path, folder: Path) -> Iterator[Served]:
+    """The model behind `transformers serve`, ready to answer; gone afterwards."""
+    port = _free_port()
+    program = Path(sys.executable).with_name("transformers")
+    command = [program, "serve", model, "--host", "127.0.0.1", "--port", port, "--device", "cpu"]
+    log = folder / "server.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [str(part) for part in command],
+            env=offline(folder),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        _wait_until_healthy(url, process, log)
+        yield Served(url, model, process.pid, log)
+    finally:
+        _take_down(process)
+
+
+def alive(group: int) -> bool:
+    """Whether any process of the group still runs."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline and process.poll() is None:
+        with suppress(urllib.error.URLError, OSError), direct.open(f"{url}/health", timeout=5):
+            return
+        time.sleep(0.2)
+    said = log.read_text("utf-8", "replace")[-4000:]
+    raise AssertionError(f"transformers serve did not come up (exit {process.poll()}):\n{said}")
+
+
+def _take_down(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,216 @@
+"""A real transformer behind a server that no one here wrote: tiny, random, and never of use.
+
+Its replies are noise, so nothing that is asked for as JSON ever comes back as JSON. What is tested
+is that a run gets through all the same, and counts what went wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import promptcodebook as pco
+from promptcodebook.lm.base import Reply, Request, Sampling
+from promptcodebook.lm.endpoint import Endpoint
+from promptcodebook.lm.probe import probe
+from promptcodebook.lm.spec import parse_spec
+from promptcodebook.report import write_report
+from promptcodebook.store import RunStore
+from promptcodebook.types import Evaluation, Message, Rollout, Step, Usage
+from tests.local.served import Served
+from tests.local.tiny import BEGIN, END, TURN
+
+pytestmark = pytest.mark.local
+
+STEPS, BATCH, HELD_OUT = 2, 3, 3
+MIDWAY = 0.5  # neither of the range's ends: a failure booked as 0 or 1 would show
+# The shortest reply is one word and the end of the turn: every answer fills its cap of two tokens.
+CAPS = {"encoder": 32, "generator": 96, "executor": 2, "critic": 32}
+SETTINGS: dict[str, Any] = {
+    "size": 8,
+    "select": 2,
+    "keep": "last",
+    "cache": False,
+    "explore": {"epsilon": 0.0, "epsilon_min": 0.0},
+    "update": {"epochs": STEPS, "batch_size": BATCH},
+    "validation": {"every": 0},
+    "roles": {role: {"max_tokens": cap} for role, cap in CAPS.items()},
+}
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that ended, its steps, its report, and how many calls the server answered for it."""
+
+    run: pco.Run
+    steps: tuple[Step, ...]
+    judged: tuple[Evaluation, ...]
+    page: str
+    answered: int
+
+    @property
+    def rollouts(self) -> list[Rollout]:
+        trained = [trace.rollout for step in self.steps for trace in step.traces]
+        return trained + [rollout for row in self.judged for rollout in row.rollouts]
+
+    def calls(self, *roles: str) -> int:
+        return sum(used.calls for role, used in self.run.usage.items() if role in roles)
+
+
+def rows() -> list[dict[str, str]]:
+    things = ("river", "bread", "map", "lamp", "clock", "boat")
+    asked = [f"What is a {thing} for?" for thing in things]
+    asked += [f"Who would miss a {thing} most?" for thing in things]
+    return [{"question": question, "answer": "it serves people"} for question in asked]
+
+
+def reward(example: pco.Example, output: str) -> pco.Score:
+    return pco.Score(MIDWAY, feedback=f"the answer should read: {example.target}")
+
+
+@pytest.fixture(scope="module")
+def finished(server: Served, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    folder = tmp_path_factory.mktemp("run")
+    before = server.answered
+    data = pco.load(rows(), input="question", target="answer")
+    run = pco.optimize(data, reward, lm=server.spec, config=SETTINGS, runs_dir=folder / "runs")
+    answered = server.answered - before
+    store = RunStore.open(run.path)
+    try:
+        write_report(store, folder / "report.html")
+        steps = tuple(store.steps(traces=True))
+        judged = tuple(store.judged())
+    finally:
+        store.close()
+    return Finished(run, steps, judged, (folder / "report.html").read_text("utf-8"), answered)
+
+
+async def say(server: Served, text: str, sample: int = 0, cap: int = 24) -> Reply:
+    sampling = Sampling(temperature=0.7, top_p=0.9, max_tokens=cap)
+    request = Request("executor", (Message("user", text),), sample=sample, sampling=sampling)
+    async with Endpoint(parse_spec(server.spec, {}), timeout=60.0) as endpoint:
+        return await endpoint(request)
+
+
+async def test_the_usage_told_is_the_tokenizers_own_count(server: Served) -> None:
+    from tokenizers import Tokenizer
+
+    reply = await say(server, "Where does the river lead?", cap=24)
+    rendered = f"{BEGIN}{TURN}user\nWhere does the river lead?{END}{TURN}assistant\n"
+    tokenizer = Tokenizer.from_file(str(server.model / "tokenizer.json"))
+    assert reply.usage.prompt_tokens == len(tokenizer.encode(rendered).ids)
+    assert 1 <= reply.usage.completion_tokens <= 24
+    assert not reply.estimated
+    assert reply.text.strip()
+    assert 0.0 < reply.usage.latency_s < 60.0
+
+
+async def test_a_reply_is_drawn_by_its_seed(server: Served) -> None:
+    first, again, other = [await say(server, "Name a boat.", sample) for sample in (1, 1, 2)]
+    assert first.text == again.text
+    assert first.text != other.text
+
+
+async def test_a_cut_reply_says_so(server: Served) -> None:
+    # No reply ends before a second token: the first that can end it is still to be followed.
+    reply = await say(server, "Tell all you know.", cap=1)
+    assert reply.finish == "length"
+    assert reply.usage.completion_tokens == 1
+
+
+async def test_the_probe_sees_that_response_format_is_ignored(server: Served) -> None:
+    found = await probe(server.spec, environment={}, timeout=60.0)
+    assert found.ok
+    assert found["structured output"].level == "warn"
+    assert "accepted and ignored" in found["structured output"].what
+    assert "reported" in found["usage"].what and found["usage"].level == "ok"
+    assert found["length cap"].level == "ok"
+    # A server that has never downloaded a model cannot list any: that is no reason to stop.
+    assert found["address"].level in ("ok", "warn") and found["call"].level == "ok"
+
+
+def test_a_run_of_two_steps_completes(finished: Finished) -> None:
+    run = finished.run
+    assert run.ended == "finished"
+    assert len(finished.steps) == STEPS
+    assert all(len(step.traces) == BATCH for step in finished.steps)
+    assert run.verdict and run.conclusion is not None
+    assert {row.name for row in run.conclusion.rows} == {
+        "present", "concat", "untrained", "learned"
+    }  # fmt: skip
+    assert (run.path / "policy.json").is_file()
+    assert run.cost is None  # nobody gave a price
+
+
+def test_every_reply_that_never_parses_is_recorded_and_none_is_scored_zero(
+    finished: Finished,
+) -> None:
+    traces = [trace for step in finished.steps for trace in step.traces]
+    assert all(trace.rollout.failure is None for trace in traces)
+    assert all(trace.rollout.prompt and trace.rollout.truncated for trace in traces)
+    routes = [trace.rollout.route for trace in traces]
+    assert all(route is not None and route.repaired and route.fallback for route in routes)
+    for trace in traces:
+        assert trace.failure is not None and trace.failure.stage == "critique"
+        assert trace.failure.kind in ("ParseError", "TruncatedReply")
+        assert (trace.rollout.reward, trace.verdict, trace.penalty) == (MIDWAY, None, 0.0)
+    # Nothing is learned from a critique that failed: no rewrite, and the reward stands alone.
+    assert all(not step.rewrites for step in finished.steps)
+    assert finished.run.codebook.texts == finished.steps[0].parameters.codebook.texts
+    last = finished.steps[-1]
+    assert last.ema == last.success
+    assert max(last.success) > 0.0
+
+
+def test_calls_and_counts_agree_with_each_other_and_with_the_server(finished: Finished) -> None:
+    run, tallies = finished.run, finished.run.tallies
+    total = sum(run.usage.values(), Usage())
+    assert total.calls == finished.answered
+    assert total.prompt_tokens > total.calls and total.completion_tokens >= total.calls
+    assert 0.0 < total.latency_s < 600.0
+    assert finished.calls("critic") == 2 * STEPS * BATCH
+    assert finished.calls("attribution", "updater", "judge", "untrusted") == 0
+    # What is asked for as JSON fails twice each time, and is asked for again once.
+    typed = finished.calls("encoder", "critic")
+    assert tallies["reasked"] == typed / 2
+    routed = finished.calls("encoder") // 2
+    assert tallies["route_fallbacks"] == tallies["route_repairs"] == routed
+    assert routed >= STEPS * BATCH + 2 * HELD_OUT
+    # A typed reply is noise (malformed) or noise cut short (truncated); an answer is always cut.
+    assert 0 < tallies["malformed"] <= typed
+    assert tallies["truncated"] >= finished.calls("executor")
+    assert tallies["malformed"] + tallies["truncated"] >= typed + finished.calls("executor")
+    assert 0 < tallies["parse_failed"] <= tallies["reasked"]
+    assert "repaired" not in tallies
+    wire = {"rate_limited", "unavailable", "server_error", "dropped", "timeout"}
+    assert wire.isdisjoint(tallies)
+
+
+def test_the_report_shows_the_counts_that_the_run_counted(finished: Finished) -> None:
+    found = re.findall(r"<td><code>([\w ]+)</code></td><td[^>]*>([\d,]+)</td>", incidents(finished))
+    shown = {name: int(number.replace(",", "")) for name, number in found}
+    cut = sum(rollout.truncated for rollout in finished.rollouts)
+    assert shown.pop("truncated outputs") == cut > STEPS * BATCH
+    counted = finished.run.tallies
+    assert {name: times for name, times in shown.items() if times} == counted
+    assert {"malformed", "reasked", "parse_failed", "route_repairs", "truncated"} <= set(counted)
+
+
+def test_the_report_shows_where_chains_broke(finished: Finished) -> None:
+    cell = r"<td[^>]*>([^<]+)</td>"
+    found = re.findall(rf"<tr><td>(\w+)</td><td>(\w+)</td>{cell}{cell}</tr>", incidents(finished))
+    shown = Counter[tuple[str, str]]()
+    for phase, stage, _, times in found:
+        shown[phase, stage] += int(times)
+    assert shown["training", "critique"] == STEPS * BATCH
+    assert shown["test", "prompt"] == sum(row.failed for row in finished.judged)
+    assert shown.total() == shown["training", "critique"] + shown["test", "prompt"]
+
+
+def incidents(finished: Finished) -> str:
+    """The report's section on what went wrong."""
+    return finished.page.split('id="incidents"')[1].split("</section>")[0]
