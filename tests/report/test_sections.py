@@ -201,7 +201,8 @@ def test_figures_read_well() -> None:
         "$0.50",
         "$1,234.50",
     ]
-    assert [duration(3.14), duration(59), duration(640), duration(7300)] == [
+    assert [duration(0.012), duration(3.14), duration(59), duration(640), duration(7300)] == [
+        "12 ms",
         "3.1 s",
         "59 s",
         "10 min 40 s",

@@ -38,6 +38,8 @@ def money(cost: float | None) -> str:
 def duration(seconds: float) -> str:
     """640 as '10 min 40 s'."""
     whole = round(seconds)
+    if seconds < 0.95:
+        return f"{1000 * seconds:.0f} ms"
     if seconds < 10:
         return f"{seconds:.1f} s"
     if whole < 60:

@@ -21,7 +21,7 @@ _MEANS = {
     "refused_connection": "connections that nothing answered",
     "timeout": "calls that took longer than the timeout",
     "malformed": "replies that were not the JSON asked for",
-    "repaired": "of these, replies mended without asking again",
+    "repaired": "replies mended without asking again",
     "reasked": "replies asked for a second time, quoting the fault",
     "truncated": "replies cut at their length cap",
     "parse_failed": "replies that never became the value asked for",
