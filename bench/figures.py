@@ -1,0 +1,54 @@
+"""Measured figures beside their goals: printed as lines, kept as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+__all__ = ["Figure", "shown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measurement; `goal` is an upper bound, a lower one with `at_least`, None = for reading.
+
+    `beside` holds what it stands next to: the bare interpreter, another library.
+    """
+
+    name: str
+    value: float
+    unit: str = ""
+    goal: float | None = None
+    at_least: bool = False
+    beside: str = ""
+
+    @property
+    def met(self) -> bool:
+        if self.goal is None:
+            return True
+        return self.value >= self.goal if self.at_least else self.value <= self.goal
+
+    def line(self) -> str:
+        text = f"{self.name:<58}{self.value:>12.3f} {self.unit:<5}"
+        if self.goal is not None:
+            sign = ">=" if self.at_least else "<="
+            text += f" {sign} {self.goal:<8g}{'PASS' if self.met else 'SHORT'}"
+        return f"{text}  {self.beside}".rstrip()
+
+
+def shown(measure: Callable[[], Sequence[Figure]], about: str) -> int:
+    """Measures and prints; 1 if a goal is missed. `--json PATH` keeps the figures too."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--json", type=Path, help="a file to write the figures to")
+    given = parser.parse_args()
+    print(about.strip().splitlines()[0], flush=True)
+    figures = measure()
+    for figure in figures:
+        print("  " + figure.line(), flush=True)
+    if given.json is not None:
+        rows = [{**asdict(each), "met": each.met} for each in figures]
+        given.json.write_text(json.dumps(rows, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    return 0 if all(each.met for each in figures) else 1

@@ -1,0 +1,84 @@
+"""Kill -9 at 25 random moments of a simulated run over HTTP, and what resuming each comes to.
+
+A `pco train` process in minibatch mode, against the simulated server in another process with
+latency. The table shows for each kill: when, how much of the run was on disk, the step it resumed
+from, how many requests were in flight (answered, and not yet on disk), how many were answered a
+second time, and whether policy file and events equal the uninterrupted run's.
+
+    python -m bench.kill
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from bench.figures import Figure, shown
+from promptcodebook.keyed import keyed_random
+from tests.proof.killing import (
+    LATENCY,
+    Kill,
+    after,
+    killed_and_resumed,
+    left_by,
+    paid_twice,
+    progress_of,
+    uninterrupted,
+)
+from tests.proof.runs import Finished
+from tests.proof.served import Served, served
+
+KILLS = 25
+_HEAD = (
+    f"  {'kill':>4} {'at, s':>7} {'events':>7} {'journal':>8} {'step':>5} {'in flight':>10} "
+    f"{'asked again':>12} {'bytes equal':>12} {'events equal':>13}"
+)
+
+
+def measure() -> list[Figure]:
+    with served(f"simulated?latency={LATENCY}") as server, tempfile.TemporaryDirectory() as folder:
+        base = Path(folder)
+        whole, seconds = uninterrupted(server, base / "whole")
+        calls = progress_of(base / "whole").journal
+        print(f"  uninterrupted: {seconds:.1f} s, {calls} calls (simulated)\n{_HEAD}", flush=True)
+        draw = keyed_random("bench kill")
+        moments = sorted(draw.uniform(0.1, seconds) for _ in range(KILLS))
+        found = [
+            _one(server, whole, base / f"{n}", moment, n) for n, moment in enumerate(moments, 1)
+        ]
+    return [
+        Figure("kills", sum(f[0] for f in found), goal=float(KILLS), at_least=True),
+        Figure("policy files or events that differ", sum(not f[1] for f in found), goal=0.0),
+        Figure(
+            "runs in which a reply on disk was paid for again", sum(f[2] for f in found), goal=0
+        ),
+    ]
+
+
+def _one(
+    server: Served, whole: Finished, folder: Path, moment: float, number: int
+) -> tuple[int, bool, bool]:
+    """How many kills happened, whether all is equal, whether something was paid for twice."""
+    kills = killed_and_resumed(server, folder, [after(moment)])
+    left = left_by(folder)
+    bytes_equal, events_equal = left.policy == whole.policy, left.events() == whole.events()
+    for kill in kills:
+        print(_row(kill, number, bytes_equal, events_equal), flush=True)
+    twice = paid_twice(server, folder, kills)
+    if twice:
+        print(f"       {twice}")
+    return len(kills), bytes_equal and events_equal, bool(twice)
+
+
+def _row(kill: Kill, number: int, bytes_equal: bool, events_equal: bool) -> str:
+    progress = kill.progress
+    step = progress.events.get("stepped", 0)
+    return (
+        f"  {number:>4} {kill.seconds:>7.2f} {progress.number:>7} {progress.journal:>8} "
+        f"{step:>5} {kill.pending:>10} {kill.again:>12} "
+        f"{'yes' if bytes_equal else 'NO':>12} {'yes' if events_equal else 'NO':>13}"
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(shown(measure, __doc__))
