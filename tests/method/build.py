@@ -40,6 +40,7 @@ from promptcodebook.types import (
 )
 
 __all__ = [
+    "ENCODED",
     "Counts",
     "Shuffled",
     "World",
@@ -48,6 +49,7 @@ __all__ = [
     "config",
     "examples",
     "number_scorer",
+    "one_batch",
     "parameters",
     "routed",
     "said",
@@ -65,6 +67,16 @@ class Counts(Counter[str]):
 def config(**tree: Any) -> Config:
     """A small configuration: K = 4, S = 2, one example an update unless said otherwise."""
     return load_config({"size": 4, "select": 2}, tree)
+
+
+ENCODED = {"policy": "none"}
+"""Settings of `explore` under which the encoder routes every example."""
+
+
+def one_batch(**tree: Any) -> Config:
+    """A configuration of a single update over five examples."""
+    update = {"batch_size": 5, "epochs": 1, **tree.pop("update", {})}
+    return config(update=update, **tree)
 
 
 def examples(count: int, start: int = 0) -> list[Example]:

@@ -1,0 +1,274 @@
+"""What the loop does when calls fail or must stop (decision 15)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from promptcodebook.errors import (
+    BudgetReached,
+    DiskFull,
+    EndpointDown,
+    Interrupted,
+    StoreError,
+    TooManyFailures,
+)
+from promptcodebook.lm.base import LM, Reply, Request
+from promptcodebook.lm.scripted import Scripted, ScriptedLM
+from promptcodebook.method.state import State
+from promptcodebook.types import Example, Score
+from tests.method.build import (
+    ENCODED,
+    World,
+    config,
+    examples,
+    is_own_gradient,
+    one_batch,
+    parameters,
+    said,
+    talkative,
+)
+
+
+def failing_for(example: str, error: Exception | str, role: str = "executor") -> ScriptedLM:
+    """A talkative model whose calls in one role fail when they are about one input."""
+
+    def reply(request: Request) -> Scripted:
+        about = request.role == role and not is_own_gradient(request)
+        return error if about and example in said(request) else talkative(request)
+
+    return ScriptedLM().reply_with(reply)
+
+
+DOWN = EndpointDown("nothing answers")
+
+
+async def test_a_failed_executor_joins_no_update_and_no_average():
+    """Decision 15: a bad rollout is data; the four others are learned from."""
+    world = World(one_batch(explore=ENCODED), failing_for("input 2", DOWN))
+    (step,) = await world.run(examples(5))
+    (bad,) = [t for t in step.traces if t.rollout.failure]
+    assert bad.rollout.failure is not None
+    assert (bad.rollout.example_id, bad.rollout.failure.stage) == ("x2", "execute")
+    assert (bad.rollout.failure.kind, bad.rollout.failure.message) == (
+        "EndpointDown",
+        "nothing answers",
+    )
+    assert bad.rollout.reward is None and bad.verdict is None
+    assert step.selected == (4, 4, 0, 0)
+    assert len(world.asked("critic")) == 4
+    assert all(len(r.gradient.splitlines()) == 4 for r in step.rewrites)
+
+
+async def test_a_reward_that_raises_fails_its_rollout_with_the_traceback():
+    """Decisions 5 and 15: what leaves the range or raises is a failed rollout."""
+
+    async def scorer(example: Example, output: str) -> Score:
+        if example.id == "x1":
+            raise ZeroDivisionError("no units")
+        return Score(0.5)
+
+    world = World(one_batch(explore=ENCODED), scorer=scorer)
+    (step,) = await world.run(examples(5))
+    (bad,) = [t.rollout for t in step.traces if t.rollout.failure]
+    assert bad.failure is not None
+    assert (bad.example_id, bad.failure.stage, bad.output) == ("x1", "reward", "0.5")
+    assert "ZeroDivisionError: no units" in bad.failure.traceback
+    assert step.selected == (4, 4, 0, 0)
+
+
+async def test_a_failed_route_or_prompt_fails_its_rollout():
+    """Decision 15: the prompt of x0 cannot be composed, so x0 is not executed."""
+    world = World(one_batch(explore=ENCODED), failing_for("input 0", DOWN, "generator"))
+    (step,) = await world.run(examples(5))
+    (bad,) = [t.rollout for t in step.traces if t.rollout.failure]
+    assert bad.failure is not None and bad.failure.stage == "prompt"
+    assert len(world.asked("executor")) == 4
+
+
+async def test_a_truncated_prompt_is_refused():
+    """Decision 15: a prompt cut at its cap is never executed."""
+    cut = Reply("Follow the", finish="length")
+
+    def reply(request: Request) -> Scripted:
+        about = request.role == "generator" and "input 3" in said(request)
+        return cut if about else talkative(request)
+
+    world = World(one_batch(explore=ENCODED), ScriptedLM().reply_with(reply))
+    (step,) = await world.run(examples(5))
+    (bad,) = [t.rollout for t in step.traces if t.rollout.failure]
+    assert bad.failure is not None
+    assert (bad.example_id, bad.failure.kind) == ("x3", "TruncatedReply")
+    assert not any("Follow the\n" in said(r) for r in world.asked("executor"))
+
+
+async def test_a_truncated_answer_is_scored_as_it_stands():
+    """Decision 15: the executor's cut reply counts, and is marked."""
+    lm = ScriptedLM().reply_with(
+        lambda r: Reply("0.25", finish="length") if r.role == "executor" else talkative(r)
+    )
+    (step,) = await World(one_batch(explore=ENCODED), lm).run(examples(5))
+    assert all(t.rollout.truncated and t.rollout.reward == 0.25 for t in step.traces)
+
+
+async def test_a_failed_critic_leaves_the_reward_counted_and_nothing_to_learn():
+    """Decision 15: r̄ takes r alone, no gradient comes of it."""
+    lm = ScriptedLM().reply_with(lambda r: DOWN if r.role == "critic" else talkative(r))
+    settings = one_batch(explore={**ENCODED, "alpha": 0.5})
+    (step,) = await World(settings, lm).run(examples(5))
+    assert step.rewrites == ()
+    assert [t.failure.stage for t in step.traces if t.failure] == ["critique"] * 5
+    assert step.ema[0] == pytest.approx(0.5 * (1 - 0.5**5))
+
+
+async def test_a_failed_attribution_keeps_the_verdict_and_its_penalty():
+    """Decision 15: ρ is known (1 - 0.6), so r̄ takes r - ρ = 0.1; nothing is rewritten."""
+    lm = ScriptedLM().reply_with(lambda r: DOWN if r.role == "attribution" else talkative(r))
+    settings = one_batch(explore={**ENCODED, "alpha": 0.5})
+    (step,) = await World(settings, lm).run(examples(5))
+    assert step.rewrites == ()
+    assert [t.failure.stage for t in step.traces if t.failure] == ["attribute"] * 5
+    assert all(t.verdict is not None and t.verdict.score == 0.6 for t in step.traces)
+    assert step.ema[0] == pytest.approx(0.1 * (1 - 0.5**5))
+
+
+async def test_a_truncated_or_failed_rewrite_leaves_the_variable_as_it_was():
+    """Decision 15: a rewrite cut at its cap is refused and logged with its reason."""
+    lm = ScriptedLM().enqueue(
+        Reply("half a the", finish="length"), DOWN, "rule 0 new", "rule 1 new", "psi 1",
+        role="updater",
+    )  # fmt: skip
+    world = World(one_batch(explore=ENCODED), lm.reply_with(talkative))
+    (step,) = await world.run(examples(5))
+    theta, phi, *rest = step.rewrites
+    assert (theta.kept, theta.reason) == (False, "the rewrite was cut at its length cap")
+    assert (phi.kept, phi.reason) == (False, "EndpointDown: nothing answers")
+    assert all(r.kept for r in rest)
+    assert (step.parameters.encoder, step.parameters.generator) == ("theta 0", "phi 0")
+    assert world.tally["rewrites_refused"] == 2
+
+
+def odd_ones_fail(request: Request) -> Scripted:
+    odd = request.role == "executor" and int(said(request)[-1]) % 2 == 1
+    return EndpointDown(f"no answer to {request.messages[-1].content}") if odd else "0.5"
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 4), (0, 3), (0, 1)])
+async def test_a_batch_of_which_half_fails_goes_on(start: int, count: int):
+    """Decision 15: x1 and x3 of x0..x3, x1 of x0..x2, and none of x0."""
+    lm = ScriptedLM().reply_with(
+        lambda r: odd_ones_fail(r) if r.role == "executor" else talkative(r)
+    )
+    world = World(config(update={"batch_size": count, "epochs": 1}), lm)
+    (step,) = await world.run(examples(count, start))
+    assert sum(t.rollout.failure is not None for t in step.traces) == count // 2
+
+
+@pytest.mark.parametrize(("start", "count", "failed"), [(1, 5, 3), (1, 3, 2), (1, 1, 1)])
+async def test_a_batch_that_mostly_fails_stops_with_the_first_error(
+    start: int, count: int, failed: int
+):
+    """Decision 15: x1, x3 and x5 of x1..x5; x1 and x3 of x1..x3; x1 alone."""
+    lm = ScriptedLM().reply_with(
+        lambda r: odd_ones_fail(r) if r.role == "executor" else talkative(r)
+    )
+    world = World(config(update={"batch_size": count, "epochs": 1}), lm)
+    with pytest.raises(TooManyFailures, match=f"{failed} of {count} rollouts failed") as error:
+        await world.run(examples(count, start))
+    odd = [r for r in world.asked("executor") if said(r)[-1] in "135"]
+    assert f"EndpointDown: no answer to {odd[0].messages[-1].content}" in str(error.value)
+    assert error.value.hint
+
+
+async def test_one_failure_does_not_stop_an_online_run():
+    """Online updates hold one example each: the rule still speaks of a batch's worth of them."""
+    settings = config(update={"mode": "online", "batch_size": 5, "epochs": 1})
+    world = World(settings, failing_for("input 2", DOWN))
+    steps = await world.run(examples(5))
+    assert [s.traces[0].rollout.reward for s in steps].count(None) == 1
+    assert len(steps) == 5
+
+
+async def test_an_online_run_that_mostly_fails_stops():
+    settings = config(update={"mode": "online", "batch_size": 4, "epochs": 1})
+    lm = ScriptedLM().reply_with(lambda r: DOWN if r.role == "executor" else talkative(r))
+    world = World(settings, lm)
+    with pytest.raises(TooManyFailures, match="3 of"):
+        await world.run(examples(4))
+    assert len(world.asked("executor")) == 3
+
+
+class Stopping:
+    """An LM that raises for one request at once while every other takes its time."""
+
+    def __init__(self, inner: LM, error: Exception, when: str, role: str) -> None:
+        self.finished: list[Request] = []
+        self.running = 0
+        self._inner, self._error, self._when, self._role = inner, error, when, role
+
+    async def __call__(self, request: Request) -> Reply:
+        if request.role == self._role and self._when in said(request):
+            raise self._error
+        self.running += 1
+        try:
+            await asyncio.sleep(0.003)
+            reply = await self._inner(request)
+        finally:
+            self.running -= 1
+        self.finished.append(request)
+        return reply
+
+
+async def stopped(error: Exception, when: str, role: str) -> Stopping:
+    holder: list[Stopping] = []
+
+    def wrap(lm: LM) -> LM:
+        holder.append(Stopping(lm, error, when, role))
+        return holder[0]
+
+    world = World(one_batch(explore=ENCODED), wrap=wrap)
+    with pytest.raises(type(error)):
+        await world.run(examples(5))
+    assert holder[0].running == 0, "a call was left running"
+    return holder[0]
+
+
+@pytest.mark.parametrize("error", [BudgetReached("spent"), Interrupted("ctrl-c")])
+async def test_a_stop_in_one_chain_lets_the_others_finish_first(error: Exception):
+    lm = await stopped(error, "input 0", "executor")
+    assert sum(r.role == "attribution" for r in lm.finished) == 4
+    assert sum(r.role == "executor" for r in lm.finished) == 4
+    assert not any(r.role == "updater" for r in lm.finished)
+
+
+async def test_a_stop_in_one_rewrite_lets_the_others_finish_first():
+    lm = await stopped(BudgetReached("spent"), "the directive of the encoder", "updater")
+    assert sum(r.role == "updater" for r in lm.finished) == 4
+
+
+async def test_a_stop_in_the_attribution_lets_the_critics_own_call_finish():
+    lm = await stopped(BudgetReached("spent"), "Critic's verdict", "attribution")
+    assert sum(map(is_own_gradient, lm.finished)) == 5
+
+
+async def test_a_failed_attribution_leaves_no_call_behind():
+    holder: list[Stopping] = []
+
+    def wrap(lm: LM) -> LM:
+        holder.append(Stopping(lm, DOWN, "Critic's verdict", "attribution"))
+        return holder[0]
+
+    settings = one_batch(explore=ENCODED)
+    world = World(settings, wrap=wrap)
+    trace = await world.learner.trace(examples(1)[0], State.first(parameters()), 0.0)
+    assert trace.failure is not None and holder[0].running == 0
+
+
+@pytest.mark.parametrize("role", ["encoder", "generator", "executor", "critic", "updater"])
+@pytest.mark.parametrize("error", [DiskFull("no space"), StoreError("locked")])
+async def test_a_store_that_cannot_write_ends_the_run(role: str, error: Exception):
+    """A journal that fails is no bad rollout: going on would lose paid replies."""
+    lm = ScriptedLM().reply_with(lambda r: error if r.role == role else talkative(r))
+    with pytest.raises(type(error)):
+        await World(one_batch(explore=ENCODED), lm).run(examples(5))
