@@ -71,11 +71,8 @@ class ExamplesSection:
 
     def _offer(self, step: int, trace: Trace, codebook: Codebook) -> None:
         route = trace.rollout.route
-        texts = (
-            tuple((k, codebook[k].text) for k in route.indices if k < len(codebook))
-            if (route)
-            else ()
-        )
+        indices = () if route is None else route.indices
+        texts = tuple((k, codebook[k].text) for k in indices if k < len(codebook))
         shown = _Shown(step, trace, texts)
         draw = keyed_int(self._context.seed, "report", step, trace.rollout.example_id)
         for bucket in self._buckets:
