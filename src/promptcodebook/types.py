@@ -197,12 +197,16 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a chain broke: the stage (prompt, execute, reward, critique, attribute)."""
+    """Why a chain broke: the stage (prompt, execute, reward, critique, attribute).
+
+    `hint` is what to type next, where the error said so.
+    """
 
     stage: str
     kind: str
     message: str
     traceback: str = ""
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from promptcodebook.cli.console import columns, duration, money, number
+from promptcodebook.cli.console import columns, duration, money, number, printable
+from promptcodebook.store.events import Event, Judged, Stepped, Validated
 
 if TYPE_CHECKING:
     from promptcodebook.store.run import RunStore
@@ -41,8 +44,8 @@ def run_json(store: RunStore) -> dict[str, Any]:
         "tallies": store.tallies(),
         "seconds": store.elapsed_s,
         "failures": [
-            {"step": step, "example": example, **asdict(failure)}
-            for step, example, failure in _failures(store)
+            {"where": each.where, "example": each.example, **asdict(each.failure)}
+            for each in _failures(store)
         ],
     }
 
@@ -89,22 +92,42 @@ def _failure_lines(store: RunStore) -> list[str]:
     found = _failures(store)
     if not found:
         return []
-    lines = ["", f"{len(found)} failures in training:"]
-    for step, example, failure in found[:_SHOWN]:
-        lines.append(f"  update {step + 1}, {example}, {failure.stage}: {failure.kind}:")
-        lines += [f"    {line}" for line in failure.message.splitlines()]
-        lines += [f"    {line}" for line in failure.traceback.rstrip().splitlines()]
+    lines = ["", f"{len(found)} failures:"]
+    for each in found[:_SHOWN]:
+        failure = each.failure
+        lines.append(f"  {each.where}, {each.example}, {failure.stage}: {failure.kind}:")
+        said = f"{failure.message}\n{failure.traceback}".rstrip()
+        lines += [f"    {line}" for line in printable(said).splitlines()]
+        lines += [f"    next: {printable(failure.hint)}"] if failure.hint else []
     if len(found) > _SHOWN:
         lines.append(f"  and {len(found) - _SHOWN} more (--json shows all)")
     return lines
 
 
-def _failures(store: RunStore) -> list[tuple[int, str, Failure]]:
-    """(step, example, failure) of every broken rollout, critique or attribution."""
-    found: list[tuple[int, str, Failure]] = []
-    for step in store.steps(traces=True):
-        for trace in step.traces:
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """One failure, and where in the run it was."""
+
+    where: str
+    example: str
+    failure: Failure
+
+
+def _failures(store: RunStore) -> list[_Failed]:
+    """Every broken rollout, critique or attribution, of training and of evaluations."""
+    return list(chain.from_iterable(_in(event) for event in store.events(full=True)))
+
+
+def _in(event: Event) -> Iterator[_Failed]:
+    if isinstance(event, Stepped):
+        where = f"update {event.step.index + 1}"
+        for trace in event.step.traces:
             for failure in (trace.rollout.failure, trace.failure):
                 if failure is not None:
-                    found.append((step.index, trace.rollout.example_id, failure))
-    return found
+                    yield _Failed(where, trace.rollout.example_id, failure)
+    elif isinstance(event, Validated | Judged):
+        judged = isinstance(event, Judged)
+        where = f"{'judging' if judged else 'validating'} {event.evaluation.name}"
+        for rollout in event.evaluation.rollouts:
+            if rollout.failure is not None:
+                yield _Failed(where, rollout.example_id, rollout.failure)

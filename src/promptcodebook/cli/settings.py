@@ -81,9 +81,14 @@ def gathered(
     if isinstance(file.get("budget"), str):
         file["budget"] = parse_budget(file["budget"]).model_dump()
     given = {key: value for key, value in flags.items() if value is not None}
-    layers = merge(file, environment_layer(), given, set_layer(sets))
-    where = str(path) if path is not None else "the command line"
-    return load_config(layers, where=where), path.parent if path is not None else Path()
+    typed = merge(environment_layer(), given, set_layer(sets))
+    base = path.parent if path is not None else Path()
+    try:
+        return load_config(file, typed, where="the command line or PCO_*"), base
+    except ConfigError:
+        # If the file alone is at fault already, that is where to look.
+        load_config(file, where=str(path))
+        raise
 
 
 def runs_dir() -> Path:

@@ -58,7 +58,7 @@ class Composed(str):
 def failure_of(stage: str, error: Exception) -> Failure:
     """An exception as data: a bad rollout is recorded, not raised (method decision 15)."""
     shown = "".join(traceback.format_exception(error, limit=-6))
-    return Failure(stage, type(error).__name__, str(error), shown)
+    return Failure(stage, type(error).__name__, str(error), shown, str(getattr(error, "hint", "")))
 
 
 class Prompter(Protocol):

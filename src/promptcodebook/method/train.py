@@ -125,5 +125,5 @@ def stop_if_broken(latest: deque[Trace]) -> None:
     raise TooManyFailures(
         f"{len(failures)} of {len(latest)} rollouts failed; the first, at {first.stage}: "
         f"{first.kind}: {first.message}",
-        hint="see the traceback with `pco runs show`, mend it, then `pco train --resume`",
+        hint=f"{first.hint or 'pco runs show last'}; then go on: pco train --resume last",
     )

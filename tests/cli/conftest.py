@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from promptcodebook.store.run import RunStore
+from tests.cli.invoked import Result, pco
+
+Pco = Callable[..., Result]
+QUICK = ("--preset", "quick", "--set", "update.epochs=4", "--set", "validation.every=2")
+
+
+@pytest.fixture(scope="session")
+def _trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    assert pco("init", cwd=folder).code == 0
+    result = pco("train", *QUICK, cwd=folder)
+    assert result.code == 0, result.err
+    return folder
+
+
+@pytest.fixture
+def trained(_trained: Path, tmp_path: Path) -> Path:
+    """A folder as `pco init` and a short simulated `pco train` leave it, the test's own copy."""
+    return Path(shutil.copytree(_trained, tmp_path / "trained"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder as `pco init` leaves it."""
+    made = tmp_path / "mytask"
+    assert pco("init", str(made), cwd=tmp_path).code == 0
+    return made
+
+
+@pytest.fixture
+def run_id(trained: Path) -> str:
+    [run] = (trained / "runs").iterdir()
+    return run.name
+
+
+@pytest.fixture
+def store(trained: Path, run_id: str) -> Iterator[RunStore]:
+    opened = RunStore.open(trained / "runs" / run_id)
+    yield opened
+    opened.close()

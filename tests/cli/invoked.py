@@ -1,0 +1,80 @@
+"""`pco` run within the test's own process, and a chat server in a thread beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from promptcodebook.cli import app
+from promptcodebook.cli.boundary import guarded
+from tests.lm.server import Server
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command returned and said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    def error(self, code: int, *parts: str) -> str:
+        """Holds the result to be one clear error: the code, one message with a hint, no traceback.
+
+        `parts` must all stand in it.
+        """
+        assert self.code == code, (self.code, self.err, self.out)
+        assert self.err.count("pco: ") == 1, self.err
+        assert "\n  next: " in self.err, self.err
+        assert "Traceback" not in self.err and "internal error" not in self.err
+        for part in parts:
+            assert part in self.err, (part, self.err)
+        return self.err
+
+
+def pco(*args: str, cwd: Path, stdin: str = "") -> Result:
+    """The command line as the console script runs it."""
+    import typer
+
+    out, err = io.StringIO(), io.StringIO()
+    before = sys.argv, sys.stdin
+    sys.argv, sys.stdin = ["pco", *args], io.StringIO(stdin)
+    try:
+        with (
+            contextlib.chdir(cwd),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            code = guarded(typer.main.get_command(app.app))
+    finally:
+        sys.argv, sys.stdin = before
+    return Result(code, out.getvalue(), err.getvalue())
+
+
+@contextlib.contextmanager
+def served(server: Server) -> Iterator[Server]:
+    """The server on a loop of its own, so that a command that blocks can call it."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    try:
+        asyncio.run_coroutine_threadsafe(server.start(), loop).result(5)
+        yield server
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(5)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
