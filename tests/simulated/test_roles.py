@@ -228,6 +228,40 @@ def test_a_report_that_does_not_fit_the_input_teaches_nothing(
     assert reply["feedback"]
 
 
+def test_a_true_report_is_never_taken_for_anothers(world: World, examples: list[Example]) -> None:
+    for example in examples:
+        problem = world.problem(example.input)
+        keys = frozenset(d.key for d in problem.demands)
+        for key in keys:
+            text = world.writer(problem, keys - {key}, 3)
+            reply = json.loads(ask(world, *verdict_request(example, text, "Be kind.")))
+            skill = key.split(":")[1]
+            assert skill in advised(world, reply["feedback"]), (key, reward(example, text))
+
+
+def test_reports_shuffled_between_inputs_teach_nothing(
+    world: World, examples: list[Example]
+) -> None:
+    named = 0
+    for example, other in zip(examples, (*examples[1:], examples[0]), strict=True):
+        system, user = verdict_request(example, "So, Hm 4.", "Be kind.")
+        own, strange = (reward(e, "So, Hm 4.").feedback for e in (example, other))
+        reply = json.loads(ask(world, system, user.replace(own, strange)))
+        named += bool(advised(world, reply["feedback"]))
+    assert named <= 0.03 * len(examples)
+
+
+def test_without_a_report_the_critic_guesses_only_if_told_to(
+    world: World, examples: list[Example]
+) -> None:
+    example = with_kind(examples, "json")
+    system, user = verdict_request(example, "Hm.", "Be kind.")
+    bare = user.replace(f"Feedback of the checker: {reward(example, 'Hm.').feedback}\n\n", "")
+    assert advised(world, json.loads(ask(world, system, bare))["feedback"]) == set()
+    guessing = SimulatedSettings.from_params({"critic_guess": "1", "capacity": "1"})
+    assert advised(world, json.loads(ask(world, system, bare, settings=guessing))["feedback"])
+
+
 ATTRIBUTION = (
     "You assign credit: decide which part each complaint is to be laid at. JSON: "
     '{"rendering_errors": "", "instinct_errors": {"index": ""}, "routing_errors": ""}\n\n'

@@ -10,9 +10,10 @@ import re
 from dataclasses import dataclass
 
 from promptcodebook.simulated.mind import Mind, advice_for
+from promptcodebook.simulated.reading import numbers_in
 from promptcodebook.simulated.world import Demand, Problem, load
 
-__all__ = ["Judged", "adversary", "critique", "judged", "negative_claims"]
+__all__ = ["Judged", "adversary", "claims", "critique", "judged", "negative_claims"]
 
 _NUMBER = re.compile(r"[-+]?\d*\.?\d+")
 _TURN = re.compile(
@@ -25,6 +26,10 @@ _FINE = re.compile(
     re.IGNORECASE,
 )
 _CLAIM = re.compile(r"(?<=[.!?])\s+(?=[\"'A-Z\[])|\n+")
+_DEMANDED = re.compile(
+    r"(?<!not )\b(?:at most|at least|exactly|no more than|no fewer than)\s+(\d+)\b"
+)
+_COUNTED = re.compile(r"\b\d+ (?:of|out of|/) (\d+) (?:constraints|requirements|demands|checks)\b")
 _CROWDED = 4.0
 """Load from which on the critic calls a prompt crowded."""
 
@@ -45,18 +50,24 @@ def critique(mind: Mind) -> str:
     return mind.asked.shape.fill(values, f"Score: {found.score}\n{found.feedback}")
 
 
-def negative_claims(report: str) -> list[str]:
-    """The sentences of a checker's report that tell of something wrong."""
-    claims: list[str] = []
+def claims(report: str) -> list[tuple[str, bool]]:
+    """The sentences of a checker's report, each with whether it tells of something wrong."""
+    found: list[tuple[str, bool]] = []
     bad = True
     for line in _CLAIM.split(report):
         turn = _TURN.search(line)
         if turn is not None:
             bad = turn["bad"] is not None
             line = line[turn.end() :]
-        if bad and line.strip() and (turn is not None or _FINE.search(line) is None):
-            claims.append(line.strip())
-    return claims
+        if line.strip():
+            wrong = bad and (turn is not None or _FINE.search(line) is None)
+            found.append((line.strip(), wrong))
+    return found
+
+
+def negative_claims(report: str) -> list[str]:
+    """The sentences of a checker's report that tell of something wrong."""
+    return [claim for claim, wrong in claims(report) if wrong]
 
 
 def judged(mind: Mind) -> Judged:
@@ -95,37 +106,46 @@ def _score(mind: Mind, reward: float | None, failed: bool) -> float:
 
 def _failed(mind: Mind, problem: Problem, reward: float | None) -> tuple[list[Demand], bool]:
     """The demands that went wrong as far as the request tells, and whether its report fits."""
-    sections = mind.asked.reading.sections
-    report = sections.get("feedback", "")
-    claims = negative_claims(report)
-    about = [mind.world.lexicon.about(c) for c in claims]
-    found = [d for d in problem.demands if any(d.topic in a for a in about)]
-    if len(problem.demands) == 1:
-        return (list(problem.demands) if _answer_failed(mind, reward) else []), True
-    topics = {d.topic for d in problem.demands}
-    strange = sum(1 for a in about if a and not a & topics)
-    told = sum(1 for a in about if a)
-    if told and 2 * strange >= told:
+    if all(d.constraint is None for d in problem.demands) and len(problem.demands) == 1:
+        wrong, fits = _answer_failed(mind, reward)
+        return (list(problem.demands) if wrong else []), fits
+    report = mind.asked.reading.sections.get("feedback", "")
+    specific = [mind.world.lexicon.about(c) - set(mind.world.general) for c, _ in claims(report)]
+    if _strange(report, specific, problem):
         return [], False
-    if not told and (reward is None or reward < 1.0) and problem.demands:
+    failed = [mind.world.lexicon.about(c) for c in negative_claims(report)]
+    found = [d for d in problem.demands if any(d.topic in a for a in failed)]
+    if not any(specific) and (reward is None or reward < 1.0):
         found = _guess(mind, problem)
     return found, True
 
 
-def _answer_failed(mind: Mind, reward: float | None) -> bool:
-    """Whether a single answer failed: by the reward, else by the reference."""
-    if reward is not None:
-        return reward < 1.0
+def _strange(report: str, told: list[frozenset[int]], problem: Problem) -> bool:
+    """Whether a report speaks of another input: other demands, other numbers, another count."""
+    topics = {d.topic for d in problem.demands}
+    if any(about and not about & topics for about in told):
+        return True
+    if not {int(n) for n in _DEMANDED.findall(report)} <= numbers_in(problem.input):
+        return True
+    counted = _COUNTED.search(report)
+    return counted is not None and int(counted[1]) != len(problem.demands)
+
+
+def _answer_failed(mind: Mind, reward: float | None) -> tuple[bool, bool]:
+    """Whether a single answer failed, and whether reward and reference agree on it."""
     sections = mind.asked.reading.sections
     gold = sections.get("reference", "").strip().split("\n")[0]
-    return bool(gold) and gold not in sections.get("response", "")
+    right = bool(gold) and gold in sections.get("response", "")
+    if reward is None:
+        return bool(gold) and not right, True
+    return reward < 1.0 and not right, not (right and reward <= 0.0)
 
 
 def _guess(mind: Mind, problem: Problem) -> list[Demand]:
     """With no report at all: perhaps one demand that the prompt does not speak of."""
     cued = mind.world.lexicon.cued_in(mind.asked.reading.sections.get("prompt", ""))
     open_ = [d for d in problem.demands if not cued & set(d.skills)]
-    if not open_ or mind.draw.unit("guess") >= mind.settings.capacity / 2:
+    if not open_ or mind.draw.unit("guess") >= mind.settings.critic_guess:
         return []
     return [open_[int(mind.draw.unit("which") * len(open_))]]
 

@@ -55,6 +55,8 @@ class SimulatedSettings:
 
     world_seed: int = 1
     """Which simulated model: keys every draw."""
+    homogeneous: bool = False
+    """Every input needs the same skills, so that nothing is gained by routing (a control)."""
     base: float = 0.47
     """Chance that a demand of the input is met when its skill is not cued."""
     gain: float = 0.40
@@ -98,6 +100,8 @@ class SimulatedSettings:
     """Share of the remaining misses that a rubric mending on the very skill removes."""
     critic_slip: float = 0.5
     """When the critic misses: chance that it names other, wrong advice instead of none."""
+    critic_guess: float = 0.0
+    """Chance that the critic guesses which of several demands failed when no report tells."""
     attribution_error: float = 0.1
     """Chance that a complaint is laid at the wrong part."""
     updater_uptake: int = 2

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-__all__ = ["Block", "Entry", "Reading", "asked_number", "fenced", "read", "without"]
+__all__ = ["Block", "Entry", "Reading", "asked_number", "fenced", "numbers_in", "read"]
 
 _ITEM = re.compile(
     r"^\s*(?:[-*•]\s*)?(?:\[(\d{1,3})\]|\((\d{1,3})\)|"
@@ -249,9 +249,10 @@ def fenced(text: str) -> list[str]:
     return [m.strip() for m in _FENCE.findall(text)]
 
 
-def without(text: str, data: str) -> str:
-    """The text with some data taken out."""
-    return text.replace(data, " ") if data else text
+def numbers_in(text: str) -> frozenset[int]:
+    """Every whole number that a text names, in digits or as a word up to twelve."""
+    words = re.findall(r"[a-z]+|\d{1,9}", text.lower())
+    return frozenset(_NUMBERS.get(w, -1) if not w.isdigit() else int(w) for w in words)
 
 
 def asked_number(text: str, pattern: str) -> int | None:

@@ -73,7 +73,7 @@ _STRUCTURE = (
     Skill(
         "numbered",
         ("number list", "number step", "number each line", "number item", "list number"),
-        ("number list", "number 1", "number line", "number step", "numbered"),
+        ("number list", "number 1", "number line", "number step", "number point"),
         (
             "For a numbered list, number each line from one upward without gaps.",
             "Number the list items in order, one item on each line.",
@@ -175,7 +175,7 @@ _WORDING = (
     Skill(
         "exact_numbers",
         ("number exact", "how many figure", "count figure", "count number", "numeric"),
-        ("exact number", "number exact", "numbers were asked", "number digit"),
+        ("exact number", "number asked", "number digit"),
         (
             "Use exactly as many figures as are demanded, and count the figures at the end.",
             "Count each numeric value in the draft against the number demanded.",

@@ -80,7 +80,7 @@ class World:
         self.writer = writer
         self._demands = demands
         self._same = bool(demands.fixed)
-        self._general = tuple(k for k, s in enumerate(self.skills) if s.general)
+        self.general = tuple(k for k, s in enumerate(self.skills) if s.general)
         self._known = {e.input.strip(): e for e in examples}
         self._openings: dict[str, list[str]] = {}
         for text in sorted(self._known, key=len, reverse=True):
@@ -114,7 +114,7 @@ class World:
         # Most inputs need each general skill; which one does not is fixed by the input.
         general = [
             k
-            for k in self._general
+            for k in self.general
             if k not in needed and (self._same or keyed_int("general", k, text) % 10 < 8)
         ]
         gold = example.target if example is not None else None
@@ -172,9 +172,11 @@ def build_world(
 ) -> World:
     """The world of a task: `constraints`, `aime`, or a general one for the user's own data.
 
-    `homogeneous`: every input needs the same skills, so that nothing is gained by routing.
+    `homogeneous` (or the setting of that name): every input needs the same skills, so that
+    nothing is gained by routing.
     """
-    seed = (settings or SimulatedSettings()).world_seed
+    settings = settings or SimulatedSettings()
+    seed = settings.world_seed
     if task_name == "constraints":
         from promptcodebook.simulated.skills_constraints import CONSTRAINT_SKILLS as skills
         from promptcodebook.simulated.writer_constraints import write_constraints as writer
@@ -186,7 +188,7 @@ def build_world(
         from promptcodebook.simulated.writer_answers import write_plain as writer
     specific = [k for k, s in enumerate(skills) if not s.general]
     same = tuple(sorted(specific, key=lambda k: keyed_int("same", seed, k))[:4])
-    fixed = same if homogeneous else ()
+    fixed = same if homogeneous or settings.homogeneous else ()
     lexicon = Lexicon(skills)
     if task_name == "constraints":
         demands: _Demands = _OfConstraints(skills, lexicon, fixed)
