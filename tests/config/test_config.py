@@ -76,6 +76,7 @@ def test_the_docstring_lists_every_departure_of_default_from_paper() -> None:
         ({"reward_range": [1, 0]}, "must rise", ""),
         ({"init": {"frozen": [16]}}, "outside 0..15", ""),
         ({"explore": {"epsilon": 2}}, "explore.epsilon", ""),
+        ({"explore": {"epsilon": 0.1}}, "below explore.epsilon_min", ""),
     ],
 )
 def test_a_wrong_setting_is_named_with_what_was_probably_meant(

@@ -76,6 +76,12 @@ class Config(Group):
     def _consistent(self) -> Config:
         if self.select > self.size:
             raise ValueError(f"select (S = {self.select}) is larger than size (K = {self.size})")
+        explore = self.explore
+        if explore.epsilon < explore.epsilon_min:
+            raise ValueError(
+                f"explore.epsilon {explore.epsilon:g} is below explore.epsilon_min "
+                f"{explore.epsilon_min:g}; explore.policy = 'none' switches exploration off"
+            )
         low, high = self.reward_range
         if not low < high:
             raise ValueError(f"reward_range must rise, not {low}..{high}")

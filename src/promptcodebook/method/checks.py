@@ -73,7 +73,8 @@ class NoLeakCheck:
     """
 
     def __init__(self, examples: Iterable[Example]) -> None:
-        self._runs: set[tuple[str, ...]] = set()
+        # Hashes, not words: a large training split must not be held in memory eight times over.
+        self._runs: set[int] = set()
         self._answers: dict[str, str] = {}
         for example in examples:
             self._runs.update(_runs(normalised_words(example.input)))
@@ -94,8 +95,8 @@ class NoLeakCheck:
         return None
 
 
-def _runs(words: Sequence[str]) -> Iterable[tuple[str, ...]]:
-    return (tuple(words[i : i + RUN]) for i in range(len(words) - RUN + 1))
+def _runs(words: Sequence[str]) -> Iterable[int]:
+    return (hash(tuple(words[i : i + RUN])) for i in range(len(words) - RUN + 1))
 
 
 class AllChecks:

@@ -137,12 +137,14 @@ class Deployed:
 
 
 class _GuardedChat:
-    """A chat that never lets the composed prompt reach the untrusted role (decision 13)."""
+    """A chat that lets no paragraph of the prompt reach the untrusted role (decision 13)."""
 
     def __init__(self, inner: BoundChat, prompt: str) -> None:
         self._inner = inner
         stages = prompt.stages.values() if isinstance(prompt, Composed) else ()
-        self._private = [p for p in (prompt, *stages) if p.strip()]
+        self._private = {
+            part for p in (prompt, *stages) for part in p.split("\n\n") if part.strip()
+        }
 
     async def __call__(
         self,

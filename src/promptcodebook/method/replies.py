@@ -25,7 +25,7 @@ class RouteReply(_Reply):
     """Encoder: the demands it saw, S indices, and why."""
 
     constraints: list[str] = Field(default_factory=list, max_length=32)
-    selected_indices: list[int] = Field(max_length=64)
+    selected_indices: list[int] = Field(max_length=1024)
     analysis: str = Field(default="", max_length=4000)
 
 

@@ -20,10 +20,12 @@ def codebook_lines(
     lines: list[str] = []
     for k, (text, rate) in enumerate(zip(codebook.texts, rates, strict=True)):
         flat = " ".join(text.split())
+        # As precise as a policy file, so that a loaded policy shows what the run itself showed.
+        shown = round(rate or 0.0, 6)
         if templates == "paper":
-            lines.append(f"{k}: {flat} [{0.0 if rate is None else rate:.2f}]")
+            lines.append(f"{k}: {flat} [{shown:.2f}]")
         else:
-            said = "untried" if rate is None else f"success {rate:.2f}"
+            said = "untried" if rate is None else f"success {shown:.2f}"
             lines.append(f"[{k}] {flat} ({said})")
     return "\n".join(lines)
 
