@@ -6,9 +6,13 @@ is that a run gets through all the same, and counts what went wrong.
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +25,7 @@ from promptcodebook.lm.spec import parse_spec
 from promptcodebook.report import write_report
 from promptcodebook.store import RunStore
 from promptcodebook.types import Evaluation, Message, Rollout, Step, Usage
-from tests.local.served import Served
+from tests.local.served import Served, offline
 from tests.local.tiny import BEGIN, END, TURN
 
 pytestmark = pytest.mark.local
@@ -131,6 +135,26 @@ async def test_the_probe_sees_that_response_format_is_ignored(server: Served) ->
     assert found["length cap"].level == "ok"
     # A server that has never downloaded a model cannot list any: that is no reason to stop.
     assert found["address"].level in ("ok", "warn") and found["call"].level == "ok"
+
+
+def test_the_doctor_says_so_in_plain_words_and_as_json(server: Served, tmp_path: Path) -> None:
+    look = ("doctor", "--task", "constraints", "--lm", server.spec)
+    plain, as_json = pco_command(*look, cwd=tmp_path), pco_command(*look, "--json", cwd=tmp_path)
+    assert "warn  structured output: accepted and ignored" in plain
+    [asked] = [each for each in json.loads(as_json)["sections"] if server.spec in each["title"]]
+    levels = {each["name"]: each["level"] for each in asked["findings"]}
+    assert levels["structured output"] == "warn"
+    assert {levels["call"], levels["usage"], levels["sampling"]} == {"ok"}
+
+
+def pco_command(*args: str, cwd: Path) -> str:
+    """What the installed command prints; it must succeed."""
+    program = Path(sys.executable).with_name("pco")
+    ran = subprocess.run(
+        [str(program), *args], cwd=cwd, env=offline(cwd), capture_output=True, text=True
+    )
+    assert ran.returncode == 0, (ran.stdout, ran.stderr)
+    return ran.stdout
 
 
 def test_a_run_of_two_steps_completes(finished: Finished) -> None:
