@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from promptcodebook.keyed import keyed_int
 from promptcodebook.lm.base import Chat, Reply
 from promptcodebook.lm.chat import BoundChat
@@ -54,3 +56,12 @@ async def test_thoughts_are_no_part_of_the_answer():
     lm = ScriptedLM().enqueue("<think>2+2 {hm}</think> 4", "so \\frac{1}{2}</think>5", "a <b> c ")
     bound = chat(lm)
     assert [(await bound("x")).text for _ in range(3)] == ["4", "5", "a <b> c "]
+
+
+async def test_a_cut_counts_when_it_is_paid_for_and_not_again():
+    cut = Reply("b", finish="length")
+    lm = ScriptedLM().enqueue(cut, replace(cut, source="journal"))
+    counted: list[str] = []
+    bound = BoundChat(lm, lambda _: 0, tally=lambda name, count=1: counted.append(name))
+    assert (await bound("x")).text == (await bound("x")).text
+    assert counted == ["truncated"]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -266,7 +266,7 @@ async def test_a_semantic_fault_is_quoted_and_mended(tally: Counts):
     assert answer.value.score == 0.5
     assert answer.fault is None
     assert "score 0.9 is above 0.6" in lm.history[1].messages[-1].content
-    assert tally == {"reasked": 1}
+    assert tally == {"faulty": 1, "reasked": 1}
 
 
 async def test_a_semantic_fault_that_stays_is_returned_with_the_value(tally: Counts):
@@ -274,7 +274,7 @@ async def test_a_semantic_fault_that_stays_is_returned_with_the_value(tally: Cou
     answer = await ask(lm, tally).typed(REQUEST, Verdict, too_high)
     assert (answer.value.score, answer.fault) == (0.8, "score 0.8 is above 0.6")
     assert answer.reasked
-    assert tally == {"reasked": 1}
+    assert tally == {"faulty": 2, "reasked": 1}
 
 
 async def test_a_faulty_value_is_better_than_none(tally: Counts):
@@ -314,6 +314,20 @@ async def test_a_value_complete_before_the_cut_counts(tally: Counts):
     answer = await ask(lm, tally).typed(REQUEST, Verdict)
     assert answer.value.score == 0.5
     assert "truncated" not in tally
+
+
+@pytest.mark.parametrize("source", ["journal", "cache"])
+async def test_a_reply_counts_when_it_is_paid_for_and_not_again(
+    source: Literal["journal", "cache"], tally: Counts
+):
+    texts = ("no", "never", '{"score": 0.9}', '{"score": 0.8', "half a")
+    told = [Reply(text, "length" if text == "half a" else "stop", source=source) for text in texts]
+    lm = ScriptedLM().enqueue(*told)
+    with pytest.raises(ParseError):
+        await ask(lm, tally).typed(REQUEST, Verdict)
+    assert (await ask(lm, tally).typed(REQUEST, Verdict, too_high)).repaired
+    assert (await ask(lm, tally).text(REQUEST)).truncated
+    assert tally == {}
 
 
 async def test_plain_text_loses_its_thoughts_and_tells_of_its_cut(tally: Counts):

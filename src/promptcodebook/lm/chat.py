@@ -15,7 +15,7 @@ __all__ = ["BoundChat"]
 
 class BoundChat:
     """A Chat for one example; `usage` and `truncated` sum over its calls.
-    Cut replies are tallied as `truncated`.
+    Cut replies are tallied as `truncated`, once each: when they are paid for.
 
     `sample` turns a call's name into its sample seed: the name is `purpose`, or the running number
     of the call without one; a purpose that comes again is numbered, so no two calls share a seed.
@@ -58,7 +58,8 @@ class BoundChat:
         self.usage += reply.usage
         if reply.finish == "length":
             self.truncated = True
-            self._tally("truncated")
+            if reply.source == "live":
+                self._tally("truncated")
         if THOUGHT not in reply.text:
             return reply
         return replace(reply, text=strip_think(reply.text))

@@ -1,8 +1,10 @@
 """Replies as typed values: asked for by schema, found in the text, re-asked once, or an error.
 
-Tally names: `malformed` (a reply that is not strictly the JSON asked for, once per reply),
-`truncated` (cut at its cap before a value was complete; never also malformed), `repaired`,
-`reasked`, `parse_failed`.
+Tally names: `malformed` (a reply that is not strictly the JSON asked for), `truncated` (cut at its
+cap before a value was complete; never also malformed), `faulty` (a value of the right form that
+cannot be used as it is, such as a route of the wrong length), `repaired`, `reasked`,
+`parse_failed`. Each reply counts once, when it is paid for: not again when a journal or a cache
+gives it back. So the counts are those of the server.
 """
 
 from __future__ import annotations
@@ -71,12 +73,16 @@ class Ask:
         self._lm = lm
         self._tally = tally
 
+    def _count(self, name: str, reply: Reply) -> None:
+        if reply.source == "live":
+            self._tally(name)
+
     async def text(self, request: Request) -> TextAnswer:
         """The reply's text; `truncated` is told (and tallied), judging it is the caller's part."""
         reply = await self._lm(request)
         truncated = reply.finish == "length"
         if truncated:
-            self._tally("truncated")
+            self._count("truncated", reply)
         return TextAnswer(strip_think(reply.text), truncated, reply.usage)
 
     async def typed(
@@ -95,7 +101,7 @@ class Ask:
         first = await self._try(request, shape, fault)
         if first.complaint is None and first.found.value is not None:
             return Answer(first.found.value, repaired=first.found.repaired, usage=first.reply.usage)
-        self._tally("reasked")
+        self._count("reasked", first.reply)
         try:
             second = await self._try(_again(request, first.reply, first.complaint), shape, fault)
         except LMError:
@@ -116,12 +122,14 @@ class Ask:
         cut = reply.finish == "length"
         found = extract(reply.text, shape, cut=cut)
         if found.value is None and cut:
-            self._tally("truncated")
+            self._count("truncated", reply)
         elif not found.strict:
-            self._tally("malformed")
+            self._count("malformed", reply)
         if found.repaired:
-            self._tally("repaired")
+            self._count("repaired", reply)
         said = fault(found.value) if fault is not None and found.value is not None else None
+        if said is not None:
+            self._count("faulty", reply)
         return _Try(reply, found, said)
 
     def _failed(self, request: Request, last: _Try[T]) -> LMError:
@@ -134,7 +142,7 @@ class Ask:
                 role=request.role,
                 model=request.model,
             )
-        self._tally("parse_failed")
+        self._count("parse_failed", last.reply)
         return ParseError(
             f"the {where} never became a {asked}: {last.found.fault}",
             hint="pco doctor shows whether the endpoint enforces schemas",

@@ -22,6 +22,7 @@ _MEANS = {
     "timeout": "calls that took longer than the timeout",
     "malformed": "replies that were not the JSON asked for",
     "repaired": "replies mended without asking again",
+    "faulty": "replies of the right form with a wrong content, such as too few picks",
     "reasked": "replies asked for a second time, quoting the fault",
     "truncated": "replies cut at their length cap",
     "parse_failed": "replies that never became the value asked for",

@@ -130,21 +130,23 @@ def _assembled(
     return Opened(config, task, store, models, session, supplies)
 
 
-_ON_THE_WIRE = frozenset(
+_COUNTED_ONCE = frozenset(
     {
         *("rate_limited", "unavailable", "server_error", "dropped", "timeout"),
-        *("refused_connection", "cache_hits", "cache_misses", "cache_bypassed"),
-        *("journal_hits", "shared_calls"),
+        *("refused_connection", "malformed_body"),
+        *("malformed", "truncated", "faulty", "repaired", "reasked", "parse_failed"),
+        *("cache_hits", "cache_misses", "cache_bypassed", "journal_hits", "shared_calls"),
     }
 )
-"""Incidents that a resumed step does not meet again; all others lie in the replies it replays."""
+"""Incidents of one call or one paid reply: a resumed step does not meet them again. All others are
+decisions, which it takes again."""
 
 
 def _kept_counts(store: RunStore) -> Callable[[str, int], None]:
-    """Counts at once what happened on the wire, and the rest with the step it belongs to."""
+    """Counts at once what happens once, and the rest with the step it belongs to."""
 
     def keep(name: str, count: int) -> None:
-        (store.count if name in _ON_THE_WIRE else store.count_replayable)(name, count)
+        (store.count if name in _COUNTED_ONCE else store.count_replayable)(name, count)
 
     return keep
 

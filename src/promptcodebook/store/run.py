@@ -186,13 +186,16 @@ class RunStore:
         self._writer.send(lambda db: add_usage(db, role, usage))
 
     def count(self, name: str, count: int = 1) -> None:
-        """A `Tally` for incidents of the wire, which a resumed run does not meet again."""
+        """A `Tally` for what happens once: a call that failed, a paid reply that was no good.
+
+        A kill in the moment between a reply's row and this count loses the count, not the reply.
+        """
         self._writer.send(lambda db: add_count(db, name, count))
 
     def count_replayable(self, name: str, count: int = 1) -> None:
-        """A `Tally` for incidents that lie in the replies themselves (malformed, repaired).
+        """A `Tally` for decisions (a mended route, a refused rewrite).
 
-        A resumed run reads the same replies from its journal and meets these again, so they are
+        A resumed run reads the same replies from its journal and takes them again, so they are
         committed together with the step or evaluation they belong to, or not at all.
         """
         self._replayable[name] = self._replayable.get(name, 0) + count

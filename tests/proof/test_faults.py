@@ -1,0 +1,80 @@
+"""A tour of every fault: the run completes, and both sides counted the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from promptcodebook.report import write_report
+from promptcodebook.store import RunStore
+from tests.proof.runs import SMALL, Finished, finished
+from tests.proof.served import served
+
+pytestmark = pytest.mark.slow
+
+FAULTS = "faults=429:0.1,500:0.05,drop:0.05,json:0.05,truncate:0.02,routes:0.05"
+OURS = {
+    "429": "rate_limited",
+    "500": "server_error",
+    "drop": "dropped",
+    "json": "malformed",
+    "truncate": "truncated",
+    "routes": "faulty",
+}
+"""The server's name of a fault -> ours of the incident it is on our side."""
+
+
+def reported(path: Path) -> dict[str, int]:
+    """The counts in the run's report, read from its HTML."""
+    store = RunStore.open(path)
+    try:
+        page = path / "report.html"
+        write_report(store, page)
+    finally:
+        store.close()
+    cells = r"<code>(\w+)</code></td>\s*<td[^>]*>([\d ,  ]+)</td>"
+    found = re.findall(cells, page.read_text("utf-8"))
+    return {name: int(re.sub(r"\D", "", number)) for name, number in found}
+
+
+def assert_counts_agree(stats: Mapping[str, Any], ours: Mapping[str, int]) -> None:
+    faults = stats["faults"]
+    assert {ours_: ours.get(ours_, 0) for ours_ in OURS.values()} == {
+        OURS[name]: count for name, count in faults.items()
+    }
+    assert stats["cut"] == faults["truncate"]  # nothing was cut but by that fault
+    assert min(faults.values()) > 0, "a fault of the tour never struck"
+
+
+@pytest.fixture(scope="module")
+def toured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, dict[str, Any]]:
+    """A whole run among faults over HTTP, and what the server counted."""
+    with served(f"simulated?{FAULTS}") as server:
+        run = finished(tmp_path_factory.mktemp("tour"), server.lm, SMALL)
+        return run, server.stats()
+
+
+def test_the_run_completes_and_its_counts_are_the_servers(
+    toured: tuple[Finished, dict[str, Any]],
+) -> None:
+    run, stats = toured
+    assert list(run.rewards()) == ["present", "concat", "untrained", "learned"]
+    assert_counts_agree(stats, run.tallies())
+
+
+def test_the_reports_counts_are_the_servers(toured: tuple[Finished, dict[str, Any]]) -> None:
+    run, stats = toured
+    assert_counts_agree(stats, reported(run.path))
+
+
+def test_in_process_the_same_faults_strike_and_are_counted_alike(
+    toured: tuple[Finished, dict[str, Any]], tmp_path: Path
+) -> None:
+    over_http, _ = toured
+    here = finished(tmp_path, f"simulated?{FAULTS}", SMALL)
+    assert here.policy == over_http.policy
+    assert here.tallies() == over_http.tallies()
