@@ -50,10 +50,17 @@ class Finished:
         finally:
             store.close()
 
+    def judged(self) -> list[Evaluation]:
+        """The verdict's rows, as they are stored."""
+        store = RunStore.open(self.path)
+        try:
+            return list(store.judged())
+        finally:
+            store.close()
+
     def rewards(self) -> dict[str, tuple[float, ...]]:
         """Test rewards by row of the verdict."""
-        judged = [e.evaluation for e in self.events() if isinstance(e, Judged)]
-        return {evaluation.name: evaluation.rewards for evaluation in judged}
+        return {evaluation.name: evaluation.rewards for evaluation in self.judged()}
 
     def tallies(self) -> dict[str, int]:
         store = RunStore.open(self.path)

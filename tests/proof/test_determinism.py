@@ -1,0 +1,50 @@
+"""The same seed gives the same bytes, whoever answers first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.proof.runs import SMALL, Finished, finished
+from tests.proof.served import served
+
+pytestmark = pytest.mark.slow
+
+
+def run_against(folder: Path, spec: str, **more: object) -> Finished:
+    with served(spec) as server:
+        return finished(folder, server.lm, SMALL, **more)
+
+
+def latencies(run: Finished) -> list[float]:
+    """Seconds of each test rollout, in the examples' order."""
+    return [r.usage.latency_s for e in run.judged() for r in e.rollouts]
+
+
+def test_same_seed_twice_and_once_with_shuffled_latencies(tmp_path: Path) -> None:
+    spread = "latency=uniform:0.001-0.08"
+    first = run_against(tmp_path / "first", f"simulated?{spread}")
+    again = run_against(tmp_path / "again", f"simulated?{spread}")
+    shuffled = run_against(tmp_path / "shuffled", f"simulated?{spread}&latency_seed=7")
+    none = run_against(tmp_path / "none", "simulated")
+
+    assert again.policy == first.policy and again.events() == first.events()
+    assert shuffled.policy == first.policy and shuffled.events() == first.events()
+    assert none.policy == first.policy and none.events() == first.events()
+
+    # They were shuffled indeed: who is slow in one run is not who is slow in the other.
+    slow, slow_too = (sorted(range(40), key=latencies(r).__getitem__) for r in (first, shuffled))
+    assert slow != slow_too
+
+
+def test_another_seed_gives_another_run(tmp_path: Path) -> None:
+    first = run_against(tmp_path / "first", "simulated")
+    other = run_against(tmp_path / "other", "simulated", seed=1)
+    assert other.events() != first.events()
+
+
+def test_how_many_calls_are_in_flight_changes_nothing(tmp_path: Path) -> None:
+    wide = run_against(tmp_path / "wide", "simulated?latency=0.005")
+    narrow = run_against(tmp_path / "narrow", "simulated?latency=0.005", concurrency=3)
+    assert narrow.policy == wide.policy and narrow.events() == wide.events()
