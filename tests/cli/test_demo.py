@@ -1,0 +1,51 @@
+"""The tour: what it prints, and that it never forgets to say that it is simulated."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROWS = ["zero-shot", "untrained codebook", "all K instincts (concat)", "trained", "oracle"]
+
+
+def demo(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "promptcodebook.cli", "demo", *words]
+    env = {**os.environ, "HOME": str(folder)}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+
+
+def test_one_world_gives_its_raw_rewards_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    done = demo(tmp_path, "--world", "3")
+    assert done.returncode == 0, done.stderr
+    worlds = json.loads(done.stdout)
+    assert set(worlds) == {"dilution 0 (long prompts cost nothing)", "default dilution"}
+    for rows in worlds.values():
+        assert set(rows) == {"present", "concat", "untrained", "learned", "oracle"}
+        assert all(len(row["rewards"]) == 60 for row in rows.values())
+        mean = {name: sum(row["rewards"]) / 60 for name, row in rows.items()}
+        assert mean["present"] < mean["learned"] < mean["oracle"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_tour_shows_five_rows_with_intervals_at_both_dilutions(tmp_path: Path) -> None:
+    done = demo(tmp_path, "--worlds", "2")
+    assert done.returncode == 0, done.stderr
+    tables = done.stdout.split("simulated model, ")[1:]
+    assert [t.split(":")[0] for t in tables] == [
+        "dilution 0 (long prompts cost nothing)",
+        "default dilution",
+    ]
+    for table in tables:
+        assert [row for row in ROWS if row in table] == ROWS
+        assert "2 worlds x 60 examples" in table
+        assert table.count("..") >= 9  # an interval for every score and every gain
+    assert "All figures above are simulated" in done.stdout
+    reports = list((tmp_path / "runs").glob("*/report.html"))
+    assert len(reports) == 2
+    assert all("simulated" in report.read_text("utf-8") for report in reports)
