@@ -1,0 +1,93 @@
+"""How much of the encoder's prompt is a prefix that all inputs share, so that a server caches it.
+
+K = 16, the untrained codebook (training makes instincts, and so the prefix, longer). Short inputs
+are those of the shipped `constraints` task up to 40 words; all of them stand below for comparison.
+Counted twice: on the messages themselves, and as the simulated server's prefix cache reports it
+while the encoder routes every input over HTTP.
+
+    python -m bench.prefix
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import takewhile
+
+from bench.figures import Figure, shown
+from promptcodebook.config import load_config
+from promptcodebook.method.draws import Draws
+from promptcodebook.method.encoder import Encoder, Standing
+from promptcodebook.method.init import Initialiser
+from promptcodebook.method.templates import load_templates
+from promptcodebook.session.models import Models
+from promptcodebook.simulated.words import tokens
+from promptcodebook.tasks.registry import load_task
+from promptcodebook.types import Example, Message, Parameters
+from tests.proof.served import Served, served
+
+SIZE = 16
+SHORT_WORDS = 40
+GOAL = 0.90
+
+
+def stream(messages: Sequence[Message]) -> list[str]:
+    """A chat as the tokens a prefix cache compares."""
+    return [t for m in messages for t in (f"<{m.role}>", *tokens(m.content))]
+
+
+def shared(
+    encoder: Encoder, parameters: Parameters, examples: Sequence[Example]
+) -> tuple[float, float]:
+    """Share of all prompt tokens that lies in the common prefix; mean tokens of an input."""
+    fresh, inputs = Standing.fresh(SIZE), [e.input for e in examples]
+    streams = [
+        stream(encoder.messages(parameters.encoder, parameters.codebook, fresh, x)) for x in inputs
+    ]
+    prefix = sum(1 for _ in takewhile(lambda t: len(set(t)) == 1, zip(*streams, strict=False)))
+    total = sum(len(s) for s in streams)
+    return prefix * len(streams) / total, sum(len(tokens(x)) for x in inputs) / len(inputs)
+
+
+async def counted(
+    server: Served, examples: Sequence[Example], templates: str
+) -> tuple[float, float, float]:
+    """Share shared, mean input tokens, and the share that the server reports as cached."""
+    config = load_config({"lm": server.lm, "size": SIZE, "cache": False, "templates": templates})
+    models = Models.build(config)
+    kept = load_templates(config.templates)
+    encoder = Encoder(models.ask, kept, config.select, models.tally)
+    seeds = load_task("constraints").seeds
+    parameters = await Initialiser(models.ask, kept, config).parameters(seeds)
+    share, length = shared(encoder, parameters, examples)
+    server.reset()
+    for example in examples:
+        draws, fresh = Draws(0, 0, example.id), Standing.fresh(SIZE)
+        theta, book = parameters.encoder, parameters.codebook
+        await encoder.route(theta, book, fresh, example.input, draws)
+    await models.close()
+    stats = server.stats()
+    return share, length, stats["cached_tokens"] / stats["prompt_tokens"]
+
+
+def measure() -> list[Figure]:
+    every = [e for _, split in load_task("constraints").dataset.items() for e in split]
+    short = [e for e in every if len(e.input.split()) <= SHORT_WORDS]
+    figures: list[Figure] = []
+    rows = (
+        (f"{len(short)} short inputs", short, "default", GOAL),
+        (f"all {len(every)} inputs", every, "default", None),
+        (f"{len(short)} short inputs, the paper's templates", short, "paper", None),
+    )
+    for name, examples, templates, goal in rows:
+        with served("simulated?prefix_cache=1") as server:  # afresh: nothing is cached yet
+            share, length, cached = asyncio.run(counted(server, examples, templates))
+        figures += [
+            Figure(f"shared prefix, {name}", share, "", goal, True, f"{length:.0f} tokens each"),
+            Figure(f"cached, first request included, {name}", cached, beside="simulated"),
+        ]
+    return figures
+
+
+if __name__ == "__main__":
+    raise SystemExit(shown(measure, __doc__))
