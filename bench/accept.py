@@ -1,72 +1,134 @@
-"""`update.accept`: always against improve, on the simulated model (method decision 9).
+"""`update.accept`: always against improve, on the simulated model, over several simulated worlds.
 
-Prints, per mode, the mean reward of the learned policy on the test split of `constraints` over
-seeds, its paired difference with a bootstrap interval, and the calls that training paid for.
+The constraints task, equal settings but for that key; each world is one seed, for the simulated
+model and the run alike. `improve` runs each batch a second time, so it is also set beside `always`
+with as many more steps as spend the same number of training calls. Every figure is simulated.
 
-    python bench/accept.py [SEEDS]
+    python -m bench.accept
 """
 
 from __future__ import annotations
 
-import random
-import sys
+import asyncio
+import os
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
+from bench.figures import Figure, shown
 from promptcodebook.config import load_config
+from promptcodebook.intervals import Interval, clustered_interval
 from promptcodebook.session.opening import Where, open_run
+from promptcodebook.session.optimize import finish
 from promptcodebook.session.sources import Sources
-from promptcodebook.session.sync import run_sync
+from promptcodebook.store import RunStore
+from promptcodebook.types import Usage
 
-SETTINGS = {
-    "task": "constraints",
-    "preset": "quick",
-    "lm": "simulated",
-    "validation": {"every": 6, "subset": 40},
-}
+WORLDS = int(os.environ.get("PCO_BENCH_WORLDS", "5"))
+EPOCHS = 30
 
 
-def measure(mode: str, seed: int) -> tuple[float, float, int]:
-    """Reward of the learned and of the untrained policy on the test split, and calls in all."""
-    own = {"seed": seed, "update": {"epochs": 30, "accept": mode}}
-    config = load_config(SETTINGS, own, where="the bench")
-    with tempfile.TemporaryDirectory() as folder:
-        opened = open_run(config, Sources(), Where(Path(folder), command="bench"))
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run to make. `keep` is 'best_val' or 'last'."""
 
-        async def whole() -> tuple[float, float, int]:
-            try:
-                conclusion = (await opened.session.run()).conclusion
-                calls = sum(usage.calls for usage in opened.store.usage().values())
-            finally:
-                await opened.close()
-            assert conclusion is not None
-            scores = {row.name: row.score.mean for row in conclusion.rows if row.score}
-            return scores["learned"], scores["untrained"], calls
-
-        return run_sync(whole())
+    world: int
+    accept: str
+    epochs: int
+    keep: str
 
 
-def interval(differences: list[float], draws: int = 2000) -> tuple[float, float]:
-    """95 % bootstrap interval of the mean."""
-    draw = random.Random(0)
-    means = sorted(
-        sum(draw.choices(differences, k=len(differences))) / len(differences) for _ in range(draws)
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What it came to: test rewards of the learned policy, and what was spent."""
+
+    rewards: tuple[float, ...]
+    spent: Usage
+    judging: int
+    steps: int
+    reverted: int
+
+
+def run(job: Job) -> Done:
+    """One whole run in process, thrown away."""
+    config = load_config(
+        {
+            "task": "constraints",
+            "lm": f"simulated?world_seed={job.world}",
+            "seed": job.world,
+            "keep": job.keep,
+            "update": {"epochs": job.epochs, "accept": job.accept},
+            # No early stop, so that equal settings are equal numbers of steps.
+            "validation": {"every": 6 if job.keep == "best_val" else 0, "patience": 10**6},
+        }
     )
-    return means[int(0.025 * draws)], means[int(0.975 * draws) - 1]
+    with tempfile.TemporaryDirectory() as folder:
+        made = asyncio.run(finish(open_run(config, Sources(), Where(Path(folder)))))
+        store = RunStore.open(made.path)
+        try:
+            rows = {e.name: e for e in store.judged()}
+            judging = sum(e.usage.calls for e in rows.values())
+            steps = list(store.steps())
+            spent = sum(store.usage().values(), Usage())
+        finally:
+            store.close()
+    reverted = sum(s.reverted for s in steps)
+    return Done(rows["learned"].rewards, spent, judging, len(steps), reverted)
 
 
-def main(seeds: int) -> None:
-    found = {mode: [measure(mode, s) for s in range(seeds)] for mode in ("always", "improve")}
-    print(f"simulated model, task constraints, test split, {seeds} seeds\n")
-    for mode, rows in found.items():
-        learned, untrained, calls = (sum(column) / seeds for column in zip(*rows, strict=True))
-        print(f"{mode:8} learned {learned:.3f}  untrained {untrained:.3f}  calls {calls:.0f}")
-    pairs = zip(found["improve"], found["always"], strict=True)
-    differences = [improve[0] - always[0] for improve, always in pairs]
-    low, high = interval(differences)
-    mean = sum(differences) / seeds
-    print(f"improve - always: {mean:+.3f} [{low:+.3f}, {high:+.3f}], paired by seed")
+def measure() -> list[Figure]:
+    figures: list[Figure] = []
+    worlds = range(1, WORLDS + 1)
+    with ProcessPoolExecutor(max_workers=2) as pool:
+        for keep in ("best_val", "last"):
+            always = list(pool.map(run, (Job(w, "always", EPOCHS, keep) for w in worlds)))
+            improve = list(pool.map(run, (Job(w, "improve", EPOCHS, keep) for w in worlds)))
+            more = round(EPOCHS * _training(improve) / _training(always))
+            longer = list(pool.map(run, (Job(w, "always", more, keep) for w in worlds)))
+            named = {
+                f"always, {EPOCHS} steps": always,
+                f"improve, {EPOCHS} steps": improve,
+                f"always, {more} steps": longer,
+            }
+            figures += [_row(f"keep={keep}: {name}", done) for name, done in named.items()]
+            figures.append(_difference(f"keep={keep}: improve - always", improve, always))
+            figures.append(_difference(f"keep={keep}: the same at equal calls", improve, longer))
+    return figures
+
+
+def _calls(done: list[Done]) -> float:
+    return sum(d.spent.calls for d in done) / len(done)
+
+
+def _training(done: list[Done]) -> float:
+    """Calls before the verdict."""
+    return sum(d.spent.calls - d.judging for d in done) / len(done)
+
+
+def _row(name: str, done: list[Done]) -> Figure:
+    interval = clustered_interval([d.rewards for d in done])
+    calls, tokens = _calls(done), sum(d.spent.tokens for d in done) / len(done)
+    reverted = sum(d.reverted for d in done) / sum(d.steps for d in done)
+    beside = f"{_said(interval)}, {calls:.0f} calls, {tokens / 1e6:.2f} Mtok a run"
+    beside += f", {reverted:.0%} of steps reverted" if reverted else ""
+    return Figure(f"simulated, {name}", interval.mean, beside=beside)
+
+
+def _difference(name: str, one: list[Done], other: list[Done]) -> Figure:
+    pairs = [
+        [x - y for x, y in zip(a.rewards, b.rewards, strict=True)]
+        for a, b in zip(one, other, strict=True)
+    ]
+    interval = clustered_interval(pairs)
+    by_world = " ".join(f"{sum(p) / len(p):+.3f}" for p in pairs)
+    beside = f"{_said(interval)}, by world {by_world}"
+    return Figure(f"simulated, {name}", interval.mean, beside=beside)
+
+
+def _said(interval: Interval) -> str:
+    return f"95 % {interval.low:+.3f}..{interval.high:+.3f}"
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10)
+    raise SystemExit(shown(measure, str(__doc__)))

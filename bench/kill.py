@@ -81,4 +81,4 @@ def _row(kill: Kill, number: int, bytes_equal: bool, events_equal: bool) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(shown(measure, __doc__))
+    raise SystemExit(shown(measure, str(__doc__)))

@@ -4,7 +4,7 @@ Goals: every process stays under 300 MB resident (the endpoint client's imports 
 opening a run for resuming does not take longer with 100 times as many cached calls.
 Each measurement is a fresh process; start-up is the median of several, imports left out.
 
-    python bench/memory.py
+    python -m bench.memory
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 
 import aiohttp  # noqa: F401  what the endpoint client keeps in memory belongs to the figures
 
+from bench.figures import Figure, shown
 from promptcodebook.keyed import keyed_random
 from promptcodebook.lm.base import Reply, Request
 from promptcodebook.lm.cache import Cache
@@ -130,7 +131,7 @@ def resume(folder: Path, calls: int) -> float:
 
 def child(verb: str, folder: Path, calls: int) -> dict[str, float]:
     """Runs one measurement in a fresh process: seconds and peak resident MB."""
-    command = [sys.executable, __file__, verb, str(folder), str(calls)]
+    command = [sys.executable, "-m", "bench.memory", verb, str(folder), str(calls)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout)
 
@@ -142,12 +143,7 @@ def measured(verb: str, folder: Path, calls: int) -> dict[str, float]:
     return {"seconds": seconds, "mb": peak / scale}
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Prints the table; 1 if a goal is missed."""
-    if arguments:
-        verb, folder, calls = arguments
-        print(json.dumps(measured(verb, Path(folder), int(calls))))
-        return 0
+def measure() -> list[Figure]:
     with tempfile.TemporaryDirectory() as temporary:
         base = Path(temporary)
         sizes = (FEW_CALLS, CALLS)
@@ -158,15 +154,14 @@ def main(arguments: Sequence[str]) -> int:
                 resumed[n].append(child("resume", base / str(n), n))
     start = {n: statistics.median(r["seconds"] for r in rows) for n, rows in resumed.items()}
     peak = max(r["mb"] for rows in resumed.values() for r in rows)
-    ratio = start[CALLS] / start[FEW_CALLS]
-    print(f"{'measure':<52}{'value':>12}  goal")
-    goals = [
-        _row(f"peak while writing {CALLS:,} calls, {STEPS:,} steps", written[CALLS]["mb"], GOAL_MB),
-        _row("peak of a resumed run", peak, GOAL_MB),
-        _row(f"start-up at {CALLS:,} over start-up at {FEW_CALLS:,} calls", ratio, GOAL_RATIO),
+    wrote = f"peak while writing {CALLS:,} calls, {STEPS:,} steps"
+    ratio = f"start-up at {CALLS:,} over start-up at {FEW_CALLS:,} calls"
+    return [
+        Figure(wrote, written[CALLS]["mb"], "MB", GOAL_MB),
+        Figure("peak of a resumed run", peak, "MB", GOAL_MB),
+        Figure(ratio, start[CALLS] / start[FEW_CALLS], "x", GOAL_RATIO),
+        Figure("start-up of a resumed run", 1e3 * start[CALLS], "ms"),
     ]
-    print(f"{'start-up of a resumed run, ms':<52}{1e3 * start[CALLS]:>12.1f}")
-    return 0 if all(goals) else 1
 
 
 def _folder(base: Path, calls: int) -> Path:
@@ -175,10 +170,13 @@ def _folder(base: Path, calls: int) -> Path:
     return folder
 
 
-def _row(what: str, value: float, goal: float) -> bool:
-    met = value <= goal
-    print(f"{what:<52}{value:>12.2f}  <= {goal:g}  {'PASS' if met else 'SHORT'}")
-    return met
+def main(arguments: Sequence[str]) -> int:
+    """One measurement when told which, as JSON; else all of them."""
+    if len(arguments) != 3:
+        return shown(measure, str(__doc__))
+    verb, folder, calls = arguments
+    print(json.dumps(measured(verb, Path(folder), int(calls))))
+    return 0
 
 
 if __name__ == "__main__":

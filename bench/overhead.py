@@ -146,4 +146,4 @@ def _ideal() -> float:
 
 
 if __name__ == "__main__":
-    raise SystemExit(shown(measure, __doc__))
+    raise SystemExit(shown(measure, str(__doc__)))

@@ -90,4 +90,4 @@ def measure() -> list[Figure]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(shown(measure, __doc__))
+    raise SystemExit(shown(measure, str(__doc__)))

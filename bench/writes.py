@@ -1,6 +1,6 @@
 """What durability costs: journal writes of 2 kB replies, batched and one after the other.
 
-python bench/writes.py
+python -m bench.writes
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench.figures import Figure, shown
 from promptcodebook.keyed import keyed_random
 from promptcodebook.lm.base import Reply, Request
 from promptcodebook.store import Header, RunStore
@@ -60,20 +61,18 @@ def _key(series: str, n: int) -> bytes:
     return hashlib.sha256(f"{series}{n}".encode()).digest()
 
 
-def main() -> int:
-    """Prints both figures; 1 if a goal is missed."""
+def measure() -> list[Figure]:
     texts = replies()
     with tempfile.TemporaryDirectory() as folder:
         store = RunStore.create(Path(folder), Header("run", "2026-01-01T00:00:00+00:00", "0"))
         rate = asyncio.run(at_once(store, texts))
         cpu = asyncio.run(awaited(store, texts))
         store.close()
-    met = rate >= GOAL_RATE, cpu <= GOAL_CPU_US
-    said = ["PASS" if m else "SHORT" for m in met]
-    print(f"{'journal rows a second, batched':<40}{rate:>12.0f}  >= {GOAL_RATE:.0f}  {said[0]}")
-    print(f"{'CPU of one awaited put, µs':<40}{cpu:>12.1f}  <= {GOAL_CPU_US:.0f}  {said[1]}")
-    return 0 if all(met) else 1
+    return [
+        Figure("journal rows a second, batched", rate, "/s", GOAL_RATE, at_least=True),
+        Figure("CPU of one awaited put", cpu, "µs", GOAL_CPU_US),
+    ]
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(shown(measure, str(__doc__)))
