@@ -158,6 +158,8 @@ def killed_and_resumed(server: Served, folder: Path, moments: Sequence[When]) ->
         training.kill()
         kills = _told_again(kills, server)
         kills.append(_after_kill(server, folder, seconds))
+        if kills[-1].progress.events.get("ended"):  # killed on its way out: nothing is left to do
+            return kills
     last = Training(folder, server.lm)
     assert last.wait() == 0, last.said
     return _told_again(kills, server)
