@@ -12,9 +12,9 @@ from typer.core import TyperGroup
 from promptcodebook.cli.boundary import guarded
 from promptcodebook.errors import did_you_mean
 
-__all__ = ["app", "run"]
+__all__ = ["COMMANDS", "app", "run"]
 
-_COMMANDS: dict[str, tuple[str, str]] = {
+COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("demo", "Offline tour on the simulated model: train, evaluate, report."),
     "init": ("init", "Scaffold pco.toml, data.jsonl and reward.py."),
     "doctor": ("doctor", "Check the endpoint: what works, and what to type next."),
@@ -37,20 +37,20 @@ class _Lazy(TyperGroup):
     """Lists commands from the table and imports one only when it is run or asked for help."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(_COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in _COMMANDS:
-            close = did_you_mean(cmd_name, _COMMANDS)
+        if cmd_name not in COMMANDS:
+            close = did_you_mean(cmd_name, COMMANDS)
             ctx.fail(f"no command {cmd_name!r}{close}")
-        module = importlib.import_module(f"promptcodebook.cli.{_COMMANDS[cmd_name][0]}")
+        module = importlib.import_module(f"promptcodebook.cli.{COMMANDS[cmd_name][0]}")
         command = typer.main.get_command(module.app)
         command.name = cmd_name
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, said) for name, (_, said) in _COMMANDS.items()])
+            formatter.write_dl([(name, said) for name, (_, said) in COMMANDS.items()])
 
 
 app = typer.Typer(

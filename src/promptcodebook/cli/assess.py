@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from promptcodebook.cli.console import duration
+from promptcodebook.cli.console import duration, note
 from promptcodebook.cli.options import task_flags
 from promptcodebook.cli.settings import gathered, set_layer
 
@@ -70,8 +70,13 @@ def assessed(found: Referred, sample: Sample, asked: Asked, *, quiet: bool = Fal
     assessor = Assessor(found.name, found.file, settings, base)
     examples = assessor.examples(sample)
     progress = Progress(found.name, len(examples), sys.stderr, quiet=quiet)
+
+    def interrupt() -> None:
+        note("stopping: waiting for calls in flight (Ctrl-C again to stop at once)")
+        assessor.interrupt()
+
     try:
-        return run_sync(assessor.assess(examples, sample.split, progress), assessor.interrupt)
+        return run_sync(assessor.assess(examples, sample.split, progress), interrupt)
     finally:
         progress.close()
 

@@ -44,7 +44,7 @@ def guarded(command: Any) -> int:
 def _usage(error: Any) -> int:
     """What was typed cannot be read: said like every other error."""
     said = error.format_message()
-    if not said:  # a group without a command: its help is the message
+    if not said or said.startswith("Usage:"):  # a group without a command: its help is the answer
         error.show()
     else:
         context = getattr(error, "ctx", None)

@@ -13,7 +13,7 @@ import typer
 
 from promptcodebook.cli.console import columns, emit
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _SETTINGS: dict[str, Any] = {
     "task": "constraints",

@@ -17,6 +17,9 @@ __all__ = ["environment_layer", "gathered", "runs_dir", "set_layer"]
 _PLAIN = {"PCO_LM": "lm", "PCO_TASK": "task", "PCO_DATA": "data_dir", "PCO_PRESET": "preset"}
 _WHOLE = {"PCO_SEED": "seed", "PCO_SIZE": "size", "PCO_SELECT": "select"}
 
+_NONE_IS_A_CHOICE = ("encoder.mode", "explore.policy")
+"""Keys for which 'none' is a value like any other; everywhere else it means: not set."""
+
 
 def environment_layer(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """PCO_LM, PCO_TASK, PCO_DATA, PCO_PRESET, PCO_SEED, PCO_SIZE, PCO_SELECT, PCO_BUDGET and
@@ -51,15 +54,15 @@ def set_layer(pairs: Sequence[str]) -> dict[str, Any]:
         key, equals, text = pair.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"cannot read --set {pair!r}", hint="write --set key.sub=value")
-        tree: Any = _value(text.strip())
+        tree: Any = _value(key.strip(), text.strip())
         for part in reversed(key.strip().split(".")):
             tree = {part: tree}
         layer = merge(layer, tree)
     return layer
 
 
-def _value(text: str) -> Any:
-    if text in ("none", "null", "None"):
+def _value(key: str, text: str) -> Any:
+    if text in ("none", "null", "None") and key not in _NONE_IS_A_CHOICE:
         return None
     try:
         return json.loads(text)

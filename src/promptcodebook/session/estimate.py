@@ -15,7 +15,7 @@ from promptcodebook.lm.prices import PriceTable
 from promptcodebook.lm.tokens import TOKENIZER
 from promptcodebook.session.estimate_calls import CallCounts, Kind, counted_calls
 from promptcodebook.session.estimate_lengths import Lengths, Texts
-from promptcodebook.session.models import simulated_in, specs_of
+from promptcodebook.session.models import any_simulated, specs_of
 from promptcodebook.session.plan import RunPlan
 from promptcodebook.session.span import Span
 from promptcodebook.types import ROLES, Parameters, Role, Usage
@@ -90,7 +90,7 @@ def estimate(plan: RunPlan, parameters: Parameters) -> Estimate:
     prices = PriceTable(config.prices)
     by_role = [_role(role, plan, counts, lengths, prices) for role in ROLES]
     roles = tuple(r for r in by_role if r.calls.high > 0)
-    made = Estimate(roles, counts.updates, simulated_in(r.model for r in roles), ())
+    made = Estimate(roles, counts.updates, any_simulated(r.model for r in roles), ())
     said = (*counts.assumptions, *_assumed(made), *_budget(made, config.budget))
     return Estimate(roles, counts.updates, made.simulated, said)
 

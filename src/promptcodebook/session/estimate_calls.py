@@ -12,6 +12,7 @@ from promptcodebook.method.explore import Explorer, epsilon_at
 from promptcodebook.method.schedule import Schedule
 from promptcodebook.session.plan import RunPlan
 from promptcodebook.session.span import Span, exactly
+from promptcodebook.types import Role
 
 __all__ = ["CallCounts", "Kind", "counted_calls"]
 
@@ -36,8 +37,8 @@ UNSOLVED = Span(0.0, 0.5, 1.0)
 """Share of the rollouts without a full reward."""
 BLAMED = 0.5
 """Share of its active instincts that an unsolved rollout blames; all of them for the high."""
-AGENT_CALLS = Span(1, 1, 5)
-"""Calls of the user's own agent for one answer."""
+AGENT_CALLS = Span(0, 1, 5)
+"""Calls of the user's own agent for one answer; it may do without a model."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,13 @@ class CallCounts:
 
 @dataclass(frozen=True, slots=True)
 class _Passes:
-    """Training rollouts up to an update: all, those the encoder routes, and its distinct inputs."""
+    """Training rollouts up to an update: all, those the encoder routes, and distinct inputs."""
 
     updates: int
     rollouts: int
     routed: int
-    distinct: int
+    inputs: int
+    routed_inputs: int
 
 
 class _Sum:
@@ -72,6 +74,7 @@ class _Sum:
         self._prompts = 1 + (stages if config.compose_per_stage else 0)
         self._executes = AGENT_CALLS if own else exactly(max(1, stages))
         self._judges = _judges(config.reward)
+        self._greedy = {r for r, s in config.roles.items() if s.temperature == 0}
 
     @property
     def calls(self) -> dict[Kind, Span]:
@@ -80,16 +83,34 @@ class _Sum:
     def add(self, kind: Kind, span: Span) -> None:
         self._calls[kind] = self._calls.get(kind, Span()) + span
 
-    def forward(self, rollouts: Span, routed: Span, kind: Kind = "execute") -> None:
-        """Whole forward passes; a fixed prompt is neither routed nor composed."""
-        if kind == "execute":
-            if self._routes:
-                self.add("route", routed * REASKED)
-            if self._composes:
-                self.add("compose", rollouts * self._prompts)
+    def forward(self, rollouts: Span, routed: Span, inputs: int) -> None:
+        """Whole forward passes in training, over so many distinct `inputs`.
+
+        The same request to a greedy role is answered by the run's journal, so that such a role may
+        be asked as little as once an input.
+        """
+        if self._routes:
+            self.add("route", routed * REASKED)
+        if self._composes:
+            self.add("compose", self._least("generator", rollouts, inputs) * self._prompts)
+        self.add("execute", self._least("executor", rollouts, inputs) * self._executes)
+        self.judged(rollouts, inputs)
+
+    def _least(self, role: Role, rollouts: Span, inputs: int) -> Span:
+        low = min(rollouts.low, inputs) if role in self._greedy else rollouts.low
+        return Span(low, rollouts.expected, rollouts.high)
+
+    def fixed(self, kind: Kind, rollouts: Span, inputs: int) -> None:
+        """Rollouts under a fixed prompt, neither routed nor composed."""
         self.add(kind, rollouts * self._executes)
+        self.judged(rollouts, inputs)
+
+    def judged(self, rollouts: Span, inputs: int) -> None:
+        """The judge is greedy: equal answers to an input are judged once."""
         if self._judges:
-            self.add("judge", rollouts * self._judges * REASKED)
+            low = min(rollouts.low, inputs)
+            spent = Span(low, rollouts.expected, rollouts.high)
+            self.add("judge", spent * self._judges * REASKED)
 
 
 def counted_calls(plan: RunPlan) -> CallCounts:
@@ -112,17 +133,19 @@ def _passes(plan: RunPlan, until: int | None) -> _Passes:
     explorer = Explorer(config.explore, config.select, always=config.encoder.mode == "none")
     updates = rollouts = 0
     routed: Counter[str] = Counter()
+    inputs: set[str] = set()
     for step, epoch, batch in schedule.updates():
         if until is not None and step >= until:
             break
         epsilon = epsilon_at(epoch, config.explore, config.update.epochs)
         updates += 1
         rollouts += len(batch)
+        inputs.update(example.id for example in batch)
         for example in batch:
             draw = Draws(config.seed, step, example.id).generator("explore")
             if not explorer.explores(epsilon, draw):
                 routed[example.id] += 1
-    return _Passes(updates, rollouts, routed.total(), len(routed))
+    return _Passes(updates, rollouts, routed.total(), len(inputs), len(routed))
 
 
 def _every(config: Config) -> int:
@@ -141,8 +164,9 @@ def _earliest_stop(plan: RunPlan) -> int | None:
 
 def _training(found: _Sum, config: Config, least: _Passes, whole: _Passes) -> None:
     rollouts = Span(least.rollouts, whole.rollouts, whole.rollouts)
-    # The same input under the same codebook is the same request, which the journal answers.
-    found.forward(rollouts, Span(least.distinct, whole.routed, whole.routed))
+    greedy = config.roles["encoder"].temperature == 0
+    routed = least.routed_inputs if greedy else least.routed
+    found.forward(rollouts, Span(routed, whole.routed, whole.routed), least.inputs)
     unsolved = rollouts * UNSOLVED
     critiqued = unsolved if config.critic.skip_solved else rollouts
     found.add("critique", critiqued * REASKED)
@@ -155,7 +179,7 @@ def _training(found: _Sum, config: Config, least: _Passes, whole: _Passes) -> No
     _rewrites(found, config, whole)
     if config.update.accept == "improve":
         again = Span(0.0, whole.rollouts, whole.rollouts)
-        found.forward(again, Span(0.0, whole.routed, whole.routed))
+        found.forward(again, Span(0.0, whole.routed, whole.routed), 0)
 
 
 def _rewrites(found: _Sum, config: Config, whole: _Passes) -> None:
@@ -190,14 +214,15 @@ def _validation(found: _Sum, plan: RunPlan, updates: int) -> None:
     rest = whole - subset
     most = times * subset + (finalists * rest + unseen * whole if finalists else 0)
     spent = Span(subset + (rest if finalists else 0), most, most * 1.1)
-    found.forward(spent, spent)
+    found.forward(spent, spent, whole)
 
 
 def _verdict(found: _Sum, test: int) -> None:
-    for kind in ("execute present", "execute concat"):
-        found.forward(Span(test, test, test * 1.1), Span(), cast("Kind", kind))
+    """Four rows; the learned policy may be the untrained one, and answers may be alike."""
+    found.fixed("execute present", Span(test, test, test * 1.1), test)
+    found.fixed("execute concat", Span(test, test, test * 1.1), 0)
     policies = Span(test, 2 * test, 2 * test * 1.1)
-    found.forward(policies, policies)
+    found.forward(policies, policies, 0)
 
 
 def _judges(reward: object) -> int:
@@ -221,6 +246,7 @@ def _assumed(plan: RunPlan, least: _Passes, whole: _Passes) -> list[str]:
         said.append(f"low: training ends early, after {least.updates} updates")
     if plan.config.executor and not getattr(plan.task.executor, "stages", ()):
         said.append(
-            f"your executor is counted as one call an answer, {AGENT_CALLS.high:g} for the high"
+            f"your executor is counted as one call an answer, {AGENT_CALLS.low:g} for the low and "
+            f"{AGENT_CALLS.high:g} for the high"
         )
     return said

@@ -13,7 +13,7 @@ from promptcodebook.intervals import Interval, paired_interval
 from promptcodebook.keyed import keyed_random
 from promptcodebook.method.evaluate import Evaluator
 from promptcodebook.method.policy import Deployed, Trial
-from promptcodebook.session.models import Models, Supplies, simulated_in, specs_of
+from promptcodebook.session.models import Models, Supplies, any_simulated, simulated_in, specs_of
 from promptcodebook.session.parts import build_learner
 from promptcodebook.session.policy import Policy
 from promptcodebook.session.policy_file import PolicyFile
@@ -136,7 +136,7 @@ class Assessor:
         self._refuse_empty(evaluation)
         models = {str(role): spec for role, spec in self._models.by_role().items()}
         row = row_of(evaluation, None, self._config.seed)
-        simulated = simulated_in(set(models.values()))
+        simulated = any_simulated(set(models.values()))
         return Assessment(self._name, evaluation, row, models, simulated)
 
     def interrupt(self) -> None:

@@ -1,0 +1,81 @@
+"""Writes docs/cli.md from every command's own --help: python docs/generate_cli.py"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import typer
+
+from promptcodebook.cli import app as tree
+from promptcodebook.cli.boundary import guarded
+
+__all__ = ["page"]
+
+_WIDTH = "90"
+_HEAD = """# Commands
+
+Written by `python docs/generate_cli.py` from each command's `--help`; a test keeps it up to date.
+
+Results go to stdout, progress and errors to stderr. `--json` gives the result as JSON, errors too.
+What is not a terminal gets plain lines; `NO_COLOR` is honoured. Exit codes: 0 done, 1 failed,
+2 usage, 3 budget reached (resumable), 130 interrupted (resumable). Precedence: command line >
+`PCO_*` variables > `pco.toml` > preset.
+
+| variable | is |
+|---|---|
+| `PCO_LM`, `PCO_LM_ROLE` | the model of all roles, or of one (`PCO_LM_CRITIC`) |
+| `PCO_TASK`, `PCO_DATA`, `PCO_PRESET`, `PCO_BUDGET` | as the options of those names |
+| `PCO_SEED`, `PCO_SIZE`, `PCO_SELECT` | as the settings of those names |
+| `PCO_API_KEY`, `OPENAI_API_KEY` | keys; they stand nowhere else |
+| `PCO_RUNS`, `PCO_CACHE` | where runs and the reply cache lie |
+| `PCO_TRACEBACK` | 1 = show the traceback of an internal error |
+"""
+
+
+def _commands() -> Iterator[tuple[str, ...]]:
+    """Every path of words that names a command, in the order of use."""
+    for name, (file, _) in tree.COMMANDS.items():
+        yield (name,)
+        part = importlib.import_module(f"promptcodebook.cli.{file}").app
+        group = typer.main.get_command(part)
+        for below in getattr(group, "commands", {}):
+            yield (name, below)
+
+
+def _help(path: tuple[str, ...]) -> str:
+    """What `pco PATH --help` prints, at one width whatever the terminal."""
+    out = io.StringIO()
+    before = sys.argv, os.environ.get("COLUMNS")
+    sys.argv = ["pco", *path, "--help"]
+    os.environ["COLUMNS"] = _WIDTH
+    try:
+        with contextlib.redirect_stdout(out):
+            guarded(typer.main.get_command(tree.app))
+    finally:
+        sys.argv = before[0]
+        if before[1] is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = before[1]
+    return "\n".join(line.rstrip() for line in out.getvalue().strip().splitlines())
+
+
+def page() -> str:
+    """The whole of docs/cli.md."""
+    parts = [_HEAD]
+    for path in ((), *_commands()):
+        mark = "##" if len(path) < 2 else "###"
+        parts.append(f"{mark} {' '.join(('pco', *path))}\n\n```\n{_help(path)}\n```\n")
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    target = Path(__file__).parent / "cli.md"
+    target.write_text(page(), "utf-8")
+    sys.stderr.write(f"{target}\n")

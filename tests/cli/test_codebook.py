@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from promptcodebook.cli.words import changed
+from promptcodebook.store.run import RunStore
+from tests.cli.invoked import pco
+
+
+def test_show_has_every_instinct_with_its_figures(trained: Path, run_id: str) -> None:
+    shown = pco("codebook", "show", "last", "--json", cwd=trained).json
+    file = json.loads((trained / "runs" / run_id / "policy.json").read_text())
+    assert [e["text"] for e in shown["codebook"]] == [e["text"] for e in file["codebook"]]
+    assert [e["index"] for e in shown["codebook"]] == list(range(16))
+    text = pco("codebook", "show", "last", cwd=trained).out
+    for entry in shown["codebook"]:
+        assert entry["text"] in text
+
+
+def test_a_run_and_its_policy_file_show_the_same(trained: Path, run_id: str) -> None:
+    path = f"runs/{run_id}/policy.json"
+    a = pco("codebook", "show", run_id, "--json", cwd=trained).json
+    b = pco("codebook", "show", path, "--json", cwd=trained).json
+    assert a.pop("ref") == run_id and b.pop("ref") == "policy.json"
+    assert a == b
+
+
+def test_log_has_every_rewrite_with_its_fate(trained: Path, store: RunStore) -> None:
+    rewrites = [(s.index, r) for s in store.steps() for r in s.rewrites]
+    log = pco("codebook", "log", "last", "--json", cwd=trained).json
+    assert [(e["update"] - 1, e["variable"], e["kept"]) for e in log] == [
+        (step, r.variable, r.kept) for step, r in rewrites
+    ]
+    assert pco("codebook", "log", "last", cwd=trained).out.count("\n  feedback  ") == len(rewrites)
+
+
+def test_log_of_one_part(trained: Path, store: RunStore) -> None:
+    rewrites = [r for s in store.steps() for r in s.rewrites]
+    for args, variable in ((("--index", "3"), "c3"), (("--part", "theta"), "encoder")):
+        log = pco("codebook", "log", "last", *args, "--json", cwd=trained).json
+        assert len(log) == sum(r.variable == variable for r in rewrites)
+        assert all(e["variable"] == variable for e in log)
+
+
+def test_log_of_a_part_that_is_none(trained: Path) -> None:
+    pco("codebook", "log", "last", "--index", "16", cwd=trained).error(2, "0..15")
+    result = pco("codebook", "log", "last", "--part", "teta", cwd=trained)
+    result.error(2, "did you mean 'theta'")
+
+
+def test_diff_of_one_run_is_from_its_first_codebook(trained: Path, store: RunStore) -> None:
+    first = store.parameters_at(-1).codebook.texts
+    kept = pco("codebook", "show", "last", "--json", cwd=trained).json["codebook"]
+    found = pco("codebook", "diff", "last", "--json", cwd=trained).json
+    for k, before in enumerate(first):
+        assert (f"c{k}" in found) == (before != kept[k]["text"])
+
+
+def test_diff_of_two(trained: Path, run_id: str) -> None:
+    path = trained / "runs" / run_id / "policy.json"
+    other = json.loads(path.read_text())
+    other["codebook"][2]["text"] = "Answer in Latin."
+    (trained / "other.json").write_text(json.dumps(other))
+    result = pco("codebook", "diff", run_id, "other.json", cwd=trained)
+    assert "c2" in result.out and "+}" in result.out and "-]" in result.out
+    found = pco("codebook", "diff", run_id, "other.json", "--json", cwd=trained).json
+    assert list(found) == ["c2"] and found["c2"]["after"] == "Answer in Latin."
+    assert "no difference" in pco("codebook", "diff", run_id, run_id, cwd=trained).out
+
+
+def test_changes_are_marked_word_by_word() -> None:
+    assert changed("Count the words.", "Count all the words.") == "Count{+ all+} the words."
+    assert changed("Cite it twice.", "Cite it once.") == "Cite it [-twice-]{+once+}."
+    assert changed("same", "same") == "same"
+
+
+def test_what_a_model_wrote_does_not_steer_the_terminal(trained: Path, run_id: str) -> None:
+    path = trained / "runs" / run_id / "policy.json"
+    other = json.loads(path.read_text())
+    other["codebook"][0]["text"] = "red \x1b[31m alert \x07"
+    other["encoder"] = "theta \x1b]0;title\x07"
+    (trained / "other.json").write_text(json.dumps(other))
+    for args in (("show", "other.json"), ("diff", run_id, "other.json")):
+        out = pco("codebook", *args, cwd=trained).out
+        assert "alert" in out and "\x1b" not in out and "\x07" not in out

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from promptcodebook.cli import app as tree
+from tests.cli.invoked import pco
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate_cli", ROOT / "docs/generate_cli.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_commands_is_up_to_date(generator: ModuleType) -> None:
+    written = (ROOT / "docs/cli.md").read_text("utf-8")
+    assert written == generator.page(), "python docs/generate_cli.py"
+
+
+def test_the_page_is_the_same_in_every_terminal(
+    generator: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "44")
+    narrow = generator.page()
+    monkeypatch.setenv("COLUMNS", "200")
+    assert generator.page() == narrow
+    assert os.environ["COLUMNS"] == "200"
+
+
+def test_every_command_has_json_and_every_option_is_explained(generator: ModuleType) -> None:
+    for section in re.split(r"^##+ ", generator.page(), flags=re.M)[1:]:
+        name = section.splitlines()[0]
+        if "COMMAND [ARGS]" in section:
+            continue
+        assert "--json" in section, name
+        assert "--install-completion" not in section, name
+        for line in re.findall(r"^  --[a-z-]+(?: <\w+>)?$", section, flags=re.M):
+            pytest.fail(f"{name}: {line.strip()} is not explained")
+
+
+def test_every_command_is_listed_with_its_help(tmp_path: Path) -> None:
+    out = pco("--help", cwd=tmp_path).out
+    for name, (_, said) in tree.COMMANDS.items():
+        assert re.search(rf"^  {name}\s+{re.escape(said)}$", out, flags=re.M), name
+
+
+def test_a_group_without_a_command_shows_its_help(tmp_path: Path) -> None:
+    result = pco("runs", cwd=tmp_path)
+    assert result.code == 2 and "Usage: pco runs" in result.out + result.err
+
+
+@pytest.mark.parametrize(
+    ("args", "parts"),
+    [
+        (("eval",), ("missing argument", "next: pco eval --help")),
+        (("eval", "last", "--bogus"), ("no such option: --bogus", "next: pco eval --help")),
+        (("train", "--seed", "x"), ("--seed", "next: pco train --help")),
+        (("runs", "lst"), ("next: pco runs --help",)),
+    ],
+)
+def test_what_cannot_be_read_points_to_the_help(
+    tmp_path: Path, args: tuple[str, ...], parts: tuple[str, ...]
+) -> None:
+    pco(*args, cwd=tmp_path).error(2, *parts)
+
+
+HELP = """
+import sys
+sys.argv = ["pco", "--help"]
+from promptcodebook.cli import main
+try:
+    main()
+except SystemExit as end:
+    assert end.code == 0
+heavy = {"pydantic", "aiohttp", "rich", "sqlite3", "asyncio", "zstandard"} & set(sys.modules)
+sys.exit(f"imported for --help: {heavy}" if heavy else 0)
+"""
+
+
+def test_help_imports_nothing_heavy() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HELP], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Start with `pco demo`" in done.stdout

@@ -1,0 +1,165 @@
+"""What only a process of its own can show: signals, pipes, exit codes, a served model."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import QUICK
+from tests.cli.invoked import pco, served
+from tests.lm.server import Server, says
+
+PCO = [sys.executable, "-m", "promptcodebook.cli"]
+
+
+@pytest.fixture
+def serving() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`pco lm serve simulated` and its spec."""
+    process = subprocess.Popen(
+        [*PCO, "lm", "serve", "simulated", "--task", "constraints", "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    yield process, process.stdout.readline().strip()
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    process.stderr.close()
+
+
+def test_a_served_model_says_its_spec_answers_counts_and_ends_on_sigterm(
+    serving: tuple[subprocess.Popen[str], str], tmp_path: Path
+) -> None:
+    process, spec = serving
+    assert spec.startswith("http://127.0.0.1:") and spec.endswith("/v1#simulated")
+    (tmp_path / "p.json").write_text(json.dumps(POLICY))
+    args = ("--task", "constraints", "--lm", spec, "--n", "3", "--json")
+    found = pco("eval", "p.json", *args, cwd=tmp_path)
+    assert found.code == 0, found.err
+    assert found.json["simulated"] is True  # served, and still simulated
+    with urllib.request.urlopen(spec.replace("/v1#simulated", "/stats"), timeout=5) as said:
+        assert json.load(said)["requests"] >= 9
+    taken = pco(
+        "lm", "serve", "simulated", "--port", spec.split(":")[2].split("/")[0], cwd=tmp_path
+    )
+    taken.error(2, "cannot listen at 127.0.0.1", "--port 0")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+
+
+def test_only_the_simulated_model_is_served(tmp_path: Path) -> None:
+    result = pco("lm", "serve", "openai/gpt-4o", cwd=tmp_path)
+    result.error(2, "only the simulated model", "pco lm serve simulated")
+    pco("lm", "serve", "simulated?dilutoin=1", cwd=tmp_path).error(2, "did you mean 'dilution'")
+    pco("lm", "serve", "simulated", "--faults", "418:1", cwd=tmp_path).error(2, "unknown fault")
+
+
+def interrupted(folder: Path, *args: str, until: str) -> tuple[int, str]:
+    """The command, sent Ctrl-C once its stderr has said `until`."""
+    process = subprocess.Popen(
+        [*PCO, *args], cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
+    assert process.stderr is not None
+    said = ""
+    for line in process.stderr:
+        said += line
+        if until in line:
+            process.send_signal(signal.SIGINT)
+            break
+    said += process.stderr.read()
+    process.stderr.close()
+    return process.wait(20), said
+
+
+def test_ctrl_c_leaves_a_run_that_can_be_resumed(folder: Path) -> None:
+    spec = "simulated?latency=0.02"
+    code, said = interrupted(folder, "train", "--lm", spec, *QUICK, until="step 1/")
+    assert code == 130, said
+    assert "interrupted by the user" in said and "pco train --resume" in said
+    assert "Traceback" not in said
+    assert pco("train", "--resume", "last", cwd=folder).code == 0
+
+
+def test_ctrl_c_ends_an_evaluation_in_order(trained: Path) -> None:
+    server = Server()
+    server.default = says('{"selected_indices": [0, 1, 2, 3]}', delay=0.3)
+    with served(server):
+        process = subprocess.Popen(
+            [*PCO, "eval", "last", "--lm", server.spec],
+            cwd=trained,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+        until = time.monotonic() + 20
+        while server.calls < 7 and time.monotonic() < until:  # six routes, and a prompt under way
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == 130, said
+    assert "waiting for calls in flight" in said and "interrupted by the user" in said
+    assert "Traceback" not in said
+    assert server.calls == 12  # no answer was asked for any more
+
+
+def test_a_reader_that_leaves_is_no_error(trained: Path) -> None:
+    show = " ".join([*PCO, "codebook", "show", "last"])
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"{show} | head -1"],
+        cwd=trained,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == "" and "K = 16" in done.stdout
+
+
+def test_exit_codes_reach_the_shell(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*PCO, "eval", "none"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and done.stderr.startswith("pco: error: no run 'none'")
+    assert done.stdout == ""
+
+
+def test_a_full_disk_is_one_message_and_what_was_written_can_be_resumed(folder: Path) -> None:
+    """The system refuses to let a file grow past a limit, as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, before[1]))
+    try:
+        result = pco("train", *QUICK, "--set", "update.epochs=40", cwd=folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert result.code == 1, result.err
+    assert result.err.count("pco: error") == 1 and "Traceback" not in result.err
+    assert "free space" in result.err and "pco train --resume" in result.err
+    assert pco("train", "--resume", "last", cwd=folder).code == 0
+
+
+def test_no_colour_and_no_cursor_reach_what_is_not_a_terminal(folder: Path) -> None:
+    result = pco("train", *QUICK, cwd=folder)
+    assert "\x1b" not in result.out + result.err and "\r" not in result.err
+
+
+POLICY = {
+    "format": "promptcodebook policy 1",
+    "templates": "default",
+    "select": 2,
+    "compose": "generator",
+    "base_prompt": "",
+    "output_format": "",
+    "encoder": "Choose.",
+    "generator": "Compose.",
+    "codebook": [{"text": f"Mind the number of {word}."} for word in ("words", "lines", "points")],
+}
