@@ -1,17 +1,13 @@
-"""The simulated model behind a real server, in a process of its own.
-
-As a module it is that process: `python -m tests.proof.served SPEC TASK PORT [DATA_DIR]` prints the
-address it listens at and serves until it is ended.
-"""
+"""The simulated model behind a real server in a process of its own: `pco lm serve simulated`."""
 
 from __future__ import annotations
 
-import asyncio
 import json
+import os
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,37 +50,17 @@ def served(
     port: int = 0,
 ) -> Iterator[Served]:
     """The server while the block runs. `spec` sets the world, its latency and its faults."""
-    command = [sys.executable, "-m", "tests.proof.served", spec, task, str(port)]
-    command += [str(data_dir)] if data_dir is not None else []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as server:
+    command = [sys.executable, "-m", "promptcodebook.cli", "lm", "serve", spec]
+    command += ["--task", task, "--port", str(port)]
+    command += ["--data", str(data_dir)] if data_dir is not None else []
+    env = {"PATH": os.environ["PATH"]}  # no PCO_* setting of the caller's
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=env
+    ) as server:
         try:
-            assert server.stdout is not None
-            address = server.stdout.readline().strip()
-            assert address.startswith("http://"), "the server did not come up"
-            yield Served(address)
+            assert server.stdout is not None and server.stderr is not None
+            said = server.stdout.readline().strip()
+            assert said.startswith("http://"), server.stderr.read()
+            yield Served(said.removesuffix("#simulated"))
         finally:
             server.kill()
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Serves until killed."""
-    from promptcodebook.lm.spec import parse_spec
-    from promptcodebook.session.simulation import simulated_world
-    from promptcodebook.simulated.parameters import SimulatedSettings
-    from promptcodebook.simulated.server import Address, serve
-    from promptcodebook.tasks.registry import load_task
-
-    text, task, port, *rest = arguments
-    spec = parse_spec(text)
-    world = simulated_world(task, load_task(task, Path(rest[0]) if rest else None).dataset, spec)
-
-    def say(address: Address) -> None:
-        sys.stdout.write(address.base_url + "\n")
-        sys.stdout.flush()
-
-    settings = SimulatedSettings.from_params(spec.params)
-    asyncio.run(serve(world, settings, port=int(port), ready=say))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -17,6 +17,11 @@ from tests.proof.served import served
 pytestmark = pytest.mark.slow
 
 FAULTS = "faults=429:0.1,500:0.05,drop:0.05,json:0.05,truncate:0.02,routes:0.05"
+TOUR: dict[str, Any] = {
+    **SMALL,
+    "update": {"epochs": 3, "batch_size": 8},
+    "validation": {"every": 3, "subset": 8, "finalists": 1},
+}
 OURS = {
     "429": "rate_limited",
     "500": "server_error",
@@ -54,7 +59,7 @@ def assert_counts_agree(stats: Mapping[str, Any], ours: Mapping[str, int]) -> No
 def toured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, dict[str, Any]]:
     """A whole run among faults over HTTP, and what the server counted."""
     with served(f"simulated?{FAULTS}") as server:
-        run = finished(tmp_path_factory.mktemp("tour"), server.lm, SMALL)
+        run = finished(tmp_path_factory.mktemp("tour"), server.lm, TOUR)
         return run, server.stats()
 
 
@@ -75,6 +80,6 @@ def test_in_process_the_same_faults_strike_and_are_counted_alike(
     toured: tuple[Finished, dict[str, Any]], tmp_path: Path
 ) -> None:
     over_http, _ = toured
-    here = finished(tmp_path, f"simulated?{FAULTS}", SMALL)
+    here = finished(tmp_path, f"simulated?{FAULTS}", TOUR)
     assert here.policy == over_http.policy
     assert here.tallies() == over_http.tallies()
