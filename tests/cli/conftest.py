@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,7 +27,12 @@ def _trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def trained(_trained: Path, tmp_path: Path) -> Path:
     """A folder as `pco init` and a short simulated `pco train` leave it, the test's own copy."""
-    return Path(shutil.copytree(_trained, tmp_path / "trained"))
+    copy = Path(shutil.copytree(_trained, tmp_path / "trained"))
+    [file] = copy.glob("runs/*/run.sqlite")
+    with contextlib.closing(sqlite3.connect(file)) as db, db:
+        # A run remembers the folder that its paths start from.
+        db.execute("UPDATE header SET json = replace(json, ?, ?)", (str(_trained), str(copy)))
+    return copy
 
 
 @pytest.fixture

@@ -148,3 +148,11 @@ def test_report_is_written_where_it_is_asked_for(trained: Path, run_id: str) -> 
 def test_a_report_does_without_data_that_is_gone(trained: Path) -> None:
     (trained / "data.jsonl").unlink()
     assert pco("report", "last", "-o", "r.html", cwd=trained).code == 0
+
+
+def test_data_that_changed_since_the_run_is_said_so(trained: Path) -> None:
+    path = trained / "data.jsonl"
+    assert "changed since" not in pco("eval", "last", cwd=trained).err
+    path.write_text(path.read_text().replace("48", "58"))
+    result = pco("eval", "last", cwd=trained)
+    assert result.code == 0 and "the data changed since the run" in result.err

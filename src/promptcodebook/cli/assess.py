@@ -46,8 +46,7 @@ def configured(found: Referred, asked: Asked) -> tuple[Config, Path]:
     from promptcodebook.config import Budget, load_config, parse_budget
 
     flags = task_flags(asked.task, asked.data, asked.lm)
-    own = found.header is not None and asked.config is None and asked.task is None
-    if own:
+    if _own(found, asked):
         from promptcodebook.cli.settings import environment_layer
 
         env = {k: v for k, v in environment_layer().items() if k in ("lm", "roles", "data_dir")}
@@ -61,6 +60,11 @@ def configured(found: Referred, asked: Asked) -> tuple[Config, Path]:
     return checked, base
 
 
+def _own(found: Referred, asked: Asked) -> bool:
+    """Whether a run is used under its own settings."""
+    return found.header is not None and asked.config is None and asked.task is None
+
+
 def assessed(found: Referred, sample: Sample, asked: Asked, *, quiet: bool = False) -> Assessment:
     """The REF evaluated, progress on stderr; Ctrl-C ends it in order."""
     from promptcodebook.session.evaluation import Assessor
@@ -69,6 +73,9 @@ def assessed(found: Referred, sample: Sample, asked: Asked, *, quiet: bool = Fal
     settings, base = configured(found, asked)
     assessor = Assessor(found.name, found.file, settings, base)
     examples = assessor.examples(sample)
+    header = found.header if _own(found, asked) else None
+    if header is not None and header.fingerprints != assessor.fingerprint:
+        note(f"the data changed since the run {found.name}: its test may hold what it learned from")
     progress = Progress(found.name, len(examples), sys.stderr, quiet=quiet)
 
     def interrupt() -> None:

@@ -23,6 +23,7 @@ from promptcodebook.cli.options import (
     TaskName,
 )
 from promptcodebook.cli.settings import runs_dir
+from promptcodebook.intervals import Interval, mean_interval
 
 __all__ = ["app"]
 
@@ -37,6 +38,10 @@ class _Side:
     rewards: dict[str, float]
     split: str
     simulated: bool
+
+    @property
+    def score(self) -> Interval:
+        return mean_interval(list(self.rewards.values()))
 
 
 @app.command()
@@ -54,42 +59,40 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """The gain of A over B, paired by example, with its 95 % bootstrap interval."""
-    from promptcodebook.intervals import mean_interval
     from promptcodebook.session.evaluation import Sample, paired
 
     asked = Asked(config, task, data, lm, budget, sets or ())
     sample = Sample(split, count)
     sides = [_side(ref, sample, asked) for ref in (a, b)]
-    first, second = sides
-    gain = paired(first.rewards, second.rewards)
-    means = [mean_interval(list(side.rewards.values())) for side in sides]
-    simulated = first.simulated or second.simulated
+    gain = paired(sides[0].rewards, sides[1].rewards)
     if as_json:
-        emit(
-            {
-                "a": {"ref": first.name, "score": asdict(means[0])},
-                "b": {"ref": second.name, "score": asdict(means[1])},
-                "gain": asdict(gain),
-                "split": first.split,
-                "n": gain.n,
-                "simulated": simulated,
-            }
-        )
-        return
+        emit(_plain(sides, gain))
+    else:
+        print(_text(sides, gain))
+
+
+def _plain(sides: list[_Side], gain: Interval) -> dict[str, Any]:
+    first, second = ({"ref": s.name, "score": asdict(s.score)} for s in sides)
+    simulated = any(side.simulated for side in sides)
+    facts = {"split": sides[0].split, "n": gain.n, "simulated": simulated}
+    return {"a": first, "b": second, "gain": asdict(gain), **facts}
+
+
+def _text(sides: list[_Side], gain: Interval) -> str:
     rows = [
         {
             "": mark,
-            "policy": s.name,
-            "reward": f"{m.mean:.3f}",
-            "95 %": f"{m.low:.3f}..{m.high:.3f}",
+            "policy": side.name,
+            "reward": f"{side.score.mean:.3f}",
+            "95 %": f"{side.score.low:.3f}..{side.score.high:.3f}",
         }
-        for mark, s, m in zip("AB", sides, means, strict=True)
+        for mark, side in zip("AB", sides, strict=True)
     ]
-    marked = "simulated model, " if simulated else ""
-    print(f"{marked}{first.split} split, n = {gain.n}:\n\n{columns(rows)}\n")
-    print(
-        f"A - B: {gain.mean:+.3f} (95 % {gain.low:+.3f} to {gain.high:+.3f}, paired): "
-        f"{_judged(gain.low, gain.high)}"
+    marked = "simulated model, " if any(side.simulated for side in sides) else ""
+    said = f"{gain.mean:+.3f} (95 % {gain.low:+.3f} to {gain.high:+.3f}, paired)"
+    return (
+        f"{marked}{sides[0].split} split, n = {gain.n}:\n\n{columns(rows)}\n\n"
+        f"A - B: {said}: {_judged(gain.low, gain.high)}"
     )
 
 

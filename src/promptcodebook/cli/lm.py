@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,6 +59,18 @@ def serve(
 
     The world is made of the task's data, or of a pco.toml's. Counts are at GET /stats.
     """
+    typed = {
+        "latency": latency,
+        "faults": faults,
+        "dilution": dilution,
+        "world_seed": world_seed,
+    }
+    settings = _settings(model, {key: value for key, value in typed.items() if value is not None})
+    world = _world(config, task_flags(task, data, None), settings)
+    _run(world, settings, (host, port), partial(_ready, as_json))
+
+
+def _settings(model: str, given: dict[str, str]) -> SimulatedSettings:
     from promptcodebook.lm.spec import parse_spec
     from promptcodebook.simulated.parameters import SimulatedSettings
 
@@ -65,29 +79,19 @@ def serve(
         raise ConfigError(
             f"only the simulated model is served here, not {model!r}", hint="pco lm serve simulated"
         )
-    typed = {
-        "latency": latency,
-        "faults": faults,
-        "dilution": dilution,
-        "world_seed": world_seed,
-    }
-    given = {key: value for key, value in typed.items() if value is not None}
-    settings = SimulatedSettings.from_params({**spec.params, **given})
-    world = _world(config, task_flags(task, data, None), settings)
-
-    def ready(address: Address) -> None:
-        said = f"{address.base_url}#simulated"
-        if as_json:
-            emit({"spec": said, "host": address.host, "port": address.port})
-        else:
-            print(said, flush=True)
-        note(f"the simulated model listens; Ctrl-C ends it; counts: {_stats(address)}")
-
-    _run(world, settings, (host, port), ready)
+    return SimulatedSettings.from_params({**spec.params, **given})
 
 
-def _stats(address: Address) -> str:
-    return f"{address.base_url.removesuffix('/v1')}/stats"
+def _ready(as_json: bool, address: Address) -> None:
+    """The spec on stdout, at once: a script may wait for it."""
+    spec = f"{address.base_url}#simulated"
+    if as_json:
+        emit({"spec": spec, "host": address.host, "port": address.port})
+        sys.stdout.flush()
+    else:
+        print(spec, flush=True)
+    stats = f"{address.base_url.removesuffix('/v1')}/stats"
+    note(f"the simulated model listens; Ctrl-C ends it; counts: {stats}")
 
 
 def _world(config: Path | None, flags: dict[str, Any], settings: SimulatedSettings) -> World | None:

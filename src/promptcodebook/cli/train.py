@@ -10,24 +10,38 @@ from typing import Annotated, Any
 import typer
 
 from promptcodebook.cli.console import emit, note
+from promptcodebook.cli.options import (
+    Budget,
+    ConfigPath,
+    DataDir,
+    Json,
+    Model,
+    Preset,
+    Seed,
+    Sets,
+    TaskName,
+    task_flags,
+)
 from promptcodebook.cli.settings import gathered, runs_dir
+
+__all__ = ["app", "run_and_show"]
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command()
 def train(
-    config: Annotated[Path | None, typer.Argument(help="pco.toml or its folder.")] = None,
-    task: Annotated[str | None, typer.Option(help="A ready-made task.")] = None,
-    data: Annotated[str | None, typer.Option(help="Folder of the task's data.")] = None,
-    lm: Annotated[str | None, typer.Option(help="Model of all roles, e.g. URL#MODEL.")] = None,
-    preset: Annotated[str | None, typer.Option(help="default, paper or quick.")] = None,
-    budget: Annotated[str | None, typer.Option(help="E.g. 5usd, 2Mtok, 500calls.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything drawn.")] = None,
+    config: ConfigPath = None,
+    task: TaskName = None,
+    data: DataDir = None,
+    lm: Model = None,
+    preset: Preset = None,
+    budget: Budget = None,
+    seed: Seed = None,
     resume: Annotated[str | None, typer.Option(help="Go on with this run (or 'last').")] = None,
-    sets: Annotated[list[str] | None, typer.Option("--set", help="Any key: a.b=value.")] = None,
+    sets: Sets = None,
     plain: Annotated[bool, typer.Option("--plain", help="Lines instead of the live view.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
+    as_json: Json = False,
 ) -> int:
     """Learn a codebook; ends with a verdict on the test split.
 
@@ -37,9 +51,7 @@ def train(
     from promptcodebook.store.runs import find_run
 
     flags: dict[str, Any] = {
-        "task": task,
-        "data_dir": str(Path(data).resolve()) if data else None,
-        "lm": lm,
+        **task_flags(task, data, lm),
         "preset": preset,
         "seed": seed,
         "budget": parse_budget(budget).model_dump() if budget else None,

@@ -99,6 +99,8 @@ class Assessor:
         self._models = Models.build(
             config, Supplies(simulated=simulated_factory(config.task, dataset))
         )
+        self.fingerprint = dataset.fingerprint()
+        """Of the data as it is now, by split."""
         self._task = made or task_of(config, sources, dataset, self._models.ask)
         self._config = config
         self._file = file
