@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from promptcodebook.config import Budget
-from promptcodebook.errors import BudgetReached, ConfigError, Stop
+from promptcodebook.errors import BudgetReached, ConfigError, PcoError, Stop
 from promptcodebook.lm.base import LM, Reply, Request
+from promptcodebook.lm.gate import Gate
 from promptcodebook.lm.ledger import Ledger
 from promptcodebook.lm.prices import PriceTable
 from promptcodebook.types import Usage
@@ -77,6 +78,7 @@ class Budgeted:
         prices: PriceTable,
         ledger: Ledger,
         elapsed: Callable[[], float] = _no_time,
+        gate: Gate | None = None,
     ) -> None:
         self._inner = inner
         self._limits = limits
@@ -86,7 +88,8 @@ class Budgeted:
         self._reserved = _Need()
         self._in_flight = 0
         self._waiting: deque[_Place] = deque()
-        self._stop: Stop | None = None
+        self._gate = gate or Gate()
+        self._gate.on_close(self._wake)
 
     def check_prices(self, models: Iterable[str]) -> None:
         """Raises ConfigError if a money budget stands over a model, or a past, without a price."""
@@ -101,9 +104,7 @@ class Budgeted:
 
     def close(self, reason: Stop) -> None:
         """No new call starts from now on: each raises `reason`. Calls in flight finish."""
-        if self._stop is None:
-            self._stop = reason
-        self._wake()
+        self._gate.close(reason)
 
     async def __call__(self, request: Request) -> Reply:
         need = self._need(request)
@@ -136,7 +137,7 @@ class Budgeted:
         return _Need(1, prompt + cap, self._prices.cost(request.model, most) or 0.0)
 
     async def _reserve(self, need: _Need) -> None:
-        self._check_stop()
+        self._gate.check()
         if self._waiting or not self._take(need):
             place = _Place(need, asyncio.get_running_loop().create_future())
             self._waiting.append(place)
@@ -155,8 +156,8 @@ class Budgeted:
             self._in_flight += 1
             return True
         if late or not self._in_flight:
-            self._stop = self._reached(late or passed)
-            raise _again(self._stop)
+            self._gate.close(self._reached(late or passed))
+            self._gate.check()
         return False
 
     def _release(self, need: _Need) -> None:
@@ -168,14 +169,16 @@ class Budgeted:
         while self._waiting:
             place = self._waiting[0]
             try:
-                self._check_stop()
+                self._gate.check()
                 if place.turn.done():
                     self._waiting.popleft()
                     continue
                 if not self._take(place.need):
                     return
-            except Stop as stop:
-                self._waiting.popleft()
+            except PcoError as stop:
+                # Closing the gate wakes the line as well: this place may have left it by now.
+                if self._waiting and self._waiting[0] is place:
+                    self._waiting.popleft()
                 if not place.turn.done():
                     place.turn.set_exception(stop)
                 continue
@@ -189,10 +192,6 @@ class Budgeted:
         elif not place.turn.cancelled() and place.turn.exception() is None:
             # Its turn came in the very moment of the cancellation.
             self._release(place.need)
-
-    def _check_stop(self) -> None:
-        if self._stop is not None:
-            raise _again(self._stop)
 
     def _late(self) -> str:
         limit = self._limits.seconds
@@ -223,8 +222,3 @@ class Budgeted:
             f"the budget is reached: {what}",
             hint="pco train --resume RUN --budget MORE goes on from here",
         )
-
-
-def _again(stop: Stop) -> Stop:
-    """A fresh one for each caller: a shared exception would gather everybody's traceback."""
-    return type(stop)(str(stop), hint=stop.hint)

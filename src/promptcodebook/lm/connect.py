@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.base import LM, no_tally
-from promptcodebook.lm.endpoint import Endpoint
+from promptcodebook.lm.gate import Gate
 from promptcodebook.lm.key import read_key
 from promptcodebook.lm.limit import AdaptiveLimit
 from promptcodebook.lm.retry import Backoff, Retrying
@@ -48,10 +48,12 @@ class Endpoints:
         tally: Tally = no_tally,
         simulated: Callable[[Spec], LM] | None = None,
         environment: Mapping[str, str] | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self._wire = wire
         self._tally = tally
         self._simulated = simulated
+        self._gate = gate or Gate()
         self._environment = os.environ if environment is None else environment
         self._limits: dict[str, AdaptiveLimit] = {}
         self._open: list[_Closes] = []
@@ -60,13 +62,14 @@ class Endpoints:
         """The LM behind a spec. Opens no connection yet; raises ConfigError or MissingExtra."""
         spec = parse_spec(spec_text, self._environment)
         inner = self._inner(spec, headers or {})
-        return Retrying(inner, self.limit_of(spec), self._wire.backoff, self._tally)
+        return Retrying(inner, self.limit_of(spec), self._wire.backoff, self._tally, self._gate)
 
     def limit_of(self, spec: Spec) -> AdaptiveLimit:
         """The limit that all models at the spec's address share."""
         address = spec.base_url or spec.text
         if address not in self._limits:
-            self._limits[address] = AdaptiveLimit(self._wire.concurrency)
+            limit = self._limits[address] = AdaptiveLimit(self._wire.concurrency)
+            self._gate.on_close(limit.resume)
         return self._limits[address]
 
     def _inner(self, spec: Spec, headers: Mapping[str, str]) -> LM:
@@ -80,6 +83,9 @@ class Endpoints:
             from promptcodebook.lm.litellm import LiteLLM
 
             return LiteLLM(spec.model, timeout=self._wire.timeout, headers=headers)
+        # aiohttp takes a sixth of a second to import: here, once, and not in the first call.
+        from promptcodebook.lm.endpoint import Endpoint
+
         key = read_key(spec.key_names, self._environment)
         endpoint = Endpoint(spec, key, timeout=self._wire.timeout, headers=headers)
         self._open.append(endpoint)

@@ -9,7 +9,9 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from promptcodebook.errors import StoreError
 from promptcodebook.lm.base import LM, Reply, Request, request_key
+from promptcodebook.lm.gate import Gate
 from promptcodebook.types import Tally
 
 __all__ = ["Journaled", "ReplyLog"]
@@ -41,10 +43,11 @@ class Journaled:
     'journal_hits' and 'shared_calls'.
     """
 
-    def __init__(self, inner: LM, log: ReplyLog, tally: Tally) -> None:
+    def __init__(self, inner: LM, log: ReplyLog, tally: Tally, gate: Gate | None = None) -> None:
         self._inner = inner
         self._log = log
         self._tally = tally
+        self._gate = gate or Gate()
         self._flights: dict[bytes, asyncio.Future[_Landed]] = {}
 
     async def __call__(self, request: Request) -> Reply:
@@ -62,7 +65,7 @@ class Journaled:
             if landed.reply is not None:
                 self._tally("shared_calls")
                 if not landed.durable:
-                    await self._log.put(key, request, landed.reply)
+                    await self._keep(key, request, landed.reply)
                 return _known(landed.reply)
 
     async def _lead(self, key: bytes, request: Request) -> Reply:
@@ -71,7 +74,7 @@ class Journaled:
         reply: Reply | None = None
         try:
             reply = await self._inner(request)
-            await self._log.put(key, request, reply)
+            await self._keep(key, request, reply)
         except Exception as error:
             flight.set_exception(error)
             flight.exception()  # there may be no follower to look at it
@@ -84,6 +87,13 @@ class Journaled:
             return reply
         finally:
             del self._flights[key]
+
+    async def _keep(self, key: bytes, request: Request, reply: Reply) -> None:
+        try:
+            await self._log.put(key, request, reply)
+        except StoreError as error:
+            self._gate.close(error)  # what is asked for from now on would be lost as well
+            raise
 
 
 def _known(reply: Reply) -> Reply:

@@ -81,6 +81,11 @@ class AdaptiveLimit:
             self._answered = 0
             self.current = max(1, self.current // 2)
 
+    def resume(self) -> None:
+        """Forgets a Retry-After: whoever waits for it is to look around."""
+        self._resume_at = 0.0
+        self._rearm()
+
     def _open(self) -> bool:
         return self.in_flight < self.current and self._clock() >= self._resume_at
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from promptcodebook.errors import (
 )
 from promptcodebook.keyed import keyed_random
 from promptcodebook.lm.base import LM, Reply, Request, request_key
+from promptcodebook.lm.gate import Gate
 from promptcodebook.lm.limit import AdaptiveLimit
 from promptcodebook.types import Tally
 
@@ -49,14 +49,23 @@ class Backoff:
 class Retrying:
     """An LM that calls within a limit and tries retryable failures again, out of its slot.
 
-    Each incident is tallied when it happens, also those that a later try makes good.
+    Each incident is tallied when it happens, also those that a later try makes good. Once the gate
+    is closed nothing is tried any more.
     """
 
-    def __init__(self, inner: LM, limit: AdaptiveLimit, backoff: Backoff, tally: Tally) -> None:
+    def __init__(
+        self,
+        inner: LM,
+        limit: AdaptiveLimit,
+        backoff: Backoff,
+        tally: Tally,
+        gate: Gate | None = None,
+    ) -> None:
         self._inner = inner
         self._limit = limit
         self._backoff = backoff
         self._tally = tally
+        self._gate = gate or Gate()
         self._reached = False
 
     async def __call__(self, request: Request) -> Reply:
@@ -68,13 +77,14 @@ class Retrying:
                     raise
                 wait = self._backoff.seconds(attempt, request_key(request))
                 pause = max(wait, error.retry_after)
-            await asyncio.sleep(pause)
+            await self._gate.sleep(pause)
         raise AssertionError("the last try returns or raises")
 
     async def _once(self, request: Request) -> Reply:
         started = await self._limit.acquire()
-        begun = time.perf_counter()
         try:
+            self._gate.check()
+            begun = time.perf_counter()
             reply = await self._inner(request)
         except LMError as error:
             self._incident(error, started)

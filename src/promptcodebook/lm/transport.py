@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+import aiohttp
 
 from promptcodebook.lm.key import Key
 from promptcodebook.lm.refusal import Address, broken
-
-if TYPE_CHECKING:
-    import aiohttp
 
 __all__ = ["Answered", "Transport"]
 
@@ -55,8 +53,6 @@ class Transport:
         self, method: str, url: str, where: Address, data: bytes | None = None
     ) -> Answered:
         """One exchange; the url is at `where`, which is who an LMError is about."""
-        import aiohttp
-
         session = await self._open()
         try:
             async with session.request(
@@ -81,8 +77,6 @@ class Transport:
         stale = self._session
         if stale is not None and self._loop is loop:
             return stale
-        import aiohttp
-
         headers = {"Content-Type": "application/json", **self._headers}
         if self._key is not None:
             headers["Authorization"] = self._key.bearer()

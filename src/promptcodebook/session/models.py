@@ -13,6 +13,7 @@ from promptcodebook.lm.budget import Budgeted
 from promptcodebook.lm.cache import Cache, default_cache_path
 from promptcodebook.lm.connect import Endpoints, Wire
 from promptcodebook.lm.dispatch import Dispatch
+from promptcodebook.lm.gate import Gate
 from promptcodebook.lm.journal import Journaled, ReplyLog
 from promptcodebook.lm.ledger import Ledger
 from promptcodebook.lm.prices import PriceTable
@@ -71,19 +72,20 @@ class Models:
         tally = supplies.tally or Counts()
         ledger = supplies.ledger or Ledger()
         wire = Wire(config.timeout, config.concurrency, Backoff(config.retries))
-        endpoints = Endpoints(wire, tally=tally, simulated=supplies.simulated)
+        gate = Gate()
+        endpoints = Endpoints(wire, tally=tally, simulated=supplies.simulated, gate=gate)
         specs = specs_of(config)
         table = {spec: supplies.own or endpoints.connect(spec, h) for spec, h in specs.items()}
         clock = supplies.elapsed or _no_time
         prices = PriceTable(config.prices)
-        budget = Budgeted(Dispatch(table), config.budget, prices, ledger, clock)
+        budget = Budgeted(Dispatch(table), config.budget, prices, ledger, clock, gate)
         budget.check_prices(specs)
         inner: LM = budget
         cache = None
         if config.cache and supplies.own is None and not simulated_in(specs):
             inner = cache = Cache(inner, default_cache_path(), tally)
         if supplies.log is not None:
-            inner = Journaled(inner, supplies.log, tally)
+            inner = Journaled(inner, supplies.log, tally, gate)
         roles = Roles(inner, config.roles, config.lm)
         return cls(roles, Ask(roles, tally), tally, ledger, budget, endpoints, cache)
 
