@@ -35,6 +35,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from promptcodebook.types import Trace
 
 __all__ = [
     "AuthRefused",
@@ -164,7 +168,9 @@ class RewardError(PcoError):
 
 
 class TooManyFailures(PcoError, RuntimeError):
-    pass
+    """`traces` are those of the batch that failed, for the record."""
+
+    traces: tuple[Trace, ...] = ()
 
 
 class StoreError(PcoError, OSError):

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import promptcodebook as pco
+from promptcodebook.store.events import Broke
+from promptcodebook.store.run import RunStore
 
 TOPICS = ("rivers", "bridges", "clocks", "bread", "maps", "lamps", "boats", "seeds")
 QUICK: dict[str, Any] = {
@@ -153,6 +155,23 @@ def test_a_reward_that_always_fails_stops_the_run_with_its_first_error(tmp_path:
             data(), broken, "simulated",
             config={**QUICK, "validation": {"every": 0}}, runs_dir=tmp_path / "runs",
         )  # fmt: skip
+
+
+def test_the_batch_that_stopped_a_run_is_on_record_with_its_tracebacks(tmp_path: Path) -> None:
+    def broken(example: pco.Example, output: str) -> float:
+        raise LookupError("no such column")
+
+    config = {**QUICK, "validation": {"every": 0}}
+    with pytest.raises(pco.PcoError, match="no such column"):
+        pco.optimize(data(), broken, "simulated", config=config, runs_dir=tmp_path / "runs")
+    (folder,) = (tmp_path / "runs").iterdir()
+    store = RunStore.open(folder)
+    (broke,) = (e for e in store.events(full=True) if isinstance(e, Broke))
+    failures = [t.rollout.failure for t in broke.traces]
+    assert len(failures) == 6
+    assert all(f is not None and "LookupError" in f.traceback for f in failures)
+    assert store.state().step == -1  # the step was not made
+    store.close()
 
 
 def test_an_own_lm_object_takes_the_place_of_a_spec(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from promptcodebook.errors import StoreError
 from promptcodebook.sqlite import pack
 from promptcodebook.store.events import (
+    Broke,
     Concluded,
     Ended,
     Event,
@@ -119,6 +120,7 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(Stepped, steps),
     st.builds(Validated, st.integers(-1, 10**6), st.sampled_from(["subset", "full"]), evaluations),
     st.builds(Judged, evaluations),
+    st.builds(Broke, st.integers(0, 10**6), steps.map(lambda step: step.traces)),
     st.builds(Concluded, texts, st.none() | st.booleans(), st.lists(rows, max_size=2).map(tuple)),
     st.builds(
         Ended,
@@ -139,6 +141,8 @@ def test_the_light_part_alone_is_the_event_without_its_bulk(event: Event) -> Non
     light = unpack_event(replace(pack_event(event), bulk=None))
     if isinstance(event, Stepped):
         assert light == Stepped(replace(event.step, traces=()))
+    elif isinstance(event, Broke):
+        assert light == Broke(event.step, ())
     elif isinstance(event, Validated | Judged):
         assert isinstance(light, Validated | Judged)
         assert light.evaluation.rewards == event.evaluation.rewards

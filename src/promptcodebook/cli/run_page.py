@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from promptcodebook.cli.console import columns, duration, money, number, printable
-from promptcodebook.store.events import Event, Judged, Stepped, Validated
+from promptcodebook.store.events import Broke, Event, Judged, Stepped, Validated
 
 if TYPE_CHECKING:
     from promptcodebook.store.run import RunStore
@@ -119,9 +119,10 @@ def _failures(store: RunStore) -> list[_Failed]:
 
 
 def _in(event: Event) -> Iterator[_Failed]:
-    if isinstance(event, Stepped):
-        where = f"update {event.step.index + 1}"
-        for trace in event.step.traces:
+    if isinstance(event, Stepped | Broke):
+        broke = isinstance(event, Broke)
+        where = f"update {(event.step if broke else event.step.index) + 1}"
+        for trace in event.traces if broke else event.step.traces:
             for failure in (trace.rollout.failure, trace.failure):
                 if failure is not None:
                     yield _Failed(where, trace.rollout.example_id, failure)

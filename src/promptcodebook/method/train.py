@@ -122,8 +122,10 @@ def stop_if_broken(latest: deque[Trace]) -> None:
     if len(failures) * 2 <= latest.maxlen:
         return
     first = failures[0]
-    raise TooManyFailures(
+    error = TooManyFailures(
         f"{len(failures)} of {len(latest)} rollouts failed; the first, at {first.stage}: "
         f"{first.kind}: {first.message}",
         hint=f"{first.hint or 'pco runs show last'}; then go on: pco train --resume last",
     )
+    error.traces = tuple(latest)
+    raise error

@@ -7,7 +7,7 @@ from collections import Counter
 from promptcodebook.report.context import Column, Context
 from promptcodebook.report.figures import count, shorten
 from promptcodebook.report.html import Content, Html, el, together
-from promptcodebook.store import Event, Judged, Stepped, Validated
+from promptcodebook.store import Broke, Event, Judged, Stepped, Validated
 from promptcodebook.types import Failure, Rollout
 
 __all__ = ["IncidentsSection"]
@@ -30,7 +30,7 @@ _MEANS = {
     "route_fallbacks": "routes filled up with the best-rated instincts",
     "rewrites_refused": "rewrites refused by a check",
     "cache_hits": "replies taken from the cache, not paid for",
-    "journal_hits": "replies read back when the run was resumed",
+    "journal_hits": "replies asked for before in this run and read back, not paid for again",
 }
 
 
@@ -53,6 +53,9 @@ class IncidentsSection:
                 for trace in step.traces:
                     self._rollout("training", where, trace.rollout)
                     self._failure("training", where, trace.rollout.example_id, trace.failure)
+            case Broke(step, traces):
+                for trace in traces:
+                    self._rollout("training", f"step {step + 1}, which broke", trace.rollout)
             case Validated(step, _, evaluation):
                 for rollout in evaluation.rollouts:
                     self._rollout("validation", f"validating step {step + 1}", rollout)

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from promptcodebook.errors import BudgetReached, Interrupted, PcoError, Stop
+from promptcodebook.errors import BudgetReached, Interrupted, PcoError, Stop, TooManyFailures
 from promptcodebook.method.init import Initialiser
 from promptcodebook.method.policy import Trial
 from promptcodebook.method.schedule import Schedule
@@ -23,7 +23,7 @@ from promptcodebook.session.models import Counts, Models
 from promptcodebook.session.plan import RunPlan
 from promptcodebook.session.selection import Selection, greedy
 from promptcodebook.session.verdict import Conclusion
-from promptcodebook.store.events import Concluded, Ended, EndReason, Resumed, Started
+from promptcodebook.store.events import Broke, Concluded, Ended, EndReason, Resumed, Started
 from promptcodebook.store.events import Stepped as StepStored
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Parameters
@@ -84,6 +84,8 @@ class Session:
             self._store.append(Ended(reason, str(stop)))
             return Outcome(reason, stop=stop)
         except PcoError as error:
+            if isinstance(error, TooManyFailures):
+                self._store.append(Broke(self._store.outline().step + 1, error.traces))
             self._store.append(Ended("failed", f"{type(error).__name__}: {error}"))
             raise
         finally:

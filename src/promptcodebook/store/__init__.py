@@ -2,6 +2,7 @@
 
 from promptcodebook.store.compare import Difference, check_resumable, differences, digest
 from promptcodebook.store.events import (
+    Broke,
     Concluded,
     Ended,
     EndReason,
@@ -19,6 +20,7 @@ from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import RunSummary, find_run, list_runs, remove_run
 
 __all__ = [
+    "Broke",
     "Concluded",
     "Difference",
     "EndReason",

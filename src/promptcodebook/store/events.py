@@ -19,6 +19,7 @@ from promptcodebook.sqlite import pack, unpack
 from promptcodebook.types import Evaluation, Failure, Parameters, Rollout, Step, Trace
 
 __all__ = [
+    "Broke",
     "Concluded",
     "EndReason",
     "Ended",
@@ -52,6 +53,14 @@ class Stepped:
     """One update of Algorithm 1."""
 
     step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Broke:
+    """A batch that mostly failed and stopped the run; `step` was not made, but is on record."""
+
+    step: int
+    traces: tuple[Trace, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +104,12 @@ class Resumed:
     at: str
 
 
-Event = Started | Stepped | Validated | Judged | Concluded | Ended | Resumed
+Event = Started | Stepped | Broke | Validated | Judged | Concluded | Ended | Resumed
 
 _KINDS: Mapping[str, type] = {
     "started": Started,
     "stepped": Stepped,
+    "broke": Broke,
     "validated": Validated,
     "judged": Judged,
     "concluded": Concluded,
@@ -128,6 +138,10 @@ def pack_event(event: Event) -> PackedEvent:
         step = event.step.index
         light = Stepped(replace(event.step, traces=()))
         bulk = pack(_traces().dump_python(event.step.traces))
+    elif isinstance(event, Broke):
+        step = event.step
+        light = replace(event, traces=())
+        bulk = pack(_traces().dump_python(event.traces))
     elif isinstance(event, Validated | Judged):
         step = event.step if isinstance(event, Validated) else None
         light = replace(event, evaluation=_slim(event.evaluation))
@@ -150,6 +164,8 @@ def unpack_event(row: PackedEvent) -> Event:
         return event
     if isinstance(event, Stepped):
         return Stepped(replace(event.step, traces=unpack_traces(row.bulk)))
+    if isinstance(event, Broke):
+        return replace(event, traces=unpack_traces(row.bulk))
     if isinstance(event, Validated | Judged):
         bulk = row.bulk
         rollouts = _read(lambda: _rollouts().validate_python(unpack(bulk)))

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from promptcodebook.store.events import (
+    Broke,
     Concluded,
     Ended,
     EndReason,
@@ -93,6 +94,8 @@ def fold_event(state: RunState, event: Event) -> RunState:
                 success=step.success,
                 selected=step.selected,
             )
+        case Broke():
+            return state
         case Validated(step, scope, evaluation):
             mark = _mark(evaluation, step, scope)
             return replace(state, validations=(*state.validations, mark))
