@@ -9,7 +9,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, cast
 
 from promptcodebook.errors import ConfigError, Stop, StoreError
 from promptcodebook.lm.base import LM, Reply, Schema, no_tally
@@ -137,9 +137,14 @@ class Deployed:
 
 
 class _GuardedChat:
-    """A chat that lets no paragraph of the prompt reach the untrusted role (decision 13)."""
+    """A chat that lets no paragraph of the prompt reach the untrusted role (decision 13).
+
+    `ended` keeps what ended the run: an agent that catches every error must not turn it into an
+    answer.
+    """
 
     def __init__(self, inner: BoundChat, prompt: str) -> None:
+        self.ended: Stop | StoreError | None = None
         self._inner = inner
         stages = prompt.stages.values() if isinstance(prompt, Composed) else ()
         self._private = {
@@ -162,7 +167,13 @@ class _GuardedChat:
                     "the composed prompt was about to be sent to the untrusted role",
                     hint="give the untrusted stage only the rewritten request",
                 )
-        return await self._inner(messages, system=system, role=role, schema=schema, purpose=purpose)
+        try:
+            return await self._inner(
+                messages, system=system, role=role, schema=schema, purpose=purpose
+            )
+        except (Stop, StoreError) as error:
+            self.ended = error
+            raise
 
 
 @dataclass(frozen=True)
@@ -180,14 +191,18 @@ class Trial:
         chat = BoundChat(
             self.lm, lambda purpose: draws.sample(f"execute {purpose}"), self.greedy, self.tally
         )
+        guarded = _GuardedChat(chat, prompt)
         try:
-            made = await self.executor(prompt, example, _GuardedChat(chat, prompt))
+            output = _checked(await self.executor(prompt, example, guarded))
         except (Stop, StoreError):
             raise
         except Exception as error:
+            if guarded.ended is not None:
+                raise guarded.ended from None
             spent = rollout.usage + chat.usage
             return replace(rollout, failure=failure_of("execute", error), usage=spent)
-        output = made if isinstance(made, Output) else Output(str(made))
+        if guarded.ended is not None:
+            raise guarded.ended
         rollout = replace(
             rollout,
             output=output.text,
@@ -207,6 +222,16 @@ class Trial:
         except Exception as error:
             return replace(rollout, failure=failure_of("reward", error))
         return replace(rollout, reward=score.value, feedback=score.feedback)
+
+
+def _checked(made: object) -> Output:
+    """What an executor returned; an agent that forgot its return must not be scored for it."""
+    output = made if isinstance(made, Output) else Output(cast(str, made))
+    if not isinstance(output.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(
+            f"the executor returned {type(output.text).__name__}, not a text or an Output"
+        )
+    return output
 
 
 async def rollout_of(prompter: Prompter, trial: Trial, example: Example, draws: Draws) -> Rollout:
