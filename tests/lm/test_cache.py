@@ -178,7 +178,7 @@ async def bypassed(make: Make, model: Model, counts: Counter[str]) -> None:
 async def test_a_cache_from_a_newer_version_is_bypassed_and_refused_to_the_command(
     make: Make, model: Model, counts: Counter[str], path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    make().close()
+    ReplyCache(path).close()
     db = sqlite3.connect(path)
     db.execute("PRAGMA user_version = 9")
     db.close()

@@ -131,12 +131,10 @@ class Cache:
 
     def __init__(self, inner: LM, path: Path, tally: Tally) -> None:
         self._inner = inner
+        self._path = path
         self._tally = tally
-        self._file: ReplyCache | None = None
-        try:
-            self._file = ReplyCache(path)
-        except StoreError as error:
-            self._bypass(error)
+        self._bypassed = False
+        self._open_file: ReplyCache | None = None
 
     async def __call__(self, request: Request) -> Reply:
         key = request_key(request)
@@ -152,20 +150,25 @@ class Cache:
 
     @property
     def file(self) -> ReplyCache | None:
-        """The open file, or None while it is bypassed."""
-        return self._file
+        """The file, opened when first needed; None while it is bypassed."""
+        if self._open_file is None and not self._bypassed:
+            try:
+                self._open_file = ReplyCache(self._path)
+            except StoreError as error:
+                self._bypass(error)
+        return self._open_file
 
     def stats(self) -> CacheStats | None:
         """None while the cache is bypassed."""
-        return self._file.stats() if self._file else None
+        return self.file.stats() if self.file else None
 
     def clear(self) -> int:
         """Forgets every reply; how many there were."""
-        return self._file.clear() if self._file else 0
+        return self.file.clear() if self.file else 0
 
     def close(self) -> None:
-        """Keeps what still waits and closes the file."""
-        file, self._file = self._file, None
+        """Keeps what still waits and closes the file; a later call opens it again."""
+        file, self._open_file = self._open_file, None
         if file is not None:
             try:
                 file.close()
@@ -173,19 +176,19 @@ class Cache:
                 _log.warning("replies were not cached: %s", error)
 
     def _look_up(self, key: bytes) -> Reply | None:
-        if self._file is None:
+        if self.file is None:
             return None
         try:
-            return self._file.get(key)
+            return self.file.get(key)
         except StoreError as error:
             self._bypass(error)
             return None
 
     def _keep(self, key: bytes, reply: Reply) -> None:
-        if self._file is None:
+        if self.file is None:
             return
         try:
-            self._file.put(key, reply)
+            self.file.put(key, reply)
         except StoreError as error:
             self._bypass(error)
 
@@ -193,4 +196,5 @@ class Cache:
         hint = f" ({error.hint})" if error.hint else ""
         _log.warning("going on without the reply cache: %s%s", error, hint)
         self._tally("cache_bypassed")
+        self._bypassed = True
         self.close()
