@@ -115,7 +115,7 @@ def test_a_reached_budget_is_resumable_and_ends_at_the_same_bytes(tmp_path: Path
     part = train(tmp_path, "part", budget=f"{spent // 2}calls")
     assert part.ended == "budget" and part.stop is not None
     assert sum(u.calls for u in part.usage.values()) <= spent // 2
-    assert f"--resume {part.id}" in part.stop.hint
+    assert f"resume='{part.id}'" in part.stop.hint
     rest = train(tmp_path, "part", resume=part.id, budget=f"{spent}calls")
     assert rest.ended == "finished"
     assert (rest.path / "policy.json").read_bytes() == (whole.path / "policy.json").read_bytes()

@@ -13,7 +13,7 @@ from promptcodebook.session.events import Listener
 from promptcodebook.session.models import Models, any_simulated
 from promptcodebook.session.plan import RunPlan
 from promptcodebook.session.policy_file import PolicyFile
-from promptcodebook.session.selection import greedy, progress, state_at
+from promptcodebook.session.selection import greedy, progress, refuse_broken, state_at
 from promptcodebook.session.verdict import Conclusion, conclude
 from promptcodebook.store.events import Judged
 from promptcodebook.store.run import RunStore
@@ -77,5 +77,6 @@ class Judge:
         evaluation = await self._evaluator.evaluate(
             name, prompter, test, "test", progress(self._tell, f"judging {name}", len(test))
         )
+        refuse_broken(evaluation, f"judging {name}")
         self._store.append(Judged(evaluation))
         return evaluation

@@ -95,9 +95,11 @@ class Models:
 
     async def close(self) -> None:
         """Closes connections and the cache."""
-        await self._endpoints.close()
-        if self._cache is not None:
-            self._cache.close()
+        try:
+            await self._endpoints.close()
+        finally:
+            if self._cache is not None:
+                self._cache.close()
 
 
 def specs_of(config: Config) -> dict[str, dict[str, str]]:

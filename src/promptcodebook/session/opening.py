@@ -76,8 +76,10 @@ class Opened:
 
     async def close(self) -> None:
         """Closes connections, then the store."""
-        await self.models.close()
-        self.store.close()
+        try:
+            await self.models.close()
+        finally:
+            self.store.close()
 
 
 def open_run(config: Config, sources: Sources, where: Where, listener: Listener = silent) -> Opened:
@@ -94,9 +96,8 @@ def open_run(config: Config, sources: Sources, where: Where, listener: Listener 
     try:
         return _assembled(config, sources, made, dataset, store, listener)
     except BaseException:
-        fresh = where.resume is None and store.outline().parameters is None
         store.close()
-        if fresh:
+        if where.resume is None:
             remove_run(store.path)
         raise
 

@@ -11,17 +11,17 @@ from typing import Any
 
 from promptcodebook.config import Config, load_config, parse_budget
 from promptcodebook.data import Dataset
-from promptcodebook.errors import Stop
+from promptcodebook.errors import ConfigError, Stop
 from promptcodebook.lm.base import LM
 from promptcodebook.session.events import Listener, silent
 from promptcodebook.session.opening import Opened, Where, open_run
 from promptcodebook.session.policy import Explanation, Policy, role_layers
-from promptcodebook.session.session import Outcome
+from promptcodebook.session.session import IN_PYTHON, Outcome
 from promptcodebook.session.sources import Sources
 from promptcodebook.session.standing import Best, kept_state
 from promptcodebook.session.sync import run_sync
 from promptcodebook.session.verdict import Conclusion
-from promptcodebook.store.runs import find_run
+from promptcodebook.store.runs import find_run, remove_run
 from promptcodebook.types import Codebook, Executor, Reward, Role, Usage
 
 __all__ = ["Run", "aoptimize", "finish", "optimize"]
@@ -160,16 +160,28 @@ def _opened(
     config: Config, sources: Sources, runs_dir: Path, resume: str, listener: Listener
 ) -> Opened:
     path = find_run(runs_dir, resume) if resume else None
-    return open_run(config, sources, Where(runs_dir, path, "optimize()"), listener)
+    return open_run(config, sources, Where(runs_dir, path, IN_PYTHON), listener)
 
 
 async def finish(opened: Opened) -> Run:
-    """Runs an opened run to its end and closes it."""
+    """Runs an opened run to its end and closes it.
+
+    A run that stopped before it had a codebook has nothing to hand over: its Stop is raised. One
+    whose settings no codebook can be made of is removed again.
+    """
+    store, empty = opened.store, False
     try:
         outcome = await opened.session.run()
+        if outcome.stop is not None and store.outline().parameters is None:
+            raise outcome.stop
         return run_of(opened, outcome)
+    except ConfigError:
+        empty = store.outline().parameters is None and not store.usage()
+        raise
     finally:
         await opened.close()
+        if empty:
+            remove_run(store.path)
 
 
 def run_of(opened: Opened, outcome: Outcome) -> Run:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from promptcodebook.errors import TooManyFailures
 from promptcodebook.keyed import keyed_random
 from promptcodebook.method.evaluate import Evaluator
 from promptcodebook.method.policy import Deployed, Trial
@@ -16,9 +17,9 @@ from promptcodebook.store.events import EndReason, Scope
 from promptcodebook.store.events import Validated as ValidationStored
 from promptcodebook.store.fold import Mark
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Example, Rollout
+from promptcodebook.types import Evaluation, Example, Rollout, Trace
 
-__all__ = ["Selection", "greedy", "progress", "state_at"]
+__all__ = ["Selection", "greedy", "progress", "refuse_broken", "state_at"]
 
 
 def greedy(learner: Learner) -> Trial:
@@ -44,6 +45,25 @@ def state_at(store: RunStore, step: int) -> State:
     if step < 0:
         return State.first(store.parameters_at(-1))
     return State.after(store.step_at(step))
+
+
+def refuse_broken(evaluation: Evaluation, name: str) -> None:
+    """More than half failed, retries included: that is an endpoint or a reward, not a policy.
+
+    As zeros on record it would decide which policy is kept and what the verdict says; unrecorded,
+    a resumed run evaluates it again. Raises TooManyFailures.
+    """
+    failures = [r.failure for r in evaluation.rollouts if r.failure is not None]
+    if len(failures) * 2 <= len(evaluation.rollouts):
+        return
+    first = failures[0]
+    error = TooManyFailures(
+        f"{name}: {len(failures)} of {len(evaluation.rollouts)} rollouts failed; the first, at "
+        f"{first.stage}: {first.kind}: {first.message}",
+        hint=f"{first.hint or 'pco doctor'}; then go on: pco train --resume last",
+    )
+    error.traces = tuple(map(Trace, evaluation.rollouts))
+    raise error
 
 
 class Selection:
@@ -98,6 +118,7 @@ class Selection:
         evaluation = await self._evaluator.evaluate(
             f"step {step + 1}", deployed, examples, "val", progress(self._tell, name, len(examples))
         )
+        refuse_broken(evaluation, name)
         self._store.append(ValidationStored(step, scope, evaluation))
         score = evaluation.score or 0.0
         earlier = [m.score or 0.0 for m in self._marks if m.scope == scope]

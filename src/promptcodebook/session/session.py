@@ -28,7 +28,10 @@ from promptcodebook.store.events import Stepped as StepStored
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Parameters
 
-__all__ = ["Outcome", "Session"]
+__all__ = ["IN_PYTHON", "Outcome", "Session"]
+
+IN_PYTHON = "optimize()"
+"""Stands for what was typed when a run is begun from Python."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +69,15 @@ class Session:
 
     def interrupt(self) -> None:
         """No new call starts; calls in flight finish and are kept (Ctrl-C)."""
-        run = self._store.header.id
         self._tell(Note("stopping: waiting for calls in flight (Ctrl-C again to stop at once)"))
-        self._models.budget.close(
-            Interrupted("interrupted by the user", hint=f"pco train --resume {run}")
-        )
+        self._models.budget.close(Interrupted("interrupted by the user"))
 
     async def run(self) -> Outcome:
         """Trains, selects, judges. A Stop is an outcome; any other error is stored and raised."""
         try:
             return await self._run()
         except Stop as stop:
-            run = self._store.header.id
-            more = " --budget MORE" if isinstance(stop, BudgetReached) else ""
-            stop.hint = f"pco train --resume {run}{more}"
+            stop.hint = self._go_on(isinstance(stop, BudgetReached))
             reason: EndReason = "budget" if isinstance(stop, BudgetReached) else "interrupted"
             self._store.append(Ended(reason, str(stop)))
             return Outcome(reason, stop=stop)
@@ -90,6 +88,13 @@ class Session:
             raise
         finally:
             self._spent()
+
+    def _go_on(self, more: bool) -> str:
+        """What to type to resume this run, where it was begun."""
+        header = self._store.header
+        if header.command == IN_PYTHON:
+            return f"optimize(..., resume={header.id!r}{', budget=MORE' if more else ''})"
+        return f"pco train --resume {header.id}{' --budget MORE' if more else ''}"
 
     async def _run(self) -> Outcome:
         state = await self._state()
