@@ -12,6 +12,7 @@ from promptcodebook.lm.base import LM, no_tally
 from promptcodebook.lm.gate import Gate
 from promptcodebook.lm.key import read_key
 from promptcodebook.lm.limit import AdaptiveLimit
+from promptcodebook.lm.per_loop import PerLoop
 from promptcodebook.lm.retry import Backoff, Retrying
 from promptcodebook.lm.spec import Spec, parse_spec
 from promptcodebook.types import Tally
@@ -54,23 +55,29 @@ class Endpoints:
         self._tally = tally
         self._simulated = simulated
         self._gate = gate or Gate()
+        self._gate.on_close(self._resume)
         self._environment = os.environ if environment is None else environment
-        self._limits: dict[str, AdaptiveLimit] = {}
+        self._limits: dict[str, PerLoop[AdaptiveLimit]] = {}
         self._open: list[_Closes] = []
 
     def connect(self, spec_text: str, headers: Mapping[str, str] | None = None) -> LM:
         """The LM behind a spec. Opens no connection yet; raises ConfigError or MissingExtra."""
         spec = parse_spec(spec_text, self._environment)
         inner = self._inner(spec, headers or {})
-        return Retrying(inner, self.limit_of(spec), self._wire.backoff, self._tally, self._gate)
+        return Retrying(
+            inner, lambda: self.limit_of(spec), self._wire.backoff, self._tally, self._gate
+        )
 
     def limit_of(self, spec: Spec) -> AdaptiveLimit:
-        """The limit that all models at the spec's address share."""
-        address = spec.base_url or spec.text
-        if address not in self._limits:
-            limit = self._limits[address] = AdaptiveLimit(self._wire.concurrency)
-            self._gate.on_close(limit.resume)
-        return self._limits[address]
+        """The limit that all models at the spec's address share, in the loop that runs now."""
+        limits = self._limits.setdefault(spec.base_url or spec.text, PerLoop())
+        limits.orphans()
+        return limits.here(lambda: AdaptiveLimit(self._wire.concurrency))
+
+    def _resume(self) -> None:
+        for limits in self._limits.values():
+            for limit in limits.everywhere():
+                limit.resume()
 
     def _inner(self, spec: Spec, headers: Mapping[str, str]) -> LM:
         if spec.kind == "simulated":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from promptcodebook.errors import (
@@ -56,7 +57,7 @@ class Retrying:
     def __init__(
         self,
         inner: LM,
-        limit: AdaptiveLimit,
+        limit: Callable[[], AdaptiveLimit],
         backoff: Backoff,
         tally: Tally,
         gate: Gate | None = None,
@@ -81,27 +82,28 @@ class Retrying:
         raise AssertionError("the last try returns or raises")
 
     async def _once(self, request: Request) -> Reply:
-        started = await self._limit.acquire()
+        limit = self._limit()
+        started = await limit.acquire()
         try:
             self._gate.check()
             begun = time.perf_counter()
             reply = await self._inner(request)
         except LMError as error:
-            self._incident(error, started)
+            self._incident(error, limit, started)
             raise
         finally:
-            self._limit.release()
+            limit.release()
         self._reached = True
-        self._limit.answered(request.role, time.perf_counter() - begun)
+        limit.answered(request.role, time.perf_counter() - begun)
         return reply
 
-    def _incident(self, error: LMError, started: float) -> None:
+    def _incident(self, error: LMError, limit: AdaptiveLimit, started: float) -> None:
         name = error.incident or next((n for kind, n in _INCIDENTS if isinstance(error, kind)), "")
         if name:
             self._tally(name)
         self._reached = self._reached or not isinstance(error, EndpointDown)
         if isinstance(error, RateLimited):
-            self._limit.objected(started, min(error.retry_after, self._backoff.patience))
+            limit.objected(started, min(error.retry_after, self._backoff.patience))
 
     def _again(self, error: LMError, attempt: int) -> bool:
         if not error.retryable or error.retry_after > self._backoff.patience:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -10,6 +9,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from promptcodebook.lm.key import Key
+from promptcodebook.lm.per_loop import PerLoop
 from promptcodebook.lm.refusal import Address, broken
 
 __all__ = ["Answered", "Transport"]
@@ -41,11 +41,11 @@ class Transport:
         self._key = key
         self._timeout = timeout
         self._headers = dict(headers)
-        self._session: aiohttp.ClientSession | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._sessions: PerLoop[aiohttp.ClientSession] = PerLoop()
 
     async def close(self) -> None:
-        session, self._session = self._session, None
+        """Closes the session of the loop that runs now."""
+        session = self._sessions.forget()
         if session is not None:
             await session.close()
 
@@ -53,7 +53,10 @@ class Transport:
         self, method: str, url: str, where: Address, data: bytes | None = None
     ) -> Answered:
         """One exchange; the url is at `where`, which is who an LMError is about."""
-        session = await self._open()
+        for stale in self._sessions.orphans():
+            # Its loop has ended without closing it.
+            await stale.close()
+        session = self._sessions.here(self._open)
         try:
             async with session.request(
                 method, url, data=data, allow_redirects=False, proxy=self._proxy
@@ -72,16 +75,12 @@ class Transport:
         # Raised out here so that the library's error, which knows our headers, is not its context.
         raise broken(kind, where, detail)
 
-    async def _open(self) -> aiohttp.ClientSession:
-        loop = asyncio.get_running_loop()
-        stale = self._session
-        if stale is not None and self._loop is loop:
-            return stale
+    def _open(self) -> aiohttp.ClientSession:
         headers = {"Content-Type": "application/json", **self._headers}
         if self._key is not None:
             headers["Authorization"] = self._key.bearer()
         # Concurrency is the limit's business, not the pool's; no cookies, no netrc.
-        session = self._session = aiohttp.ClientSession(
+        return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
             timeout=aiohttp.ClientTimeout(
                 total=self._timeout, sock_connect=min(_CONNECT_S, self._timeout)
@@ -89,11 +88,6 @@ class Transport:
             headers=headers,
             cookie_jar=aiohttp.DummyCookieJar(),
         )
-        self._loop = loop
-        if stale is not None:
-            # Its loop has ended without closing it.
-            await stale.close()
-        return session
 
 
 def _proxy(base_url: str) -> str | None:

@@ -70,7 +70,7 @@ class Opened:
         state, _ = kept_state(self.store)
         file = PolicyFile.of(state.parameters, state.standing, self.config)
         supplies = Supplies(own=self.supplies.own, simulated=self.supplies.simulated)
-        unlimited = self.config.model_copy(update={"budget": Budget()})
+        unlimited = self.config.model_copy(update={"budget": Budget(), "cache": False})
         models = Models.build(unlimited, supplies)
         return Policy(file, models, unlimited, Trial(self.task.executor, None, models.lm, True))
 

@@ -131,6 +131,11 @@ class Policy:
             return x
         if isinstance(x, str):
             return Example(_id_of(x), x)
+        if not isinstance(x, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DataError(
+                f"an input is a text, a mapping of columns or an Example, not {type(x).__name__}",
+                hint="policy.prompt('...') or policy.prompt({'column': '...'})",
+            )
         text = _rendered(x, self._config.data.input)
         return Example(_id_of(text), text, fields=dict(x))
 
