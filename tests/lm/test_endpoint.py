@@ -120,6 +120,33 @@ async def test_odd_but_legal_replies_are_read(server: Server):
     assert replies[5].usage.cached_prompt_tokens == 8
 
 
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"prompt_tokens": -5, "completion_tokens": 1},
+        {"prompt_tokens": True, "completion_tokens": 1},
+        {"prompt_tokens": 10**30, "completion_tokens": 1},
+        {"prompt_tokens": 1.5, "completion_tokens": 1},
+        ["no", "usage"],
+    ],
+)
+async def test_a_usage_that_cannot_be_is_estimated(server: Server, usage):
+    server.script(says("12345678", usage=usage))
+    async with endpoint(server) as lm:
+        reply = await lm(request())
+    assert reply.estimated and reply.usage.completion_tokens == 2
+
+
+@pytest.mark.parametrize("cached", ["many", [1], -3, None, 1.5])
+async def test_a_count_of_cached_tokens_that_cannot_be_is_none(server: Server, cached):
+    usage = {"prompt_tokens": 7, "completion_tokens": 3}
+    server.script(says(usage={**usage, "prompt_tokens_details": {"cached_tokens": cached}}))
+    async with endpoint(server) as lm:
+        reply = await lm(request())
+    assert not reply.estimated
+    assert (reply.usage.tokens, reply.usage.cached_prompt_tokens) == (10, 0)
+
+
 async def test_max_completion_tokens_is_used_once_max_tokens_was_refused(server: Server):
     said = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
     server.default = refusing("max_tokens", said, param="max_tokens")

@@ -56,6 +56,11 @@ def test_models_write_an_index_in_several_ways(key: str):
     assert gradients_of(reply, (1, 3)).codebook == {3: "vague"}
 
 
+def test_an_index_of_endless_digits_is_no_index():
+    reply = AttributionReply(instinct_errors={"9" * 5000: "noise", "07": "real", "\u00b2": "odd"})
+    assert gradients_of(reply, [2, 7]).codebook == {7: "real"}
+
+
 def test_the_residual_is_the_penalty_less_the_severities():
     """Decision 20: δ = ρ(ℓ) - Σ ρ(g_v)."""
     text = json.dumps({"severity": {"rendering": 0.1, "instinct": 0.2, "routing": 0.05}})

@@ -18,6 +18,8 @@ __all__ = ["DROPPABLE", "Malformed", "Quirks", "read_reply", "read_tree", "reque
 # What an endpoint may refuse without the call losing its meaning.
 DROPPABLE = ("top_p", "temperature", "seed", "response_format")
 _SEED_BITS = 0x7FFFFFFF
+# No call has more tokens; a larger count would not fit into a store either.
+_MOST_TOKENS = 10**9
 _REFUSING = re.compile(
     r"unsupported|not supported|not support|unknown|unrecogni[sz]ed|not (?:permitted|allowed)"
     r"|unexpected|extra (?:inputs|fields)|deprecated|only the default|invalid (?:schema|parameter)"
@@ -141,12 +143,20 @@ def _finish(reason: object) -> Literal["stop", "length", "other"]:
 def _usage(found: object, request: Request, text: str, seconds: float) -> tuple[Usage, bool]:
     if isinstance(found, dict):
         told = cast("dict[str, Any]", found)
-        prompt, completion = told.get("prompt_tokens"), told.get("completion_tokens")
-        if isinstance(prompt, int) and isinstance(completion, int):
+        prompt = _count(told.get("prompt_tokens"))
+        completion = _count(told.get("completion_tokens"))
+        if prompt is not None and completion is not None:
             details = told.get("prompt_tokens_details")
-            cached = 0
+            cached: int | None = None
             if isinstance(details, dict):
-                cached = cast("dict[str, Any]", details).get("cached_tokens") or 0
-            return Usage(1, prompt, completion, int(cached), None, seconds), False
+                cached = _count(cast("dict[str, Any]", details).get("cached_tokens"))
+            return Usage(1, prompt, completion, cached or 0, None, seconds), False
     prompt = sum(estimate_tokens(m.content) for m in request.messages)
     return Usage(1, prompt, estimate_tokens(text), 0, None, seconds), True
+
+
+def _count(value: object) -> int | None:
+    """A number of tokens as a server may tell it; None for what cannot be one."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 <= value <= _MOST_TOKENS else None

@@ -50,11 +50,13 @@ def gradients_of(reply: _Split, active: Sequence[int]) -> Gradients:
 
 def _by_index(errors: Mapping[str, str], active: Sequence[int]) -> dict[int, str]:
     """Models write '7', '[7]' or 'c7' for the same index."""
+    by_name = {str(k): k for k in active}
     found: dict[int, str] = {}
     for key, text in errors.items():
-        digits = key.strip().strip("[]()#").removeprefix("c").strip()
-        if digits.isdecimal() and int(digits) in active and text.strip():
-            found[int(digits)] = text.strip()
+        name = key.strip().strip("[]()#").removeprefix("c").strip()
+        k = by_name.get(name.lstrip("0") or name[:1])
+        if k is not None and text.strip():
+            found[k] = text.strip()
     return dict(sorted(found.items()))
 
 
