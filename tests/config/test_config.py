@@ -150,3 +150,27 @@ def test_a_file_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
     (tmp_path / "pco.toml").write_text("size = = 3", "utf-8")
     with pytest.raises(ConfigError, match="line 1"):
         read_toml(tmp_path / "pco.toml")
+
+
+@pytest.mark.parametrize(
+    ("tree", "said"),
+    [
+        ({"update": {"steps_per_epoch": 0}}, "steps_per_epoch"),
+        ({"update": {"steps_per_epoch": -1}}, "steps_per_epoch"),
+        ({"reward_range": (0.0, float("inf"))}, "reward_range"),
+        ({"roles": {"critic": {"extra": {"max_tokens": 10**6}}}}, "'max_tokens' is decided"),
+        ({"roles": {"critic": {"extra": {"max_completion_tokens": 9}}}}, "is decided"),
+        ({"roles": {"critic": {"extra": {"n": 4}}}}, "'n' is decided"),
+        ({"roles": {"critic": {"extra": {"k": object()}}}}, "roles.critic.extra"),
+    ],
+)
+def test_what_would_break_a_run_is_refused(tree: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load_config(tree)
+
+
+@pytest.mark.parametrize("name", ["Authorization", "api-key", "X-API-Key"])
+def test_a_key_in_a_header_is_refused_and_not_repeated(name: str) -> None:
+    with pytest.raises(ConfigError, match="PCO_API_KEY") as caught:
+        load_config({"roles": {"critic": {"headers": {name: "secret-value"}}}})
+    assert "secret-value" not in f"{caught.value}{caught.value.hint}"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 
 __all__ = [
     "Budget",
@@ -19,6 +20,17 @@ __all__ = [
     "Update",
     "Validation",
 ]
+
+_OURS = frozenset(
+    {
+        *("model", "messages", "response_format", "seed", "stream", "n"),
+        *("temperature", "top_p", "max_tokens", "max_completion_tokens"),
+    }
+)
+"""Body fields that have a setting of their own, or that the method relies on."""
+_KEY_HEADERS = frozenset(
+    {"authorization", "proxy-authorization", "api-key", "x-api-key", "x-goog-api-key", "cookie"}
+)
 
 Unit = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -36,10 +48,28 @@ class RoleSettings(Group):
     top_p: float | None = Field(default=None, gt=0.0, le=1.0)
     max_tokens: int | None = Field(default=2048, ge=1)
     """Length cap of one reply in tokens; also what the budget reserves before a call."""
-    extra: dict[str, Any] = Field(default_factory=dict)
+    extra: dict[str, JsonValue] = Field(default_factory=dict)
     """Further request body fields, e.g. {top_k = 20}."""
     headers: dict[str, str] = Field(default_factory=dict)
     """Further HTTP headers of this role's endpoint. Never keys: those come from the environment."""
+
+    @field_validator("extra")
+    @classmethod
+    def _no_setting_of_ours(cls, extra: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+        ours = sorted(_OURS & extra.keys())
+        if ours:
+            # A second length cap, say, would be asked for but not reserved by the budget.
+            raise ValueError(f"{ours[0]!r} is decided by the settings or the run, not by extra")
+        return extra
+
+    @field_validator("headers")
+    @classmethod
+    def _no_keys(cls, headers: Mapping[str, str]) -> Mapping[str, str]:
+        keys = sorted(name for name in headers if name.lower() in _KEY_HEADERS)
+        if keys:
+            # Settings are kept with the run; what the header holds is not repeated here.
+            raise ValueError(f"{keys[0]!r} holds a key: set the variable PCO_API_KEY instead")
+        return headers
 
 
 class Explore(Group):
@@ -74,7 +104,7 @@ class Update(Group):
 
     mode: Literal["minibatch", "online"] = "minibatch"
     batch_size: int = Field(default=15, ge=1)
-    steps_per_epoch: int | Literal["all"] = 1
+    steps_per_epoch: Annotated[int, Field(ge=1)] | Literal["all"] = 1
     """Batches an epoch; 'all' = a full pass over the training split (Algorithm 1)."""
     epochs: int = Field(default=50, ge=1)
     max_gradients: int = Field(default=8, ge=1)

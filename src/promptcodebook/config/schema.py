@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -83,8 +84,10 @@ class Config(Group):
                 f"{explore.epsilon_min:g}; explore.policy = 'none' switches exploration off"
             )
         low, high = self.reward_range
-        if not low < high:
-            raise ValueError(f"reward_range must rise, not {low}..{high}")
+        if not -math.inf < low < high < math.inf:
+            raise ValueError(
+                f"reward_range must rise from one number to another, not {low}..{high}"
+            )
         for role in self.roles:
             if role not in ROLES:
                 raise ValueError(f"unknown role {role!r} in roles{did_you_mean(role, ROLES)}")
