@@ -189,3 +189,29 @@ def test_an_own_lm_object_takes_the_place_of_a_spec(tmp_path: Path) -> None:
     assert run.ended == "finished"
     assert run.cost is None  # an LM of the user's own has no known price
     assert {r.role for r in lm.history} >= {"encoder", "generator", "executor", "critic"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("data", rows()),
+        ("data", "tickets.jsonl"),
+        ("reward", 3),
+        ("reward", "exact"),
+        ("lm", 3),
+        ("executor", 3),
+        ("budget", 5),
+        ("budget", 0),
+        ("config", "pco.toml"),
+        ("roles", {"critic": 3}),
+        ("roles", ["critic"]),
+    ],
+)
+def test_an_argument_of_the_wrong_type_is_named_before_anything_is_paid(
+    tmp_path: Path, name: str, value: Any
+) -> None:
+    given = {"data": data(), "reward": reward, "lm": "simulated", "runs_dir": tmp_path / "runs"}
+    with pytest.raises(pco.PcoError, match=name) as caught:
+        pco.optimize(**{**given, name: value})
+    assert caught.value.hint  # type: ignore[attr-defined]
+    assert not (tmp_path / "runs").exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,9 @@ def configured(  # noqa: PLR0913 - the contract's keywords
     config: Config | Mapping[str, Any] | None,
 ) -> Config:
     """The keywords of `optimize` laid over `config`, over PCO_*, over the defaults."""
+    _expected("config", config, (Config, Mapping), "a Config or a mapping such as read_toml gives")
+    _expected("roles", roles, (Mapping,), "a mapping such as {'critic': 'openai/x'}")
+    _expected("budget", budget, (str,), "a text such as '5usd' or '2Mtok'")
     base = config.model_dump() if isinstance(config, Config) else dict(config or {})
     spec = lm if isinstance(lm, str) else ""
     over: dict[str, Any] = {
@@ -152,8 +155,20 @@ def optimize(  # noqa: PLR0913 - the contract's keywords
 
 
 def _sources(data: Dataset, reward: Reward, executor: Executor | None, lm: str | LM) -> Sources:
+    _expected("data", data, (Dataset,), "a Dataset: data = pco.load(...)")
+    _expected("reward", reward, (Callable,), "a function of an example and an output")
+    _expected("executor", executor, (Callable, str), "a function of prompt, example and lm")
+    _expected("lm", lm, (Callable, str), "a model's spec, or an object that answers Requests")
     own = None if isinstance(lm, str) else lm
     return Sources(data=data, reward=reward, executor=executor, lm=own)
+
+
+def _expected(name: str, given: object, kinds: tuple[Any, ...], what: str) -> None:
+    if given is not None and not isinstance(given, kinds):
+        raise ConfigError(
+            f"optimize(): {name} is of type {type(given).__name__}",
+            hint=f"{name} must be {what}",
+        )
 
 
 def _opened(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from promptcodebook.config import Config
 from promptcodebook.data import Dataset
@@ -182,8 +182,13 @@ def load_policy(
 
 def role_layers(roles: Mapping[str, Any] | None) -> dict[str, Any]:
     """{'critic': 'openai/x'} and {'critic': {'model': ...}} mean the same."""
-    given = roles or {}
-    return {
-        role: {"model": value} if isinstance(value, str) else dict(value)
-        for role, value in given.items()
-    }
+    layers: dict[str, Any] = {}
+    for role, value in (roles or {}).items():
+        if not isinstance(value, str | Mapping):
+            raise ConfigError(
+                f"roles[{role!r}] is of type {type(value).__name__}",
+                hint="give a model's spec, or a mapping of settings",
+            )
+        settings = {"model": value} if isinstance(value, str) else value
+        layers[role] = dict(cast("Mapping[str, Any]", settings))
+    return layers
