@@ -184,11 +184,13 @@ def role_layers(roles: Mapping[str, Any] | None) -> dict[str, Any]:
     """{'critic': 'openai/x'} and {'critic': {'model': ...}} mean the same."""
     layers: dict[str, Any] = {}
     for role, value in (roles or {}).items():
-        if not isinstance(value, str | Mapping):
+        if isinstance(value, str):
+            layers[role] = {"model": value}
+        elif isinstance(value, Mapping):
+            layers[role] = dict(cast("Mapping[str, Any]", value))
+        else:
             raise ConfigError(
                 f"roles[{role!r}] is of type {type(value).__name__}",
                 hint="give a model's spec, or a mapping of settings",
             )
-        settings = {"model": value} if isinstance(value, str) else value
-        layers[role] = dict(cast("Mapping[str, Any]", settings))
     return layers
