@@ -72,6 +72,9 @@ __all__ = [
 ]
 
 
+_NEXT = "next: "
+
+
 class PcoError(Exception):
     """Base of all errors; `hint` is the next thing to type, `exit_code` what `pco` returns."""
 
@@ -81,6 +84,17 @@ class PcoError(Exception):
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+
+    @property
+    def hint(self) -> str:
+        return self._hint
+
+    @hint.setter
+    def hint(self, text: str) -> None:
+        # As a note, so that a script's or a notebook's traceback shows it too.
+        kept = [n for n in getattr(self, "__notes__", []) if not n.startswith(_NEXT)]
+        self._hint = text
+        self.__notes__ = [*kept, f"{_NEXT}{text}"] if text else kept
 
 
 class ConfigError(PcoError, ValueError):

@@ -114,7 +114,7 @@ async def test_a_truncated_answer_is_scored_as_it_stands():
 
 async def test_a_failed_critic_leaves_the_reward_counted_and_nothing_to_learn():
     """Decision 15: r̄ takes r alone, no gradient comes of it."""
-    lm = ScriptedLM().reply_with(lambda r: DOWN if r.role == "critic" else talkative(r))
+    lm = ScriptedLM().reply_with(lambda r: "a teapot" if r.role == "critic" else talkative(r))
     settings = one_batch(explore={**ENCODED, "alpha": 0.5})
     (step,) = await World(settings, lm).run(examples(5))
     assert step.rewrites == ()
@@ -124,7 +124,7 @@ async def test_a_failed_critic_leaves_the_reward_counted_and_nothing_to_learn():
 
 async def test_a_failed_attribution_keeps_the_verdict_and_its_penalty():
     """Decision 15: ρ is known (1 - 0.6), so r̄ takes r - ρ = 0.1; nothing is rewritten."""
-    lm = ScriptedLM().reply_with(lambda r: DOWN if r.role == "attribution" else talkative(r))
+    lm = ScriptedLM().reply_with(lambda r: "a teapot" if r.role == "attribution" else talkative(r))
     settings = one_batch(explore={**ENCODED, "alpha": 0.5})
     (step,) = await World(settings, lm).run(examples(5))
     assert step.rewrites == ()
@@ -179,6 +179,14 @@ async def test_a_batch_that_mostly_fails_stops_with_the_first_error(
     odd = [r for r in world.asked("executor") if said(r)[-1] in "135"]
     assert f"EndpointDown: no answer to {odd[0].messages[-1].content}" in str(error.value)
     assert error.value.hint
+
+
+@pytest.mark.parametrize("role", ["critic", "attribution"])
+async def test_a_critic_that_nobody_can_ask_stops_the_run(role: str):
+    """Every rollout would be paid for, and nothing learned of any."""
+    lm = ScriptedLM().reply_with(lambda r: DOWN if r.role == role else talkative(r))
+    with pytest.raises(TooManyFailures, match=r"5 of 5 rollouts failed.*EndpointDown"):
+        await World(one_batch(explore=ENCODED), lm).run(examples(5))
 
 
 async def test_one_failure_does_not_stop_an_online_run():

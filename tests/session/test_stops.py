@@ -67,8 +67,10 @@ def run_with(lm: Flaky, tmp_path: Path, resume: str = "") -> pco.Run:
 def test_a_model_that_goes_away_leaves_a_resumable_run_and_no_broken_evaluation(
     tmp_path: Path, calls: int
 ) -> None:
-    with pytest.raises(TooManyFailures, match="nothing answers"):
+    with pytest.raises(TooManyFailures, match="nothing answers") as caught:
         run_with(Flaky(calls), tmp_path / "part")
+    (broken,) = (tmp_path / "part").glob("*")
+    assert f"start it again; then go on: optimize(..., resume='{broken.name}')" in caught.value.hint
     rest = run_with(Flaky(10**6), tmp_path / "part", resume="last")
     assert rest.ended == "finished"
     store = RunStore.open(rest.path)

@@ -98,7 +98,8 @@ def _failure_lines(store: RunStore) -> list[str]:
         lines.append(f"  {each.where}, {each.example}, {failure.stage}: {failure.kind}:")
         said = f"{failure.message}\n{failure.traceback}".rstrip()
         lines += [f"    {line}" for line in printable(said).splitlines()]
-        lines += [f"    next: {printable(failure.hint)}"] if failure.hint else []
+        if failure.hint and failure.hint not in said:
+            lines.append(f"    next: {printable(failure.hint)}")
     if len(found) > _SHOWN:
         lines.append(f"  and {len(found) - _SHOWN} more (--json shows all)")
     return lines

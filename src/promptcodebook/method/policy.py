@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
-from promptcodebook.errors import ConfigError, Stop, StoreError
+from promptcodebook.errors import ConfigError, LMError, Stop, StoreError
 from promptcodebook.lm.base import LM, Reply, Schema, no_tally
 from promptcodebook.lm.chat import BoundChat
 from promptcodebook.method.chains import all_of
@@ -57,7 +57,9 @@ class Composed(str):
 
 def failure_of(stage: str, error: Exception) -> Failure:
     """An exception as data: a bad rollout is recorded, not raised (method decision 15)."""
-    shown = "".join(traceback.format_exception(error, limit=-6))
+    # A call that failed says all in its message; a traceback would show our own code alone.
+    ours = isinstance(error, LMError) and stage != "execute"
+    shown = "" if ours else "".join(traceback.format_exception(error, limit=-6))
     return Failure(stage, type(error).__name__, str(error), shown, str(getattr(error, "hint", "")))
 
 

@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from promptcodebook.config import Config
-from promptcodebook.errors import TooManyFailures
 from promptcodebook.method.accept import Accept
+from promptcodebook.method.broken import broken_part, too_many
 from promptcodebook.method.chains import all_of
 from promptcodebook.method.credit import Credit
 from promptcodebook.method.critic import History
@@ -117,15 +117,7 @@ def stop_if_broken(latest: deque[Trace]) -> None:
     `latest` holds the last rollouts, a batch's worth at the most: an `online` update is one
     example, and one bad rollout is data.
     """
-    failures = [t.rollout.failure for t in latest if t.rollout.failure is not None]
+    failures = [failure for t in latest if (failure := broken_part(t)) is not None]
     assert latest.maxlen is not None, "the window is bounded"
-    if len(failures) * 2 <= latest.maxlen:
-        return
-    first = failures[0]
-    error = TooManyFailures(
-        f"{len(failures)} of {len(latest)} rollouts failed; the first, at {first.stage}: "
-        f"{first.kind}: {first.message}",
-        hint=f"{first.hint or 'pco runs show last'}; then go on: pco train --resume last",
-    )
-    error.traces = tuple(latest)
-    raise error
+    if len(failures) * 2 > latest.maxlen:
+        raise too_many(failures, tuple(latest), "")

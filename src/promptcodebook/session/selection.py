@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from promptcodebook.errors import TooManyFailures
 from promptcodebook.keyed import keyed_random
+from promptcodebook.method.broken import too_many
 from promptcodebook.method.evaluate import Evaluator
 from promptcodebook.method.policy import Deployed, Trial
 from promptcodebook.method.state import State
@@ -56,14 +56,7 @@ def refuse_broken(evaluation: Evaluation, name: str) -> None:
     failures = [r.failure for r in evaluation.rollouts if r.failure is not None]
     if len(failures) * 2 <= len(evaluation.rollouts):
         return
-    first = failures[0]
-    error = TooManyFailures(
-        f"{name}: {len(failures)} of {len(evaluation.rollouts)} rollouts failed; the first, at "
-        f"{first.stage}: {first.kind}: {first.message}",
-        hint=f"{first.hint or 'pco doctor'}; then go on: pco train --resume last",
-    )
-    error.traces = tuple(map(Trace, evaluation.rollouts))
-    raise error
+    raise too_many(failures, tuple(map(Trace, evaluation.rollouts)), f"{name}: ")
 
 
 class Selection:

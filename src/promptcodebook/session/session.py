@@ -84,6 +84,8 @@ class Session:
         except PcoError as error:
             if isinstance(error, TooManyFailures):
                 self._store.append(Broke(self._store.outline().step + 1, error.traces))
+                on = f"then go on: {self._go_on(False)} (or start anew, if a setting had to change)"
+                error.hint = f"{error.hint}; {on}"
             self._store.append(Ended("failed", f"{type(error).__name__}: {error}"))
             raise
         finally:

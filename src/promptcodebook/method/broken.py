@@ -1,0 +1,43 @@
+"""When to stop: most of a batch failed, and going on would only spend money (decision 15)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from promptcodebook.errors import TooManyFailures
+from promptcodebook.types import Failure, Trace
+
+__all__ = ["broken_part", "too_many"]
+
+_UNREACHABLE = frozenset(
+    {
+        *("AuthRefused", "CallTimeout", "EndpointDown", "ModelNotFound"),
+        *("RateLimited", "RequestRefused", "ServerFault"),
+    }
+)
+"""Failures of an endpoint. A critic that answers but is not understood is a bad critic, which is
+data; one that nobody can ask teaches nothing, however long the run."""
+
+
+def broken_part(trace: Trace) -> Failure | None:
+    """The failure that takes the whole rollout out, or keeps anything from being learned of it."""
+    if trace.rollout.failure is not None:
+        return trace.rollout.failure
+    if trace.failure is not None and trace.failure.kind in _UNREACHABLE:
+        return trace.failure
+    return None
+
+
+def too_many(failures: Sequence[Failure], traces: Sequence[Trace], where: str) -> TooManyFailures:
+    """The error that quotes the first failure; `where` is '' or ends in ': '."""
+    first = failures[0]
+    error = TooManyFailures(
+        f"{where}{len(failures)} of {len(traces)} rollouts failed; the first, at {first.stage}: "
+        f"{first.kind}: {first.message}",
+        hint=first.hint or _HINTS.get(first.stage, "pco doctor"),
+    )
+    error.traces = tuple(traces)
+    return error
+
+
+_HINTS = {"execute": "correct the executor", "reward": "correct the reward"}
