@@ -68,3 +68,22 @@ def test_a_second_ctrl_c_cancels() -> None:
     assert time.monotonic() - began < 5
     for key in keys:
         key.join()
+
+
+def test_tasks_that_nobody_waited_for_end_with_it() -> None:
+    ended: list[str] = []
+    kept: list[asyncio.Task[None]] = []
+
+    async def endless() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("cleaned up")
+
+    async def careless() -> int:
+        kept.append(asyncio.create_task(endless()))
+        await asyncio.sleep(0)
+        return 1
+
+    assert run_sync(careless()) == 1
+    assert ended == ["cleaned up"] and kept[0].cancelled()

@@ -30,6 +30,7 @@ def run_sync(coroutine: Coroutine[Any, Any, _T], interrupt: Callable[[], None] |
         except BaseException as error:
             outcome.set_exception(error)
         finally:
+            _cancel_what_is_left(loop)
             loop.run_until_complete(loop.shutdown_asyncgens())
             asyncio.set_event_loop(None)
             loop.close()
@@ -40,6 +41,15 @@ def run_sync(coroutine: Coroutine[Any, Any, _T], interrupt: Callable[[], None] |
         return _wait(outcome, loop, task, interrupt)
     finally:
         thread.join()
+
+
+def _cancel_what_is_left(loop: asyncio.AbstractEventLoop) -> None:
+    """Tasks that the user's own agent or reward began and did not wait for."""
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
 
 
 def _wait(
