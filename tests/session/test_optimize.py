@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,27 @@ def test_a_saved_policy_loads_and_answers_like_the_run(tmp_path: Path) -> None:
     assert loaded.prompt(x) == run.policy.prompt(x)
     assert loaded.prompt({"question": x}) == loaded.prompt(x)
     assert file.read_bytes() == (run.path / "policy.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"select": 0},
+        {"select": 99},
+        {"codebook": []},
+        {"codebook": [{"text": ""}] * 4},
+        {"templates": "own"},
+        {"extra": 1},
+    ],
+)
+def test_a_policy_file_that_was_edited_by_hand_is_refused_by_its_name(
+    tmp_path: Path, edit: dict[str, Any]
+) -> None:
+    run = train(tmp_path, config={"update": {"epochs": 1, "batch_size": 2}})
+    file = tmp_path / "edited.json"
+    file.write_text(json.dumps({**json.loads((run.path / "policy.json").read_text()), **edit}))
+    with pytest.raises(pco.PcoError, match=r"edited\.json"):
+        pco.load_policy(file, lm="simulated")
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from promptcodebook.config import Config, load_config
 from promptcodebook.errors import PolicyError
@@ -26,7 +26,7 @@ __all__ = ["PolicyFile", "config_of", "read_policy_file"]
 class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    text: str
+    text: str = Field(min_length=1)
     frozen: bool = False
     success: float = 0.0
     ema: float = 0.0
@@ -40,7 +40,7 @@ class PolicyFile(BaseModel):
 
     format: Literal["promptcodebook policy 1"] = "promptcodebook policy 1"
     templates: Literal["default", "paper"]
-    select: int
+    select: int = Field(ge=1)
     compose: Literal["generator", "verbatim"]
     base_prompt: str
     output_format: str
@@ -48,6 +48,14 @@ class PolicyFile(BaseModel):
     encoder: str
     generator: str
     codebook: tuple[_Entry, ...]
+
+    @model_validator(mode="after")
+    def _routable(self) -> PolicyFile:
+        if self.select > len(self.codebook):
+            raise ValueError(
+                f"select (S = {self.select}) is larger than the codebook (K = {len(self.codebook)})"
+            )
+        return self
 
     @classmethod
     def of(cls, parameters: Parameters, standing: Standing, config: Config) -> PolicyFile:
