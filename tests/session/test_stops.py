@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 from typing import Any
@@ -132,3 +133,21 @@ def test_an_agent_that_returns_nothing_is_a_failed_rollout_not_an_answer(tmp_pat
 
     with pytest.raises(TooManyFailures, match="the executor returned NoneType"):
         train(tmp_path, executor=forgetful)
+
+
+async def test_an_early_stop_leaves_nothing_for_the_loop_to_clean_up(tmp_path: Path) -> None:
+    loop, begun = asyncio.get_running_loop(), list[str]()
+
+    def noting(loop: asyncio.AbstractEventLoop, coro: Any, **more: Any) -> asyncio.Task[Any]:
+        begun.append(repr(coro))
+        return asyncio.Task(coro, loop=loop, **more)
+
+    loop.set_task_factory(noting)
+    try:
+        config = {**QUICK, "validation": {"every": 1, "subset": 6, "patience": 1}}
+        run = await pco.aoptimize(data(), reward, "simulated", config=config, runs_dir=tmp_path)
+        await asyncio.sleep(0)
+    finally:
+        loop.set_task_factory(None)
+    assert run.ended == "early_stop"
+    assert begun and not [coro for coro in begun if "async_generator" in coro]

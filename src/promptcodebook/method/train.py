@@ -11,7 +11,7 @@ Deviations from the printed algorithm, all switchable:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from promptcodebook.config import Config
@@ -31,7 +31,7 @@ from promptcodebook.types import Example, Route, Step, Trace, Usage
 __all__ = ["Learner", "train"]
 
 
-async def train(learner: Learner, schedule: Schedule, state: State) -> AsyncIterator[Step]:
+async def train(learner: Learner, schedule: Schedule, state: State) -> AsyncGenerator[Step, None]:
     """PCO (Algorithm 1) from `state` to the end of the schedule, one Step per update.
 
     Raises Stop when the budget or the user ends it, TooManyFailures when a batch mostly fails.

@@ -7,6 +7,7 @@ for from the journal, and the rest is a function of the two.
 from __future__ import annotations
 
 import time
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -138,16 +139,18 @@ class Session:
         schedule = Schedule(
             self._plan.task.dataset.train, self._plan.config.update, self._plan.config.seed
         )
-        began = time.monotonic()
-        async for step in train(self._learner, schedule, state):
-            self._store.append(StepStored(step))
-            self._tell(Stepped(step, time.monotonic() - began))
-            self._spent()
-            await self._selection.validate_if_due(step.index)
-            reason = self._selection.enough()
-            if reason is not None:
-                return reason
+        # Closed here: an abandoned generator would be left for the loop to clean up.
+        async with aclosing(train(self._learner, schedule, state)) as steps:
             began = time.monotonic()
+            async for step in steps:
+                self._store.append(StepStored(step))
+                self._tell(Stepped(step, time.monotonic() - began))
+                self._spent()
+                await self._selection.validate_if_due(step.index)
+                reason = self._selection.enough()
+                if reason is not None:
+                    return reason
+                began = time.monotonic()
         return "finished"
 
     def _spent(self) -> None:
