@@ -261,6 +261,7 @@ def test_small_drawings() -> None:
     assert [bar(0, 4), bar(0.5, 4), bar(1, 4), bar(7, 4)] == ["░░░░", "██░░", "████", "████"]
     assert bar(0.03125, 4) == "▏░░░"
     assert [short_count(n) for n in (7, 1234, 1234567)] == ["7", "1.23k", "1.23M"]
+    assert [short_count(n) for n in (999, 999_499, 999_500)] == ["999", "999k", "1M"]
     assert [money(None), money(0), money(0.0042), money(12.345)] == [
         "$ unknown",
         "$0.00",

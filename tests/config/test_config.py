@@ -76,6 +76,7 @@ def test_the_docstring_lists_every_departure_of_default_from_paper() -> None:
         ({"reward_range": [1, 0]}, "must rise", ""),
         ({"init": {"frozen": [16]}}, "outside 0..15", ""),
         ({"explore": {"epsilon": 2}}, "explore.epsilon", ""),
+        ({"update": {"epochs": "lots"}}, "a valid integer, not 'lots'", ""),
         ({"explore": {"epsilon": 0.1}}, "below explore.epsilon_min", ""),
     ],
 )

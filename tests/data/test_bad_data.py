@@ -143,6 +143,11 @@ def test_a_missing_target_column_says_how_to_do_without() -> None:
     assert "target=None" in refused(ROWS, "no column 'target'", input="question").hint
 
 
+def test_a_missing_column_says_which_option_names_another() -> None:
+    hint = refused(ROWS, "no column 'input'").hint
+    assert hint == "its columns are 'question', 'answer', 'key': set input to one of them"
+
+
 @pytest.mark.parametrize("name", [None, 1.5, True, "", ["k"]])
 def test_ids_that_are_none(name: object) -> None:
     rows = [{"input": "a", "key": name}, {"input": "b", "key": 2}, {"input": "c", "key": 3}]

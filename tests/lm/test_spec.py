@@ -54,6 +54,7 @@ def test_the_simulated_model_takes_settings():
         ("http://host:port/v1#m", "malformed", "http://"),
         ("http://:80#m", "cannot read the address", "http://"),
         ("simulated?dilution", "'dilution'", "dilution=0.1"),
+        ("openai", "unknown model 'openai'", "openai/NAME"),
     ],
 )
 def test_a_wrong_spec_says_what_is_wrong_and_what_to_write(text: str, said: str, hint: str):

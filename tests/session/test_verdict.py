@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from promptcodebook.intervals import mean_interval, paired_interval
@@ -29,13 +31,20 @@ def four(present: float, concat: float, untrained: float, learned: float) -> lis
     return [evaluation(n, around(v)) for n, v in zip(names, levels, strict=True)]
 
 
+def test_without_a_present_prompt_the_sentence_says_what_it_compares_with() -> None:
+    bare, *others = four(0.3, 0.4, 0.4, 0.7)
+    bare = replace(bare, rollouts=tuple(replace(r, prompt="") for r in bare.rollouts))
+    made = conclude([bare, *others], 0, simulated=False)
+    assert "over zero-shot (no prompt), at" in made.sentence
+
+
 @pytest.mark.parametrize(
     ("levels", "worth", "said"),
     [
         ((0.3, 0.4, 0.4, 0.7), True, "Worth deploying: +0.400"),
         ((0.3, 0.8, 0.4, 0.7), False, "Not worth the routing"),
         ((0.5, 0.4, 0.4, 0.5), False, "no clear gain"),
-        ((0.7, 0.4, 0.4, 0.5), False, "worse than present"),
+        ((0.7, 0.4, 0.4, 0.5), False, "worse than the present prompt"),
     ],
 )
 def test_the_sentence_follows_the_figures(

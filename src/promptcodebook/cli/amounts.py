@@ -8,7 +8,7 @@ __all__ = ["money", "short_count", "span"]
 def short_count(value: int) -> str:
     """1234567 as 1.23M."""
     for unit, name in ((1_000_000_000, "G"), (1_000_000, "M"), (1000, "k")):
-        if value >= unit:
+        if value >= 0.9995 * unit:  # where three digits round up to the next unit
             return f"{value / unit:.3g}{name}" if value < 1000 * unit else f"{value // unit}{name}"
     return str(value)
 

@@ -12,6 +12,8 @@ from typing import Any
 
 __all__ = ["columns", "duration", "emit", "money", "note", "number", "printable", "size", "wrapped"]
 
+_NUMBERS = re.compile(r"[-+$~]?\d[\d.,+-]*[kMG]?( .*)?|-|unknown")
+"""What stands to the right in its column: numbers, ranges and amounts, not the id of a run."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
 
 
@@ -69,10 +71,7 @@ def columns(rows: Sequence[Mapping[str, Any]]) -> str:
     heads = list(rows[0])
     cells = [[printable(str(row.get(h, ""))) for h in heads] for row in rows]
     widths = [max(len(h), *(len(c[i]) for c in cells)) for i, h in enumerate(heads)]
-    right = [
-        all(c[i][:1].isdigit() or c[i][:1] in "+-$~" for c in cells if c[i])
-        for i in range(len(heads))
-    ]
+    right = [all(_NUMBERS.fullmatch(c[i]) for c in cells if c[i]) for i in range(len(heads))]
 
     def line(values: Sequence[str]) -> str:
         padded = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,14 @@ def _value(key: str, text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError:
+        return _toml(text) if text.startswith(("{", "[")) else text
+
+
+def _toml(text: str) -> Any:
+    """A list or table as it stands in pco.toml: {kind = "exact"}."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
         return text
 
 

@@ -40,7 +40,8 @@ def verdict_text(run: Run) -> str:
         lines += [run.verdict, ""]
     spent = sum((u.calls for u in run.usage.values()), 0)
     tokens = sum((u.tokens for u in run.usage.values()), 0)
-    lines.append(f"run {run.id}: {spent} calls, {tokens} tokens, {money(run.cost)}")
+    cost = "cost unknown" if run.cost is None else money(run.cost)
+    lines.append(f"run {run.id}: {spent} calls, {tokens} tokens, {cost}")
     if run.conclusion is not None:
         lines.append(f"policy: {run.path / 'policy.json'}")
         lines.append(f'next: pco explain {run.id} "an input"   or: pco report {run.id}')

@@ -16,6 +16,9 @@ from promptcodebook.errors import ConfigError, did_you_mean
 
 __all__ = ["load_config", "merge", "read_toml"]
 
+_QUOTABLE = ("int_", "float_", "bool_", "greater_", "less_", "literal_")
+"""Faults of numbers and choices: their value may be said, it is no secret."""
+
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """Trees laid over each other, later ones winning key by key."""
@@ -62,6 +65,8 @@ def _readable(error: ValidationError, where: str) -> ConfigError:
             hint=f"known here: {', '.join(sorted(known))}",
         )
     said = first["msg"].removeprefix("Value error, ")
+    if first["type"].startswith(_QUOTABLE):
+        said = f"{said.partition(', unable')[0]}, not {first['input']!r}"
     return ConfigError(f"{where}: {key + ': ' if key else ''}{said}", hint="correct that key")
 
 

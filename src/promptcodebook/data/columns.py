@@ -38,9 +38,10 @@ def read_examples(table: Table, columns: Columns, seen: dict[str, str]) -> tuple
     '-2', '-3', ...; a given id that repeats is a DataError.
     """
     template = _input_template(table, columns)
-    for name in (columns.target, columns.messages, columns.id, columns.split):
+    for option in ("target", "messages", "id", "split"):
+        name: str | None = getattr(columns, option)
         if name is not None:
-            _known(name, table, "target=None" if name == columns.target else "")
+            _known(name, table, option)
     return tuple(_example(row, columns, template, seen) for row in table.rows)
 
 
@@ -51,18 +52,19 @@ def _input_template(table: Table, columns: Columns) -> Template | None:
         return Template(("", ""), (columns.input,))
     template = parse_template(columns.input)
     if not template.columns:
-        _known(columns.input, table)
+        _known(columns.input, table, "input")
     for name in template.columns:
-        _known(name, table)
+        _known(name, table, "input")
     return template
 
 
-def _known(name: str, table: Table, otherwise: str = "") -> None:
+def _known(name: str, table: Table, option: str) -> None:
     if name not in table.columns:
         there = ", ".join(map(repr, table.columns)) or "none"
         raise DataError(
             f"{table.name} has no column {name!r}{did_you_mean(name, table.columns)}",
-            hint=f"its columns are {there}" + (f"; or say {otherwise}" if otherwise else ""),
+            hint=f"its columns are {there}: set {option} to one of them"
+            + (", or say target=None" if option == "target" else ""),
         )
 
 

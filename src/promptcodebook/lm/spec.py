@@ -129,5 +129,6 @@ def _unknown(text: str) -> ConfigError:
         return ConfigError(
             f"the model's address {text!r} lacks http://", hint=f"write http://{text}"
         )
-    guess = did_you_mean(head, ("openai", "litellm", "simulated"))
+    known = ("openai", "litellm", "simulated")
+    guess = "" if head in known else did_you_mean(head, known)
     return ConfigError(f"unknown model {text!r}{guess}", hint=f"write {FORMS}")

@@ -85,7 +85,15 @@ def conclude(evaluations: Sequence[Evaluation], seed: int, simulated: bool) -> C
     return Conclusion(rows, ("On the simulated model: " if simulated else "") + sentence, worth)
 
 
+def _named(base: Row) -> str:
+    """What was compared with, in words: without a present prompt it is no prompt at all."""
+    if base.name != "present":
+        return base.name
+    return "the present prompt" if base.prompt_words else "zero-shot (no prompt)"
+
+
 def _sentence(gain: Interval, over: Interval | None, rows: Mapping[str, Row], base: str) -> str:
+    present = _named(rows[base])
     said = f"{gain.mean:+.3f} (95 % {gain.low:+.3f} to {gain.high:+.3f}, n = {gain.n})"
     learned = rows["learned"]
     price = (
@@ -93,14 +101,14 @@ def _sentence(gain: Interval, over: Interval | None, rows: Mapping[str, Row], ba
         f"instead of {rows[base].calls_per_query:.1f} and {rows[base].per_query.tokens}"
     )
     if gain.low > 0 and (over is None or over.mean > 0):
-        return f"Worth deploying: {said} over {base}, {price}."
+        return f"Worth deploying: {said} over {present}, {price}."
     if gain.low > 0:
         concat = rows["concat"]
         return (
-            f"Not worth the routing: the learned policy gains {said} over {base}, but all its "
+            f"Not worth the routing: the learned policy gains {said} over {present}, but all its "
             f"instincts in one prompt (concat) do as well at {concat.calls_per_query:.1f} calls "
             f"a query; deploy that prompt."
         )
     if gain.high < 0:
-        return f"Not worth deploying: the learned policy is worse than {base} by {said}."
-    return f"Not worth deploying yet: {said} over {base} is no clear gain, {price}."
+        return f"Not worth deploying: the learned policy is worse than {present} by {said}."
+    return f"Not worth deploying yet: {said} over {present} is no clear gain, {price}."

@@ -40,7 +40,7 @@ def test_kinds_by_name_and_by_table(tmp_path: Path) -> None:
         ({"kind": 5}, "unknown kind 5"),
         ({"kind": "numeric", "tolerence": 1}, "no option 'tolerence'.*did you mean 'tolerance'"),
         ({"kind": "numeric", "tolerance": "wide"}, "'numeric': tolerance: "),
-        ({"kind": "regex"}, "'regex': pattern: "),
+        ({"kind": "regex"}, "'regex' needs a pattern"),
         ({"kind": "regex", "pattern": "[a"}, "is not valid"),
         ({"kind": "schema"}, "needs a schema"),
         ({"kind": "schema", "schema": "none.json"}, r"cannot read the JSON schema .*none\.json"),

@@ -73,6 +73,9 @@ def _built(kind: str, shape: type[Any], options: Mapping[str, object]) -> Reward
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "missing":
+            step = f'reward = {{kind = "{kind}", {key} = ...}}'
+            raise ConfigError(f"the reward {kind!r} needs a {key}", hint=step) from None
         said = first["msg"].removeprefix("Value error, ")
         raise ConfigError(
             f"the reward {kind!r}: {key + ': ' if key else ''}{said}", hint="correct that key"
