@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.proof.runs import SMALL, Finished, finished
-from tests.proof.served import served
+from tests.proof.served import ROOT, served
 
 pytestmark = pytest.mark.slow
 
@@ -48,3 +51,21 @@ def test_how_many_calls_are_in_flight_changes_nothing(tmp_path: Path) -> None:
     wide = run_against(tmp_path / "wide", "simulated?latency=0.005")
     narrow = run_against(tmp_path / "narrow", "simulated?latency=0.005", concurrency=3)
     assert narrow.policy == wide.policy and narrow.events() == wide.events()
+
+
+def test_the_hash_seed_of_the_process_changes_nothing(tmp_path: Path) -> None:
+    made = [tmp_path / name for name in ("one", "two")]
+    code = (
+        "import sys; from pathlib import Path; from tests.proof.runs import SMALL, finished;"
+        "path = Path(sys.argv[1]);"
+        "lm = 'simulated?latency=uniform:0-0.01&latency_seed=' + sys.argv[2];"
+        "path.joinpath('policy').write_bytes(finished(path, lm, SMALL).policy)"
+    )
+    for seed, folder in enumerate(made, start=1):
+        folder.mkdir()
+        env = {**os.environ, "PYTHONHASHSEED": str(seed)}
+        subprocess.run(
+            [sys.executable, "-c", code, str(folder), str(seed)], env=env, check=True, cwd=ROOT
+        )
+    first, second = (folder.joinpath("policy").read_bytes() for folder in made)
+    assert first == second

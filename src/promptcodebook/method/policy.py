@@ -33,7 +33,17 @@ from promptcodebook.types import (
     Usage,
 )
 
-__all__ = ["Composed", "Deployed", "FixedPrompt", "Policy", "Prompter", "Scorer", "failure_of"]
+__all__ = [
+    "Composed",
+    "Deployed",
+    "FixedPrompt",
+    "Policy",
+    "Prompter",
+    "Scorer",
+    "Trial",
+    "failure_of",
+    "rollout_of",
+]
 
 Scorer = Callable[[Example, str], Awaitable[Score]]
 """A reward made uniform: async, checked against its range, RewardError when it misbehaves."""

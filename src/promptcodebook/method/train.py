@@ -28,7 +28,7 @@ from promptcodebook.method.state import State
 from promptcodebook.method.update import Updater, applied, gather_gradients
 from promptcodebook.types import Example, Route, Step, Trace, Usage
 
-__all__ = ["Learner", "train"]
+__all__ = ["Learner", "stop_if_broken", "train"]
 
 
 async def train(learner: Learner, schedule: Schedule, state: State) -> AsyncGenerator[Step, None]:

@@ -63,7 +63,7 @@ class Run:
         return self.policy.explain(x)
 
 
-def configured(  # noqa: PLR0913 - the contract's keywords
+def _configured(  # noqa: PLR0913 - the contract's keywords
     lm: str | LM,
     roles: Mapping[str, Any] | None,
     size: int | None,
@@ -108,7 +108,7 @@ async def aoptimize(  # noqa: PLR0913 - the contract's keywords
 ) -> Run:
     """`optimize` for code that already runs in an event loop."""
     opened = _opened(
-        configured(lm, roles, size, select, budget, seed, config),
+        _configured(lm, roles, size, select, budget, seed, config),
         _sources(data, reward, executor, lm),
         Path(runs_dir),
         resume,
@@ -145,7 +145,7 @@ def optimize(  # noqa: PLR0913 - the contract's keywords
     an error: the Run says `ended == 'budget'` and can be resumed.
     """
     opened = _opened(
-        configured(lm, roles, size, select, budget, seed, config),
+        _configured(lm, roles, size, select, budget, seed, config),
         _sources(data, reward, executor, lm),
         Path(runs_dir),
         resume,
@@ -189,7 +189,7 @@ async def finish(opened: Opened) -> Run:
         outcome = await opened.session.run()
         if outcome.stop is not None and store.outline().parameters is None:
             raise outcome.stop
-        return run_of(opened, outcome)
+        return _run_of(opened, outcome)
     except ConfigError:
         empty = store.outline().parameters is None and not store.usage()
         raise
@@ -199,7 +199,7 @@ async def finish(opened: Opened) -> Run:
             remove_run(store.path)
 
 
-def run_of(opened: Opened, outcome: Outcome) -> Run:
+def _run_of(opened: Opened, outcome: Outcome) -> Run:
     """What the user gets of a session that ended."""
     store = opened.store
     if outcome.stop is not None:

@@ -38,7 +38,6 @@ class Explanation:
     route: Route
     instincts: tuple[tuple[int, str], ...]
     prompt: str
-    answer: str = ""
 
 
 class Policy:
