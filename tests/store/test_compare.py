@@ -49,7 +49,7 @@ def test_a_key_only_one_side_has_differs() -> None:
 
 
 def test_a_changed_setting_is_named_with_both_values() -> None:
-    with pytest.raises(RunChanged, match=r"seed: 0 → 7; select: 4 → 2$") as caught:
+    with pytest.raises(RunChanged, match=r"(?m)seed: 0 → 7; select: 4 → 2$") as caught:
         check_resumable("r1", ({"seed": 0, "select": 4}, {"seed": 7, "select": 2}), SAME)
     assert "--resume" in caught.value.hint
     assert caught.value.exit_code == 2
