@@ -241,6 +241,7 @@ def test_replies_that_never_parse_are_counted_and_the_run_goes_on(folder: Path) 
     with served(server):
         result = train(folder, "--lm", server.spec, "--set", "cache=false")
     assert result.code == 0, result.err
+    assert "rewrote no text at all: critique failed with ParseError" in result.out
     shown = pco("runs", "show", "last", "--json", cwd=folder).json
     assert shown["tallies"]["parse_failed"] > 0 and shown["tallies"]["route_fallbacks"] > 0
     assert {f["kind"] for f in shown["failures"]} == {"ParseError"}

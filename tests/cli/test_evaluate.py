@@ -68,7 +68,7 @@ def test_an_unknown_split_and_an_empty_sample_are_refused(trained: Path) -> None
 def test_when_nothing_was_answered_there_is_no_figure(trained: Path) -> None:
     args = ("--lm", "http://127.0.0.1:9/v1#m", "--set", "retries=0")
     result = pco("eval", "last", *args, cwd=trained)
-    result.error(1, "all 6 rollouts failed", "EndpointDown", "pco doctor")
+    result.error(1, "6 of 6 rollouts failed", "EndpointDown", "pco doctor --lm http")
     assert result.out == ""
 
 

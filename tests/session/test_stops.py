@@ -81,6 +81,28 @@ def test_a_model_that_goes_away_leaves_a_resumable_run_and_no_broken_evaluation(
     assert all(e.failed * 2 <= len(e.rollouts) for e in recorded)
 
 
+class Obscure(Flaky):
+    """Answers everything but the critic's calls as it should; those nobody can read."""
+
+    async def __call__(self, request: pco.Request) -> pco.Reply:
+        if request.role == "critic":
+            return pco.Reply("short and stout", usage=Usage(1, 5, 5))
+        return await super().__call__(request)
+
+
+def test_a_run_whose_critic_was_never_understood_says_that_nothing_was_learned(
+    tmp_path: Path,
+) -> None:
+    run = run_with(Obscure(10**6), tmp_path)
+    assert run.ended == "finished"
+    assert "rewrote no text at all: critique failed with ParseError (" in run.verdict
+    assert f"pco runs show {run.id} quotes them." in run.verdict
+
+
+def test_a_run_that_learned_something_has_nothing_to_add(tmp_path: Path) -> None:
+    assert "rewrote no text" not in train(tmp_path).verdict
+
+
 def test_a_budget_that_ends_before_the_first_codebook_says_so_and_is_resumable(
     tmp_path: Path,
 ) -> None:

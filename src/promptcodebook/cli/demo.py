@@ -64,13 +64,20 @@ def demo(
         )
         print(columns([_cells(row) for row in rows]))
         print(f"\nworld 1 alone: {first[name]['sentence']}\nreport: {first[name]['report']}")
-    run = first["default dilution"]["run"]
+    run, pco = first["default dilution"]["run"], _program()
     print(
         "\nAll figures above are simulated. Look closer:\n"
-        f"  pco codebook show {run}\n"
-        f'  pco explain {run} "Describe a rainy market in exactly 3 sentences."\n'
-        "Your own data and model: pco init mytask"
+        f"  {pco} codebook show {run}\n"
+        f'  {pco} explain {run} "Describe a rainy market in exactly 3 sentences."\n'
+        f"Your own data and model: {pco} init mytask"
     )
+
+
+def _program() -> str:
+    """How to type `pco` in this shell: `make demo` puts it where no search path leads."""
+    import shutil
+
+    return "pco" if shutil.which("pco") else sys.argv[0]
 
 
 def _config(world: int, extra: str) -> Any:

@@ -54,13 +54,13 @@ class Worlds:
 
     def wait(self) -> list[dict[str, Any]]:
         """All worlds' raw rows, in order; says on stderr how far it is."""
-        said = 0.0
+        said, told = 0.0, -1
         while self._waiting or self._running:
             self.poll(spare=0)
             now = time.monotonic()
-            if now - said > 2:
+            if now - said > 2 and len(self._done) != told:
                 note(f"simulated worlds: {len(self._done)} of {self._total} further ones done")
-                said = now
+                said, told = now, len(self._done)
             time.sleep(0.05)
         return [self._done[world] for world in sorted(self._done)]
 

@@ -14,7 +14,7 @@ from promptcodebook.errors import ConfigError, PcoError
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.types import Usage
 
-__all__ = ["PriceTable"]
+__all__ = ["PriceTable", "price_lines"]
 
 # prompt, completion, cached prompt
 _LISTED: Mapping[str, tuple[float, float, float]] = {
@@ -63,7 +63,7 @@ class PriceTable:
             if self.price(model) is None:
                 raise ConfigError(
                     f"a money budget needs a price, and none is known for {model!r}",
-                    hint=f'in pco.toml: [prices."{model}"] prompt = USD per Mtok, completion = ...',
+                    hint=f"in pco.toml: {price_lines(model)}",
                 )
 
     def _look_up(self, model: str) -> Price | None:
@@ -80,3 +80,11 @@ class PriceTable:
         listed = spec.base_url.startswith("https://api.openai.com/")
         row = _LISTED.get(_DATED.sub("", spec.model)) if listed else None
         return Price(prompt=row[0], completion=row[1], cached=row[2]) if row else None
+
+
+def price_lines(model: str) -> str:
+    """What to write into pco.toml for a model without a price."""
+    return (
+        f'[prices."{model}"] and below it the lines prompt = ... and completion = ... '
+        "(USD per million tokens)"
+    )

@@ -36,6 +36,11 @@ class Address:
     key: Key | None = None
     key_names: tuple[str, ...] = ()
 
+    @property
+    def doctor(self) -> str:
+        """The command that looks at this endpoint."""
+        return f"pco doctor --lm {self.base_url}" + (f"#{self.model}" if self.model else "")
+
     def clean(self, text: str) -> str:
         """A server's words, without our key and cut to a readable length."""
         flat = " ".join(text.split())
@@ -121,7 +126,7 @@ def refused(status: int, said: Said, where: Address, wait: float = 0.0) -> LMErr
             model=where.model,
         )
     else:
-        error = RequestRefused(what, hint=_request_hint(status), model=where.model)
+        error = RequestRefused(what, hint=_request_hint(status, where), model=where.model)
     error.retry_after = wait
     return error
 
@@ -134,12 +139,12 @@ def _key_hint(where: Address) -> str:
     return f"no key was sent: export {' or '.join(where.key_names)}=..."
 
 
-def _request_hint(status: int) -> str:
+def _request_hint(status: int, where: Address) -> str:
     if status == 413:
         return "the request is too large for this server"
     if status in (404, 405):
-        return "does the address end where the server's API begins (often /v1)? pco doctor"
-    return "pco doctor shows what this endpoint accepts"
+        return f"does the address end where the API begins (often /v1)? {where.doctor}"
+    return f"{where.doctor} shows what this endpoint accepts"
 
 
 def model_missing(where: Address, known: Sequence[str]) -> ModelNotFound:
@@ -149,7 +154,7 @@ def model_missing(where: Address, known: Sequence[str]) -> ModelNotFound:
     listed = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
     return ModelNotFound(
         f"{where.base_url} does not know the model {name!r}{guess}",
-        hint=f"it lists: {listed}" if listed else "pco doctor",
+        hint=f"name one that it lists: {listed}" if listed else where.doctor,
         model=where.model,
     )
 
@@ -160,7 +165,9 @@ def broken(kind: str, where: Address, detail: str = "") -> LMError:
     error: LMError
     if kind == "refused_connection":
         error = EndpointDown(
-            f"nothing answers at {where.base_url}{about}", hint="pco doctor", model=where.model
+            f"nothing answers at {where.base_url}{about}",
+            hint=f"start the server, or correct its address: {where.doctor}",
+            model=where.model,
         )
     elif kind == "timeout":
         error = CallTimeout(

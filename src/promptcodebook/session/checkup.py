@@ -13,7 +13,7 @@ from promptcodebook.config import Config
 from promptcodebook.data import Dataset, examine
 from promptcodebook.errors import ConfigError, PcoError, StoreError
 from promptcodebook.lm.cache import ReplyCache, default_cache_path
-from promptcodebook.lm.prices import PriceTable
+from promptcodebook.lm.prices import PriceTable, price_lines
 from promptcodebook.lm.probe import Finding, probe
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.session.foresee import planned
@@ -152,7 +152,7 @@ def _money(config: Config, specs: list[str]) -> list[Finding]:
     unknown = [spec for spec in specs if prices.price(spec) is None]
     if not unknown:
         return [Finding("prices", "ok", "known for every model")]
-    step = f'in pco.toml: [prices."{unknown[0]}"] prompt = USD per Mtok, completion = ...'
+    step = f"in pco.toml: {price_lines(unknown[0])}"
     what = f"unknown for {', '.join(unknown)}"
     if config.budget.usd is not None:
         return [Finding("prices", "fail", f"{what}, so budget.usd cannot be kept", step)]

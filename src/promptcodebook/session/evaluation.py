@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from promptcodebook.config import Config
-from promptcodebook.errors import ConfigError, DataError, Interrupted, TooManyFailures
+from promptcodebook.errors import ConfigError, DataError, Interrupted
 from promptcodebook.intervals import Interval, paired_interval
 from promptcodebook.keyed import keyed_random
+from promptcodebook.method.broken import too_many
 from promptcodebook.method.evaluate import Evaluator
 from promptcodebook.method.policy import Deployed, Trial
 from promptcodebook.session.models import Models, Supplies, any_simulated, simulated_in, specs_of
@@ -22,7 +23,7 @@ from promptcodebook.session.simulation import simulated_factory
 from promptcodebook.session.sources import Sources, data_of, ready_made, settled, task_of
 from promptcodebook.session.verdict import Row, row_of
 from promptcodebook.tasks.user import make_executor
-from promptcodebook.types import Evaluation, Example, Rollout
+from promptcodebook.types import Evaluation, Example, Rollout, Trace
 
 __all__ = ["Assessment", "Assessor", "Sample", "paired", "policy_of", "sampled"]
 
@@ -150,14 +151,9 @@ class Assessor:
         )
 
     def _refuse_empty(self, evaluation: Evaluation) -> None:
-        first = next((r.failure for r in evaluation.rollouts if r.failure is not None), None)
-        if first is None or evaluation.answered is not None:
-            return
-        raise TooManyFailures(
-            f"all {len(evaluation.rollouts)} rollouts failed; the first, at {first.stage}: "
-            f"{first.kind}: {first.message}",
-            hint="pco doctor",
-        )
+        failures = [r.failure for r in evaluation.rollouts if r.failure is not None]
+        if failures and evaluation.answered is None:
+            raise too_many(failures, tuple(map(Trace, evaluation.rollouts)), "")
 
 
 def paired(a: dict[str, float], b: dict[str, float], seed: int = 0) -> Interval:

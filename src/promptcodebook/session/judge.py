@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from promptcodebook.method.evaluate import Evaluator
@@ -14,6 +15,7 @@ from promptcodebook.session.models import Models, any_simulated
 from promptcodebook.session.plan import RunPlan
 from promptcodebook.session.policy_file import PolicyFile
 from promptcodebook.session.selection import greedy, progress, refuse_broken, state_at
+from promptcodebook.session.unlearned import why_nothing_was_learned
 from promptcodebook.session.verdict import Conclusion, conclude
 from promptcodebook.store.events import Judged
 from promptcodebook.store.run import RunStore
@@ -53,7 +55,9 @@ class Judge:
         """Writes the policy file, judges it on the test split, and says whether it is worth it."""
         self._write_policy(best)
         evaluations = [await self._row(name, p) for name, p in self._rows(best).items()]
-        return conclude(evaluations, self._plan.config.seed, self._simulated)
+        made = conclude(evaluations, self._plan.config.seed, self._simulated)
+        why = why_nothing_was_learned(self._store)
+        return replace(made, sentence=f"{made.sentence} {why}") if why else made
 
     def _write_policy(self, best: State) -> None:
         file = PolicyFile.of(best.parameters, best.standing, self._plan.config)
