@@ -237,3 +237,11 @@ def test_an_argument_of_the_wrong_type_is_named_before_anything_is_paid(
         pco.optimize(**{**given, name: value})
     assert caught.value.hint  # type: ignore[attr-defined]
     assert not (tmp_path / "runs").exists()
+
+
+def test_what_a_notebook_shows_of_a_run_fits_on_a_line(tmp_path: Path) -> None:
+    run = train(tmp_path, size=8, select=3)
+    shown = f"best={run.best.score:.3f}, worth={run.worth})"
+    assert repr(run) == f"Run({run.id!r}, ended='finished', {shown}"
+    assert repr(run.policy) == "Policy(K=8, S=3, lm='simulated')"
+    assert repr(data()) == "Dataset('data': 16 train, 8 val, 8 test)"

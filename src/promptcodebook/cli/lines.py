@@ -58,11 +58,12 @@ class LineView:
                 self._began(event)
             case Stepped():
                 self._say(_step_line(self._seen, event))
-            case Validated(step, evaluation, best):
+            case Validated(step, evaluation, best, finalist):
                 score = "none" if evaluation.score is None else f"{evaluation.score:.3f}"
                 after = "untrained" if step < 0 else f"after step {step + 1}"
                 n = len(evaluation.rollouts)
-                self._say(f"validation {after}: {score} (n = {n})" + (", best" if best else ""))
+                what = "choosing what to keep: validation" if finalist else "validation"
+                self._say(f"{what} {after}: {score} (n = {n})" + (", best" if best else ""))
             case Note(text):
                 self._write(text)
             case Spent():

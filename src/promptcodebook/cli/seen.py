@@ -110,11 +110,11 @@ def heard(seen: Seen, event: Event, now: float) -> Seen:
             return replace(seen, phase=event if done < total else None, phase_began=began)
         case Stepped():
             return _stepped(seen, event)
-        case Validated(step, evaluation, best):
+        case Validated(step, evaluation, best, finalist):
             score = evaluation.score
             if score is None:
                 return seen
-            marks = (*seen.validations, (step, score))[-_KEPT:]
+            marks = (*seen.validations, *([] if finalist else [(step, score)]))[-_KEPT:]
             return replace(
                 seen, validations=marks, best=(step, score) if best else seen.best, phase=None
             )

@@ -53,6 +53,10 @@ class Dataset:
     name: str = "data"
     input: str = "input"
 
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{len(examples)} {name}" for name, examples in self.items())
+        return f"Dataset({self.name!r}: {sizes})"
+
     def __len__(self) -> int:
         return len(self.train) + len(self.val) + len(self.test)
 

@@ -43,11 +43,15 @@ class Stepped:
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """One validation is done; `best` is whether it beats all before it."""
+    """One validation is done; `best` is whether it beats all before it.
+
+    `finalist`: at the end of the run, on the whole split, to choose what is kept.
+    """
 
     step: int
     evaluation: Evaluation
     best: bool
+    finalist: bool = False
 
 
 @dataclass(frozen=True, slots=True)

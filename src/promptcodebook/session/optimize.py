@@ -13,7 +13,8 @@ from promptcodebook.config import Config, load_config, parse_budget
 from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError, Stop
 from promptcodebook.lm.base import LM
-from promptcodebook.session.events import Listener, silent
+from promptcodebook.session.events import Listener
+from promptcodebook.session.logged import Logged
 from promptcodebook.session.opening import Opened, Where, open_run
 from promptcodebook.session.policy import Explanation, Policy, role_layers
 from promptcodebook.session.session import IN_PYTHON, Outcome
@@ -48,6 +49,10 @@ class Run:
     policy: Policy
     conclusion: Conclusion | None = None
     stop: Stop | None = None
+
+    def __repr__(self) -> str:
+        score = "none" if self.best.score is None else f"{self.best.score:.3f}"
+        return f"Run({self.id!r}, ended={self.ended!r}, best={score}, worth={self.worth})"
 
     @property
     def cost(self) -> float | None:
@@ -104,7 +109,7 @@ async def aoptimize(  # noqa: PLR0913 - the contract's keywords
     config: Config | Mapping[str, Any] | None = None,
     runs_dir: str | Path = "runs",
     resume: str = "",
-    listener: Listener = silent,
+    listener: Listener | None = None,
 ) -> Run:
     """`optimize` for code that already runs in an event loop."""
     opened = _opened(
@@ -112,7 +117,7 @@ async def aoptimize(  # noqa: PLR0913 - the contract's keywords
         _sources(data, reward, executor, lm),
         Path(runs_dir),
         resume,
-        listener,
+        listener or Logged(),
     )
     return await finish(opened)
 
@@ -131,7 +136,7 @@ def optimize(  # noqa: PLR0913 - the contract's keywords
     config: Config | Mapping[str, Any] | None = None,
     runs_dir: str | Path = "runs",
     resume: str = "",
-    listener: Listener = silent,
+    listener: Listener | None = None,
 ) -> Run:
     """Learns a codebook for `data` under `reward` and says whether it is worth deploying.
 
@@ -139,7 +144,8 @@ def optimize(  # noqa: PLR0913 - the contract's keywords
     the environment's PCO_LM; `roles` gives single roles another model or settings; `size` is K,
     `select` S; `budget` is e.g. '5usd' or '2Mtok'; `executor` is your own agent,
     `async (prompt, example, lm) -> str | Output`; `config` sets everything else. The run lives in
-    `runs_dir`; `resume` names one to go on with. Works inside a notebook. Ctrl-C ends it in order.
+    `runs_dir`; `resume` names one to go on with; `listener` hears every event (None = steps go to
+    the log, level INFO). Works inside a notebook. Ctrl-C ends it in order.
 
     Raises ConfigError, DataError, LMError, TooManyFailures and StoreError; a reached budget is not
     an error: the Run says `ended == 'budget'` and can be resumed.
@@ -149,7 +155,7 @@ def optimize(  # noqa: PLR0913 - the contract's keywords
         _sources(data, reward, executor, lm),
         Path(runs_dir),
         resume,
-        listener,
+        listener or Logged(),
     )
     return run_sync(finish(opened), opened.session.interrupt)
 
@@ -202,7 +208,7 @@ async def finish(opened: Opened) -> Run:
 def _run_of(opened: Opened, outcome: Outcome) -> Run:
     """What the user gets of a session that ended."""
     store = opened.store
-    if outcome.stop is not None:
+    if outcome.stop is not None and store.header.command == IN_PYTHON:
         _log.warning("%s; go on with: %s", outcome.stop, outcome.stop.hint)
     _, best = kept_state(store)
     conclusion = outcome.conclusion

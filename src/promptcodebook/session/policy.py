@@ -83,6 +83,9 @@ class Policy:
         chosen = tuple((k, self.codebook[k].text) for k in route.indices)
         return Explanation(self._example(x).input, route, chosen, prompt)
 
+    def __repr__(self) -> str:
+        return f"Policy(K={len(self.codebook)}, S={self._config.select}, lm={self._config.lm!r})"
+
     def prompt(self, x: X) -> str:
         return run_sync(self._closing(self.aprompt(x)))
 

@@ -126,7 +126,8 @@ class Selection:
                 evaluation.failed,
             )
         )
-        self._tell(Validated(step, evaluation, best=not earlier or score > max(earlier)))
+        best = not earlier or score > max(earlier)
+        self._tell(Validated(step, evaluation, best, finalist=scope == "full"))
 
     def enough(self) -> EndReason | None:
         """Early stop: the target is reached, or `patience` validations brought no gain."""
