@@ -134,6 +134,8 @@ def test_explain_wants_an_input(trained: Path) -> None:
 def test_explain_a_policy_file_wants_a_model(trained: Path, run_id: str, tmp_path: Path) -> None:
     (trained / "runs" / run_id / "policy.json").rename(tmp_path / "p.json")
     pco("explain", "p.json", "hello", cwd=tmp_path).error(2, "has no model", "--lm")
+    shown = pco("explain", "p.json", "hello", "--lm", "simulated", cwd=tmp_path)
+    assert shown.code == 0 and "\nprompt\n" in shown.out
 
 
 def test_report_is_written_where_it_is_asked_for(trained: Path, run_id: str) -> None:

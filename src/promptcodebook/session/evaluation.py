@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from promptcodebook.config import Config
+from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError, DataError, Interrupted
 from promptcodebook.intervals import Interval, paired_interval
 from promptcodebook.keyed import keyed_random
@@ -22,6 +23,7 @@ from promptcodebook.session.selection import greedy
 from promptcodebook.session.simulation import simulated_factory
 from promptcodebook.session.sources import Sources, data_of, ready_made, settled, task_of
 from promptcodebook.session.verdict import Row, row_of
+from promptcodebook.tasks.base import Task
 from promptcodebook.tasks.user import make_executor
 from promptcodebook.types import Evaluation, Example, Rollout, Trace
 
@@ -170,13 +172,21 @@ def paired(a: dict[str, float], b: dict[str, float], seed: int = 0) -> Interval:
     return paired_interval(list(a.values()), [b[i] for i in a], seed)
 
 
+def _known_data(made: Task | None, config: Config, base: Path) -> Dataset:
+    """What a simulated model is made of; of nothing in particular where no data is named."""
+    if made is not None:
+        return made.dataset
+    if config.data.path or config.data.train:
+        return data_of(config, Sources(base))
+    return Dataset((), (), ())
+
+
 def policy_of(file: PolicyFile, config: Config, base: Path) -> Policy:
     """The policy ready to answer, under a configuration of its own."""
     made = ready_made(config, base)
     simulated = None
     if simulated_in(specs_of(config)):
-        dataset = made.dataset if made is not None else data_of(config, Sources(base))
-        simulated = simulated_factory(config.task, dataset)
+        simulated = simulated_factory(config.task, _known_data(made, config, base))
     models = Models.build(config, Supplies(simulated=simulated))
     executor = made.executor if made is not None else make_executor(config.executor, base)
     return Policy(file, models, config, Trial(executor, None, models.lm, greedy=True))
