@@ -16,7 +16,10 @@ from promptcodebook.cli.settings import set_layer
         ("data.input={title} {body}", {"data": {"input": "{title} {body}"}}),
         ('reward={kind = "exact"}', {"reward": {"kind": "exact"}}),
         ("init.instincts=['a', 'b']", {"init": {"instincts": ["a", "b"]}}),
-        ("init.prompt=[sic", {"init": {"prompt": "[sic"}}),
+        ('init.prompt={"role": "clerk"}', {"init": {"prompt": '{"role": "clerk"}'}}),
+        ("base_prompt=42", {"base_prompt": "42"}),
+        ("reward=[sic", {"reward": "[sic"}),
+        ("reward=[1]\nseed = 2", {"reward": "[1]\nseed = 2"}),
         ("lm=none", {"lm": None}),
     ],
 )

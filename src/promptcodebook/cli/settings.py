@@ -62,7 +62,13 @@ def set_layer(pairs: Sequence[str]) -> dict[str, Any]:
     return layer
 
 
+_TEXTS = ("base_prompt", "init.prompt", "output_format")
+"""Keys whose value is a prompt, word for word, also where it looks like JSON."""
+
+
 def _value(key: str, text: str) -> Any:
+    if key in _TEXTS:
+        return text
     if text in ("none", "null", "None") and key not in _NONE_IS_A_CHOICE:
         return None
     try:
@@ -74,9 +80,10 @@ def _value(key: str, text: str) -> Any:
 def _toml(text: str) -> Any:
     """A list or table as it stands in pco.toml: {kind = "exact"}."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        read = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    return read["value"] if read.keys() == {"value"} else text
 
 
 def gathered(
