@@ -170,6 +170,11 @@ def test_what_would_break_a_run_is_refused(tree: dict[str, Any], said: str) -> N
         load_config(tree)
 
 
+def test_a_header_may_name_the_variable_its_key_is_in() -> None:
+    made = load_config({"roles": {"critic": {"headers": {"api-key": "$MY_KEY"}}}})
+    assert made.roles["critic"].headers == {"api-key": "$MY_KEY"}
+
+
 @pytest.mark.parametrize("name", ["Authorization", "api-key", "X-API-Key"])
 def test_a_key_in_a_header_is_refused_and_not_repeated(name: str) -> None:
     with pytest.raises(ConfigError, match="PCO_API_KEY") as caught:

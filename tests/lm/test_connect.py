@@ -146,6 +146,40 @@ async def test_headers_are_sent(server: Server, tally: Counts):
     assert server.headers[0]["X-Team"] == "blue"
 
 
+async def test_a_header_takes_its_key_from_the_environment(server: Server, tally: Counts):
+    async with Endpoints(tally=tally, environment={"MY_KEY": "sk-azure"}) as opened:
+        await opened.connect(server.spec, {"api-key": "$MY_KEY", "X-Team": "blue"})(ASK)
+    sent = server.headers[0]
+    assert (sent["api-key"], sent["X-Team"]) == ("sk-azure", "blue")
+    assert "Authorization" not in sent
+
+
+async def test_a_refused_key_of_a_header_is_named_by_its_variable_only(
+    server: Server, tally: Counts
+):
+    server.default = fails(401, "no such key: sk-azure")
+    async with Endpoints(tally=tally, environment={"MY_KEY": "sk-azure"}) as opened:
+        with pytest.raises(AuthRefused) as caught:
+            await opened.connect(server.spec, {"api-key": "$MY_KEY"})(ASK)
+    assert "MY_KEY" in f"{caught.value}{caught.value.hint}"
+    assert "sk-azure" not in f"{caught.value}{caught.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        ({"api-key": "$MISSING"}, "MISSING, which is not set"),
+        ({"a": "$A", "b": "$B"}, "'a' and 'b'"),
+    ],
+)
+async def test_a_key_that_cannot_be_found_is_said_before_any_call(
+    tally: Counts, headers: dict[str, str], said: str
+):
+    async with Endpoints(tally=tally, environment={}) as opened:
+        with pytest.raises(ConfigError, match=said):
+            opened.connect("http://127.0.0.1:9/v1#m", headers)
+
+
 async def test_cancelling_leaves_no_task_and_no_slot(server: Server, tally: Counts):
     server.default = says(delay=30)
     before = asyncio.all_tasks()

@@ -51,7 +51,8 @@ class RoleSettings(Group):
     extra: dict[str, JsonValue] = Field(default_factory=dict)
     """Further request body fields, e.g. {top_k = 20}."""
     headers: dict[str, str] = Field(default_factory=dict)
-    """Further HTTP headers of this role's endpoint. Never keys: those come from the environment."""
+    """Further HTTP headers of this role's endpoint. Never keys: those come from the environment,
+    for a header of its own by name: {"api-key" = "$MY_KEY"}."""
 
     @field_validator("extra")
     @classmethod
@@ -65,10 +66,17 @@ class RoleSettings(Group):
     @field_validator("headers")
     @classmethod
     def _no_keys(cls, headers: Mapping[str, str]) -> Mapping[str, str]:
-        keys = sorted(name for name in headers if name.lower() in _KEY_HEADERS)
+        keys = sorted(
+            name
+            for name, value in headers.items()
+            if name.lower() in _KEY_HEADERS and not value.startswith("$")
+        )
         if keys:
             # Settings are kept with the run; what the header holds is not repeated here.
-            raise ValueError(f"{keys[0]!r} holds a key: set the variable PCO_API_KEY instead")
+            raise ValueError(
+                f"{keys[0]!r} holds a key: set the variable PCO_API_KEY instead, or name a "
+                f'variable: "{keys[0]}" = "$MY_KEY"'
+            )
         return headers
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.base import LM, no_tally
 from promptcodebook.lm.gate import Gate
-from promptcodebook.lm.key import read_key
+from promptcodebook.lm.key import credentials
 from promptcodebook.lm.limit import AdaptiveLimit
 from promptcodebook.lm.per_loop import PerLoop
 from promptcodebook.lm.retry import Backoff, Retrying
@@ -93,8 +93,9 @@ class Endpoints:
         # aiohttp takes a sixth of a second to import: here, once, and not in the first call.
         from promptcodebook.lm.endpoint import Endpoint
 
-        key = read_key(spec.key_names, self._environment)
-        endpoint = Endpoint(spec, key, timeout=self._wire.timeout, headers=headers)
+        with_ = credentials(spec.key_names, headers, self._environment)
+        named = replace(spec, key_names=with_.names)
+        endpoint = Endpoint(named, with_.key, timeout=self._wire.timeout, headers=with_.headers)
         self._open.append(endpoint)
         return endpoint
 

@@ -9,14 +9,14 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from promptcodebook.errors import AuthRefused, ConfigError, EndpointDown, LMError, did_you_mean
 from promptcodebook.lm.base import LM, Reply, Request, Sampling, Schema
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.extract import strip_fence, strip_think
-from promptcodebook.lm.key import Key, read_key
+from promptcodebook.lm.key import Key, credentials
 from promptcodebook.lm.litellm import LiteLLM
 from promptcodebook.lm.spec import Spec, parse_spec
 from promptcodebook.lm.tokens import TOKENIZER
@@ -79,7 +79,8 @@ async def probe(
     env = os.environ if environment is None else environment
     try:
         spec = parse_spec(spec_text, env)
-        key = read_key(spec.key_names, env)
+        with_ = credentials(spec.key_names, headers, env)
+        spec, key, headers = replace(spec, key_names=with_.names), with_.key, with_.headers
         if spec.kind == "simulated" and simulated is not None:
             return Findings(spec_text, tuple(await _by_calls(simulated(spec))))
         if spec.kind == "litellm":

@@ -78,7 +78,7 @@ class Transport:
     def _open(self) -> aiohttp.ClientSession:
         headers = {"Content-Type": "application/json", **self._headers}
         if self._key is not None:
-            headers["Authorization"] = self._key.bearer()
+            headers[self._key.header] = self._key.sent()
         # Concurrency is the limit's business, not the pool's; no cookies, no netrc.
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
