@@ -30,6 +30,9 @@ _MEANS = {
     "route_fallbacks": "routes filled up with the best-rated instincts",
     "rewrites_refused": "rewrites refused by a check",
     "cache_hits": "replies taken from the cache, not paid for",
+    "cache_misses": "calls that the cache held no reply for",
+    "cache_bypassed": "calls whose reply the cache may not hold",
+    "shared_calls": "calls that waited for an equal one and took its reply, paid for once",
     "journal_hits": "replies asked for before in this run and read back, not paid for again",
 }
 
