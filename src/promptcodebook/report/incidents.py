@@ -31,7 +31,7 @@ _MEANS = {
     "rewrites_refused": "rewrites refused by a check",
     "cache_hits": "replies taken from the cache, not paid for",
     "cache_misses": "calls that the cache held no reply for",
-    "cache_bypassed": "calls whose reply the cache may not hold",
+    "cache_bypassed": "times the cache could not be used; the run went on without it",
     "shared_calls": "calls that waited for an equal one and took its reply, paid for once",
     "journal_hits": "replies asked for before in this run and read back, not paid for again",
 }
