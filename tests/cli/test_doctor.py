@@ -33,14 +33,13 @@ def test_an_endpoint_that_obeys_schemas_is_said_to(folder: Path) -> None:
 
     async def obeys(request: Any, body: dict[str, Any]) -> Any:
         schema = body.get("response_format", {}).get("json_schema", {}).get("schema")
-        code = schema["properties"]["code"]["enum"][0] if schema else ""
+        code = schema["properties"].get("code", {"enum": [""]})["enum"][0] if schema else ""
         text = json.dumps({"code": code}) if schema else "hello"
         return await says(text)(request, body)
 
     server.default = obeys
     with served(server):
         result = doctor(folder, "--lm", server.spec)
-    assert result.code == 0
     assert "enforced" in found(result)["structured output"]["what"]
     assert "unknown for" in found(result)["prices"]["what"]
 
@@ -55,8 +54,28 @@ def test_an_endpoint_that_refuses_schemas_is_said_to(folder: Path) -> None:
     server.default = refuses
     with served(server):
         result = doctor(folder, "--lm", server.spec)
-    assert result.code == 0
     assert "refused" in found(result)["structured output"]["what"]
+
+
+def test_a_model_that_cannot_play_the_roles_fails_in_the_rehearsal(folder: Path) -> None:
+    server = Server()
+    server.default = says("I would rather talk about the weather.")
+    with served(server):
+        result = doctor(folder, "--lm", server.spec)
+    assert result.code == 1
+    levels = {name: f["level"] for name, f in found(result).items()}
+    assert levels["call"] == "ok"
+    assert (levels["encoder"], levels["generator"], levels["executor"]) == ("warn", "ok", "ok")
+    assert levels["critic"] == "fail"
+    assert "ParseError" in found(result)["critic"]["what"]
+
+
+def test_the_rehearsal_takes_one_example_to_its_gradients(folder: Path) -> None:
+    parts = found(doctor(folder))
+    for part in ("encoder", "generator", "executor", "critic", "attribution"):
+        assert parts[part]["level"] == "ok", parts[part]
+    malformed = found(doctor(folder, "--lm", "simulated?faults=json:1"))
+    assert malformed["replies"]["level"] == "warn"
 
 
 def test_every_distinct_model_is_asked_and_names_its_roles(folder: Path) -> None:

@@ -19,6 +19,7 @@ from promptcodebook.lm.spec import parse_spec
 from promptcodebook.session.foresee import planned
 from promptcodebook.session.models import simulated_in, specs_of
 from promptcodebook.session.plan import RunPlan
+from promptcodebook.session.rehearsal import rehearsal
 from promptcodebook.session.simulation import simulated_factory
 from promptcodebook.tasks.rewards import apply_reward
 from promptcodebook.tasks.rewards.judge import Judge
@@ -61,6 +62,7 @@ async def checkup(
         yield Section("models", (_failed("model", error),))
         return
     dataset = plan.task.dataset if plan is not None else Dataset((), (), ())
+    reachable = True
     for spec, headers in specs.items():
         roles = ", ".join(roles_by_spec(config)[spec])
         looked = await probe(
@@ -70,7 +72,10 @@ async def checkup(
             environment=env,
             simulated=simulated_factory(config.task, dataset),
         )
+        reachable &= looked.ok
         yield Section(f"{spec} ({roles})", (*_keys(spec, env), *_told(spec, looked.findings)))
+    if plan is not None and reachable:
+        yield Section("one example, from route to gradients", await rehearsal(config, base))
     yield Section("money", tuple(_money(config, list(specs))))
     shared = _untrusted(config)
     if shared is not None:

@@ -24,7 +24,7 @@ from promptcodebook.session.sources import (
 from promptcodebook.session.sync import run_sync
 from promptcodebook.types import Parameters
 
-__all__ = ["foreseen", "planned"]
+__all__ = ["first_parameters", "foreseen", "planned"]
 
 
 async def _nobody(request: Request) -> Reply:
@@ -32,13 +32,16 @@ async def _nobody(request: Request) -> Reply:
     raise ConfigError(f"no model is asked here, and {request.role} was", hint="pco train")
 
 
-def planned(config: Config, base: Path) -> RunPlan:
-    """The plan `pco train` would follow. Raises what it would raise before its first call."""
+def planned(config: Config, base: Path, ask: Ask | None = None) -> RunPlan:
+    """The plan `pco train` would follow. Raises what it would raise before its first call.
+
+    Without `ask`, a reward that asks a judge cannot be tried.
+    """
     made = ready_made(config, base)
     sources = Sources(base)
     dataset = made.dataset if made is not None else data_of(config, sources)
     config = settled(config, made, dataset)
-    task = made or task_of(config, sources, dataset, Ask(_nobody, Counts()))
+    task = made or task_of(config, sources, dataset, ask or Ask(_nobody, Counts()))
     return RunPlan(config, task, given_instincts(config, base)).checked()
 
 
@@ -46,10 +49,10 @@ def foreseen(config: Config, base: Path) -> Estimate:
     """What `pco train` would take."""
     specs_of(config)
     plan = planned(config, base)
-    return estimate(plan, run_sync(_first(plan)))
+    return estimate(plan, run_sync(first_parameters(plan)))
 
 
-async def _first(plan: RunPlan) -> Parameters:
+async def first_parameters(plan: RunPlan) -> Parameters:
     """The first texts; where a model would write the codebook, our general list stands for it."""
     config = plan.config
     if config.init.kind in ("random", "from_prompt"):
