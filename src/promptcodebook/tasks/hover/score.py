@@ -1,0 +1,101 @@
+"""Scoring HoVer claims: were all gold pages retrieved, and is the label right?
+
+`titles_subset` is the retrieval metric of the GEPA artifact, `hit_at`, `doc_em` and `doc_f1` are
+those of the benchmark's own evaluation, `hover_score` asks for retrieval and label together.
+A retrieved document is "TITLE | text"; what stands before the first " | " is its title.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from typing import Literal
+
+from promptcodebook.tasks.rewards.text import normalise
+
+__all__ = [
+    "Label",
+    "doc_em",
+    "doc_f1",
+    "hit_at",
+    "hover_score",
+    "parse_label",
+    "title_of",
+    "titles_subset",
+]
+
+Label = Literal["SUPPORTED", "NOT_SUPPORTED"]
+
+_JOINS = re.compile(r"[\s_\-\u2010\u2011]+")
+_REFUTING = re.compile(r"(?<![^\W_])(?:NOT_SUPPORTED|REFUTED|FALSE)(?![^\W_])")
+_SUPPORTING = re.compile(r"(?<![^\W_])SUPPORTED(?![^\W_])")
+# "not fully supported" is neither label: a negation that is not part of a label leaves it open.
+_NEGATION = re.compile(r"(?<![^\W_])(?:NOT|NEVER|NO|NEITHER|CANNOT|HARDLY)(?![^\W_])|N['\u2019]T")
+
+
+def title_of(document: str) -> str:
+    """What stands before the first " | ", else the whole document."""
+    return document.split(" | ", 1)[0]
+
+
+def titles_subset(retrieved_docs: Sequence[str], gold_titles: Sequence[str]) -> bool:
+    """True iff every gold title is the title of a retrieved document, both normalised."""
+    found = {normalise(title_of(document)) for document in retrieved_docs}
+    return {normalise(title) for title in gold_titles} <= found
+
+
+def hit_at(ranked_titles: Sequence[str], gold_titles: Sequence[str], k: int) -> bool:
+    """True iff every gold title is among the first k ranked ones, letter by letter."""
+    return set(gold_titles) <= set(ranked_titles[:k])
+
+
+def doc_em(predicted_titles: Sequence[str], gold_titles: Sequence[str]) -> float:
+    """1.0 iff every gold title is predicted, and nothing else, after NFD; else 0.0.
+
+    The number of titles counts as well, so a title predicted twice is one too many.
+    """
+    predicted, gold = _nfd(predicted_titles), set(_nfd(gold_titles))
+    return float(len(predicted) == len(gold) and gold <= set(predicted))
+
+
+def doc_f1(predicted_titles: Sequence[str], gold_titles: Sequence[str]) -> float:
+    """2PR / (P + R) over titles after NFD; 0.0 when the two sides share none.
+
+    P divides by all predictions, repeated ones included; gold titles count once.
+    """
+    predicted, gold = _nfd(predicted_titles), set(_nfd(gold_titles))
+    common = len(gold.intersection(predicted))
+    if not common:
+        return 0.0
+    precision, recall = common / len(predicted), common / len(gold)
+    return 2 * precision * recall / (precision + recall)
+
+
+def parse_label(text: str) -> Label | None:
+    """The label that `text` gives, NOT_SUPPORTED looked for first; None when it gives neither.
+
+    Case, blanks, hyphens and underscores do not matter; REFUTED and FALSE stand for NOT_SUPPORTED.
+    """
+    words = _JOINS.sub("_", text.strip().upper())
+    if _REFUTING.search(words):
+        return "NOT_SUPPORTED"
+    if _SUPPORTING.search(words) and not _NEGATION.search(words):
+        return "SUPPORTED"
+    return None
+
+
+def hover_score(
+    retrieved_docs: Sequence[str],
+    gold_titles: Sequence[str],
+    predicted_label: str,
+    gold_label: str,
+) -> float:
+    """1.0 iff the retrieval is complete (`titles_subset`) and the label is the gold one."""
+    wanted = parse_label(gold_label)
+    right = wanted is not None and parse_label(predicted_label) == wanted
+    return float(right and titles_subset(retrieved_docs, gold_titles))
+
+
+def _nfd(titles: Sequence[str]) -> list[str]:
+    return [unicodedata.normalize("NFD", title) for title in titles]

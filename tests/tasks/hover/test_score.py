@@ -1,0 +1,141 @@
+"""Scoring HoVer: titles, labels, and agreement with the public scorers."""
+
+import json
+import os
+import string
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptcodebook.tasks.hover.score import (
+    doc_em,
+    doc_f1,
+    hit_at,
+    hover_score,
+    parse_label,
+    title_of,
+    titles_subset,
+)
+
+SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")
+TITLES = st.lists(st.text(alphabet=string.ascii_letters + " ", min_size=1, max_size=8), max_size=6)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SUPPORTED", "SUPPORTED"),
+        (" supported\n", "SUPPORTED"),
+        ("**Supported**.", "SUPPORTED"),
+        ("Label: supported", "SUPPORTED"),
+        ("NOT_SUPPORTED", "NOT_SUPPORTED"),
+        ("not supported", "NOT_SUPPORTED"),
+        ("Not-Supported", "NOT_SUPPORTED"),
+        ("not\u2011supported", "NOT_SUPPORTED"),
+        ("NOT  SUPPORTED", "NOT_SUPPORTED"),
+        ("`not_supported`", "NOT_SUPPORTED"),
+        ("The claim is NOT SUPPORTED.", "NOT_SUPPORTED"),
+        ("refuted", "NOT_SUPPORTED"),
+        ("False", "NOT_SUPPORTED"),
+        ("SUPPORTED or NOT_SUPPORTED", "NOT_SUPPORTED"),
+        ("unsupported", None),
+        ("not fully supported", None),
+        ("It isn't supported", None),
+        ("unsupportedly", None),
+        ("supports", None),
+        ("true", None),
+        ("", None),
+        ("falsehood", None),
+    ],
+)
+def test_parse_label(text: str, expected: str | None) -> None:
+    assert parse_label(text) == expected
+
+
+def test_the_title_is_what_stands_before_the_first_bar() -> None:
+    assert title_of("River Tide | It | rises.") == "River Tide"
+    assert title_of("River Tide |no blank") == "River Tide |no blank"
+    assert title_of("River Tide") == "River Tide"
+
+
+def test_titles_are_compared_without_case_articles_punctuation_and_composition() -> None:
+    assert titles_subset(["THE RIVER-TIDE! | x", "other | y"], ["Rivertide"])
+    assert titles_subset(["Zoe\u0308 Hart | x"], ["Zo\u00eb Hart"])
+    assert not titles_subset(["Zoe Hart | x"], ["Zo\u00eb Hart"])
+    assert not titles_subset(["One | x"], ["One", "Two"])
+    assert titles_subset([], [])
+
+
+def test_top_k_compares_letter_by_letter() -> None:
+    assert hit_at(["a", "b", "c"], ["b", "a"], 2)
+    assert not hit_at(["a", "b", "c"], ["a", "c"], 2)
+    assert not hit_at(["A"], ["a"], 5)
+
+
+def test_document_f1() -> None:
+    assert doc_f1(["a", "b"], ["b", "c", "d"]) == pytest.approx(0.4)
+    # A page predicted twice is counted twice against the prediction.
+    assert doc_f1(["a", "a"], ["a"]) == pytest.approx(2 / 3)
+    assert doc_em(["a", "a"], ["a"]) == 0.0
+    assert doc_f1(["a"], ["a", "a"]) == doc_em(["a"], ["a", "a"]) == 1.0
+    assert doc_f1([], ["a"]) == doc_f1(["a"], []) == doc_f1([], []) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("docs", "label", "expected"),
+    [
+        (["One | x", "Two | y"], "not supported", 1.0),
+        (["One | x", "Two | y"], "supported", 0.0),
+        (["One | x"], "not supported", 0.0),
+        (["One | x", "Two | y"], "", 0.0),
+    ],
+)
+def test_retrieval_and_label_must_both_be_right(
+    docs: list[str], label: str, expected: float
+) -> None:
+    assert hover_score(docs, ["Two", "One"], label, "NOT_SUPPORTED") == expected
+
+
+def test_an_unreadable_gold_label_is_never_matched() -> None:
+    assert hover_score(["One | x"], ["One"], "?", "?") == 0.0
+
+
+@given(TITLES, TITLES)
+def test_f1_is_one_exactly_when_the_document_match_is(
+    predicted: list[str], gold: list[str]
+) -> None:
+    f1 = doc_f1(predicted, gold)
+    assert 0.0 <= f1 <= 1.0
+    if predicted or gold:
+        assert (f1 == 1.0) == (doc_em(predicted, gold) == 1.0)
+
+
+@given(st.text(max_size=40))
+def test_labels_of_any_text(text: str) -> None:
+    assert parse_label(text) in ("SUPPORTED", "NOT_SUPPORTED", None)
+
+
+def test_long_texts_are_read_at_once() -> None:
+    assert parse_label("not _-" * 50_000) is None
+    assert titles_subset([" | " * 50_000, "a" * 100_000], ["The " * 10])
+
+
+def test_agreement_with_the_public_scorers() -> None:
+    path = SHARED / "vectors" / "hover.jsonl"
+    if not path.is_file():
+        pytest.skip(f"no scorer vectors at {path}; set PCO_SHARED to the folder that holds them")
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    wrong = list[tuple[str, str]]()
+    for row in rows:
+        gold, ranked = row["gold_titles"], row["ranked_titles"]
+        found = {
+            "titles_subset": titles_subset(row["retrieved_docs"], gold),
+            **{f"hit{k}": hit_at(ranked, gold, k) for k in (5, 8, 10)},
+            "doc_em": doc_em(row["predicted_titles"], gold),
+            "doc_f1": pytest.approx(doc_f1(row["predicted_titles"], gold)),
+        }
+        wrong += [(row["id"], name) for name, value in found.items() if value != row[name]]
+    assert len(rows) > 80
+    assert wrong == []
