@@ -8,6 +8,7 @@ import pytest
 
 from promptcodebook.errors import (
     BudgetReached,
+    CallTimeout,
     DiskFull,
     EndpointDown,
     Interrupted,
@@ -187,6 +188,17 @@ async def test_a_critic_that_nobody_can_ask_stops_the_run(role: str):
     lm = ScriptedLM().reply_with(lambda r: DOWN if r.role == role else talkative(r))
     with pytest.raises(TooManyFailures, match=r"5 of 5 rollouts failed.*EndpointDown"):
         await World(one_batch(explore=ENCODED), lm).run(examples(5))
+
+
+async def test_an_updater_that_nobody_can_ask_stops_the_run():
+    """One that fails in passing does not: its step rewrites nothing, and the run goes on."""
+    lm = ScriptedLM().reply_with(lambda r: DOWN if r.role == "updater" else talkative(r))
+    with pytest.raises(TooManyFailures, match=r"updater cannot be asked.*EndpointDown"):
+        await World(one_batch(explore=ENCODED), lm).run(examples(5))
+    late = CallTimeout("no reply in time")
+    lm = ScriptedLM().reply_with(lambda r: late if r.role == "updater" else talkative(r))
+    (step,) = await World(one_batch(explore=ENCODED), lm).run(examples(5))
+    assert step.rewrites and not any(r.kept for r in step.rewrites)
 
 
 async def test_one_failure_does_not_stop_an_online_run():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from promptcodebook.errors import TooManyFailures
-from promptcodebook.types import Failure, Trace
+from promptcodebook.types import Failure, Rewrite, Trace
 
-__all__ = ["broken_part", "too_many"]
+__all__ = ["broken_part", "stop_if_no_updater", "too_many"]
 
 _UNREACHABLE = frozenset(
     {
@@ -38,6 +38,21 @@ def too_many(failures: Sequence[Failure], traces: Sequence[Trace], where: str) -
     )
     error.traces = tuple(traces)
     return error
+
+
+_GONE = frozenset({"AuthRefused", "EndpointDown", "ModelNotFound", "RequestRefused"})
+"""What does not pass by waiting: an updater so refused will rewrite nothing in the next step."""
+
+
+def stop_if_no_updater(rewrites: Sequence[Rewrite]) -> None:
+    """Raises TooManyFailures when nobody could be asked for a single rewrite of a step."""
+    refusals = [r.reason for r in rewrites if r.reason.partition(":")[0] in _GONE]
+    if not refusals or len(refusals) < len(rewrites):
+        return
+    raise TooManyFailures(
+        f"the updater cannot be asked; the first of {len(refusals)} rewrites: {refusals[0]}",
+        hint="pco doctor",
+    )
 
 
 _HINTS = {"execute": "correct the executor", "reward": "correct the reward"}

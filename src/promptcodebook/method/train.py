@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from promptcodebook.config import Config
 from promptcodebook.method.accept import Accept
-from promptcodebook.method.broken import broken_part, too_many
+from promptcodebook.method.broken import broken_part, stop_if_no_updater, too_many
 from promptcodebook.method.chains import all_of
 from promptcodebook.method.credit import Credit
 from promptcodebook.method.critic import History
@@ -49,6 +49,7 @@ async def train(learner: Learner, schedule: Schedule, state: State) -> AsyncGene
         # Update textual components.
         pending = gather_gradients(state.parameters, traces, config)
         rewrites = await learner.updater.rewrite_all(pending, index)
+        stop_if_no_updater(rewrites)
         rewrites, reverted = await learner.accept.judge(rewrites, traces, batch, state)
         parameters = applied(state.parameters, rewrites)
 
