@@ -1,31 +1,27 @@
 """1 iff a regular expression matches the answer.
 
 A pattern with quantifiers can take exponential time on an unlucky answer, and Python's engine
-cannot be interrupted, so such a pattern runs in a process of its own that is killed at its limit.
+cannot be interrupted, so such a pattern runs in a worker process that is killed at its limit.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 
 from promptcodebook.errors import ConfigError
 from promptcodebook.tasks.rewards.text import quoted
+from promptcodebook.tasks.worker import shared_worker
 from promptcodebook.types import Example, Score
 
-__all__ = ["Regex"]
+__all__ = ["Regex", "matches"]
 
 _QUANTIFIERS = frozenset("*+?{")
-_CHILD = (
-    "import json,re,sys\n"
-    "pattern,flags,full,text=json.load(sys.stdin)\n"
-    "found=(re.fullmatch if full else re.search)(pattern,text,flags)\n"
-    "sys.exit(0 if found else 3)\n"
-)
+
+
+def matches(pattern: str, flags: int, full: bool, text: str) -> bool:
+    """Whether `pattern` is found in `text`, or is all of it (`full`)."""
+    return (re.fullmatch if full else re.search)(pattern, text, flags) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +63,12 @@ class Regex:
         return Score(float(found), f"The answer {whole}{said} the pattern {quoted(self.pattern)}.")
 
     async def _found(self, text: str) -> bool | None:
-        if not _QUANTIFIERS & set(self.pattern):
-            match = re.fullmatch if self.full else re.search
-            return match(self.pattern, text, self._flags) is not None
-        return await asyncio.to_thread(self._limited, text)
-
-    def _limited(self, text: str) -> bool | None:
         """True, False, or None when the limit was reached."""
-        asked = json.dumps([self.pattern, self._flags, self.full, text])
-        try:
-            ended = subprocess.run(
-                [sys.executable, "-I", "-S", "-c", _CHILD],
-                input=asked.encode("ascii"),
-                capture_output=True,
-                timeout=self.seconds,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return None
-        if ended.returncode not in (0, 3):
-            raise RuntimeError(f"the regex process failed: {ended.stderr.decode(errors='replace')}")
-        return ended.returncode == 0
+        if not _QUANTIFIERS & set(self.pattern):
+            return matches(self.pattern, self._flags, self.full, text)
+        result = await shared_worker().acall(
+            f"{__name__}:matches", (self.pattern, self._flags, self.full, text), self.seconds
+        )
+        if result.error:
+            raise RuntimeError(f"the regex process failed: {result.error}")
+        return None if result.timed_out else result.value is True
