@@ -1,1 +1,1 @@
-"""See the modules."""
+"""AIME: competition problems with integer answers."""

@@ -1,1 +1,1 @@
-"""See the modules."""
+"""Prompts with verifiable constraints, ours: the demo's task."""
