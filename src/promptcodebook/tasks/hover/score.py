@@ -31,6 +31,7 @@ _JOINS = re.compile(r"[\s_\-\u2010\u2011]+")
 _REFUTING = re.compile(r"(?<![^\W_])(?:NOT_SUPPORTED|REFUTED|FALSE)(?![^\W_])")
 _SUPPORTING = re.compile(r"(?<![^\W_])SUPPORTED(?![^\W_])")
 # "not fully supported" is neither label: a negation that is not part of a label leaves it open.
+_SENTENCE_END = re.compile(r"[.!?;:\n]+")
 _NEGATION = re.compile(r"(?<![^\W_])(?:NOT|NEVER|NO|NEITHER|CANNOT|HARDLY)(?![^\W_])|N['\u2019]T")
 
 
@@ -77,12 +78,17 @@ def parse_label(text: str) -> Label | None:
 
     Case, blanks, hyphens and underscores do not matter; REFUTED and FALSE stand for NOT_SUPPORTED.
     """
-    words = _JOINS.sub("_", text.strip().upper())
-    if _REFUTING.search(words):
+    upper = text.strip().upper()
+    if _REFUTING.search(_JOINS.sub("_", upper)):
         return "NOT_SUPPORTED"
-    if _SUPPORTING.search(words) and not _NEGATION.search(words):
-        return "SUPPORTED"
-    return None
+    supporting = [_supports(_JOINS.sub("_", part)) for part in _SENTENCE_END.split(upper)]
+    return "SUPPORTED" if True in supporting and False not in supporting else None
+
+
+def _supports(sentence: str) -> bool | None:
+    """True where it says SUPPORTED, False where a negation stands before it, None without it."""
+    match = _SUPPORTING.search(sentence)
+    return None if match is None else _NEGATION.search(sentence, 0, match.start()) is None
 
 
 def hover_score(
