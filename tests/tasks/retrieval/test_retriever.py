@@ -1,0 +1,200 @@
+"""BM25 over a corpus file: what is found, what is saved, what is refused."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from promptcodebook.errors import DataError, MissingExtra
+from promptcodebook.tasks.retrieval import Page, open_retriever, passage_of, title_of
+
+SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")
+
+PAGES = [
+    {"title": "Tern Island", "sentences": ["Tern Island has a lighthouse. ", " ", " It is small."]},
+    {"title": "Oak", "sentences": ["An oak is a tree.", "Oaks bear acorns."]},
+    {"title": "Elm", "sentences": ["An elm is a tree."]},
+    {"title": "Ash", "text": "An ash is a tree."},
+    {"title": "Lighthouse", "sentences": ["A lighthouse shows ships the way."]},
+]
+
+
+def written(folder: Path, rows: list[object]) -> Path:
+    path = folder / "corpus.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return path
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    return written(tmp_path, list(PAGES))
+
+
+def test_finds_passages_best_first(corpus: Path) -> None:
+    retriever = open_retriever(corpus)
+    assert len(retriever) == 5
+    found = retriever.search("Which island has lighthouses?", 2)
+    assert found[0] == "Tern Island | Tern Island has a lighthouse. It is small."
+    assert [title_of(p) for p in found] == ["Tern Island", "Lighthouse"]
+    assert retriever.search_many(["acorn", "ships"], 1) == [
+        ["Oak | An oak is a tree. Oaks bear acorns."],
+        ["Lighthouse | A lighthouse shows ships the way."],
+    ]
+
+
+def test_equal_scores_come_in_corpus_order(corpus: Path) -> None:
+    retriever = open_retriever(corpus)
+    assert retriever.rank(["tree"], 3) == [(2, 3, 1)]
+    assert retriever.rank(["tree"], 1) == [(2,)]
+
+
+@pytest.mark.parametrize("query", ["", "the of and", "zebra", "?!", "{braces} %s \x00"])
+def test_pages_without_a_shared_word_are_not_returned(corpus: Path, query: str) -> None:
+    assert open_retriever(corpus).search(query, 7) == []
+
+
+def test_k_may_pass_the_corpus(corpus: Path) -> None:
+    assert len(open_retriever(corpus).search("tree lighthouse", 100)) == 5
+    assert open_retriever(corpus).search("tree", 0) == []
+
+
+def test_a_page_by_its_title(corpus: Path) -> None:
+    retriever = open_retriever(corpus)
+    page = retriever.page("Tern Island")
+    assert page == Page("Tern Island", ("Tern Island has a lighthouse.", "", "It is small."))
+    assert passage_of(page) == retriever.search("tern", 1)[0]
+    assert retriever.page("tern island") is None
+    assert retriever.page("Zebra") is None
+
+
+def test_the_index_is_saved_beside_the_corpus_and_used_again(corpus: Path) -> None:
+    first = open_retriever(corpus)
+    folder = corpus.with_name("corpus.jsonl.bm25")
+    made = (folder / "meta.json").stat().st_mtime_ns
+    again = open_retriever(corpus)
+    assert (folder / "meta.json").stat().st_mtime_ns == made
+    assert again.search("tree", 3) == first.search("tree", 3)
+    assert again.fingerprint == first.fingerprint
+    assert sorted(p.name for p in corpus.parent.glob("corpus*")) == [
+        "corpus.jsonl",
+        "corpus.jsonl.bm25",
+    ]
+    assert not list(folder.rglob("*.pkl"))
+
+
+def test_a_changed_corpus_is_indexed_anew(corpus: Path) -> None:
+    old = open_retriever(corpus).fingerprint
+    written(corpus.parent, [{"title": "Zebra", "sentences": ["A zebra has stripes."]}])
+    retriever = open_retriever(corpus)
+    assert retriever.fingerprint != old
+    assert [title_of(p) for p in retriever.search("zebra tree", 5)] == ["Zebra"]
+
+
+def test_the_same_text_touched_is_not_indexed_anew(corpus: Path) -> None:
+    open_retriever(corpus)
+    meta = corpus.with_name("corpus.jsonl.bm25") / "meta.json"
+    made = meta.stat().st_ino
+    os.utime(corpus, (1, 1))
+    open_retriever(corpus)
+    assert meta.stat().st_ino == made
+
+
+@pytest.mark.parametrize("name", ["meta.json", "spans.npy", "data.csc.index.npy"])
+def test_a_damaged_index_is_built_again(corpus: Path, name: str) -> None:
+    open_retriever(corpus)
+    (corpus.with_name("corpus.jsonl.bm25") / name).write_bytes(b"no index")
+    assert len(open_retriever(corpus).search("tree", 7)) == 3
+
+
+def test_a_read_only_folder_keeps_its_index_in_the_cache(corpus: Path, tmp_path: Path) -> None:
+    corpus.parent.chmod(0o555)
+    try:
+        open_retriever(corpus)
+    finally:
+        corpus.parent.chmod(0o755)
+    assert not corpus.with_name("corpus.jsonl.bm25").exists()
+    cache = tmp_path / "home" / "cache" / "promptcodebook" / "retrieval"
+    assert len(list(cache.glob("*.bm25"))) == 1
+
+
+def test_without_keeping_nothing_is_written(corpus: Path) -> None:
+    assert open_retriever(corpus, keep=False).search("acorns", 1)
+    assert not corpus.with_name("corpus.jsonl.bm25").exists()
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("{broken", "not JSON"),
+        ("[1]", "not a JSON object"),
+        ('{"sentences": ["x"]}', "no title"),
+        ('{"title": " ", "sentences": ["x"]}', "no title"),
+        ('{"title": "x"}', "sentences is not a list of texts"),
+        ('{"title": "x", "sentences": [1]}', "sentences is not a list of texts"),
+        ('{"title": "x", "sentences": {"a": 1}}', "sentences is not a list of texts"),
+    ],
+)
+def test_a_faulty_line_is_named(corpus: Path, row: str, said: str) -> None:
+    with corpus.open("a") as file:
+        file.write(f"\n{row}\n")
+    with pytest.raises(DataError, match=said) as caught:
+        open_retriever(corpus)
+    assert f"{corpus}:7:" in str(caught.value)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(("text", "said"), [("", "no page"), ("\n \n", "no page")])
+def test_an_empty_corpus_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_text(text)
+    with pytest.raises(DataError, match=said):
+        open_retriever(path)
+
+
+def test_a_corpus_without_words_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no word"):
+        open_retriever(written(tmp_path, [{"title": "!", "sentences": ["?"]}]))
+
+
+@pytest.mark.parametrize("path", ["corpus.jsonl", "nowhere/corpus.jsonl"])
+def test_a_missing_corpus_is_named(tmp_path: Path, path: str) -> None:
+    with pytest.raises(DataError, match="corpus"):
+        open_retriever(tmp_path / path)
+
+
+def test_missing_libraries_are_named(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bm25s", None)
+    with pytest.raises(MissingExtra) as caught:
+        open_retriever(corpus)
+    assert "promptcodebook[bench]" in caught.value.hint
+
+
+# Recall of the question (the claim) alone, as stated beside the data: all gold titles in the top k.
+RECALL = {
+    ("hotpotqa", "question", 7): {"train": 0.60, "val": 0.59, "test": 0.54},
+    ("hotpotqa", "question", 14): {"train": 0.79, "val": 0.74, "test": 0.78},
+    ("hover", "claim", 7): {"train": 0.79, "val": 0.63, "test": 0.67},
+    ("hover", "claim", 24): {"train": 0.93, "val": 0.69, "test": 0.86},
+}
+
+
+@pytest.mark.parametrize(("case", "recalls"), RECALL.items())
+def test_recall_is_that_of_the_reference(
+    case: tuple[str, str, int], recalls: dict[str, float], tmp_path: Path
+) -> None:
+    name, field, k = case
+    folder = SHARED / "data" / name
+    if not folder.is_dir():
+        pytest.skip(f"no data in {folder}")
+    retriever = open_retriever(folder / "corpus.jsonl", cache_dir=tmp_path)
+    for split, recall in recalls.items():
+        lines = (folder / f"{split}.jsonl").read_text("utf-8").splitlines()
+        rows = [json.loads(line) for line in lines]
+        found = retriever.search_many([row[field] for row in rows], k)
+        hits = sum(
+            set(row["gold_titles"]) <= {title_of(p) for p in passages}
+            for row, passages in zip(rows, found, strict=True)
+        )
+        assert hits / len(rows) == pytest.approx(recall, abs=0.01)
