@@ -1,4 +1,4 @@
-"""`pco data check`: a data file looked over before anything is paid for."""
+"""`pco data`: a data file looked over before anything is paid for; a benchmark's data fetched."""
 
 from __future__ import annotations
 
@@ -17,13 +17,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="Look at a data file before training on it.",
+    help="Look at a data file before training on it; fetch a benchmark's data.",
 )
-
-
-@app.callback()
-def _group() -> None:
-    """Keeps `check` a command of its own."""
 
 
 @app.command()
@@ -54,6 +49,35 @@ def check(
     else:
         print(_text(found))
     return 0 if found.clean else 1
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="A benchmark, such as ifbench.")],
+    cache: Annotated[
+        Path | None, typer.Option(help="Where copies are kept; default: the user's cache folder.")
+    ] = None,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Take files that changed at their public home.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Takes a benchmark from its public home; its task then reads the copy without --data."""
+    from promptcodebook.tasks.home import default_data_cache, public_rows
+    from promptcodebook.tasks.public_sources import source_of
+
+    source = source_of(name)
+    got = public_rows(source, cache or default_data_cache(), accept=accept)
+    if as_json:
+        counts, files = dict(got.counts), dict(got.files)
+        emit({"name": name, "folder": str(got.folder), "rows": counts, "sha256": files})
+        return 0
+    print(f"{name}: in {got.folder}\n")
+    print(columns([{"file": f"{file}.jsonl", "rows": str(n)} for file, n in got.counts.items()]))
+    print(f"\nnote  {source.note}" if source.note else "")
+    kept = f" --data {cache}" if cache else ""
+    print(f"next: pco train --task {name}{kept}")
+    return 0
 
 
 def _text(found: Any) -> str:

@@ -28,7 +28,7 @@ def problems(split: str, count: int = 2, answer: str = "7") -> list[dict[str, ob
 def test_without_a_folder_our_own_problems_stand_in_and_it_says_so() -> None:
     task = load_aime()
     assert [len(part) for _, part in task.dataset.items()] == [4, 4, 4]
-    assert "12 problems of our own" in task.description
+    assert "12 problems; a few examples of our own" in task.description
     assert len(task.seeds) >= 16
     assert all(e.fields["solution"] for e in task.dataset.test)
 

@@ -1,19 +1,19 @@
 r"""`aime`: competition problems whose answer is an integer from 0 to 999.
 
 Reward: accuracy of the boxed integer. The folder handed in holds train.jsonl, val.jsonl and
-test.jsonl with the fields id, problem, answer and (where known) solution; without one the few
-problems of our own that ship with the package stand in.
+test.jsonl with the fields id, problem, answer and (where known) solution; without one the
+public copy that was fetched, or the few problems of our own that ship with the package.
 """
 
 from __future__ import annotations
 
-from importlib import resources
 from pathlib import Path
 
 from promptcodebook.data import SPLITS, Dataset, load
 from promptcodebook.errors import TaskError
 from promptcodebook.tasks.aime.score import accuracy, read_answer
 from promptcodebook.tasks.base import Task
+from promptcodebook.tasks.home import home_of
 from promptcodebook.tasks.single import single_call
 from promptcodebook.types import Example, Score
 
@@ -63,16 +63,9 @@ def reward(example: Example, output: str) -> Score:
 
 
 def load_aime(data_dir: Path | None = None) -> Task:
-    """The task on the data in `data_dir` (or its folder aime/), else on our own few problems."""
-    if data_dir is None:
-        packaged = resources.files("promptcodebook.tasks.aime").joinpath("examples")
-        with resources.as_file(packaged) as folder:
-            dataset = _read(folder)
-        origin = f"{len(dataset)} problems of our own that ship with the package (no data folder "
-        origin += "was given), too few to measure anything"
-    else:
-        dataset = _read(_folder(data_dir))
-        origin = "the problems of the data folder"
+    """The task on the data in `data_dir` (or its folder aime/), else where `home_of` finds it."""
+    home = home_of("aime", data_dir)
+    dataset = _read(home.folder)
     return Task(
         name="aime",
         dataset=dataset,
@@ -80,29 +73,14 @@ def load_aime(data_dir: Path | None = None) -> Task:
         executor=single_call,
         seeds=SEEDS,
         zero_shot="Solve the problem and give the final answer as \\boxed{integer}.",
-        description=f"Competition mathematics with integer answers from 0 to 999: {origin}.",
+        description=f"Competition mathematics with integer answers from 0 to 999: "
+        f"{len(dataset)} problems; {home.origin}.",
         output_format="A worked solution that ends with the final answer as \\boxed{integer}, "
         "an integer from 0 to 999.",
     )
 
 
-def _folder(data_dir: Path) -> Path:
-    for folder in (data_dir, data_dir / "aime"):
-        if any((folder / f"{split}.jsonl").is_file() for split in SPLITS):
-            return folder
-    raise TaskError(
-        f"no train.jsonl in {data_dir} nor in {data_dir / 'aime'}",
-        hint="--data DIR, where DIR holds train.jsonl, val.jsonl and test.jsonl",
-    )
-
-
 def _read(folder: Path) -> Dataset:
-    for split in SPLITS:
-        if not (folder / f"{split}.jsonl").is_file():
-            raise TaskError(
-                f"the task aime needs {folder / f'{split}.jsonl'}, which is missing",
-                hint="--data DIR, where DIR holds train.jsonl, val.jsonl and test.jsonl",
-            )
     files = {split: folder / f"{split}.jsonl" for split in SPLITS}
     dataset = load(files, input="problem", target="answer", id="id", name="aime")
     for _, examples in dataset.items():

@@ -1,0 +1,239 @@
+"""Benchmarks from their public homes: against a stand-in on loopback, never the real hosts."""
+
+import io
+import json
+import threading
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from promptcodebook.errors import TaskError
+from promptcodebook.tasks.home import default_data_cache, home_of, public_rows, read_rows
+from promptcodebook.tasks.public import Remote, url_of
+from promptcodebook.tasks.public_sources import SOURCES, source_of
+from tests.cli.invoked import pco
+
+Files = dict[str, bytes]
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
+    """The stand-in's files by path; both hosts point at it."""
+    files: Files = {}
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = files.get(self.path)
+            self.send_response(200 if body is not None else 404)
+            self.end_headers()
+            self.wfile.write(body or b"")
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Says nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    base = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setenv("HF_ENDPOINT", base)
+    monkeypatch.setenv("PCO_GITHUB_RAW", f"{base}/raw/")
+    yield files
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def jsonl(rows: list[dict[str, object]]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def parquet(rows: list[dict[str, object]]) -> bytes:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet as pq
+
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), sink)
+    return sink.getvalue()
+
+
+def ifeval_row(key: int | str) -> dict[str, object]:
+    return {
+        "key": key,
+        "prompt": f"Write about {key} without commas.",
+        "instruction_id_list": ["punctuation:no_comma"],
+        "kwargs": [{"n": None}],
+    }
+
+
+def serve(files: Files, name: str, bodies: list[bytes]) -> None:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr("thing/data.txt", "ours")
+        made.writestr("../../escaped.txt", "no")
+    rows = iter(bodies)
+    for remote in SOURCES[name].files:
+        path = "/" + url_of(remote).split("/", 3)[3]
+        files[path] = archive.getvalue() if remote.unpack else next(rows)
+
+
+def serve_ifbench(files: Files) -> None:
+    pool = [ifeval_row(key) for key in range(500, 0, -1)]
+    serve(files, "ifbench", [jsonl(pool), jsonl([ifeval_row(str(k)) for k in range(300)])])
+
+
+def test_addresses_of_both_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    hub = Remote("hub", "a/b", "c/train/0000.parquet", "refs%2Fconvert%2Fparquet")
+    assert url_of(hub) == (
+        "https://huggingface.co/datasets/a/b/resolve/refs%2Fconvert%2Fparquet/c/train/0000.parquet"
+    )
+    monkeypatch.setenv("HF_ENDPOINT", "http://mirror/")
+    assert url_of(hub).startswith("http://mirror/datasets/a/b/")
+    github = Remote("github", "a/b", "x.csv", "0af3")
+    assert url_of(github) == "https://raw.githubusercontent.com/a/b/0af3/x.csv"
+
+
+def test_ifbench_in_the_papers_sizes(hub: Files, tmp_path: Path) -> None:
+    serve_ifbench(hub)
+    got = public_rows(source_of("ifbench"), tmp_path)
+    assert got.counts == {"train": 150, "val": 300, "test": 300}
+    train = read_rows(got.folder / "train.jsonl", {"key": str, "kwargs": list})
+    assert train[0]["kwargs"] == [{}]
+    keys = {r["key"] for s in ("train", "val") for r in read_rows(got.folder / f"{s}.jsonl")}
+    assert len(keys) == 450
+    assert (got.folder / "nltk_data/corpora/thing/data.txt").read_text() == "ours"
+    assert not list(tmp_path.parent.rglob("escaped.txt")) or all(
+        got.folder in path.parents for path in tmp_path.parent.rglob("escaped.txt")
+    )
+    assert [p.name for p in tmp_path.iterdir()] == ["ifbench"]
+
+
+def test_the_copy_is_used_and_recognised(hub: Files) -> None:
+    serve_ifbench(hub)
+    got = public_rows(source_of("ifbench"), default_data_cache())
+    home = home_of("ifbench")
+    assert home.folder == got.folder
+    assert home.origin == "the public copy that was fetched"
+    with (got.folder / "val.jsonl").open("a") as file:
+        file.write("\n")
+    with pytest.raises(TaskError, match=r"val.jsonl is not as it was fetched") as caught:
+        home_of("ifbench")
+    assert "pco data fetch ifbench" in caught.value.hint
+
+
+def test_a_file_that_changed_at_home_is_reported(hub: Files, tmp_path: Path) -> None:
+    serve_ifbench(hub)
+    got = public_rows(source_of("ifbench"), tmp_path)
+    before = (got.folder / "test.jsonl").read_bytes()
+    assert public_rows(source_of("ifbench"), tmp_path) == got
+    path = next(path for path in hub if path.endswith("IFBench_test.jsonl"))
+    hub[path] = jsonl([ifeval_row("new")])
+    with pytest.raises(TaskError, match=r"changed at its public home.*IFBench_test") as caught:
+        public_rows(source_of("ifbench"), tmp_path)
+    assert "--accept" in caught.value.hint
+    assert (got.folder / "test.jsonl").read_bytes() == before
+    assert public_rows(source_of("ifbench"), tmp_path, accept=True).counts["test"] == 1
+    assert public_rows(source_of("ifbench"), tmp_path).counts["test"] == 1
+
+
+def test_offline_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PCO_GITHUB_RAW", "http://127.0.0.1:9")
+    with pytest.raises(TaskError, match=r"http://127.0.0.1:9/.*cannot be reached") as caught:
+        public_rows(source_of("pupa"), tmp_path)
+    assert "--data DIR" in caught.value.hint
+    assert "PCO_GITHUB_RAW" in caught.value.hint
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_or_strange_file_is_an_error_that_names_it(hub: Files, tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match=r"PUPA_New.csv: the server answered 404"):
+        public_rows(source_of("pupa"), tmp_path)
+    serve(hub, "pupa", [b"a,b\n1,2\n"])
+    with pytest.raises(TaskError, match="not in the form expected"):
+        public_rows(source_of("pupa"), tmp_path)
+    serve(hub, "livebench_math", [b"{}\n", b"<html>", b"{}\n"])
+    with pytest.raises(TaskError, match=r"http.*AMPS_Hard/question.jsonl:1: not valid JSON"):
+        public_rows(source_of("livebench_math"), tmp_path)
+
+
+def test_aime_halves_and_hotpotqa_with_its_corpus(hub: Files, tmp_path: Path) -> None:
+    older: list[dict[str, object]] = [
+        {"id": n, "problem": f"p{n}", "solution": "s", "answer": "7"} for n in range(90)
+    ]
+    newest: list[dict[str, object]] = [
+        {"problem_idx": n, "problem": f"q{n}", "answer": n} for n in range(30)
+    ]
+    serve(hub, "aime", [parquet(older), parquet(newest)])
+    got = public_rows(source_of("aime"), tmp_path)
+    assert got.counts == {"train": 45, "val": 45, "test": 30}
+    assert read_rows(got.folder / "test.jsonl")[3]["answer"] == "3"
+    pool: list[dict[str, object]] = [
+        {
+            "id": str(n),
+            "question": f"q{n}",
+            "answer": "a",
+            "type": "bridge",
+            "level": "hard",
+            "supporting_facts": {"title": [f"T{n}", f"T{n}"], "sent_id": [0, 1]},
+            "context": {"title": [f"T{n}", "Both"], "sentences": [["x", "y"], ["z"]]},
+        }
+        for n in range(1000)
+    ]
+    serve(hub, "hotpotqa", [parquet(pool[:500]), parquet(pool[500:])])
+    got = public_rows(source_of("hotpotqa"), tmp_path)
+    assert got.counts == {"train": 150, "val": 300, "test": 300, "corpus": 751}
+    row = read_rows(got.folder / "test.jsonl")[0]
+    assert int(str(row["id"])) < 400
+    assert row["gold_titles"] == [f"T{row['id']}"]
+    assert row["supporting_facts"] == [[f"T{row['id']}", 0], [f"T{row['id']}", 1]]
+
+
+def test_pupa_and_livebench_sizes(hub: Files, tmp_path: Path) -> None:
+    head = (
+        "conversation_hash,predicted_category,user_query,target_response,pii_units,redacted_query"
+    )
+    lines = [head, *(f'h{n},c,"q\n{n}",t,a||b,r' for n in range(664))]
+    serve(hub, "pupa", ["\n".join(lines).encode()])
+    assert public_rows(source_of("pupa"), tmp_path).counts == {
+        "train": 111,
+        "val": 111,
+        "test": 221,
+    }
+    parts = [
+        jsonl(
+            [
+                {"question_id": f"{part}{n}", "turns": ["q?"], "task": part, "ground_truth": "A"}
+                for n in range(count)
+            ]
+        )
+        for part, count in (("math_comp", 146), ("AMPS_Hard", 150), ("olympiad", 72))
+    ]
+    serve(hub, "livebench_math", parts)
+    got = public_rows(source_of("livebench_math"), tmp_path)
+    assert got.counts == {"train": 123, "val": 123, "test": 122}
+    assert read_rows(got.folder / "train.jsonl")[0]["question"] == "q?"
+
+
+def test_what_cannot_be_fetched_says_where_to_look() -> None:
+    with pytest.raises(TaskError, match=r"hover cannot be fetched whole.*hover-nlp/hover"):
+        source_of("hover")
+    with pytest.raises(TaskError, match=r"no benchmark 'ifbnch'.*did you mean 'ifbench'"):
+        source_of("ifbnch")
+
+
+def test_the_command(hub: Files, tmp_path: Path) -> None:
+    serve_ifbench(hub)
+    done = pco("data", "fetch", "ifbench", "--cache", str(tmp_path / "kept"), cwd=tmp_path)
+    assert done.code == 0
+    assert "test.jsonl" in done.out
+    assert "next: pco train --task ifbench --data" in done.out
+    as_json = pco("data", "fetch", "ifbench", "--json", cwd=tmp_path)
+    told = json.loads(as_json.out)
+    assert told["rows"] == {"train": 150, "val": 300, "test": 300}
+    assert Path(told["folder"]).parent == default_data_cache()
+    missing = pco("data", "fetch", "hover", cwd=tmp_path)
+    assert missing.code == 2
+    assert "hover-nlp/hover" in missing.err
