@@ -34,7 +34,7 @@ What is not a terminal gets plain lines; `NO_COLOR` is honoured. Exit codes: 0 d
 | `PCO_SEED`, `PCO_SIZE`, `PCO_SELECT` | as the settings of those names |
 | `PCO_API_KEY`, `OPENAI_API_KEY` | keys; they stand nowhere else |
 | `PCO_RUNS`, `PCO_CACHE` | where runs and the reply cache lie |
-| `HF_ENDPOINT`, `PCO_GITHUB_RAW` | other hosts for `pco data fetch` than huggingface.co and raw.githubusercontent.com |
+| `HF_ENDPOINT`, `PCO_GITHUB_RAW` | other hosts (mirrors) for `pco data fetch` |
 | `PCO_TRACEBACK` | 1 = show the traceback of an internal error |
 """
 
