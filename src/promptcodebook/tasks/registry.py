@@ -10,12 +10,14 @@ from promptcodebook.errors import TaskError, did_you_mean
 from promptcodebook.tasks.aime.task import load_aime
 from promptcodebook.tasks.base import Task
 from promptcodebook.tasks.constraints.task import load_constraints
+from promptcodebook.tasks.hover.task import load_hover
 
 __all__ = ["load_task", "task_names"]
 
 _LOADERS: dict[str, Callable[[Path | None], Task]] = {
     "aime": load_aime,
     "constraints": load_constraints,
+    "hover": load_hover,
 }
 
 
