@@ -10,6 +10,7 @@ from promptcodebook.errors import TaskError, did_you_mean
 from promptcodebook.tasks.aime.task import load_aime
 from promptcodebook.tasks.base import Task
 from promptcodebook.tasks.constraints.task import load_constraints
+from promptcodebook.tasks.hotpotqa.task import load_hotpotqa
 from promptcodebook.tasks.hover.task import load_hover
 
 __all__ = ["load_task", "task_names"]
@@ -17,6 +18,7 @@ __all__ = ["load_task", "task_names"]
 _LOADERS: dict[str, Callable[[Path | None], Task]] = {
     "aime": load_aime,
     "constraints": load_constraints,
+    "hotpotqa": load_hotpotqa,
     "hover": load_hover,
 }
 

@@ -1,0 +1,149 @@
+"""The program: two hops, four modules, and what reaches the reward."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptcodebook.errors import LMError
+from promptcodebook.lm.base import Reply
+from promptcodebook.lm.chat import BoundChat
+from promptcodebook.lm.scripted import Scripted, ScriptedLM
+from promptcodebook.method.policy import Composed
+from promptcodebook.tasks.hotpotqa.pipeline import (
+    INSTRUCTIONS,
+    STAGES,
+    Answered,
+    HotpotProgram,
+)
+from promptcodebook.types import Example, Output
+
+QUESTION = Example("q1", "Who built the {tower} on the isle of Ness?", "Ruth Calloway")
+
+
+class Shelf:
+    """A search that writes down what it was asked; it finds numbered passages, or none."""
+
+    def __init__(self, size: int = 100) -> None:
+        self.size = size
+        self.asked: list[tuple[str, int]] = []
+
+    async def __call__(self, query: str, k: int) -> Sequence[str]:
+        self.asked.append((query, k))
+        hop = len(self.asked)
+        return [f"Page {hop}.{n} | text {n} of hop {hop}" for n in range(min(k, self.size))]
+
+
+REPLIES: tuple[Scripted, ...] = (
+    "reasoning: read\nsummary: the tower is called Skerry",
+    "reasoning: builder next\nquery: Skerry tower builder",
+    "reasoning: read on\nsummary: Calloway built it",
+    "reasoning: there it is\nanswer: Ruth Calloway",
+)
+
+
+async def run(
+    prompt: str = "Take care.",
+    replies: Sequence[Scripted] = REPLIES,
+    search: Shelf | None = None,
+) -> tuple[Output, ScriptedLM]:
+    lm = ScriptedLM().enqueue(*replies)
+    chat = BoundChat(lm, lambda purpose: len(purpose))
+    return await HotpotProgram(search or Shelf())(prompt, QUESTION, chat), lm
+
+
+async def test_each_hop_asks_for_seven_passages() -> None:
+    shelf = Shelf()
+    output, _ = await run(search=shelf)
+    assert shelf.asked == [(QUESTION.input, 7), ("Skerry tower builder", 7)]
+    found = Answered.of(output.text)
+    assert found.answer == "Ruth Calloway"
+    assert found.retrieved[0] == tuple(f"Page 1.{n}" for n in range(7))
+    assert found.retrieved[1] == tuple(f"Page 2.{n}" for n in range(7))
+    assert output.text.startswith('{"answer": "Ruth Calloway"')
+
+
+async def test_every_stage_sees_what_it_needs_and_is_in_the_trace() -> None:
+    output, lm = await run()
+    given = [stage.input for stage in output.trace]
+    assert tuple(stage.name for stage in output.trace) == STAGES == HotpotProgram.stages
+    assert all(QUESTION.input in text for text in given)
+    assert [stage.output for stage in output.trace] == list(REPLIES)
+    assert "[7] Page 1.6 | text 6 of hop 1" in given[0]
+    assert "the tower is called Skerry" in given[1] and "Page" not in given[1]
+    assert "the tower is called Skerry" in given[2] and "Page 2.0" in given[2]
+    assert "Page 1.0" not in given[2]
+    assert "Skerry" in given[3] and "Calloway built it" in given[3] and "Page" not in given[3]
+    assert [r.messages[-1].content for r in lm.history] == given
+
+
+async def test_the_prompt_stands_before_the_instruction_of_each_stage() -> None:
+    _, lm = await run("Take care.")
+    systems = [request.messages[0].content for request in lm.history]
+    for stage, system in zip(STAGES, systems, strict=True):
+        assert system.startswith(f"Take care.\n\n{INSTRUCTIONS[stage]}")
+    assert {request.role for request in lm.history} == {"executor"}
+    assert len({request.sample for request in lm.history}) > 1
+
+
+async def test_each_stage_may_have_a_prompt_of_its_own() -> None:
+    prompt = Composed("whole", {stage: f"For {stage} alone." for stage in STAGES[:3]})
+    _, lm = await run(prompt)
+    systems = [request.messages[0].content for request in lm.history]
+    assert [system.split("\n")[0] for system in systems] == [
+        "For summarize1 alone.",
+        "For query2 alone.",
+        "For summarize2 alone.",
+        "whole",
+    ]
+
+
+@pytest.mark.parametrize("cut", range(4))
+async def test_a_cut_reply_of_any_stage_marks_the_output(cut: int) -> None:
+    replies = list(REPLIES)
+    replies[cut] = Reply(str(replies[cut]), finish="length")
+    output, _ = await run(replies=replies)
+    assert output.truncated
+    assert not (await run())[0].truncated
+
+
+async def test_a_blank_query_searches_for_nothing() -> None:
+    shelf = Shelf()
+    replies = (REPLIES[0], "reasoning: none needed\nquery:", *REPLIES[2:])
+    output, lm = await run(replies=replies, search=shelf)
+    assert len(shelf.asked) == 1
+    assert Answered.of(output.text).retrieved[1] == ()
+    assert "(none found)" in lm.history[2].messages[-1].content
+
+
+async def test_nothing_found_is_said_plainly() -> None:
+    output, _ = await run(search=Shelf(0))
+    assert "(none found)" in output.trace[0].input
+    assert Answered.of(output.text).retrieved == ((), ())
+
+
+async def test_an_error_of_the_model_is_raised() -> None:
+    with pytest.raises(LMError, match="no"):
+        await run(replies=(REPLIES[0], LMError("no")))
+
+
+@given(st.text(), st.lists(st.lists(st.text()).map(tuple), max_size=3).map(tuple))
+def test_what_was_answered_is_read_back(
+    answer: str, retrieved: tuple[tuple[str, ...], ...]
+) -> None:
+    said = Answered(answer, retrieved)
+    assert Answered.of(said.text()) == said
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Vienna", "", "[1]", "7", '{"answer": 7}', '{"label": "x"}', "{" * 3000, "[" * 100_000],
+)
+def test_any_other_text_is_the_answer_itself(text: str) -> None:
+    assert Answered.of(text) == Answered(text)
+
+
+def test_odd_titles_are_passed_over() -> None:
+    text = '{"answer": "x", "retrieved": [["a", 1, null], "b", ["c"]]}'
+    assert Answered.of(text) == Answered("x", (("a",), ("c",)))

@@ -1,0 +1,163 @@
+"""Loading HotpotQA: our own examples, a data folder, and what is wrong with one."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from promptcodebook.errors import DataError, PcoError, TaskError
+from promptcodebook.lm.chat import BoundChat
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.tasks.hotpotqa.pipeline import Answered
+from promptcodebook.tasks.hotpotqa.task import SEEDS, load_hotpotqa
+from promptcodebook.tasks.registry import load_task
+from promptcodebook.types import Output
+
+SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")
+
+ROW = {
+    "id": "a",
+    "question": "Which tree bears acorns?",
+    "answer": "oak",
+    "gold_titles": ["Oak"],
+    "supporting_facts": [["Oak", 1]],
+}
+PAGES = [
+    {"title": "Oak", "sentences": ["An oak is a tree.", " Oaks bear acorns."]},
+    {"title": "Elm", "sentences": ["An elm is a tree."]},
+]
+
+
+def lines(rows: list[dict[str, object]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "data" / "hotpotqa"
+    folder.mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text(lines(PAGES))
+    for split in ("train", "val", "test"):
+        row = {**ROW, "id": split, "question": f"{ROW['question']} ({split})"}
+        (folder / f"{split}.jsonl").write_text(lines([row]))
+    return folder
+
+
+def test_our_own_examples_are_there_without_any_data() -> None:
+    task = load_task("hotpotqa")
+    assert [len(examples) for _, examples in task.dataset.items()] == [4, 4, 4]
+    assert "pco data fetch hotpotqa" in task.description
+    for _, examples in task.dataset.items():
+        for example in examples:
+            facts, titles = example.fields["facts"], example.fields["gold_titles"]
+            assert isinstance(facts, list) and isinstance(titles, list)
+            assert {fact.split(" | ")[0] for fact in facts} == set(titles)
+            assert task.reward(example, example.target or "").value == 1.0  # type: ignore[union-attr]
+    assert len(set(SEEDS)) == len(SEEDS) >= 16
+    assert task.reward_range == (0.0, 1.0)
+
+
+def test_using_our_own_examples_writes_nothing_beside_them() -> None:
+    load_hotpotqa()
+    shipped = Path(load_hotpotqa.__code__.co_filename).parent / "examples"
+    assert {path.name for path in shipped.iterdir()} == {
+        "corpus.jsonl",
+        "train.jsonl",
+        "val.jsonl",
+        "test.jsonl",
+    }
+
+
+async def test_the_program_runs_on_our_own_pages() -> None:
+    task = load_hotpotqa()
+    lm = ScriptedLM().enqueue(
+        "reasoning: r\nsummary: the engine is Dorothea, by Kestle and Sons",
+        "reasoning: r\nquery: Kestle and Sons works",
+        "reasoning: r\nsummary: the works were in Marle",
+        "reasoning: r\nanswer: Marle",
+    )
+    example = task.dataset.test[0]
+    output = await task.executor("", example, BoundChat(lm, lambda purpose: 0))
+    assert isinstance(output, Output)
+    assert Answered.of(output.text).retrieved[1][0] == "Kestle and Sons"
+    score = task.reward(example, output.text)
+    assert score.value == 1.0  # type: ignore[union-attr]
+    assert "All needed pages were retrieved." in score.feedback  # type: ignore[union-attr]
+
+
+def test_a_folder_or_its_parent(folder: Path) -> None:
+    for given in (folder, folder.parent):
+        task = load_hotpotqa(given)
+        assert task.dataset.test[0].fields["facts"] == ["Oak | Oaks bear acorns."]
+        assert task.dataset.test[0].target == "oak"
+    assert (folder / "corpus.jsonl.bm25").is_dir()
+
+
+def test_a_fact_that_the_corpus_lacks_is_left_out(folder: Path) -> None:
+    row = {**ROW, "supporting_facts": [["Oak", 9], ["Ash", 0], ["Oak", 0]]}
+    (folder / "val.jsonl").write_text(lines([row]))
+    assert load_hotpotqa(folder).dataset.val[0].fields["facts"] == ["Oak | An oak is a tree."]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"answer": None}, "'answer' must be a text"),
+        ({"question": " "}, "'question' is empty"),
+        ({"answer": ""}, "'answer' is empty"),
+        ({"gold_titles": []}, "'gold_titles' must be a list of titles"),
+        ({"gold_titles": [1]}, "'gold_titles' must be a list of titles"),
+        ({"gold_titles": "Oak"}, "'gold_titles' must be a list"),
+        ({"supporting_facts": ["Oak"]}, "'supporting_facts' must hold pairs"),
+        ({"supporting_facts": [["Oak", "0"]]}, "'supporting_facts' must hold pairs"),
+        ({"supporting_facts": [["Oak", True]]}, "'supporting_facts' must hold pairs"),
+        ({"supporting_facts": None}, "'supporting_facts' must be a list"),
+    ],
+)
+def test_a_faulty_row_is_named(folder: Path, change: dict[str, object], said: str) -> None:
+    (folder / "val.jsonl").write_text(lines([{**ROW, "id": "b"}, {**ROW, **change}]))
+    with pytest.raises(DataError, match=said) as caught:
+        load_hotpotqa(folder)
+    assert f"{folder / 'val.jsonl'}:2" in str(caught.value)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("field", ["id", "question", "answer", "gold_titles", "supporting_facts"])
+def test_a_missing_field_is_named(folder: Path, field: str) -> None:
+    row = {name: value for name, value in ROW.items() if name != field}
+    (folder / "train.jsonl").write_text("\n" + lines([row]))
+    with pytest.raises(DataError, match=f"'{field}' is missing") as caught:
+        load_hotpotqa(folder)
+    assert "train.jsonl:2" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("test.jsonl", "{oops\n", "test.jsonl:1"),
+        ("test.jsonl", "", "test.jsonl"),
+        ("val.jsonl", lines([{**ROW, "id": "train"}]), "'train' occurs twice"),
+        ("corpus.jsonl", "", "holds no page"),
+        ("corpus.jsonl", '{"title": "x"}\n', "corpus.jsonl:1"),
+    ],
+)
+def test_a_faulty_file_is_named(folder: Path, name: str, text: str, said: str) -> None:
+    (folder / name).write_text(text)
+    with pytest.raises(PcoError, match=said):
+        load_hotpotqa(folder)
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "corpus.jsonl"])
+def test_a_missing_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with pytest.raises(TaskError, match=name):
+        load_hotpotqa(folder)
+
+
+def test_the_real_data_can_be_read() -> None:
+    if not (SHARED / "data" / "hotpotqa").is_dir():
+        pytest.skip(f"no data in {SHARED / 'data' / 'hotpotqa'}")
+    task = load_hotpotqa(SHARED / "data")
+    assert [len(examples) for _, examples in task.dataset.items()] == [150, 300, 200]
+    assert all(e.fields["facts"] for _, examples in task.dataset.items() for e in examples)
