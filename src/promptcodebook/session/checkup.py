@@ -77,7 +77,8 @@ async def checkup(
     if plan is not None and reachable:
         yield Section("one example, from route to gradients", await rehearsal(config, base))
     yield Section("money", tuple(_money(config, list(specs))))
-    shared = _untrusted(config)
+    asked = plan is not None and "untrusted" in getattr(plan.task.executor, "roles", ())
+    shared = _untrusted(config, asked)
     if shared is not None:
         yield Section("untrusted", (shared,))
     yield Section("disk", (_disk(runs_dir), _cache(config, list(specs))))
@@ -164,10 +165,14 @@ def _money(config: Config, specs: list[str]) -> list[Finding]:
     return [Finding("prices", "ok", f"{what}: costs are shown as unknown", step)]
 
 
-def _untrusted(config: Config) -> Finding | None:
-    """Method decision 13: who must not see the private input must not share an endpoint."""
+def _untrusted(config: Config, asked: bool) -> Finding | None:
+    """Method decision 13: who must not see the private input must not share an endpoint.
+
+    `asked` = the task's executor asks the role, so that having no model of its own is a fault too.
+    """
     settings = config.roles.get("untrusted")
-    spec = settings.model if settings is not None else None
+    own = settings.model if settings is not None else None
+    spec = own or (config.lm if asked else "")
     if not spec:
         return None
     address = _address(spec)

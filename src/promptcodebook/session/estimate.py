@@ -28,6 +28,7 @@ ROLE_OF: Mapping[Kind, Role] = {
     "execute": "executor",
     "execute present": "executor",
     "execute concat": "executor",
+    "outside": "untrusted",
     "judge": "judge",
     "critique": "critic",
     "own gradient": "critic",

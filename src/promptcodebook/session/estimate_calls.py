@@ -11,6 +11,7 @@ from promptcodebook.method.draws import Draws
 from promptcodebook.method.explore import Explorer, epsilon_at
 from promptcodebook.method.schedule import Schedule
 from promptcodebook.session.plan import RunPlan
+from promptcodebook.session.sources import STAND_IN
 from promptcodebook.session.span import Span, exactly
 from promptcodebook.types import Role
 
@@ -22,6 +23,7 @@ Kind = Literal[
     "execute",
     "execute present",
     "execute concat",
+    "outside",
     "judge",
     "critique",
     "own gradient",
@@ -73,7 +75,10 @@ class _Sum:
         self._composes = config.compose == "generator"
         self._prompts = 1 + (stages if config.compose_per_stage else 0)
         self._executes = AGENT_CALLS if own else exactly(max(1, stages))
+        self._outside = int("untrusted" in getattr(plan.task.executor, "roles", ()))
         self._judges = _judges(config.reward)
+        if plan.task.judged is not None and config.reward != STAND_IN:
+            self._judges = int(getattr(plan.task.judged, "calls", 1))
         self._greedy = {r for r, s in config.roles.items() if s.temperature == 0}
 
     @property
@@ -94,6 +99,7 @@ class _Sum:
         if self._composes:
             self.add("compose", self._least("generator", rollouts, inputs) * self._prompts)
         self.add("execute", self._least("executor", rollouts, inputs) * self._executes)
+        self.add("outside", self._least("untrusted", rollouts, inputs) * self._outside)
         self.judged(rollouts, inputs)
 
     def _least(self, role: Role, rollouts: Span, inputs: int) -> Span:
@@ -103,6 +109,7 @@ class _Sum:
     def fixed(self, kind: Kind, rollouts: Span, inputs: int) -> None:
         """Rollouts under a fixed prompt, neither routed nor composed."""
         self.add(kind, rollouts * self._executes)
+        self.add("outside", rollouts * self._outside)
         self.judged(rollouts, inputs)
 
     def judged(self, rollouts: Span, inputs: int) -> None:

@@ -107,6 +107,7 @@ class Lengths:
             "execute": self._execute,
             "execute present": self._present,
             "execute concat": self._concat,
+            "outside": self._outside,
             "judge": self._judge,
             "critique": self._critic,
             "own gradient": self._own,
@@ -120,8 +121,8 @@ class Lengths:
     def completion(self, kind: Kind) -> Span:
         """Tokens of one reply; never more than the role's length cap."""
         roles, update = self._config.roles, self._config.update
-        if kind.startswith("execute"):
-            cap = roles["executor"].max_tokens
+        if kind == "outside" or kind.startswith("execute"):
+            cap = roles["untrusted" if kind == "outside" else "executor"].max_tokens
             return Span(_ANSWER.low, _ANSWER.expected, cap or _ANSWER.high).capped(cap)
         if kind == "first codebook":
             whole = self._config.size * update.instinct_words * PER_WORD
@@ -150,6 +151,10 @@ class Lengths:
 
     def _execute(self) -> Span:
         return self._composed + exactly(self._texts.input)
+
+    def _outside(self) -> Span:
+        """A request that is rewritten from the input."""
+        return Span(self._texts.input / 4, self._texts.input, 2 * self._texts.input)
 
     def _present(self) -> Span:
         said = self._texts.base_prompt + self._texts.present

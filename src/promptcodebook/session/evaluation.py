@@ -21,7 +21,7 @@ from promptcodebook.session.policy import Policy
 from promptcodebook.session.policy_file import PolicyFile
 from promptcodebook.session.selection import greedy
 from promptcodebook.session.simulation import simulated_factory
-from promptcodebook.session.sources import Sources, data_of, ready_made, settled, task_of
+from promptcodebook.session.sources import Sources, data_of, judged, ready_made, settled, task_of
 from promptcodebook.session.verdict import Row, row_of
 from promptcodebook.tasks.base import Task
 from promptcodebook.tasks.user import make_executor
@@ -104,7 +104,11 @@ class Assessor:
         )
         self.fingerprint = dataset.fingerprint()
         """Of the data as it is now, by split."""
-        self._task = made or task_of(config, sources, dataset, self._models.ask)
+        self._task = (
+            judged(made, config, self._models.ask)
+            if made is not None
+            else task_of(config, sources, dataset, self._models.ask)
+        )
         self._config = config
         self._file = file
         self._name = name

@@ -27,6 +27,7 @@ from promptcodebook.session.sources import (
     Sources,
     data_of,
     given_instincts,
+    judged,
     ready_made,
     settled,
     task_of,
@@ -123,7 +124,11 @@ def _assembled(
         elapsed=lambda: store.elapsed_s,
     )
     models = Models.build(config, supplies)
-    task = made or task_of(config, sources, dataset, models.ask)
+    task = (
+        judged(made, config, models.ask)
+        if made is not None
+        else task_of(config, sources, dataset, models.ask)
+    )
     plan = RunPlan(config, task, given_instincts(config, sources.base)).checked()
     learner = build_learner(config, task, models)
     session = Session(plan, store, models, learner, listener)

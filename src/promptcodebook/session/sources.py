@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
@@ -19,7 +19,19 @@ from promptcodebook.tasks.rewards import make_reward
 from promptcodebook.tasks.user import make_executor, user_task
 from promptcodebook.types import Executor, Instinct, Reward
 
-__all__ = ["Sources", "data_of", "given_instincts", "ready_made", "settled", "task_of"]
+__all__ = [
+    "STAND_IN",
+    "Sources",
+    "data_of",
+    "given_instincts",
+    "judged",
+    "ready_made",
+    "settled",
+    "task_of",
+]
+
+STAND_IN = "stand-in"
+"""As `reward` of a ready-made task: its stand-in decides, and no judge is asked."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +50,13 @@ def ready_made(config: Config, base: Path) -> Task | None:
     if not config.task:
         return None
     return load_task(config.task, (base / config.data_dir) if config.data_dir else None)
+
+
+def judged(task: Task, config: Config, ask: Ask) -> Task:
+    """The task with the reward that asks the judge, where it has one and is not told otherwise."""
+    if task.judged is None or config.reward == STAND_IN:
+        return task
+    return replace(task, reward=task.judged(ask))
 
 
 def settled(config: Config, task: Task | None, dataset: Dataset) -> Config:

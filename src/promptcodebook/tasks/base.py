@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from promptcodebook.data import Dataset
+from promptcodebook.lm.structured import Ask
 from promptcodebook.types import Executor, Reward
 
 __all__ = ["Task"]
@@ -17,7 +19,8 @@ class Task:
     `reward_range` is (lowest, full); `seeds` are expert instincts for the first codebook (>= 16
     for a task of ours, () when the user gives none); `base_prompt` stands before every composed
     prompt; `zero_shot` is the plain prompt training is compared with; `output_format` tells the
-    generator what form the answer must have.
+    generator what form the answer must have. `judged` makes the reward where a judge is asked
+    (its `calls` say how often); `reward` is then the stand-in for it, which asks nobody.
     """
 
     name: str
@@ -30,3 +33,4 @@ class Task:
     zero_shot: str = ""
     description: str = ""
     output_format: str = ""
+    judged: Callable[[Ask], Reward] | None = None

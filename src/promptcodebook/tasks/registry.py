@@ -12,6 +12,7 @@ from promptcodebook.tasks.base import Task
 from promptcodebook.tasks.constraints.task import load_constraints
 from promptcodebook.tasks.hotpotqa.task import load_hotpotqa
 from promptcodebook.tasks.hover.task import load_hover
+from promptcodebook.tasks.pupa.task import load_pupa
 
 __all__ = ["load_task", "task_names"]
 
@@ -20,6 +21,7 @@ _LOADERS: dict[str, Callable[[Path | None], Task]] = {
     "constraints": load_constraints,
     "hotpotqa": load_hotpotqa,
     "hover": load_hover,
+    "pupa": load_pupa,
 }
 
 
