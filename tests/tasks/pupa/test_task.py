@@ -98,7 +98,7 @@ def test_bytes_that_are_no_text_and_a_file_without_rows(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"train.jsonl: cannot be read"):
         load_task("pupa", folder)
     (folder / "train.jsonl").write_bytes(b"\xff\xfe\n")
-    with pytest.raises(DataError, match=r"train.jsonl: cannot be read"):
+    with pytest.raises(DataError, match=r"train.jsonl:1: cannot be read"):
         load_task("pupa", folder)
 
 
