@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar, cast
 
 from promptcodebook.errors import TaskError, did_you_mean
+from promptcodebook.tasks.hover.public import hover_source
 from promptcodebook.tasks.public import Remote, Rows, Source
 
-__all__ = ["ELSEWHERE", "SOURCES", "source_of"]
+__all__ = ["SOURCES", "source_of"]
 
 T = TypeVar("T")
 # The hub's own conversion of every data set: config/split/0000.parquet, whatever was uploaded.
@@ -20,11 +21,9 @@ _PARQUET = "refs%2Fconvert%2Fparquet"
 
 
 def source_of(name: str) -> Source:
-    """The public home of a benchmark. TaskError when there is none to fetch it whole from."""
+    """The public home of a benchmark; TaskError for an unknown name."""
     if name in SOURCES:
         return SOURCES[name]
-    if name in ELSEWHERE:
-        raise TaskError(f"{name} cannot be fetched whole: {ELSEWHERE[name]}", hint="--data DIR")
     known = sorted(SOURCES)
     raise TaskError(
         f"no benchmark {name!r} to fetch{did_you_mean(name, known)}",
@@ -163,6 +162,7 @@ _SOURCES = (
         "the corpus is the paragraphs that come with the chosen questions, not the five million "
         "abstracts of the paper, so retrieval is easier",
     ),
+    hover_source(_PARQUET),
     Source(
         "ifbench",
         (
@@ -203,10 +203,3 @@ _SOURCES = (
 )
 SOURCES: Mapping[str, Source] = {source.name: source for source in _SOURCES}
 """The benchmarks that `pco data fetch` takes from their public homes."""
-
-ELSEWHERE: Mapping[str, str] = {
-    "hover": "the claims are data/hover/hover_train_release_v1.1.json of the public repository "
-    "hover-nlp/hover, but its passages are the 2017 Wikipedia abstracts; put train.jsonl, "
-    "val.jsonl, test.jsonl and corpus.jsonl into a folder (docs/tasks/hover.md)",
-}
-"""Where to look for what has no home to fetch it whole from."""
