@@ -63,6 +63,7 @@ def build_learner(config: Config, task: Task, models: Models) -> Learner:
             NearCopyCheck(),
             SafetyCheck(),
             NoLeakCheck(task.dataset.train),
+            *task.checks,
         ]
     )
     return Learner(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from promptcodebook.data import Dataset
 from promptcodebook.lm.structured import Ask
-from promptcodebook.types import Executor, Reward
+from promptcodebook.types import Check, Executor, Reward
 
 __all__ = ["Task"]
 
@@ -21,6 +21,7 @@ class Task:
     prompt; `zero_shot` is the plain prompt training is compared with; `output_format` tells the
     generator what form the answer must have. `judged` makes the reward where a judge is asked
     (its `calls` say how often); `reward` is then the stand-in for it, which asks nobody.
+    `checks` are passed by every rewrite, beside the general ones.
     """
 
     name: str
@@ -34,3 +35,4 @@ class Task:
     description: str = ""
     output_format: str = ""
     judged: Callable[[Ask], Reward] | None = None
+    checks: tuple[Check, ...] = ()

@@ -21,9 +21,10 @@ from promptcodebook.method.policy import Composed, Trial
 from promptcodebook.session.models import Counts
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
+from promptcodebook.tasks import pupa
 from promptcodebook.tasks.pupa.pipeline import Answered, Papillon, Wall, read_answered
+from promptcodebook.tasks.pupa.rows import read_dataset
 from promptcodebook.tasks.pupa.score import distinct_units, leaked_units
-from promptcodebook.tasks.pupa.task import load_pupa
 from promptcodebook.types import Example, Message, Rollout
 
 PROMPT = "COMPOSED-ONE: hide every name.\n\nCOMPOSED-TWO: keep the tone."
@@ -193,7 +194,9 @@ def cache_and_journal(folder: Path, seen: Request) -> list[str]:
     ]
 
 
-OWN = [e for _, examples in load_pupa().dataset.items() for e in examples]
+SHIPPED = Path(pupa.__file__).parent / "examples"
+"""Ours by its path: a test must never meet a public copy that somebody fetched."""
+OWN = [e for _, examples in read_dataset(SHIPPED).items() for e in examples]
 
 
 @pytest.mark.parametrize("example", OWN, ids=lambda e: e.id)

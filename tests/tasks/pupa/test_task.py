@@ -27,8 +27,10 @@ ROW = {"id": "a", "user_query": "SECRET q", "target_response": "SECRET r", "pii_
 
 
 @pytest.fixture(autouse=True)
-def _own_data(monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Neither a data folder nor a public copy of the one who runs the tests is met."""
     monkeypatch.delenv("PCO_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "no copy here"))
 
 
 def written(folder: Path, train: str) -> Path:

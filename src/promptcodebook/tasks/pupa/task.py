@@ -12,6 +12,7 @@ from pathlib import Path
 
 from promptcodebook.tasks.base import Task
 from promptcodebook.tasks.home import home_of
+from promptcodebook.tasks.pupa.check import NoUnitCheck
 from promptcodebook.tasks.pupa.judge import WEIGHT, Judged, StandIn
 from promptcodebook.tasks.pupa.pipeline import Papillon
 from promptcodebook.tasks.pupa.rows import read_dataset
@@ -60,4 +61,5 @@ def load_pupa(data_dir: Path | None = None) -> Task:
         output_format="Whatever the stage asks for: a request that holds nothing private, or the "
         "complete answer to the user.",
         judged=Judged,
+        checks=(NoUnitCheck(dataset.train),),
     )
