@@ -24,6 +24,7 @@ BENCHES = (
     "demo",
     "kill",
     "accept",
+    "retrieval",
 )
 
 

@@ -102,10 +102,28 @@ def test_the_same_text_touched_is_not_indexed_anew(corpus: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["meta.json", "spans.npy", "data.csc.index.npy"])
-def test_a_damaged_index_is_built_again(corpus: Path, name: str) -> None:
+@pytest.mark.parametrize("content", [b"no index", b"", b"[]", b"{}", None])
+def test_a_damaged_index_is_built_again(corpus: Path, name: str, content: bytes | None) -> None:
     open_retriever(corpus)
-    (corpus.with_name("corpus.jsonl.bm25") / name).write_bytes(b"no index")
+    damaged = corpus.with_name("corpus.jsonl.bm25") / name
+    damaged.unlink()
+    if content is not None:
+        damaged.write_bytes(content)
     assert len(open_retriever(corpus).search("tree", 7)) == 3
+    assert damaged.stat().st_size > 10
+
+
+def test_an_index_that_cannot_be_saved_is_used_all_the_same(
+    corpus: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    blocked = corpus.parent / "blocked"
+    blocked.write_text("no folder")
+    corpus.parent.chmod(0o555)
+    try:
+        assert open_retriever(corpus, cache_dir=blocked).search("acorns", 1)
+    finally:
+        corpus.parent.chmod(0o755)
+    assert "could not be saved" in caplog.text
 
 
 def test_a_read_only_folder_keeps_its_index_in_the_cache(corpus: Path, tmp_path: Path) -> None:

@@ -159,8 +159,8 @@ def load_index(corpus: Path, folder: Path) -> Index | None:
             np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False))
             for name in ("spans", "keys", "pages")
         )
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError):
+        return None  # whatever is wrong with it, a new one is made
     return Index(bm25, stemmer, spans, keys, pages, str(meta["sha256"]))
 
 
