@@ -11,12 +11,24 @@ from promptcodebook.simulated.skill import Lexicon, Skill
 from promptcodebook.simulated.skills_aime import AIME_SKILLS
 from promptcodebook.simulated.skills_constraints import CONSTRAINT_SKILLS
 from promptcodebook.simulated.skills_general import GENERAL_SKILLS
+from promptcodebook.simulated.skills_hotpotqa import HOTPOTQA_SKILLS
+from promptcodebook.simulated.skills_hover import HOVER_SKILLS
+from promptcodebook.simulated.skills_livebench import LIVEBENCH_SKILLS
+from promptcodebook.simulated.skills_pupa import PUPA_SKILLS
 from promptcodebook.simulated.world import Problem, World, all_advice, build_world, oracle_prompt
 from promptcodebook.tasks.aime.score import accuracy
 from promptcodebook.tasks.constraints.checks import KINDS, check
 from promptcodebook.types import Example
 
-TABLES = {"constraints": CONSTRAINT_SKILLS, "aime": AIME_SKILLS, "general": GENERAL_SKILLS}
+TABLES = {
+    "constraints": CONSTRAINT_SKILLS,
+    "aime": AIME_SKILLS,
+    "general": GENERAL_SKILLS,
+    "hotpotqa": HOTPOTQA_SKILLS,
+    "hover": HOVER_SKILLS,
+    "livebench_math": LIVEBENCH_SKILLS,
+    "pupa": PUPA_SKILLS,
+}
 
 
 @pytest.mark.parametrize("skills", TABLES.values(), ids=TABLES)

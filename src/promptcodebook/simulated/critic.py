@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from promptcodebook.simulated.critic_stages import failed_stages
 from promptcodebook.simulated.mind import Mind, advice_for
 from promptcodebook.simulated.reading import numbers_in
 from promptcodebook.simulated.world import Demand, Problem, load
@@ -106,6 +107,8 @@ def _score(mind: Mind, reward: float | None, failed: bool) -> float:
 
 def _failed(mind: Mind, problem: Problem, reward: float | None) -> tuple[list[Demand], bool]:
     """The demands that went wrong as far as the request tells, and whether its report fits."""
+    if mind.world.staged:
+        return failed_stages(mind, problem, reward), True
     if all(d.constraint is None for d in problem.demands) and len(problem.demands) == 1:
         wrong, fits = _answer_failed(mind, reward)
         return (list(problem.demands) if wrong else []), fits

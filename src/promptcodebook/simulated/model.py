@@ -14,10 +14,11 @@ from promptcodebook.simulated.authoring import judge, split, write_instincts
 from promptcodebook.simulated.chat import ChatReply, ChatRequest, Draw, from_request
 from promptcodebook.simulated.critic import adversary, critique
 from promptcodebook.simulated.encoder import route
-from promptcodebook.simulated.executor import execute
+from promptcodebook.simulated.executor import execute, perform
 from promptcodebook.simulated.faults import Fault, FaultPlan, seconds, spoiled
 from promptcodebook.simulated.generator import compose
 from promptcodebook.simulated.improve import improve
+from promptcodebook.simulated.jury import compare, count_leaks
 from promptcodebook.simulated.mind import Mind
 from promptcodebook.simulated.parameters import SimulatedSettings
 from promptcodebook.simulated.prefix import PrefixCache
@@ -42,6 +43,9 @@ _ROLES: Mapping[Kind, Callable[[Mind], str]] = {
     "split": split,
     "instincts": write_instincts,
     "judge": judge,
+    "compare": compare,
+    "leaks": count_leaks,
+    "stage": perform,
     "execute": execute,
 }
 

@@ -61,6 +61,12 @@ class SimulatedSettings:
     """Chance that a demand of the input is met when its skill is not cued."""
     gain: float = 0.40
     """Added to that chance when the system prompt cues the skill."""
+    stage_base: float = 0.6
+    """As `base`, for a stage of a program with several: search, notes, answer, verification."""
+    stage_gain: float = 0.3
+    """As `gain`, for such a stage."""
+    judge_noise: float = 0.03
+    """Chance that a judge of quality or leakage errs: a verdict turned, a count off by one."""
     care: float = 0.12
     """Added when every general skill that the input needs is cued; in proportion below that."""
     dilution: float = 0.02

@@ -14,6 +14,7 @@ from typing import Literal
 from promptcodebook.simulated.chat import ChatRequest
 from promptcodebook.simulated.reading import Reading, read
 from promptcodebook.simulated.shape import Shape, asked_shape
+from promptcodebook.simulated.stages import Staged, read_stage
 from promptcodebook.simulated.world import World
 from promptcodebook.types import Message
 
@@ -30,6 +31,9 @@ Kind = Literal[
     "split",
     "instincts",
     "judge",
+    "compare",
+    "leaks",
+    "stage",
     "execute",
 ]
 KINDS: tuple[Kind, ...] = (
@@ -43,6 +47,9 @@ KINDS: tuple[Kind, ...] = (
     "split",
     "instincts",
     "judge",
+    "compare",
+    "leaks",
+    "stage",
     "execute",
 )
 
@@ -94,6 +101,15 @@ _MANY_NEW = re.compile(
     rf"\b(?:\d+|two|three|four|five|six|seven|eight|nine|ten|twelve|several)\b[^.]{{0,60}}?{_ADVICE}"
 )
 _JUDGE = re.compile(r"\b(critic|judge|grade|rate|evaluate|assess|score|mark|review)\b")
+_COMPARES = re.compile(
+    r"\b(?:response|answer|reply)\s+\W?a\b[\s\S]{0,80}?\b(?:as good|better|worse)\b"
+    r"[\s\S]{0,80}?\b(?:response|answer|reply)?\s*\W?b\b"
+)
+_COUNTS_LEAKS = re.compile(
+    r"\b(?:how many|count|number of|which)\b[\s\S]{0,120}?\b(?:pieces|units|items|pii)\b"
+    r"[\s\S]{0,160}?\b(?:occur|appear|leak\w*|contain\w*|present|stand|found)\b"
+)
+_PLAIN_HELP = re.compile(r"please help with\b", re.IGNORECASE)
 _PROMPTED = re.compile(rf"\b(prompt|{_ADVICE})\b")
 
 
@@ -107,6 +123,8 @@ class Understood:
     shape: Shape
     input: str
     """The task input it is about; '' where it names none."""
+    staged: Staged | None = None
+    """The stage of a program that it is, if it is one."""
 
 
 def understand(request: ChatRequest, world: World) -> Understood:
@@ -124,10 +142,33 @@ def understand(request: ChatRequest, world: World) -> Understood:
         chosen = listed and _is_route(reading.system_frame, shape, reading)
         return Understood(request, "route" if chosen else "execute", reading, shape, known)
     shape = asked_shape(request, reading.frame)
+    if world.staged:
+        special = _special(request, reading, shape, known)
+        if special is not None:
+            return special
     kind = _kind(reading, shape)
     if not known:
         known = reading.sections.get("input", "" if kind not in ("route", "execute") else user)
     return Understood(request, kind, reading, shape, known.strip())
+
+
+def _special(request: ChatRequest, reading: Reading, shape: Shape, known: str) -> Understood | None:
+    """What only worlds of several stages know: judges of two answers and of leaks, and stages."""
+    system = request.system.lower()
+    judges: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+        ("compare", _COMPARES),
+        ("leaks", _COUNTS_LEAKS),
+    )
+    for kind, asked in judges:
+        if asked.search(system or reading.frame):
+            return Understood(request, kind, reading, shape, known.strip())
+    if _PLAIN_HELP.match(request.user) and not system:
+        return Understood(request, "execute", reading, shape, request.user.strip())
+    learning = {"reward", "prompt", "active", "codebook", "verdict"} & set(reading.sections)
+    staged = None if learning else read_stage(request, known)
+    if staged is None or shape.has("indices") or shape.has("score"):
+        return None
+    return Understood(request, "stage", reading, shape, known.strip(), staged)
 
 
 def _without_complaint(request: ChatRequest) -> ChatRequest:

@@ -7,6 +7,7 @@ it only when the prompt brings the skill out.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,8 +19,21 @@ from promptcodebook.simulated.skill import Lexicon, Skill
 from promptcodebook.simulated.words import count_words, sentences
 from promptcodebook.types import Example
 
-__all__ = ["Demand", "Problem", "World", "Writer", "all_advice", "build_world", "oracle_prompt"]
+__all__ = [
+    "Demand",
+    "Demands",
+    "OfAnswer",
+    "Problem",
+    "World",
+    "Writer",
+    "all_advice",
+    "build_world",
+    "chances",
+    "load",
+    "oracle_prompt",
+]
 
+_LABEL = re.compile(r"^\W*[\w ]{1,40}:\**\s*")
 _MOST = 8
 """Skills one input needs at the most, general ones included."""
 
@@ -33,6 +47,8 @@ class Demand:
     topic: int
     skills: tuple[int, ...]
     constraint: Mapping[str, object] | None = None
+    stage: str = ""
+    """The kind of stage it is met at, where the task is a program of several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +72,9 @@ class Writer(Protocol):
     def __call__(self, problem: Problem, met: frozenset[str], variant: int) -> str: ...
 
 
-class _Demands(Protocol):
+class Demands(Protocol):
+    """Which demands an input has; `fixed` are the skills of a homogeneous world, else ()."""
+
     @property
     def fixed(self) -> tuple[int, ...]: ...
 
@@ -64,17 +82,23 @@ class _Demands(Protocol):
 
 
 class World:
-    """Hidden skills, the inputs they serve, and the writer of replies."""
+    """Hidden skills, the inputs they serve, and the writer of replies.
+
+    `staged`: the task is a program of several stages. `unfollowed` names the constraint ids that
+    no reply of this world ever follows on purpose.
+    """
 
     def __init__(
         self,
         name: str,
         skills: Sequence[Skill],
         examples: Sequence[Example],
-        demands: _Demands,
+        demands: Demands,
         writer: Writer,
     ) -> None:
         self.name = name
+        self.staged = False
+        self.unfollowed: tuple[str, ...] = ()
         self.skills = tuple(skills)
         self.lexicon = Lexicon(self.skills)
         self.writer = writer
@@ -91,6 +115,10 @@ class World:
         """The input as a problem: known by heart, or judged by its visible features."""
         return self._problem(text.strip())
 
+    def example(self, text: str) -> Example | None:
+        """The example whose input this very text is."""
+        return self._known.get(text.strip())
+
     def knows(self, text: str) -> bool:
         """Whether this very text is an input of the world's data."""
         return text.strip() in self._known
@@ -100,7 +128,8 @@ class World:
         for line in text.split("\n"):
             line = line.strip()
             tail = line.split(": ", 1)[-1]
-            for opening in (line, tail, tail.strip("\"'`")):
+            bare = _LABEL.sub("", line)
+            for opening in dict.fromkeys((line, tail, tail.strip("\"'`"), bare)):
                 for known in self._openings.get(opening, ()):
                     if known in text:
                         return known
@@ -136,18 +165,29 @@ def diluted(load: float, settings: SimulatedSettings) -> float:
 
 
 def chances(
-    world: World, problem: Problem, prompt: str, settings: SimulatedSettings
+    world: World,
+    problem: Problem,
+    prompt: str,
+    settings: SimulatedSettings,
+    weighed: str | None = None,
 ) -> dict[str, float]:
-    """The chance that each demand is met under this prompt, by the demand's key."""
+    """The chance that each demand is met under this prompt, by the demand's key.
+
+    `weighed` is the part of the prompt whose load counts (None = all of it).
+    """
     cued = world.lexicon.cued_in(prompt) - world.lexicon.against_in(prompt)
-    weight = diluted(load(world, problem, prompt, settings), settings)
+    heavy = prompt if weighed is None else weighed
+    weight = diluted(load(world, problem, heavy, settings), settings)
     care = settings.care
     if problem.general:
         care *= len(cued.intersection(problem.general)) / len(problem.general)
     found: dict[str, float] = {}
     for demand in problem.demands:
         share = len(cued.intersection(demand.skills)) / max(1, len(demand.skills))
-        chance = settings.base + settings.gain * share + care - weight
+        base, gain = settings.base, settings.gain
+        if demand.stage:
+            base, gain = settings.stage_base, settings.stage_gain
+        chance = base + gain * share + care - weight
         found[demand.key] = min(settings.ceiling, max(settings.floor, chance))
     return found
 
@@ -170,13 +210,20 @@ def build_world(
     *,
     homogeneous: bool = False,
 ) -> World:
-    """The world of a task: `constraints`, `aime`, or a general one for the user's own data.
+    """The world of a task: one of its own for each benchmark, else a general one for any data.
 
     `homogeneous` (or the setting of that name): every input needs the same skills, so that
     nothing is gained by routing.
     """
     settings = settings or SimulatedSettings()
     seed = settings.world_seed
+    same_for_all = homogeneous or settings.homogeneous
+    if task_name not in ("constraints", "aime"):
+        from promptcodebook.simulated.recipes import benchmark_world
+
+        found = benchmark_world(task_name, examples, seed, same_for_all)
+        if found is not None:
+            return found
     if task_name == "constraints":
         from promptcodebook.simulated.skills_constraints import CONSTRAINT_SKILLS as skills
         from promptcodebook.simulated.writer_constraints import write_constraints as writer
@@ -188,12 +235,12 @@ def build_world(
         from promptcodebook.simulated.writer_answers import write_plain as writer
     specific = [k for k, s in enumerate(skills) if not s.general]
     same = tuple(sorted(specific, key=lambda k: keyed_int("same", seed, k))[:4])
-    fixed = same if homogeneous or settings.homogeneous else ()
+    fixed = same if same_for_all else ()
     lexicon = Lexicon(skills)
     if task_name == "constraints":
-        demands: _Demands = _OfConstraints(skills, lexicon, fixed)
+        demands: Demands = _OfConstraints(skills, lexicon, fixed)
     else:
-        demands = _OfAnswer(skills, lexicon, fixed)
+        demands = OfAnswer(skills, lexicon, fixed)
     return World(task_name or "general", skills, examples, demands, writer)
 
 
@@ -224,7 +271,7 @@ class _OfConstraints:
         return tuple(demands)
 
 
-class _OfAnswer:
+class OfAnswer:
     """One demand, the right answer; the skills are those whose words show in the input."""
 
     def __init__(self, skills: Sequence[Skill], lexicon: Lexicon, fixed: tuple[int, ...]) -> None:

@@ -1,0 +1,134 @@
+"""The worlds of the benchmarks: skills, what an input demands of each stage, and who writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from promptcodebook.keyed import keyed_int
+from promptcodebook.simulated.facts import private_units, unit_kind
+from promptcodebook.simulated.skill import Lexicon, Skill
+from promptcodebook.simulated.world import Demand, Demands, OfAnswer, World, Writer
+from promptcodebook.types import Example
+
+__all__ = ["benchmark_world"]
+
+
+def benchmark_world(
+    name: str, examples: Sequence[Example], seed: int, same_for_all: bool
+) -> World | None:
+    """The world of hotpotqa, hover, ifbench, pupa or livebench_math; None for any other name."""
+    built = _parts(name)
+    if built is None:
+        return None
+    skills, writer = built
+    lexicon = Lexicon(skills)
+    specific = [k for k, s in enumerate(skills) if not s.general]
+    chosen = sorted(specific, key=lambda k: keyed_int("same", seed, k))[:4]
+    fixed = tuple(sorted(chosen)) if same_for_all else ()
+    world = World(name, skills, examples, _demands(name, skills, lexicon, fixed), writer)
+    world.staged = name != "livebench_math"
+    return world
+
+
+def _parts(name: str) -> tuple[tuple[Skill, ...], Writer] | None:
+    if name == "hotpotqa":
+        from promptcodebook.simulated.skills_hotpotqa import HOTPOTQA_SKILLS
+        from promptcodebook.simulated.writer_answers import write_plain
+
+        return HOTPOTQA_SKILLS, write_plain
+    if name == "hover":
+        from promptcodebook.simulated.skills_hover import HOVER_SKILLS
+        from promptcodebook.simulated.writer_answers import write_plain
+
+        return HOVER_SKILLS, write_plain
+    if name == "pupa":
+        from promptcodebook.simulated.skills_pupa import PUPA_SKILLS
+        from promptcodebook.simulated.writer_answers import write_plain
+
+        return PUPA_SKILLS, write_plain
+    if name == "livebench_math":
+        from promptcodebook.simulated.skills_livebench import LIVEBENCH_SKILLS
+        from promptcodebook.simulated.writer_livebench import write_livebench
+
+        return LIVEBENCH_SKILLS, write_livebench
+    return None
+
+
+def _demands(
+    name: str, skills: Sequence[Skill], lexicon: Lexicon, fixed: tuple[int, ...]
+) -> Demands:
+    if name == "livebench_math":
+        return OfAnswer(skills, lexicon, fixed)
+    if name == "pupa":
+        return _OfPrivacy(skills, lexicon, fixed)
+    return _OfHops(skills, lexicon, fixed, 3 if name == "hover" else 2)
+
+
+class _Named:
+    """Demands whose skills are found by name: a core skill, and others visible in the input."""
+
+    def __init__(self, skills: Sequence[Skill], lexicon: Lexicon, fixed: tuple[int, ...]) -> None:
+        self._index: Mapping[str, int] = {s.name: k for k, s in enumerate(skills)}
+        self._lexicon = lexicon
+        self.fixed = fixed
+
+    def _demand(
+        self, key: str, stage: str, core: str, more: Sequence[str] = (), topic: str = ""
+    ) -> Demand:
+        named = dict.fromkeys((core, *more))
+        skills = self.fixed or tuple(sorted(self._index[n] for n in named))
+        return Demand(key, self._index[topic or core], skills, stage=stage)
+
+    def _visible(self, text: str, among: Sequence[str], most: int) -> list[str]:
+        """Of these skills those that show in the input; which of many matter is fixed by it."""
+        about = self._lexicon.about_in(text)
+        found = [n for n in among if self._index[n] in about]
+        return sorted(found, key=lambda n: keyed_int("topic", n, text))[:most]
+
+
+class _OfHops(_Named):
+    """Multi-hop retrieval: notes and searches hop by hop, and the answer or the verification."""
+
+    def __init__(
+        self, skills: Sequence[Skill], lexicon: Lexicon, fixed: tuple[int, ...], hops: int
+    ) -> None:
+        super().__init__(skills, lexicon, fixed)
+        names = [s.name for s in skills if not s.general]
+        self._search, self._notes, self._end = names[1:10], names[10:14], names[16:]
+        self._core = names[15]
+        self._hops = hops
+
+    def __call__(self, text: str, example: Example | None) -> tuple[Demand, ...]:
+        searches = self._visible(text, self._search, 2)
+        notes = self._visible(text, self._notes, 1)
+        end = self._visible(text, self._end, 1)
+        found: list[Demand] = []
+        for hop in range(1, self._hops + 1):
+            if hop > 1:
+                found.append(self._demand(f"search:{hop}", "search", "name_page", searches))
+            if hop < self._hops or self._hops == 2:
+                found.append(self._demand(f"notes:{hop}", "notes", "page_titles", notes))
+        last = "verify" if self._hops == 3 else "answer"
+        found.append(self._demand(last, last, self._core, end))
+        return tuple(found)
+
+
+_KEEPING = ("letters", "translations", "applications", "stories", "code_and_data")
+
+
+class _OfPrivacy(_Named):
+    """One demand for each private piece, one that the task is kept, one that it is answered."""
+
+    def __call__(self, text: str, example: Example | None) -> tuple[Demand, ...]:
+        kinds = {u: unit_kind(u) for u in private_units(example)}
+        # A query with many kinds of pieces would need more skills than an input may.
+        shown = list(dict.fromkeys(kinds.values()))[:4]
+        found = [
+            self._demand(f"unit:{u}", "", kind if kind in shown else shown[0])
+            for u, kind in kinds.items()
+        ]
+        keep = self._visible(text, _KEEPING, 1)
+        found.append(self._demand("task", "redact", "keep_task", keep, topic="answer_query"))
+        reply = self._visible(text, ("restore_details", "same_form"), 1)
+        found.append(self._demand("respond", "respond", "answer_query", reply))
+        return tuple(found)

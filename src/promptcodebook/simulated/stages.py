@@ -1,0 +1,180 @@
+"""One module of a compound executor as a request: which stage it is, its fields, its outputs.
+
+Told from what the request asks: the parts its last paragraph wants, or the verbs of its order, and
+the labelled texts that it hands over. Names of stages are not seen.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from promptcodebook.simulated.chat import ChatRequest
+
+__all__ = ["StageKind", "Staged", "read_stage", "weighed"]
+
+StageKind = Literal["search", "notes", "answer", "verify", "redact", "respond", "revise", "write"]
+
+_TAGGED = re.compile(r"<([A-Za-z][\w -]{1,40})>\n?(.*?)\n?</\1>", re.DOTALL)
+_HASHED = re.compile(r"^\[\[ ## ([\w -]{2,40}) ## \]\]\s*$", re.MULTILINE)
+_LABELLED = re.compile(
+    r"^(?:#{1,4} |\*\*)?((?:[Tt]he )?(?:[Rr]elated )?(?:[Uu]ser |[Pp]rivate |LLM |llm_)?"
+    r"(?:[Qq]uestion|[Cc]laim|[Pp]assages?|[Cc]ontext|[Ss]ummary|[Nn]otes|[Qq]uery|[Rr]equest|"
+    r"[Rr]esponse|[Dd]raft|[Tt]ask|[Pp]roblem|[Dd]ocuments?|[Ee]vidence|[Ss]tatement)"
+    r"(?:[ _]\d)?)(?:\*\*)?:(?:\*\*)?[ \t]*",
+    re.MULTILINE,
+)
+_PART = re.compile(
+    r"^[-* ]*[\"'`*]{0,2}([a-z][a-z_0-9 ]{1,30})[\"'`*]{0,2}:[\"'`*]{0,2} *[(<{\[\"]"
+)
+_OUTPUTS: tuple[tuple[StageKind, re.Pattern[str]], ...] = (
+    ("search", re.compile(r"quer(y|ies)|^search")),
+    ("notes", re.compile(r"summar|notes?$|digest")),
+    ("verify", re.compile(r"label|verdict|verification")),
+    ("redact", re.compile(r"request|redact|prompt")),
+    ("answer", re.compile(r"answer")),
+    ("write", re.compile(r"response|reply|text")),
+)
+_ORDERS: tuple[tuple[StageKind, re.Pattern[str]], ...] = (
+    (
+        "redact",
+        re.compile(
+            r"\b(request|prompt|message)\b[^.]{0,160}\b(privat\w*|privacy|personal|leak\w*)"
+            r"|\b(privacy[- ]preserving|redact\w*|anonymi[sz]\w*)\b[^.]{0,80}"
+            r"\b(request|prompt|query)"
+        ),
+    ),
+    (
+        "search",
+        re.compile(r"\b(search|retriev\w+|look-?up)\b[^.]{0,40}\bquer|\bquery\b[^.]{0,40}\bsearch"),
+    ),
+    ("notes", re.compile(r"\b(summari[sz]e|summary|summaries|take notes|note down|condense)\b")),
+    (
+        "verify",
+        re.compile(r"\b(supported|not_supported|refuted|verify|whether the (claim|statement))\b"),
+    ),
+    ("answer", re.compile(r"\b(answer|reply|respond)\b")),
+)
+_HELD = re.compile(r"passage|context|summar|note|document|evidence|snippet")
+_DRAFT = re.compile(r"^(response|draft|reply|answer)")
+_OUTSIDE = re.compile(r"(llm|model|related|outside|external).*(response|reply|answer)")
+_FORM = re.compile(r"\b(reply|respond|answer|return|output|write|give)\b[^\n]*:\s*$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A stage as read: its kind, the fields by name, and the outputs asked for, in order."""
+
+    kind: StageKind
+    fields: Mapping[str, str]
+    outputs: tuple[str, ...]
+    json: bool = False
+
+    @property
+    def evidence(self) -> str:
+        """What the request shows beside the question: passages, context, summaries."""
+        return "\n\n".join(v for k, v in self.fields.items() if _HELD.search(k))
+
+    @property
+    def hop(self) -> int:
+        """Which retrieval it is about: one more than the summaries shown."""
+        return 1 + sum(1 for k in self.fields if re.search(r"summar|context|note", k))
+
+    @property
+    def helped(self) -> str:
+        """What an outside model said, where that is shown."""
+        return next((v for k, v in self.fields.items() if _OUTSIDE.search(k)), "")
+
+    @property
+    def draft(self) -> str:
+        """The response to be revised."""
+        return next((v for k, v in self.fields.items() if _DRAFT.search(k)), "")
+
+    def reply(self, said: str, thoughts: str) -> str:
+        """The reply in the form asked for."""
+        if not self.outputs:
+            return said
+        values = {name: thoughts for name in self.outputs[:-1]} | {self.outputs[-1]: said}
+        if self.json:
+            return json.dumps(values, ensure_ascii=False)
+        return "\n\n".join(f"{name}: {value}" for name, value in values.items())
+
+
+def read_stage(request: ChatRequest, known: str) -> Staged | None:
+    """The stage that a request is, or None. `known` is the task input found in it."""
+    fields = _fields(request.user)
+    if not known or not fields:
+        return None
+    # The order stands last: what comes before it may be anybody's prompt.
+    asked = f"{request.system}\n\n{_tail(request.user, fields)}"
+    outputs, as_json = _outputs(asked, request.schema)
+    kind = _kind(outputs, _order(asked), fields)
+    return Staged(kind, fields, outputs, as_json) if kind is not None else None
+
+
+def weighed(request: ChatRequest, staged: Staged) -> str:
+    """The part of a stage's system message that may weigh on it: all but its own order and form,
+    which are the same under every prompt (a message of one paragraph weighs as it stands)."""
+    parts = [p for p in re.split(r"\n\s*\n", request.system) if p.strip()]
+    if staged.outputs and parts and _PART.search(parts[-1].split("\n")[-1].strip()):
+        parts = parts[:-1]
+    return "\n\n".join(parts[:-1] if len(parts) > 1 else parts)
+
+
+def _tail(user: str, fields: Mapping[str, str]) -> str:
+    last = max((user.rfind(text) + len(text) for text in fields.values() if text), default=0)
+    return re.sub(r"</[\w -]+>", " ", user[last:])
+
+
+def _fields(user: str) -> dict[str, str]:
+    found = {_name(m[1]): m[2].strip() for m in _TAGGED.finditer(user)}
+    if found:
+        return found
+    marks = list(_HASHED.finditer(user)) or list(_LABELLED.finditer(user))
+    for place, mark in enumerate(marks):
+        end = marks[place + 1].start() if place + 1 < len(marks) else len(user)
+        found[_name(mark[1])] = user[mark.end() : end].strip()
+    return found
+
+
+def _name(label: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", label.lower()).strip("_")
+
+
+def _outputs(asked: str, schema: Mapping[str, object] | None) -> tuple[tuple[str, ...], bool]:
+    """The parts wanted, in order, and whether as JSON."""
+    properties = schema.get("properties") if schema is not None else None
+    if isinstance(properties, Mapping):
+        return tuple(str(k) for k in properties), True  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    lines = asked.split("\n")
+    found = [m[1].strip() for m in map(_PART.match, (line.strip() for line in lines)) if m]
+    as_json = bool(found) and re.search(r"\bjson\b", asked[-600:], re.IGNORECASE) is not None
+    return tuple(dict.fromkeys(found)), as_json
+
+
+def _order(asked: str) -> str:
+    """The paragraph that orders: the last one that is not the form of the reply."""
+    parts = [p for p in re.split(r"\n\s*\n", asked) if p.strip()]
+    plain = [p for p in parts if not any(_PART.match(line.strip()) for line in p.split("\n"))]
+    return (plain[-1] if plain else asked).lower()
+
+
+def _kind(outputs: Sequence[str], order: str, fields: Mapping[str, str]) -> StageKind | None:
+    kind: StageKind | None = _of_output(outputs[-1]) if outputs else None
+    if kind is None:
+        kind = next((k for k, pattern in _ORDERS if pattern.search(order)), None)
+    if kind in ("answer", "write") and any(_OUTSIDE.search(k) for k in fields):
+        return "respond"
+    if kind == "write" and any(_DRAFT.search(k) for k in fields):
+        return "revise"
+    if kind == "answer" and re.search(r"\bnot[_ ]supported\b", order):
+        return "verify"
+    return kind
+
+
+def _of_output(name: str) -> StageKind | None:
+    name = name.lower()
+    return next((kind for kind, pattern in _OUTPUTS if pattern.search(name)), None)
