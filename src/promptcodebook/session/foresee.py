@@ -17,6 +17,7 @@ from promptcodebook.session.sources import (
     Sources,
     data_of,
     given_instincts,
+    judged,
     ready_made,
     settled,
     task_of,
@@ -42,6 +43,8 @@ def planned(config: Config, base: Path, ask: Ask | None = None) -> RunPlan:
     dataset = made.dataset if made is not None else data_of(config, sources)
     config = settled(config, made, dataset)
     task = made or task_of(config, sources, dataset, ask or Ask(_nobody, Counts()))
+    if made is not None and ask is not None:
+        task = judged(made, config, ask)
     return RunPlan(config, task, given_instincts(config, base)).checked()
 
 
