@@ -1,0 +1,65 @@
+"""`pco bench`: every cell run, reported and tabled; the same command again skips and goes on."""
+
+import json
+from pathlib import Path
+
+from promptcodebook.tasks.registry import task_names
+from tests.cli.invoked import pco
+
+SMALL = (
+    *("--set", "update.epochs=1", "--set", "update.batch_size=2"),
+    *("--set", "validation.every=0", "--set", "keep=last"),
+)
+
+
+def test_a_table_a_report_each_and_nothing_twice(tmp_path: Path) -> None:
+    first = pco("bench", "quick", "--task", "aime", *SMALL, cwd=tmp_path)
+    assert first.code == 0, first.err
+    assert "suite quick: 1 finished, 0 failed" in first.out
+    header, row = first.out.splitlines()[2:4]
+    assert header.split()[:3] == ["task", "model", "n"]
+    assert row.split()[:3] == ["aime", "simulated", "4"]
+    assert row.split()[-1] == "ran"
+    assert "not that it is any good" in first.out
+    [report] = (tmp_path / "runs/bench/quick").glob("*/report.html")
+    assert "simulated" in report.read_text("utf-8")
+    again = pco("bench", "quick", "--task", "aime", *SMALL, cwd=tmp_path)
+    assert "aime: finished before, skipped" in again.err
+    assert again.out == first.out.replace("  ran\n", "  skipped\n")
+    [run] = (tmp_path / "runs/bench/quick").iterdir()
+    assert report.parent == run
+
+
+def test_a_cell_that_stops_is_gone_on_with(tmp_path: Path) -> None:
+    typed = ("bench", "quick", "--task", "aime", *SMALL)
+    stopped = pco(*typed, "--budget", "20calls", cwd=tmp_path)
+    assert stopped.code == 3
+    assert "0 finished" in stopped.out
+    assert "the same command again goes on" in stopped.err
+    told = pco(*typed, "--json", cwd=tmp_path)
+    assert told.code == 0
+    [cell] = told.json["cells"]
+    assert cell["state"] == "resumed"
+    assert cell["simulated"] is True
+    assert Path(tmp_path, cell["report"]).is_file()
+    assert json.dumps(told.json["failed"]) == "{}"
+
+
+def test_one_that_fails_does_not_keep_the_others_from_running(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (data / "aime").mkdir(parents=True)
+    for split in ("train", "val", "test"):
+        rows = [{"id": f"{split}{n}", "problem": f"{split} {n}", "answer": n} for n in range(3)]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (data / "aime" / f"{split}.jsonl").write_text(text, "utf-8")
+    done = pco("bench", "quick", "--data", str(data), *SMALL, cwd=tmp_path)
+    assert done.code == 1
+    others = len(task_names()) - 2  # without aime, and without the task that is no benchmark
+    assert f"1 finished, {others} failed" in done.out
+    assert "no train.jsonl in" in done.out
+    assert "--data DIR" in done.out
+
+
+def test_what_was_mistyped(tmp_path: Path) -> None:
+    pco("bench", "quik", cwd=tmp_path).error(2, "unknown suite 'quik'", "quick")
+    pco("bench", "quick", "--task", "amie", cwd=tmp_path).error(2, "no task 'amie'", "aime")
