@@ -1,0 +1,1 @@
+"""The constraints, a table of pure functions per group."""

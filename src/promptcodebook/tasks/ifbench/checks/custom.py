@@ -1,0 +1,141 @@
+"""IFBench, group `custom`: fixed requests, each with its own check."""
+
+from __future__ import annotations
+
+import re
+import string
+import unicodedata
+from collections.abc import Mapping
+from itertools import pairwise
+
+from promptcodebook.tasks.ifbench.arguments import Arguments
+from promptcodebook.tasks.ifbench.checks.tables import TABLES
+from promptcodebook.tasks.ifbench.constraint import Constraint
+from promptcodebook.tasks.ifbench.text import EDGES, Text
+
+__all__ = ["CUSTOM"]
+
+_DIGITS = re.compile(r"\d+")
+_QUESTION = re.compile(r"Question \d+[.|):;]?\s*")
+_OPTION = re.compile(r"[A-Ea-e][.|)]\s*\w+")
+_DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})")
+
+_CAPITALS = re.findall(
+    r"\w+",
+    "Reykjavik, Helsinki, Oslo, Tallinn, Stockholm, Riga, Moscow, Copenhagen, Vilnius, Minsk, "
+    "Dublin, Berlin, Amsterdam, Warsaw, London, Brussels, Prague, Luxembourg, Paris, Vienna, "
+    "Bratislava, Budapest, Vaduz, Chisinau, Bern, Ljubljana, Zagreb",
+)
+
+_MULTIPLES = [str(7 * i) for i in range(2, 8)]
+
+_LAST_DAY = {2: 29, 4: 30, 6: 30, 9: 30, 11: 30}
+
+
+def _multiples(text: Text, args: Arguments) -> bool:
+    return _DIGITS.findall(text.value.replace(",", ", ")) == _MULTIPLES
+
+
+def _mcq_count_length(text: Text, args: Arguments) -> bool:
+    if not text.value.startswith("Question"):
+        return False
+    parts = [part.strip() for part in _QUESTION.split(text.value)]
+    lengths = [_question_length(part) for part in parts if part]
+    if len(lengths) != 4 or None in lengths:
+        return False
+    known = [length for length in lengths if length is not None]
+    return all(before < after for before, after in pairwise(known))
+
+
+def _question_length(part: str) -> int | None:
+    """Characters of the question before its five options; None when there are not five."""
+    lines = [line.strip() for line in part.split("\n")]
+    options = [at for at, line in enumerate(lines) if _OPTION.match(line)]
+    if len(options) != 5:
+        return None
+    return len(" ".join(lines[: options[0]]).strip())
+
+
+def _reverse_newline(text: Text, args: Arguments) -> bool:
+    lines = [line for line in (raw.strip(EDGES) for raw in text.value.split("\n")) if line]
+    start = next((at for at, line in enumerate(lines) if "Zimbabwe" in line), None)
+    if start is None or len(lines) - start < 52:
+        return False
+    names = [_ascii(line) for line in lines[start:]]
+    return all(one >= other for one, other in pairwise(names))
+
+
+def _word_reverse(text: Text, args: Arguments) -> bool:
+    value = " ".join(reversed(text.bare_lower))
+    return "bald eagle" in value and len(text.language.sentences(value)) == 1
+
+
+def _character_reverse(text: Text, args: Arguments) -> bool:
+    return "elgae dlab" in text.lower
+
+
+def _sentence_alphabet(text: Text, args: Arguments) -> bool:
+    firsts = [sentence.strip()[:1].lower() for sentence in text.sentences]
+    return firsts == list(string.ascii_lowercase)
+
+
+def _european_capitals_sort(text: Text, args: Arguments) -> bool:
+    names = (name.strip() for name in _ascii(text.value).split(","))
+    return [name for name in names if name] == _CAPITALS
+
+
+def _date_format_list(text: Text, args: Arguments) -> bool:
+    return all(_in_range(piece.strip()) for piece in text.value.strip().split(","))
+
+
+def _in_range(piece: str) -> bool:
+    found = _DATE.fullmatch(piece)
+    if not found:
+        return False
+    year, month, day = (int(part) for part in found.groups())
+    if not 1769 <= year <= 1821 or month > 12:
+        return False
+    # Month 00 has no last day, and day 00 passes, as in the public scorer.
+    return month == 0 or day <= _LAST_DAY.get(month, 31)
+
+
+def _ascii(value: str) -> str:
+    return unicodedata.normalize("NFKD", value).encode("ascii", "ignore").decode("ascii")
+
+
+CUSTOM: Mapping[str, Constraint] = {
+    **TABLES,
+    "custom:multiples": Constraint(
+        _multiples, "The response must list the multiples of 7 from 14 to 49 and no other number."
+    ),
+    "custom:mcq_count_length": Constraint(
+        _mcq_count_length,
+        "The response must be four questions, each headed by Question and its number, with five "
+        "lettered options each, every question longer than the one before.",
+    ),
+    "custom:reverse_newline": Constraint(
+        _reverse_newline,
+        "The response must list the countries of Africa in reverse alphabetical order, one a line.",
+    ),
+    "custom:word_reverse": Constraint(
+        _word_reverse,
+        "The response must be one sentence with its words in reverse order, naming the animal.",
+    ),
+    "custom:character_reverse": Constraint(
+        _character_reverse,
+        "The response must be written with all its letters in reverse order, naming the animal.",
+    ),
+    "custom:sentence_alphabet": Constraint(
+        _sentence_alphabet,
+        "The response must have 26 sentences, which start with the letters from A to Z in order.",
+    ),
+    "custom:european_capitals_sort": Constraint(
+        _european_capitals_sort,
+        "The response must list the capitals of Europe that the request asks for, from north to "
+        "south, separated by commas.",
+    ),
+    "custom:date_format_list": Constraint(
+        _date_format_list,
+        "The response must be dates between 1769 and 1821 as YYYY-MM-DD, separated by commas.",
+    ),
+}

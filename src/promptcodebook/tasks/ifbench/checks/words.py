@@ -1,0 +1,150 @@
+"""IFBench, group `words`: the letters, lengths and neighbours of words."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Mapping
+from itertools import pairwise
+
+from promptcodebook.tasks.ifbench.arguments import Arguments
+from promptcodebook.tasks.ifbench.constraint import Constraint
+from promptcodebook.tasks.ifbench.language import CONTEXT
+from promptcodebook.tasks.ifbench.text import EDGES, Text, unmarked
+
+__all__ = ["WORDS"]
+
+_CLUSTER = re.compile("[bcdfghjklmnpqrstvwxyz]{2}")
+_PRIMES = frozenset(n for n in range(2, 100) if all(n % d for d in range(2, n)))
+_SHORTEST_PALINDROME = 5
+
+
+def _alphabet(text: Text, args: Arguments) -> bool:
+    firsts = [word[0].lower() for word in text.bare]
+    if not firsts or firsts[0] not in string.ascii_lowercase:
+        return False
+    start = string.ascii_lowercase.index(firsts[0])
+    return all(first == string.ascii_lowercase[(start + i) % 26] for i, first in enumerate(firsts))
+
+
+def _vowel(text: Text, args: Arguments) -> bool:
+    if "\n" in text.value.strip():
+        return False
+    return sum(vowel in text.lower for vowel in "aeiou") <= 3
+
+
+def _consonants(text: Text, args: Arguments) -> bool:
+    return all(_CLUSTER.search(word) for word in text.lower.split())
+
+
+def _palindrome(text: Text, args: Arguments) -> bool:
+    long = (word for word in text.bare_lower if len(word) >= _SHORTEST_PALINDROME)
+    return sum(word == word[::-1] for word in long) >= 10
+
+
+def _prime_lengths(text: Text, args: Arguments) -> bool:
+    return all(len(word) in _PRIMES for word in text.bare)
+
+
+def _start_verb(text: Text, args: Arguments) -> bool:
+    return "VB" in text.language.first_tag(text.first_tokens(CONTEXT))
+
+
+def _repeats(text: Text, args: Arguments) -> bool:
+    counts = Counter(text.bare_lower)
+    return max(counts.values(), default=0) <= args.integer("small_n")
+
+
+def _odd_even_syllables(text: Text, args: Arguments) -> bool:
+    parities = [text.language.syllables(word) % 2 for word in text.bare_lower]
+    return all(one != other for one, other in pairwise(parities))
+
+
+def _last_first(text: Text, args: Arguments) -> bool:
+    for one, other in pairwise(text.sentences):
+        last, first = one.rstrip(EDGES).split()[-1:], other.lstrip(EDGES).split()[:1]
+        if not last or not first or last[0].lower() != first[0].lower():
+            return False
+    return True
+
+
+def _paragraph_last_first(text: Text, args: Arguments) -> bool:
+    lines = (line.strip(EDGES).split() for line in text.lower.split("\n"))
+    return all(words[0] == words[-1] for words in lines if words)
+
+
+def _no_consecutive(text: Text, args: Arguments) -> bool:
+    return all(one[0] != other[0] for one, other in pairwise(text.bare_lower))
+
+
+def _keywords_specific_position(text: Text, args: Arguments) -> bool:
+    sentence, position = args.integer("n"), args.integer("m")
+    if not 1 <= sentence <= len(text.sentences):
+        return False
+    tokens = text.language.tokens(text.sentences[sentence - 1])
+    words = [token for token in tokens if any(c.isalnum() for c in token)]
+    if not 1 <= position <= len(words):
+        return False
+    return words[position - 1].lower() == args.text("keyword").strip().lower()
+
+
+def _words_position(text: Text, args: Arguments) -> bool:
+    first, last = text.first_tokens(2), text.last_tokens(3)
+    keyword = args.text("keyword").strip().lower()
+    if len(first) < 2:
+        return False
+    # One closing ASCII mark is passed over; "..." or an emoji is not such a mark.
+    back = 3 if len(last[-1]) == 1 and not unmarked(last[-1]) else 2
+    return len(last) >= back and first[1].lower() == keyword == last[-back].lower()
+
+
+WORDS: Mapping[str, Constraint] = {
+    "words:alphabet": Constraint(
+        _alphabet,
+        "Each word of the response must start with the letter that follows the first letter of "
+        "the word before it in the alphabet, with A after Z.",
+    ),
+    "words:vowel": Constraint(
+        _vowel, "The response must be one paragraph in which at most three kinds of vowels occur."
+    ),
+    "words:consonants": Constraint(
+        _consonants, "Each word of the response must contain two consonants side by side."
+    ),
+    "words:palindrome": Constraint(
+        _palindrome, "The response must contain at least 10 palindromes of 5 or more letters."
+    ),
+    "words:prime_lengths": Constraint(
+        _prime_lengths, "The length of each word of the response must be a prime number."
+    ),
+    "words:start_verb": Constraint(_start_verb, "The response must start with a verb."),
+    "words:repeats": Constraint(
+        _repeats,
+        "No word may occur more than {small_n} times in the response.",
+        ("small_n",),
+    ),
+    "words:odd_even_syllables": Constraint(
+        _odd_even_syllables,
+        "In the response, words with an odd and words with an even number of syllables must "
+        "alternate.",
+    ),
+    "words:last_first": Constraint(
+        _last_first, "Each sentence must start with the last word of the sentence before it."
+    ),
+    "words:paragraph_last_first": Constraint(
+        _paragraph_last_first, "Each paragraph must end with the word with which it starts."
+    ),
+    "words:no_consecutive": Constraint(
+        _no_consecutive, "No two neighbouring words may start with the same letter."
+    ),
+    "words:keywords_specific_position": Constraint(
+        _keywords_specific_position,
+        'Word {m} of sentence {n} of the response must be "{keyword}".',
+        ("keyword", "n", "m"),
+    ),
+    "words:words_position": Constraint(
+        _words_position,
+        'The second word and the second-last word of the response must be "{keyword}".',
+        ("keyword",),
+    ),
+}

@@ -1,0 +1,194 @@
+"""Scoring of IFBench's 58 and IFEval's 25 constraints, as benchmarks.md section 3 defines them.
+
+`check` decides one instruction on a response as it stands; `grade` a whole example, strict and
+loose; `describe` says an instruction in words, for feedback. Where the public scorer is odd they
+agree with it; where it raises an error, or a pattern takes too long, the answer is "not met".
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+from promptcodebook.errors import DataError, did_you_mean
+from promptcodebook.tasks.ifbench.arguments import Arguments
+from promptcodebook.tasks.ifbench.checks.count import COUNT
+from promptcodebook.tasks.ifbench.checks.custom import CUSTOM
+from promptcodebook.tasks.ifbench.checks.format import FORMAT
+from promptcodebook.tasks.ifbench.checks.ifeval_form import IFEVAL_FORM
+from promptcodebook.tasks.ifbench.checks.ifeval_words import IFEVAL_WORDS
+from promptcodebook.tasks.ifbench.checks.ratio import RATIO
+from promptcodebook.tasks.ifbench.checks.repeat import REPEAT
+from promptcodebook.tasks.ifbench.checks.sentence import SENTENCE
+from promptcodebook.tasks.ifbench.checks.words import WORDS
+from promptcodebook.tasks.ifbench.constraint import Constraint
+from promptcodebook.tasks.ifbench.language import Language
+from promptcodebook.tasks.ifbench.text import Text
+
+__all__ = ["IFBENCH", "IFEVAL", "Grade", "check", "describe", "grade"]
+
+IFBENCH: Mapping[str, Constraint] = {
+    **COUNT,
+    **RATIO,
+    **WORDS,
+    **SENTENCE,
+    **FORMAT,
+    **REPEAT,
+    **CUSTOM,
+}
+"""The 58 test constraints by id."""
+
+IFEVAL: Mapping[str, Constraint] = {**IFEVAL_WORDS, **IFEVAL_FORM}
+"""The 25 constraints of IFEval by id."""
+
+_REMEMBERED = 32
+"""Analysed texts kept: an example's eight variants, for a few examples."""
+
+_LOOSE_S = 4.0
+"""After this many seconds on an example no further loose variant is tried (texts of 100 kB)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """Which instructions of an example were followed, in their order.
+
+    `timed_out` holds the ids whose check hit its time limit and counts as not followed.
+    """
+
+    strict: list[bool]
+    loose: list[bool]
+    timed_out: tuple[str, ...] = ()
+
+    @property
+    def strict_all(self) -> bool:
+        return all(self.strict)
+
+    @property
+    def loose_all(self) -> bool:
+        return all(self.loose)
+
+    @property
+    def strict_share(self) -> float:
+        """Followed / number, strict; 1.0 without instructions."""
+        return sum(self.strict) / len(self.strict) if self.strict else 1.0
+
+    @property
+    def loose_share(self) -> float:
+        """Followed / number, loose: the example score; 1.0 without instructions."""
+        return sum(self.loose) / len(self.loose) if self.loose else 1.0
+
+
+def check(
+    instruction_id: str,
+    kwargs: Mapping[str, object] | None,
+    prompt: str,
+    response: str,
+    *,
+    language: Language | None = None,
+) -> bool:
+    """Whether `response` as it stands follows one instruction; a blank one follows none.
+
+    `prompt` is part of the scorers' common signature; no check looks at it. Raises DataError for
+    an unknown id and for kwargs that do not fit it, MissingExtra and TaskError where a check
+    needs a package or NLTK data that are not there.
+    """
+    constraint, args = _read(instruction_id, kwargs)
+    try:
+        return _met(constraint, args, response, language or _default_language())
+    except TimeoutError:
+        return False
+
+
+def grade(
+    prompt: str,
+    instruction_id_list: Sequence[str],
+    kwargs: Sequence[Mapping[str, object] | None],
+    response: str | None,
+    *,
+    language: Language | None = None,
+) -> Grade:
+    """Strict and loose verdicts on an example; without a response (None) nothing is followed.
+
+    Loose: one of eight variants passes (first line, last line, both removed; "*" deleted).
+    Raises as `check`, and DataError when the two lists differ in length.
+    """
+    if len(instruction_id_list) != len(kwargs):
+        raise DataError(
+            f"{len(instruction_id_list)} instruction ids but {len(kwargs)} kwargs",
+            hint="give one kwargs object (or null) per instruction",
+        )
+    read = [_read(name, given) for name, given in zip(instruction_id_list, kwargs, strict=True)]
+    known = language or _default_language()
+    end = time.monotonic() + _LOOSE_S
+    strict, loose, late = list[bool](), list[bool](), list[str]()
+    for name, (constraint, args) in zip(instruction_id_list, read, strict=True):
+        first, *others = dict.fromkeys(_variants(response or ""))
+        met = False
+        try:
+            met = _met(constraint, args, first, known)
+            loosely = met or _any_met(constraint, args, others, (known, end))
+        except TimeoutError:
+            late.append(name)
+            loosely = met
+        strict.append(met)
+        loose.append(loosely)
+    return Grade(strict, loose, tuple(late))
+
+
+def describe(instruction_id: str, kwargs: Mapping[str, object] | None) -> str:
+    """The instruction as a sentence of ours. Raises DataError as `check` does."""
+    constraint, args = _read(instruction_id, kwargs)
+    return constraint.says.format(**args.shown())
+
+
+def _any_met(
+    constraint: Constraint, args: Arguments, variants: list[str], by: tuple[Language, float]
+) -> bool:
+    """Whether one of the variants passes. Raises TimeoutError when they take until `by`[1]."""
+    language, end = by
+    for variant in variants:
+        if time.monotonic() > end:
+            raise TimeoutError("the loose variants took too long")
+        if _met(constraint, args, variant, language):
+            return True
+    return False
+
+
+def _variants(response: str) -> Iterator[str]:
+    """The response first, then the other seven of the loose score."""
+    lines = response.split("\n")
+    cut = ["\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1])]
+    yield from (response, *cut)
+    yield from (variant.replace("*", "") for variant in (response, *cut))
+
+
+def _met(constraint: Constraint, args: Arguments, value: str, language: Language) -> bool:
+    return bool(value.strip()) and constraint.met(_analysed(value, language), args)
+
+
+def _read(instruction_id: str, kwargs: Mapping[str, object] | None) -> tuple[Constraint, Arguments]:
+    constraint = IFBENCH.get(instruction_id) or IFEVAL.get(instruction_id)
+    if constraint is None:
+        known = [*IFBENCH, *IFEVAL]
+        raise DataError(
+            f"unknown instruction id {instruction_id!r}{did_you_mean(instruction_id, known)}",
+            hint="the known ids: IFBench's 58 and IFEval's 25, in docs/tasks/ifbench.md",
+        )
+    return constraint, Arguments(instruction_id, kwargs or {}, constraint.takes)
+
+
+@lru_cache(_REMEMBERED)
+def _analysed(value: str, language: Language) -> Text:
+    return Text(value, language)
+
+
+def _default_language() -> Language:
+    return _language_for(os.environ.get("NLTK_DATA", ""), os.environ.get("PCO_DATA", ""))
+
+
+@cache
+def _language_for(nltk_data: str, data: str) -> Language:
+    return Language()
