@@ -121,6 +121,7 @@ async def test_texts_are_data(text: str) -> None:
         "Reasoning: because\nAnswer: Paris",
         "**Reasoning:** because\n\n**Answer:** Paris",
         "**reasoning**: because\n**ANSWER**: Paris",
+        "reasoning: because\n**Final answer:** Paris",
         "## Reasoning\nbecause\n\n## Answer\nParis\n",
         "[[ ## reasoning ## ]]\nbecause\n\n[[ ## answer ## ]]\nParis",
         "<reasoning>\nbecause\n</reasoning>\n<answer>\nParis\n</answer>",

@@ -145,6 +145,8 @@ def _marks(text: str, names: Sequence[str]) -> list[tuple[str, int, int]]:
 
 def _label(name: str) -> re.Pattern[str]:
     word = r"[ _-]?".join(re.escape(part) for part in re.split(r"[ _-]+", name))
+    if not name.lower().startswith("final"):
+        word = f"(?:final[ _-])?{word}"  # models like to announce their final answer as such
     forms = (
         rf"(?:\#{{1,6}}[ \t]+)?(?P<m>[*_`]{{0,3}}){word}(?:(?P=m)[ \t]*:|[ \t]*:[ \t]*(?P=m))",
         rf"(?:\#{{1,6}}[ \t]+|\*\*){word}(?:\*\*)?[ \t]*$",
