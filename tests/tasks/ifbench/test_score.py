@@ -1,0 +1,239 @@
+"""Verdicts of the constraint checks, each on texts of our own and on the shared vectors."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from promptcodebook.errors import DataError, TaskError
+from promptcodebook.tasks.ifbench.language import Language
+from promptcodebook.tasks.ifbench.score import IFBENCH, IFEVAL, check, describe, grade
+from tests.tasks.ifbench.conftest import SHARED
+from tests.tasks.ifbench.fitting import fitting
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    path = SHARED / "vectors" / f"{name}.jsonl"
+    if not path.is_file():
+        pytest.skip(f"no scorer vectors at {path}; set PCO_SHARED to the folder that holds them")
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+@pytest.mark.parametrize(("name", "least"), [("ifbench", 2000), ("ifeval", 1000)])
+def test_agrees_with_the_public_scorer(name: str, least: int, language: Language) -> None:
+    vectors = rows(name)
+    wrong = [
+        (row["id"], row["instruction_id"])
+        for row in vectors
+        if check(
+            row["instruction_id"], row["kwargs"], row["prompt"], row["response"], language=language
+        )
+        is not row["expected"]
+    ]
+    assert len(vectors) > least
+    assert wrong == []
+
+
+def test_agrees_with_the_public_scorer_on_whole_examples(language: Language) -> None:
+    wrong = list[str]()
+    vectors = rows("ifbench_examples")
+    for row in vectors:
+        found = grade(
+            row["prompt"],
+            row["instruction_id_list"],
+            row["kwargs"],
+            row["response"],
+            language=language,
+        )
+        public = [row[key] for key in ("strict", "loose", "strict_all", "loose_all", "loose_share")]
+        ours = [found.strict, found.loose, found.strict_all, found.loose_all, found.loose_share]
+        if ours != public:
+            wrong.append(row["id"])
+    assert len(vectors) > 100
+    assert wrong == []
+
+
+def test_knows_every_constraint() -> None:
+    assert (len(IFBENCH), len(IFEVAL)) == (58, 25)
+    assert not set(IFBENCH) & set(IFEVAL)
+
+
+@pytest.mark.parametrize(
+    ("instruction_id", "kwargs", "response", "expected"),
+    [
+        ("count:word_count_range", {"min_words": 2.0, "max_words": 3.0}, "don't go", True),
+        ("count:word_count_range", {"min_words": 4, "max_words": 5}, "don't go", False),
+        ("count:unique_word_count", {"N": 3}, "Red red - blue", True),
+        ("count:conjunctions", {"small_n": 2}, "you and me And, us", True),
+        ("count:person_names", {"N": 1}, "Leopold and Avast", False),
+        ("count:numbers", {"N": 1}, "It costs 1,000.50", True),
+        ("count:punctuation", {}, "a, b; c: d. e! f? g?!", True),
+        ("count:punctuation", {}, "a, b; c: d. e?!", False),
+        ("count:words_japanese", {"N": 2}, "one 水 three 4 five", True),
+        ("count:words_japanese", {"N": 2}, "one two", False),
+        ("ratio:overlap", {"reference_text": "abcd", "percentage": 100}, "abcd", True),
+        ("ratio:overlap", {"reference_text": "abcd", "percentage": 100}, "ab", False),
+        ("words:alphabet", {}, "Young zebras amble", True),
+        ("words:alphabet", {}, "Young zebras bolt", False),
+        ("words:prime_lengths", {}, "To see three, now!", True),
+        ("words:repeats", {"small_n": 1}, "Salt and salt", False),
+        ("words:no_consecutive", {}, "Salt and sea", True),
+        ("words:paragraph_last_first", {}, "Salt is salt.\n\nTea", True),
+        ("format:parentheses", {}, "([{([x])", True),
+        ("format:parentheses", {}, "([{(x])", False),
+        ("format:quotes", {}, '"a \'b "c" b\' a"', True),
+        ("format:options", {"options": "a), b), c)"}, "b)", True),
+        ("format:options", {"options": "a), b), c)"}, "b) ", False),
+        ("format:options", {"options": "yes/no"}, " Yes! ", True),
+        ("format:line_indent", {}, "a\n b\n  c", True),
+        ("format:line_indent", {}, "a\n\n\n b", False),
+        ("format:thesis", {}, "<em>Salt</em> keeps fish.", True),
+        ("format:thesis", {}, "<i>Salt</i>", False),
+        ("format:no_whitespace", {}, "salt\n", False),
+        ("repeat:repeat_change", {"prompt_to_repeat": "Tell me"}, "Ask  me", True),
+        ("repeat:repeat_change", {"prompt_to_repeat": "Tell me"}, "Tell me", False),
+        (
+            "repeat:repeat_span",
+            {"prompt_to_repeat": "Tell me", "n_start": 0.0, "n_end": 3},
+            "tell",
+            True,
+        ),
+        ("custom:multiples", {}, "14,21, 28 35 42 and 49", True),
+        ("custom:date_format_list", {}, "1800-00-99, 1800-02-29", True),
+        ("custom:date_format_list", {}, "1800-13-01", False),
+        ("custom:csv_city", {}, "ID,Country\rX", False),
+        ("keywords:existence", {"keywords": ["U.S."]}, "u5s3", True),
+        ("keywords:existence", {"keywords": ["(salt"]}, "some (salt", True),
+        ("keywords:forbidden_words", {"forbidden_words": ["salt"]}, "salty", True),
+        ("keywords:letter_frequency", None, "", False),
+        ("length_constraints:number_paragraphs", {"num_paragraphs": 2}, "a\n***\nb", True),
+        ("length_constraints:number_paragraphs", {"num_paragraphs": 2}, "a *** *** b", False),
+        ("detectable_content:postscript", {"postscript_marker": "P.S."}, "p.p. s. Yes", True),
+        ("detectable_content:number_placeholders", {"num_placeholders": 2}, "[a [b] [c]", True),
+        ("detectable_format:number_bullet_lists", {"num_bullets": 2}, "* a\n\n  - b\n** c", True),
+        ("detectable_format:number_bullet_lists", {"num_bullets": 1}, "*\n* b", True),
+        ("detectable_format:json_format", {}, '```json\n{"a": NaN}\n```', True),
+        ("detectable_format:title", {}, "<<<>>>", False),
+        ("detectable_format:title", {}, "so <<Salt>> it is", True),
+        ("combination:two_responses", {}, "a******b", True),
+        ("combination:two_responses", {}, "a******a", False),
+        ("startend:quotation", {}, '"', False),
+        ("punctuation:no_comma", {}, "no commas", True),
+    ],
+)
+def test_own_examples(
+    instruction_id: str, kwargs: dict[str, object] | None, response: str, expected: bool
+) -> None:
+    # None of these needs NLTK's data, so they hold on a machine without them.
+    kwargs = fitting(instruction_id) if kwargs is None else kwargs
+    empty = Language(Path("no-such-folder"))
+    assert check(instruction_id, kwargs, "", response, language=empty) is expected
+
+
+@pytest.mark.parametrize("instruction_id", [*IFBENCH, *IFEVAL])
+def test_a_blank_response_follows_nothing(instruction_id: str) -> None:
+    assert not check(instruction_id, fitting(instruction_id), "", " \n")
+    assert not check(instruction_id, fitting(instruction_id), "", "")
+
+
+@pytest.mark.parametrize("instruction_id", [*IFBENCH, *IFEVAL])
+def test_describe_names_every_argument_that_is_short(instruction_id: str) -> None:
+    kwargs = fitting(instruction_id)
+    said = describe(instruction_id, {**kwargs, "unused": None})
+    assert said.endswith((".", "P.S.")) and "{" not in said
+    hidden = ("prompt_to_repeat", "reference_text")
+    for name, value in kwargs.items():
+        if name not in hidden and not isinstance(value, list):
+            assert str(value) in said
+
+
+def test_whole_floats_read_as_integers() -> None:
+    said = describe("count:word_count_range", {"min_words": 5.0, "max_words": 7.0})
+    assert "at least 5 and at most 7 words" in said
+
+
+def test_loose_forgives_a_first_line_a_last_line_and_stars() -> None:
+    answer = "Here it is:\n*tell*\nHope that helps!"
+    asked = {"prompt_to_repeat": "Tell me", "n_start": 0, "n_end": 3}
+    found = grade(
+        "", ["repeat:repeat_span", "punctuation:no_comma", "keywords:existence"],
+        [asked, None, {"keywords": ["zebra"]}], answer,
+    )  # fmt: skip
+    assert found.strict == [False, True, False]
+    assert found.loose == [True, True, False]
+    assert (found.strict_all, found.loose_all) == (False, False)
+    assert found.strict_share == 1 / 3
+    assert found.loose_share == 2 / 3
+
+
+def test_no_response_follows_nothing() -> None:
+    found = grade("", ["punctuation:no_comma"], [{}], None)
+    assert (found.strict, found.loose) == ([False], [False])
+
+
+def test_an_unknown_id_names_the_nearest() -> None:
+    with pytest.raises(DataError, match=r"count:numbr.*did you mean 'count:numbers'"):
+        check("count:numbr", {"N": 1}, "", "1")
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "said"),
+    [
+        ({}, "needs the argument 'N'"),
+        ({"N": None}, "needs the argument 'N'"),
+        ({"N": "two"}, "'two', not a number"),
+        ({"N": True}, "not a number"),
+        ({"N": 2.5}, "not a whole number"),
+        ({"N": float("nan")}, "not a number"),
+        ({"N": 2, "word": "salt"}, "takes no argument 'word'"),
+    ],
+)
+def test_kwargs_that_do_not_fit(kwargs: dict[str, object], said: str) -> None:
+    with pytest.raises(DataError, match=said) as caught:
+        check("count:numbers", kwargs, "", "1")
+    assert caught.value.hint
+
+
+def test_a_relation_that_is_none() -> None:
+    kwargs = {**fitting("keywords:frequency"), "relation": "exactly"}
+    with pytest.raises(DataError, match="'less than' or 'at least'"):
+        check("keywords:frequency", kwargs, "", "salt")
+
+
+def test_lists_of_different_length() -> None:
+    with pytest.raises(DataError, match="2 instruction ids but 1 kwargs"):
+        grade("", ["punctuation:no_comma", "startend:quotation"], [{}], "a")
+
+
+def test_missing_nltk_data_says_what_to_type(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="punkt_tab") as caught:
+        check("ratio:sentence_type", {}, "", "One. Two.", language=Language(tmp_path))
+    assert caught.value.hint.startswith("python -m nltk.downloader punkt_tab")
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_nltk_data_are_read_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    punkt = tmp_path / "tokenizers" / "punkt_tab" / "english"
+    punkt.mkdir(parents=True)
+    (punkt / "abbrev_types.txt").write_text("capt\n")
+    (punkt / "collocations.tab").write_text("a\tb\n")
+    (punkt / "sent_starters.txt").write_text("the\n")
+    (punkt / "ortho_context.tab").write_text("the\t46\n")
+    (tmp_path / "corpora" / "stopwords").mkdir(parents=True)
+    (tmp_path / "corpora" / "stopwords" / "english").write_text("the\n")
+    monkeypatch.setenv("NLTK_DATA", str(tmp_path))
+    fewer = {"num_sentences": 2, "relation": "less than"}
+    assert check("length_constraints:number_sentences", fewer, "", "Ask capt. Noll now.")
+    assert not check("length_constraints:number_sentences", fewer, "", "Ask now. Noll knows.")
+    assert check("ratio:stop_words", {"percentage": 50}, "", "the sea")
+    assert not check("ratio:stop_words", {"percentage": 49}, "", "the sea")
+
+
+def test_the_guess_of_a_language_is_repeatable() -> None:
+    text = "Das Salz hält den Fisch lange frisch, sagt die Köchin."
+    known = Language(Path("no-such-folder"))
+    assert {known.guess(text) for _ in range(5)} == {"de"}
+    assert known.guess("12345") == ""
