@@ -12,6 +12,8 @@ from promptcodebook.tasks.base import Task
 from promptcodebook.tasks.constraints.task import load_constraints
 from promptcodebook.tasks.hotpotqa.task import load_hotpotqa
 from promptcodebook.tasks.hover.task import load_hover
+from promptcodebook.tasks.ifbench.task import load_ifbench
+from promptcodebook.tasks.livebench_math.task import load_livebench_math
 from promptcodebook.tasks.pupa.task import load_pupa
 
 __all__ = ["load_task", "task_names"]
@@ -21,6 +23,8 @@ _LOADERS: dict[str, Callable[[Path | None], Task]] = {
     "constraints": load_constraints,
     "hotpotqa": load_hotpotqa,
     "hover": load_hover,
+    "ifbench": load_ifbench,
+    "livebench_math": load_livebench_math,
     "pupa": load_pupa,
 }
 
