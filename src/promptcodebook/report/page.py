@@ -17,6 +17,7 @@ from promptcodebook.report.history import HistorySection
 from promptcodebook.report.html import Html, el, together
 from promptcodebook.report.incidents import IncidentsSection
 from promptcodebook.report.masthead import masthead, settings
+from promptcodebook.report.private import withheld
 from promptcodebook.report.routing import RoutingSection
 from promptcodebook.report.section import Section
 from promptcodebook.report.spend import SpendSection
@@ -43,13 +44,16 @@ def write_report(store: RunStore, target: Path, inputs: Mapping[str, str] | None
 def render_report(store: RunStore, inputs: Mapping[str, str] | None = None) -> str:
     """The report as a page; `inputs` are the examples' texts by id, where they are known.
 
+    Of a run on private data (`Header.private`) it shows lengths in the place of such texts.
+
     The run's events pass by once, one at a time: memory does not grow with the run's length.
     """
-    context = Context.of(store, inputs or {})
+    private = store.header.private
+    context = Context.of(store, {} if private else inputs or {})
     sections = _sections(context)
     for event in store.events(full=True):
         for section in sections:
-            section.see(event)
+            section.see(withheld(event) if private else event)
     return _page(context, sections)
 
 

@@ -93,7 +93,8 @@ def open_run(config: Config, sources: Sources, where: Where, listener: Listener 
     dataset = made.dataset if made is not None else data_of(config, sources)
     config = settled(config if sources.lm is None else _owned(config), made, dataset)
     specs_of(config)
-    store = _store(config, dataset, where, sources.base)
+    private = made is not None and made.private
+    store = _store(config, dataset, where, sources.base, private)
     try:
         return _assembled(config, sources, made, dataset, store, listener)
     except BaseException:
@@ -172,7 +173,7 @@ def _began(plan: RunPlan, store: RunStore, models: Models) -> Began:
     )
 
 
-def _store(config: Config, dataset: Dataset, where: Where, base: Path) -> RunStore:
+def _store(config: Config, dataset: Dataset, where: Where, base: Path, private: bool) -> RunStore:
     tree = config.model_dump(mode="json")
     if where.resume is not None:
         return _resumed(where.resume, tree, dataset)
@@ -186,6 +187,7 @@ def _store(config: Config, dataset: Dataset, where: Where, base: Path) -> RunSto
         config=tree,
         config_digest=digest(tree),
         fingerprints=dataset.fingerprint(),
+        private=private,
     )
     return RunStore.create(where.runs_dir, header, clock=time.monotonic)
 

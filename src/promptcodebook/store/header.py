@@ -27,6 +27,7 @@ def _no_prints() -> Mapping[str, str]:
 class Header:
     """`created` is ISO 8601; `fingerprints` are the data's, by split; `id` '' = to be chosen.
 
+    `private` = the data are real people's, so that no report shows their texts.
     `base` is the folder that the configuration's paths start from.
     `config` is the whole configuration as a JSON-able tree, `config_digest` its SHA-256.
     """
@@ -40,6 +41,7 @@ class Header:
     config: Mapping[str, Any] = field(default_factory=_empty)
     config_digest: str = ""
     fingerprints: Mapping[str, str] = field(default_factory=_no_prints)
+    private: bool = False
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=True, default=str)

@@ -21,7 +21,8 @@ class Task:
     prompt; `zero_shot` is the plain prompt training is compared with; `output_format` tells the
     generator what form the answer must have. `judged` makes the reward where a judge is asked
     (its `calls` say how often); `reward` is then the stand-in for it, which asks nobody.
-    `checks` are passed by every rewrite, beside the general ones.
+    `checks` are passed by every rewrite, beside the general ones. `private`: the
+    data are real people's, and a report shows none of their texts.
     """
 
     name: str
@@ -36,3 +37,4 @@ class Task:
     output_format: str = ""
     judged: Callable[[Ask], Reward] | None = None
     checks: tuple[Check, ...] = ()
+    private: bool = False

@@ -36,10 +36,11 @@ _LAYOUT = (
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A folder of train/val/test.jsonl; `origin` says in words which of the three it is."""
+    """A folder of train/val/test.jsonl; `origin` says which of the three it is; `own` = ours."""
 
     folder: Path
     origin: str
+    own: bool = False
 
 
 def default_data_cache() -> Path:
@@ -63,6 +64,7 @@ def home_of(name: str, data_dir: Path | None = None, cache_dir: Path | None = No
         folder,
         "a few examples of our own that ship with the package, too few to measure anything; for "
         f"the benchmark's data give --data DIR, or type: pco data fetch {name}",
+        own=True,
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,13 @@ import pytest
 from promptcodebook.config import load_config
 from promptcodebook.lm.base import Reply, Request
 from promptcodebook.lm.spec import parse_spec
+from promptcodebook.report import render_report
 from promptcodebook.session.opening import Where, open_run
 from promptcodebook.session.optimize import Run, finish
 from promptcodebook.session.simulation import simulated_factory
 from promptcodebook.session.sources import Sources
 from promptcodebook.store.run import RunStore
+from promptcodebook.tasks import pupa
 from promptcodebook.tasks.pupa.judge import units_of
 from promptcodebook.tasks.pupa.score import leaked_units
 from promptcodebook.tasks.registry import load_task
@@ -53,8 +57,9 @@ class Recorded:
         return [request for request in self.asked if request.role == role]
 
 
-async def ran(lm: Recorded, folder: Path, reward: str = "") -> Run:
+async def ran(lm: Recorded, folder: Path, reward: str = "", data_dir: str = "") -> Run:
     tree = {
+        "data_dir": data_dir,
         "preset": "quick",
         "task": "pupa",
         "reward": reward,
@@ -89,6 +94,28 @@ async def test_a_run_asks_the_judge_and_keeps_private_pieces_home(
     assert {r.reason for r in rewrites if r.after == LEAKED} == {
         "it holds a private piece of training example pupa-own-00"
     }
+
+
+def reported(run: Run) -> str:
+    store = RunStore.open(run.path)
+    try:
+        inputs = {e.id: e.input for _, es in load_task("pupa").dataset.items() for e in es}
+        return html.unescape(render_report(store, inputs))
+    finally:
+        store.close()
+
+
+async def test_a_report_shows_our_own_examples_and_of_a_data_folder_their_lengths(
+    tmp_path: Path,
+) -> None:
+    own = load_task("pupa").dataset
+    shutil.copytree(Path(pupa.__file__).parent / "examples", tmp_path / "given")
+    units = {u for e in own.train for u in units_of(e)}
+    shown = reported(await ran(Recorded(), tmp_path / "own"))
+    assert leaked_units(shown, units) != () and OUTSIDE in shown and LEAKED in shown
+    hidden = reported(await ran(Recorded(), tmp_path / "theirs", data_dir=str(tmp_path / "given")))
+    assert leaked_units(hidden, units) == () and OUTSIDE not in hidden
+    assert "stage craft" in hidden and "(private: " in hidden and "it holds a private" in hidden
 
 
 async def test_the_stand_in_asks_no_judge(tmp_path: Path) -> None:

@@ -61,5 +61,6 @@ def load_pupa(data_dir: Path | None = None) -> Task:
         output_format="Whatever the stage asks for: a request that holds nothing private, or the "
         "complete answer to the user.",
         judged=Judged,
+        private=not home.own,
         checks=(NoUnitCheck(dataset.train),),
     )

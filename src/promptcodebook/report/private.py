@@ -1,0 +1,109 @@
+"""What a report shows of a run on private data: figures, routes, and texts that are shared anyway.
+
+A report is a file that is handed on. Of a run whose data are real people's, it shows no input,
+prompt, stage, output or feedback, nor what models said of them: the length stands in their place.
+The texts of the codebook and the directives stay, since every rewrite of them was checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from promptcodebook.store import Broke, Event, Judged, Stepped, Validated
+from promptcodebook.types import (
+    Evaluation,
+    Failure,
+    Gradients,
+    Rewrite,
+    Rollout,
+    Route,
+    Stage,
+    Trace,
+    Verdict,
+)
+
+__all__ = ["withheld"]
+
+
+def withheld(event: Event) -> Event:
+    """The event with every text that may repeat private data replaced by its length."""
+    match event:
+        case Stepped(step):
+            rewrites = tuple(map(_rewrite, step.rewrites))
+            return Stepped(replace(step, traces=_traces(step.traces), rewrites=rewrites))
+        case Broke():
+            return replace(event, traces=_traces(event.traces))
+        case Validated():
+            return replace(event, evaluation=_evaluation(event.evaluation))
+        case Judged():
+            return replace(event, evaluation=_evaluation(event.evaluation))
+        case _:
+            return event
+
+
+def _length(text: str) -> str:
+    return f"(private: {len(text)} characters)" if text else ""
+
+
+def _traces(traces: Iterable[Trace]) -> tuple[Trace, ...]:
+    return tuple(map(_trace, traces))
+
+
+def _trace(trace: Trace) -> Trace:
+    verdict = trace.verdict
+    return replace(
+        trace,
+        rollout=_rollout(trace.rollout),
+        verdict=None if verdict is None else Verdict(verdict.score, _length(verdict.feedback)),
+        gradients=_gradients(trace.gradients),
+        failure=_failure(trace.failure),
+    )
+
+
+def _evaluation(evaluation: Evaluation) -> Evaluation:
+    return replace(evaluation, rollouts=tuple(map(_rollout, evaluation.rollouts)))
+
+
+def _rollout(rollout: Rollout) -> Rollout:
+    return replace(
+        rollout,
+        route=_route(rollout.route),
+        prompt=_length(rollout.prompt),
+        output=_length(rollout.output),
+        stages=tuple(Stage(s.name, _length(s.input), _length(s.output)) for s in rollout.stages),
+        feedback=_length(rollout.feedback),
+        failure=_failure(rollout.failure),
+    )
+
+
+def _route(route: Route | None) -> Route | None:
+    if route is None:
+        return None
+    return replace(
+        route,
+        constraints=tuple(map(_length, route.constraints)),
+        analysis=_length(route.analysis),
+    )
+
+
+def _gradients(gradients: Gradients) -> Gradients:
+    return replace(
+        gradients,
+        encoder=_length(gradients.encoder),
+        generator=_length(gradients.generator),
+        codebook={k: _length(text) for k, text in gradients.codebook.items()},
+        critic=_length(gradients.critic),
+    )
+
+
+def _rewrite(rewrite: Rewrite) -> Rewrite:
+    """A refused text may have been refused for what it gave away."""
+    after = rewrite.after if rewrite.kept else _length(rewrite.after)
+    return replace(rewrite, after=after, gradient=_length(rewrite.gradient))
+
+
+def _failure(failure: Failure | None) -> Failure | None:
+    if failure is None:
+        return None
+    return Failure(failure.stage, failure.kind, _length(failure.message), hint=failure.hint)
