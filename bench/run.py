@@ -25,6 +25,7 @@ BENCHES = (
     "kill",
     "accept",
     "retrieval",
+    "ifbench",
 )
 
 
