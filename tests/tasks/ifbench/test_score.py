@@ -1,12 +1,13 @@
 """Verdicts of the constraint checks, each on texts of our own and on the shared vectors."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from promptcodebook.errors import DataError, TaskError
+from promptcodebook.errors import DataError, MissingExtra, TaskError
 from promptcodebook.tasks.ifbench.language import Language
 from promptcodebook.tasks.ifbench.score import IFBENCH, IFEVAL, check, describe, grade
 from tests.tasks.ifbench.conftest import SHARED
@@ -211,6 +212,24 @@ def test_missing_nltk_data_says_what_to_type(tmp_path: Path) -> None:
         check("ratio:sentence_type", {}, "", "One. Two.", language=Language(tmp_path))
     assert caught.value.hint.startswith("python -m nltk.downloader punkt_tab")
     assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("package", "instruction_id"),
+    [
+        ("nltk", "ratio:sentence_type"),
+        ("syllapy", "words:odd_even_syllables"),
+        ("langdetect.detector_factory", "language:response_language"),
+    ],
+)
+def test_a_missing_package_says_what_to_install(
+    package: str, instruction_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    fresh = Language(Path("no-such-folder"))
+    with pytest.raises(MissingExtra) as caught:
+        check(instruction_id, fitting(instruction_id), "", "Two words", language=fresh)
+    assert caught.value.hint == "pip install 'promptcodebook[bench]'"
 
 
 def test_nltk_data_are_read_from_the_environment(

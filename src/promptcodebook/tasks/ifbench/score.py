@@ -2,7 +2,8 @@
 
 `check` decides one instruction on a response as it stands; `grade` a whole example, strict and
 loose; `describe` says an instruction in words, for feedback. Where the public scorer is odd they
-agree with it; where it raises an error, or a pattern takes too long, the answer is "not met".
+agree with it; where it raises an error, or a check takes too long, the answer is "not met" (but a
+keyword that is no regular expression is looked for as it stands).
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ def _read(instruction_id: str, kwargs: Mapping[str, object] | None) -> tuple[Con
         known = [*IFBENCH, *IFEVAL]
         raise DataError(
             f"unknown instruction id {instruction_id!r}{did_you_mean(instruction_id, known)}",
-            hint="the known ids: IFBench's 58 and IFEval's 25, in docs/tasks/ifbench.md",
+            hint="correct it; IFBENCH and IFEVAL in promptcodebook.tasks.ifbench.score hold the ids",
         )
     return constraint, Arguments(instruction_id, kwargs or {}, constraint.takes)
 
