@@ -66,8 +66,8 @@ class Language:
 
     def guess(self, text: str) -> str:
         """The code of the likeliest language; '' when nothing in `text` tells. Repeatable."""
+        detector = self._detectors.create()
         try:
-            detector = self._detectors.create()
             detector.append(text)
             return detector.detect()
         except self._no_guess:

@@ -176,7 +176,7 @@ def _read(instruction_id: str, kwargs: Mapping[str, object] | None) -> tuple[Con
         known = [*IFBENCH, *IFEVAL]
         raise DataError(
             f"unknown instruction id {instruction_id!r}{did_you_mean(instruction_id, known)}",
-            hint="correct it; IFBENCH and IFEVAL in promptcodebook.tasks.ifbench.score hold the ids",
+            hint="the ids are those of IFBENCH and IFEVAL in promptcodebook.tasks.ifbench.score",
         )
     return constraint, Arguments(instruction_id, kwargs or {}, constraint.takes)
 
