@@ -34,13 +34,18 @@ def _answer(request: dict[str, Any], answers: IO[str]) -> None:
     try:
         module, _, name = str(request["function"]).partition(":")
         function = getattr(importlib.import_module(module), name)
-        print('{"ready": true}', file=answers, flush=True)
+        _tell(answers, '{"ready": true}')
         _die_after(float(request["limit"]) + _ORPHAN_GRACE_S)
         said = json.dumps({"value": function(*request["args"])})
     except Exception as error:  # RecursionError and MemoryError too: the caller is told
         said = json.dumps({"error": f"{type(error).__name__}: {error}"[:500]})
     _die_after(0.0)
-    print(said, file=answers, flush=True)
+    _tell(answers, said)
+
+
+def _tell(answers: IO[str], line: str) -> None:
+    answers.write(line + "\n")
+    answers.flush()
 
 
 def _die_after(seconds: float) -> None:
