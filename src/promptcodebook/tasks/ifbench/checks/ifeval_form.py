@@ -43,7 +43,7 @@ def _bracketed(value: str) -> int:
 
 
 def _postscript(text: Text, args: Arguments) -> bool:
-    marker = args.text("postscript_marker")
+    marker = args.text("postscript_marker").strip()
     if marker in _POSTSCRIPTS:
         return _POSTSCRIPTS[marker].search(text.lower) is not None
     found = text.language.patterns.counts([marker.lower()], text.lower, ignore_case=False)
@@ -66,7 +66,7 @@ def _number_highlighted_sections(text: Text, args: Arguments) -> bool:
 
 
 def _multiple_sections(text: Text, args: Arguments) -> bool:
-    splitter = args.text("section_spliter")
+    splitter = args.text("section_spliter").strip()
     found = text.language.patterns.counts(
         [splitter], text.value, suffix=r"\s?\d+", ignore_case=False
     )

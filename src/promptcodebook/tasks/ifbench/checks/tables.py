@@ -19,7 +19,7 @@ _SPECIAL = re.compile(r"[^\w\s]")
 
 def _header(names: str, separator: str) -> re.Pattern[str]:
     fields = (f'(?:{name}|"{name}")' for name in names.split())
-    return re.compile(rf"[ \t]*{separator}[ \t]*".join(fields))
+    return re.compile(rf"{separator}[ \t]*".join(fields))
 
 
 _PRODUCTS = _header("ProductID Category Brand Price Stock", ",")
