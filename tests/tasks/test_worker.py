@@ -106,6 +106,12 @@ def test_close_ends_a_call_in_progress_and_leaves_no_process() -> None:
     worker.close()
 
 
+def test_an_interrupt_of_the_caller_does_not_reach_a_call_in_progress(worker: Worker) -> None:
+    pid = worker.call(f"{HERE}:process_id", (), LONG).value
+    assert isinstance(pid, int)
+    assert os.getpgid(pid) != os.getpgrp()
+
+
 def test_a_forgotten_worker_ends_its_process() -> None:
     worker = Worker(1)
     pid = worker.call(f"{HERE}:process_id", (), LONG).value

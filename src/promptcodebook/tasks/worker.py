@@ -64,6 +64,7 @@ class _Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is the caller's to answer: a call in progress goes on
             env={**kept, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
         )
 

@@ -140,6 +140,8 @@ def _by_algebra(gold: str, read: str, path: str, worker: Worker) -> Verdict:
             return Verdict(1.0, "amps", f"{path}, {name}", read, timed_out=late)
         if result.value is False:
             decided = name
+        elif result.error:
+            decided = "comparison failed"
     return Verdict(
         0.0, "amps", f"{path}, {'time limit' if late else decided}", read, timed_out=late
     )
