@@ -13,6 +13,7 @@ from promptcodebook.simulated.skills_constraints import CONSTRAINT_SKILLS
 from promptcodebook.simulated.skills_general import GENERAL_SKILLS
 from promptcodebook.simulated.skills_hotpotqa import HOTPOTQA_SKILLS
 from promptcodebook.simulated.skills_hover import HOVER_SKILLS
+from promptcodebook.simulated.skills_ifbench import IFBENCH_SKILLS
 from promptcodebook.simulated.skills_livebench import LIVEBENCH_SKILLS
 from promptcodebook.simulated.skills_pupa import PUPA_SKILLS
 from promptcodebook.simulated.world import Problem, World, all_advice, build_world, oracle_prompt
@@ -26,6 +27,7 @@ TABLES = {
     "general": GENERAL_SKILLS,
     "hotpotqa": HOTPOTQA_SKILLS,
     "hover": HOVER_SKILLS,
+    "ifbench": IFBENCH_SKILLS,
     "livebench_math": LIVEBENCH_SKILLS,
     "pupa": PUPA_SKILLS,
 }

@@ -16,6 +16,12 @@ _NEVER = re.compile(
 _FOUND = re.compile(r"\bfound ((?:['\"“‘][^\n]*?['\"”’](?:, )?)+)", re.IGNORECASE)
 _QUOTED = re.compile(r"(?:^|, )['\"“‘](.+?)['\"”’](?=, |$)")
 _NOTE = re.compile(r"^\W*summary\W{1,4}(.+)$", re.MULTILINE | re.IGNORECASE)
+_BROKEN = re.compile(
+    r"\b(?:not keep|not kept|not met|not followed|fails|broken|violated)\b[^\n]*:\s*\n"
+    r"((?:[ \t]*[-*] .*(?:\n|\Z))+)",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(r"\s*[-*]\s*(\d{1,2})[.)]")
 _WORSE = re.compile(r"\b(?:reference|target) is better|\bquality 0\b|\bworse\b", re.IGNORECASE)
 
 
@@ -24,11 +30,27 @@ def failed_stages(mind: Mind, problem: Problem, reward: float | None) -> list[De
     low reward is all that is known."""
     sections = mind.asked.reading.sections
     report = f"{sections.get('feedback', '')}\n{sections.get('reference', '')}"
+    if any(d.constraint is not None for d in problem.demands):
+        return _of_instructions(mind, problem)
     if all(d.stage != "search" for d in problem.demands):
         return _of_privacy(problem, report)
     found = _of_hops(mind, problem, report)
     if not found and reward is not None and reward < 1.0:
         found = [d for d in problem.demands if d.stage in ("answer", "verify")]
+    return found
+
+
+def _of_instructions(mind: Mind, problem: Problem) -> list[Demand]:
+    """The constraints that the last list of broken ones names, by number, else by their words."""
+    lists: list[str] = _BROKEN.findall(mind.asked.request.user)
+    found: list[Demand] = []
+    for line in lists[-1].strip().split("\n") if lists else []:
+        number = _NUMBER.match(line)
+        about = mind.world.lexicon.about_in(line)
+        for place, demand in enumerate(problem.demands, 1):
+            named = int(number[1]) == place if number is not None else demand.topic in about
+            if named and demand not in found:
+                found.append(demand)
     return found
 
 

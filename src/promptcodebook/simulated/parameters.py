@@ -65,6 +65,8 @@ class SimulatedSettings:
     """As `base`, for a stage of a program with several: search, notes, answer, verification."""
     stage_gain: float = 0.3
     """As `gain`, for such a stage."""
+    second_look: float = 0.3
+    """Share of its chance with which a revision mends a constraint that the draft breaks."""
     judge_noise: float = 0.03
     """Chance that a judge of quality or leakage errs: a verdict turned, a count off by one."""
     care: float = 0.12

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from itertools import combinations
 
 from promptcodebook.keyed import keyed_int
 from promptcodebook.simulated.facts import gold_titles, mentions, private_units, unit_kind
 from promptcodebook.simulated.mind import Mind
-from promptcodebook.simulated.stages import Staged, StageKind
+from promptcodebook.simulated.stages import Staged, StageKind, weighed
 from promptcodebook.simulated.words import content_stems
-from promptcodebook.simulated.world import Problem
+from promptcodebook.simulated.world import Problem, chances
 from promptcodebook.simulated.writer_answers import wrong_answer
 from promptcodebook.types import Example
 
@@ -39,6 +40,8 @@ _PLACEHOLDERS = {
     "products": "[product]",
     "rare_words": "[detail]",
 }
+_TRIED = 6
+"""Constraints of one example that a revision looks at, at the most."""
 _ENOUGH = 0.5
 """Share of the query's content words that an outside answer must take up to be of help."""
 
@@ -151,7 +154,42 @@ def _respond(mind: Mind, problem: Problem, staged: Staged, met: frozenset[str]) 
 
 
 def _write(mind: Mind, problem: Problem, _staged: Staged, met: frozenset[str]) -> str:
-    return mind.world.writer(problem, met, _variant(mind, problem))
+    return mind.world.writer(problem, met, _turn(mind, problem))
+
+
+def _revise(mind: Mind, problem: Problem, staged: Staged, _met: frozenset[str]) -> str:
+    """The draft, if it keeps every constraint; else a response that keeps what it kept, and what a
+    second look mends. A draft from elsewhere is rewritten as if it kept none."""
+    request = mind.asked.request
+    weighs = weighed(request, staged)
+    chance = chances(mind.world, problem, request.system, mind.settings, weighs)
+    held = _kept(mind, problem, staged.draft)
+    mended = {
+        key
+        for key, one in chance.items()
+        if mind.draw.shared(problem.input, key, "second") < mind.settings.second_look * one
+    }
+    if held is None:
+        return mind.world.writer(problem, frozenset(mended), _turn(mind, problem))
+    if mended <= held:
+        return staged.draft
+    return mind.world.writer(problem, held | mended, _turn(mind, problem))
+
+
+def _kept(mind: Mind, problem: Problem, draft: str) -> frozenset[str] | None:
+    """Which demands the draft was written to keep: the smallest set that gives this very text."""
+    keys = [d.key for d in problem.demands][:_TRIED]
+    for size in range(len(keys) + 1):
+        for chosen in combinations(keys, size):
+            found = frozenset(chosen)
+            if mind.world.writer(problem, found, _turn(mind, problem)).strip() == draft.strip():
+                return found
+    return None
+
+
+def _turn(mind: Mind, problem: Problem) -> int:
+    """Which wording: fixed by the input, so that a revision knows the draft again."""
+    return keyed_int(mind.draw.world_seed, "variant", problem.input) % 997
 
 
 def _variant(mind: Mind, problem: Problem) -> int:
@@ -165,5 +203,6 @@ BEHAVIOURS: Mapping[StageKind, Behaviour] = {
     "verify": _verify,
     "redact": _redact,
     "respond": _respond,
+    "revise": _revise,
     "write": _write,
 }

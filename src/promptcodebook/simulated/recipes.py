@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from promptcodebook.keyed import keyed_int
-from promptcodebook.simulated.facts import private_units, unit_kind
+from promptcodebook.simulated.facts import instructions, private_units, unit_kind
 from promptcodebook.simulated.skill import Lexicon, Skill
 from promptcodebook.simulated.world import Demand, Demands, OfAnswer, World, Writer
 from promptcodebook.types import Example
@@ -27,6 +27,8 @@ def benchmark_world(
     fixed = tuple(sorted(chosen)) if same_for_all else ()
     world = World(name, skills, examples, _demands(name, skills, lexicon, fixed), writer)
     world.staged = name != "livebench_math"
+    if name == "ifbench":
+        world.unfollowed = _unfollowed()
     return world
 
 
@@ -46,6 +48,11 @@ def _parts(name: str) -> tuple[tuple[Skill, ...], Writer] | None:
         from promptcodebook.simulated.writer_answers import write_plain
 
         return PUPA_SKILLS, write_plain
+    if name == "ifbench":
+        from promptcodebook.simulated.skills_ifbench import IFBENCH_SKILLS
+        from promptcodebook.simulated.writer_ifeval import write_ifbench
+
+        return IFBENCH_SKILLS, write_ifbench
     if name == "livebench_math":
         from promptcodebook.simulated.skills_livebench import LIVEBENCH_SKILLS
         from promptcodebook.simulated.writer_livebench import write_livebench
@@ -54,11 +61,22 @@ def _parts(name: str) -> tuple[tuple[Skill, ...], Writer] | None:
     return None
 
 
+def _unfollowed() -> tuple[str, ...]:
+    """Ids of constraints that no writer knows: replies follow them by accident only."""
+    from promptcodebook.simulated.skills_ifbench import FAMILIES
+    from promptcodebook.simulated.writer_ifbench import TEST_WRITERS
+    from promptcodebook.simulated.writer_ifeval import IFEVAL
+
+    return tuple(sorted(FAMILIES.keys() - IFEVAL - TEST_WRITERS.keys()))
+
+
 def _demands(
     name: str, skills: Sequence[Skill], lexicon: Lexicon, fixed: tuple[int, ...]
 ) -> Demands:
     if name == "livebench_math":
         return OfAnswer(skills, lexicon, fixed)
+    if name == "ifbench":
+        return _OfInstructions(skills, lexicon, fixed)
     if name == "pupa":
         return _OfPrivacy(skills, lexicon, fixed)
     return _OfHops(skills, lexicon, fixed, 3 if name == "hover" else 2)
@@ -110,6 +128,24 @@ class _OfHops(_Named):
                 found.append(self._demand(f"notes:{hop}", "notes", "page_titles", notes))
         last = "verify" if self._hops == 3 else "answer"
         found.append(self._demand(last, last, self._core, end))
+        return tuple(found)
+
+
+class _OfInstructions(_Named):
+    """One demand for each constraint: the example's own, else those whose words show."""
+
+    def __call__(self, text: str, example: Example | None) -> tuple[Demand, ...]:
+        from promptcodebook.simulated.skills_ifbench import FAMILIES
+
+        if example is None:
+            names = [n for n in self._index if n in FAMILIES.values()]
+            return tuple(self._demand(n, "", n) for n in self._visible(text, names, 5))
+        found: list[Demand] = []
+        for place, constraint in enumerate(instructions(example)):
+            kind = str(constraint["kind"])
+            topic = self._index[FAMILIES.get(kind, "words")]
+            skills = self.fixed or (topic,)
+            found.append(Demand(f"{place}:{kind}", topic, skills, constraint))
         return tuple(found)
 
 
