@@ -94,7 +94,7 @@ _PASSAGE = [
 ]
 UNKEPT = (
     "A plain start, and a plain start again and again and again.\n\n"
-    'It is what it is what it is * or so they say: "it is"'
+    'Now it says * or so they say: "it is"'
 )
 """A response that was written without a thought for constraints."""
 
