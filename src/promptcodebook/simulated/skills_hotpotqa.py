@@ -16,6 +16,15 @@ __all__ = ["HOTPOTQA_SKILLS"]
 
 _ANSWERS = (
     Skill(
+        "kind_asked",
+        ("type of thing asked", "kind of thing asked", "category asked", "expected answer type"),
+        ("what", "which", "profession", "genre", "nationality"),
+        (
+            "Make sure that the answer is the kind of thing asked for.",
+            "Decide on the expected answer type before answering.",
+        ),
+    ),
+    Skill(
         "short_span",
         ("shortest span", "few words", "short phrase", "no full sentence", "answer bare"),
         (
@@ -30,6 +39,7 @@ _ANSWERS = (
             "Answer with the shortest span that settles it, no full sentence.",
             "Say the answer in a few words and stop.",
         ),
+        general=True,
     ),
     Skill(
         "yes_no",
@@ -74,15 +84,6 @@ _ANSWERS = (
         (
             "Copy a number as printed in the passage.",
             "Give the number with its unit, digits as in the source.",
-        ),
-    ),
-    Skill(
-        "kind_asked",
-        ("type of thing asked", "kind of thing asked", "category asked", "expected answer type"),
-        ("what", "which", "profession", "genre", "nationality"),
-        (
-            "Make sure that the answer is the kind of thing asked for.",
-            "Decide on the expected answer type before answering.",
         ),
     ),
 )

@@ -166,7 +166,8 @@ def _kind(outputs: Sequence[str], order: str, fields: Mapping[str, str]) -> Stag
     kind: StageKind | None = _of_output(outputs[-1]) if outputs else None
     if kind is None:
         kind = next((k for k, pattern in _ORDERS if pattern.search(order)), None)
-    if kind in ("answer", "write") and any(_OUTSIDE.search(k) for k in fields):
+    helped = any(_OUTSIDE.search(k) for k in fields)
+    if helped and (kind in ("answer", "write") or not outputs):
         return "respond"
     if kind == "write" and any(_DRAFT.search(k) for k in fields):
         return "revise"
