@@ -57,7 +57,7 @@ ORDERS = {
 CUES = {
     "search": "In a query, name the title of the missing page and little else.",
     "notes": "Put the source title beside each fact that is noted.",
-    "answer": "Answer with the shortest span that settles it, no full sentence.",
+    "answer": "Decide on the expected answer type before answering.",
     "verify": "A single false detail makes the whole claim fail.",
     "redact": "Refer to people by role, never by name. State the task completely so that the "
     "outside model knows what help is needed.",
