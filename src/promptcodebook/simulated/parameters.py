@@ -61,9 +61,9 @@ class SimulatedSettings:
     """Chance that a demand of the input is met when its skill is not cued."""
     gain: float = 0.40
     """Added to that chance when the system prompt cues the skill."""
-    stage_base: float = 0.6
+    stage_base: float = 0.55
     """As `base`, for a stage of a program with several: search, notes, answer, verification."""
-    stage_gain: float = 0.3
+    stage_gain: float = 0.35
     """As `gain`, for such a stage."""
     second_look: float = 0.3
     """Share of its chance with which a revision mends a constraint that the draft breaks."""
