@@ -15,7 +15,7 @@ _NEVER = re.compile(
 )
 _FOUND = re.compile(r"\bfound ((?:['\"“‘][^\n]*?['\"”’](?:, )?)+)", re.IGNORECASE)
 _QUOTED = re.compile(r"(?:^|, )['\"“‘](.+?)['\"”’](?=, |$)")
-_NOTE = re.compile(r"^\W*summary\W{1,4}(.+)$", re.MULTILINE | re.IGNORECASE)
+_NOTE = re.compile(r"(?:^|->)\W*summary\W{1,4}(.+)$", re.MULTILINE | re.IGNORECASE)
 _BROKEN = re.compile(
     r"\b(?:not keep|not kept|not met|not followed|fails|broken|violated)\b[^\n]*:\s*\n"
     r"((?:[ \t]*[-*] .*(?:\n|\Z))+)",
