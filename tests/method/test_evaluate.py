@@ -7,9 +7,9 @@ import pytest
 from promptcodebook.errors import EndpointDown
 from promptcodebook.lm.base import Request
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.method.evaluate import Evaluator
+from promptcodebook.method.evaluate import Evaluator, averaged
 from promptcodebook.method.policy import FixedPrompt
-from promptcodebook.types import Evaluation, Rollout
+from promptcodebook.types import Evaluation, Failure, Rollout, Usage
 from tests.method.build import World, config, examples, said
 
 
@@ -75,3 +75,22 @@ async def test_nothing_to_evaluate_has_no_score():
     world = World(config(), broken(0))
     result = await Evaluator(world.trial, 0).evaluate("p", FixedPrompt("p"), [], "val")
     assert result.score is None and result.answered is None
+
+
+def test_sampled_runs_count_by_their_mean_and_a_failed_run_as_the_floor():
+    """Decision 18: AIME is the mean of five sampled runs a problem."""
+    spent = Usage(calls=1, prompt_tokens=10)
+    first = Evaluation(
+        "learned", "test", (Rollout("a", reward=1.0, usage=spent), Rollout("b", reward=0.0))
+    )
+    late = Failure("execute", "CallTimeout", "late")
+    second = Evaluation(
+        "learned", "test", (Rollout("a", failure=late, usage=spent), Rollout("b", reward=1.0))
+    )
+    both = averaged([first, second])
+    assert [r.reward for r in both.rollouts] == [0.5, 0.5]
+    assert both.failed == 0
+    assert both.rollouts[0].usage.calls == 2
+    neither = Evaluation("learned", "test", (Rollout("a", failure=late), Rollout("b")))
+    assert averaged([neither, neither]).rollouts[0].failure == late
+    assert averaged([neither, neither]).rollouts[0].reward is None

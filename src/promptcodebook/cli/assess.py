@@ -76,14 +76,14 @@ def assessed(found: Referred, sample: Sample, asked: Asked, *, quiet: bool = Fal
     header = found.header if _own(found, asked) else None
     if header is not None and header.fingerprints != assessor.fingerprint:
         note(f"the data changed since the run {found.name}: its test may hold what it learned from")
-    progress = Progress(found.name, len(examples), sys.stderr, quiet=quiet)
+    progress = Progress(found.name, len(examples) * sample.runs, sys.stderr, quiet=quiet)
 
     def interrupt() -> None:
         note("stopping: waiting for calls in flight (Ctrl-C again to stop at once)")
         assessor.interrupt()
 
     try:
-        return run_sync(assessor.assess(examples, sample.split, progress), interrupt)
+        return run_sync(assessor.assess(examples, sample, progress), interrupt)
     finally:
         progress.close()
 

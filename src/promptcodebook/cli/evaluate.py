@@ -16,6 +16,7 @@ from promptcodebook.cli.options import (
     Json,
     Model,
     Ref,
+    Runs,
     Sets,
     SplitName,
     TaskName,
@@ -39,20 +40,22 @@ def evaluate(
     split: SplitName = "test",
     lm: Model = None,
     count: Count = None,
+    samples: Runs = 1,
     budget: Budget = None,
     sets: Sets = None,
     as_json: Json = False,
 ) -> None:
     """Reward with its 95 % interval, failures, and what a query costs.
 
-    A run is evaluated under its own settings, unless a task or a pco.toml is named. Save
-    `--json` to compare with another later: pco compare A.json B.json
+    Greedy, or with --samples N the mean of N sampled runs an example (AIME's published metric is
+    that of five). A run is evaluated under its own settings, unless a task or a pco.toml is named.
+    Save `--json` to compare with another later: pco compare A.json B.json
     """
     from promptcodebook.session.evaluation import Sample
     from promptcodebook.session.references import referred
 
     asked = Asked(config, task, data, lm, budget, sets or ())
-    found = assessed(referred(runs_dir(), ref), Sample(split, count), asked)
+    found = assessed(referred(runs_dir(), ref), Sample(split, count, samples), asked)
     if as_json:
         emit(found.as_json())
     else:
@@ -80,7 +83,8 @@ def row(found: Assessment) -> dict[str, str]:
 def _text(found: Assessment) -> str:
     marked = "simulated model, " if found.simulated else ""
     n = len(found.evaluation.rollouts)
-    head = f"{marked}{found.evaluation.split} split, n = {n}; calls to USD are per query:"
+    per = "query" if found.runs == 1 else f"example, all {found.runs} sampled runs of it"
+    head = f"{marked}{found.evaluation.split} split, n = {n}; calls to USD are per {per}:"
     lines = [head, "", columns([row(found)])]
     first = next((r for r in found.evaluation.rollouts if r.failure is not None), None)
     if first is not None and first.failure is not None:

@@ -18,6 +18,7 @@ __all__ = [
     "Preset",
     "Ref",
     "RunRef",
+    "Runs",
     "Seed",
     "Sets",
     "SplitName",
@@ -35,6 +36,7 @@ Sets = Annotated[list[str] | None, typer.Option("--set", help="Any key: a.b=valu
 Json = Annotated[bool, typer.Option("--json", help="The result as JSON.")]
 Budget = Annotated[str | None, typer.Option("--budget", help="E.g. 5usd, 2Mtok, 500calls.")]
 Count = Annotated[int | None, typer.Option("--n", help="So many examples, chosen by id.")]
+Runs = Annotated[int, typer.Option("--samples", help="Sampled runs an example; 1 = greedy.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything drawn.")]
 SplitName = Annotated[str, typer.Option("--split", help="train, val or test.")]
 RunRef = Annotated[str, typer.Argument(help="A run: its id, the start of it, a path, or 'last'.")]

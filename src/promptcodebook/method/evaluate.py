@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from promptcodebook.method.chains import all_of
 from promptcodebook.method.draws import Draws
 from promptcodebook.method.policy import Prompter, Trial, rollout_of
-from promptcodebook.types import Evaluation, Example, Rollout
+from promptcodebook.types import Evaluation, Example, Rollout, Usage
 
-__all__ = ["Evaluator"]
+__all__ = ["Evaluator", "averaged"]
 
 EVALUATION = -1
 """Stands for the step in evaluation draws: an input's prompt is the same at every evaluation."""
@@ -55,3 +55,27 @@ class Evaluator:
             again = await rollout_of(prompter, self.trial, example, draws)
             rollout = replace(again, usage=rollout.usage + again.usage)
         return rollout
+
+
+def averaged(evaluations: Sequence[Evaluation]) -> Evaluation:
+    """Several sampled runs over the same examples as one: each example's mean reward and all its
+    usage (AIME's five runs a problem, decision 18).
+
+    A run that failed counts as the floor; an example all of whose runs failed has no reward. Text,
+    route and failure shown are the first run's.
+    """
+    first = evaluations[0]
+    by_example = zip(*(e.rollouts for e in evaluations), strict=True)
+    return replace(first, rollouts=tuple(_mean(runs, first.floor) for runs in by_example))
+
+
+def _mean(runs: Sequence[Rollout], floor: float) -> Rollout:
+    known = [floor if r.reward is None else r.reward for r in runs]
+    answered = any(r.reward is not None for r in runs)
+    return replace(
+        runs[0],
+        reward=sum(known) / len(known) if answered else None,
+        failure=None if answered else runs[0].failure,
+        truncated=any(r.truncated for r in runs),
+        usage=sum((r.usage for r in runs), Usage()),
+    )

@@ -11,10 +11,12 @@ from promptcodebook.config import Config
 from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError, DataError, Interrupted
 from promptcodebook.intervals import Interval, paired_interval
-from promptcodebook.keyed import keyed_random
+from promptcodebook.keyed import keyed_int, keyed_random
 from promptcodebook.method.broken import too_many
-from promptcodebook.method.evaluate import Evaluator
+from promptcodebook.method.chains import all_of
+from promptcodebook.method.evaluate import Evaluator, averaged
 from promptcodebook.method.policy import Deployed, Trial
+from promptcodebook.method.train import Learner
 from promptcodebook.session.models import Models, Supplies, any_simulated, simulated_in, specs_of
 from promptcodebook.session.parts import build_learner
 from promptcodebook.session.policy import Policy
@@ -32,10 +34,14 @@ __all__ = ["Assessment", "Assessor", "Sample", "paired", "policy_of", "sampled"]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Which examples: a split, or a seeded choice of `count` of it (None = all)."""
+    """Which examples: a split, or a seeded choice of `count` of it (None = all); and how often.
+
+    `runs` 1 is greedy; more are so many sampled runs an example, of which the mean counts.
+    """
 
     split: str = "test"
     count: int | None = None
+    runs: int = 1
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,7 @@ class Assessment:
     row: Row
     models: dict[str, str]
     simulated: bool
+    runs: int = 1
 
     @property
     def rewards(self) -> dict[str, float]:
@@ -64,6 +71,7 @@ class Assessment:
             "split": self.evaluation.split,
             "n": len(self.evaluation.rollouts),
             "simulated": self.simulated,
+            "runs": self.runs,
             "models": self.models,
             **figures,
             "examples": [_example(r, self.evaluation.floor) for r in self.evaluation.rollouts],
@@ -115,6 +123,8 @@ class Assessor:
 
     def examples(self, sample: Sample) -> tuple[Example, ...]:
         """Raises DataError for an unknown or empty split, ConfigError for a count below 1."""
+        if sample.runs < 1:
+            raise ConfigError(f"cannot sample {sample.runs} runs", hint="--samples 1 or more")
         if sample.count is not None and sample.count < 1:
             raise ConfigError(f"cannot evaluate {sample.count} examples", hint="--n 1 or more")
         found = self._task.dataset.split(sample.split)
@@ -128,25 +138,37 @@ class Assessor:
     async def assess(
         self,
         examples: Sequence[Example],
-        split: str,
+        sample: Sample,
         done: Callable[[Rollout], None] | None = None,
     ) -> Assessment:
-        """Greedy rollouts of all examples, their failures counted.
+        """Rollouts of all examples, greedy or sampled, their failures counted.
 
         Raises TooManyFailures when nothing was answered at all, and what `interrupt` says.
         """
         learner = build_learner(self._config, self._task, self._models)
         prompter = Deployed(learner.policy, self._file.parameters, self._file.standing)
-        evaluator = Evaluator(greedy(learner), self._config.seed, self._config.reward_range[0])
         try:
-            evaluation = await evaluator.evaluate(self._name, prompter, examples, split, done)
+            runs = await all_of(
+                self._evaluator(learner, sample.runs, run).evaluate(
+                    self._name, prompter, examples, sample.split, done
+                )
+                for run in range(sample.runs)
+            )
+            evaluation = averaged(runs)
         finally:
             await self._models.close()
         self._refuse_empty(evaluation)
         models = {str(role): spec for role, spec in self._models.by_role().items()}
         row = row_of(evaluation, None, self._config.seed)
         simulated = any_simulated(set(models.values()))
-        return Assessment(self._name, evaluation, row, models, simulated)
+        return Assessment(self._name, evaluation, row, models, simulated, sample.runs)
+
+    def _evaluator(self, learner: Learner, runs: int, run: int) -> Evaluator:
+        """Of one run over the examples: the only one is greedy, one of several has its own seed."""
+        seed, floor = self._config.seed, self._config.reward_range[0]
+        if runs == 1:
+            return Evaluator(greedy(learner), seed, floor)
+        return Evaluator(learner.trial, keyed_int(seed, "sampled run", run), floor)
 
     def interrupt(self) -> None:
         """No new call starts; calls in flight finish."""
