@@ -13,6 +13,9 @@ from promptcodebook.simulated.model import answer
 from promptcodebook.simulated.parameters import SimulatedSettings
 from promptcodebook.simulated.recognise import understand
 from promptcodebook.simulated.world import build_world
+from promptcodebook.tasks.hotpotqa.pipeline import INSTRUCTIONS as HOTPOT
+from promptcodebook.tasks.hover.pipeline import INSTRUCTIONS as HOVER
+from promptcodebook.tasks.ifbench.pipeline import INSTRUCTIONS as IFBENCH
 from promptcodebook.tasks.livebench_math.score import score
 from promptcodebook.types import Example, Stage
 from tests.simulated.test_stages import ASKED, PRIVATE
@@ -86,3 +89,12 @@ def test_livebench_answers_are_right_just_when_met(subtask: str, gold: str) -> N
     wrong = world.writer(problem, frozenset(), 1)
     assert score(problem.input, gold, subtask, right) == 1.0
     assert score(problem.input, gold, subtask, wrong) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "orders"), [("hotpotqa", HOTPOT), ("hover", HOVER), ("ifbench", IFBENCH)]
+)
+def test_a_stages_own_order_brings_no_skill_out(name: str, orders: dict[str, str]) -> None:
+    world = build_world(name, [])
+    cued = {stage: world.lexicon.cued_in(order) for stage, order in orders.items()}
+    assert set(cued.values()) == {frozenset()}
