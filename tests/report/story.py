@@ -69,6 +69,7 @@ class Story:
     verdict: bool = True
     config: dict[str, Any] = field(default_factory=lambda: dict[str, Any]())
     hostile: str = HOSTILE
+    task: str = "constraints"
 
 
 def write_story(runs: Path, story: Story | None = None) -> RunStore:
@@ -81,7 +82,7 @@ def write_story(runs: Path, story: Story | None = None) -> RunStore:
         "",
         "2026-01-31T15:45:02+00:00",
         "0.1.0",
-        "constraints",
+        told.task,
         "pco train",
         config=config | told.config,
         fingerprints={"train": "ab" * 32, "test": "cd" * 32},

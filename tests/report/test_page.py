@@ -51,6 +51,12 @@ def test_every_figure_and_table_says_simulated(told: Told) -> None:
     assert "comes from a simulated model" in page.text
 
 
+def test_what_the_simulated_model_never_follows_is_named(told: Told) -> None:
+    page = read_page(render_report(told(Story(steps=2, task="ifbench"))))
+    assert "by accident only: " in page.text
+    assert "custom:" in page.text.split("by accident only: ")[1]
+
+
 def test_a_model_served_as_simulated_counts_as_simulated(told: Told) -> None:
     served = Story(steps=2, config={"lm": "http://localhost:9000/v1#simulated"})
     page = read_page(render_report(told(served)))

@@ -9,6 +9,7 @@ from promptcodebook.config import Config
 from promptcodebook.report.context import Column, Context, without_credentials
 from promptcodebook.report.figures import count, duration, money, number, shorten, step_name
 from promptcodebook.report.html import Content, Html, el, together
+from promptcodebook.simulated.recipes import unfollowed
 from promptcodebook.store import differences
 from promptcodebook.types import ROLES, Usage
 
@@ -43,7 +44,21 @@ def masthead(context: Context) -> Html:
         el("p.kicker", "promptcodebook report"),
         el("h1", header.id),
         banner,
+        _beyond(context),
         el("dl.facts", [_fact(name, value) for name, value in _facts(context)]),
+    )
+
+
+def _beyond(context: Context) -> Html | None:
+    """What the simulated model does not even try: nobody should take it for a failure to learn."""
+    left = unfollowed(context.header.task) if context.simulated else ()
+    if not left:
+        return None
+    return el(
+        "p.note",
+        f"The simulated model follows these {len(left)} kinds of constraint by accident only: ",
+        ", ".join(left),
+        ".",
     )
 
 

@@ -10,7 +10,7 @@ from promptcodebook.simulated.skill import Lexicon, Skill
 from promptcodebook.simulated.world import Demand, Demands, OfAnswer, World, Writer
 from promptcodebook.types import Example
 
-__all__ = ["benchmark_world"]
+__all__ = ["benchmark_world", "unfollowed"]
 
 
 def benchmark_world(
@@ -28,7 +28,7 @@ def benchmark_world(
     world = World(name, skills, examples, _demands(name, skills, lexicon, fixed), writer)
     world.staged = name != "livebench_math"
     if name == "ifbench":
-        world.unfollowed = _unfollowed()
+        world.unfollowed = unfollowed(name)
     return world
 
 
@@ -61,8 +61,10 @@ def _parts(name: str) -> tuple[tuple[Skill, ...], Writer] | None:
     return None
 
 
-def _unfollowed() -> tuple[str, ...]:
-    """Ids of constraints that no writer knows: replies follow them by accident only."""
+def unfollowed(task: str) -> tuple[str, ...]:
+    """Ids of a task's constraints that no writer knows: replies follow them by accident only."""
+    if task != "ifbench":
+        return ()
     from promptcodebook.simulated.skills_ifbench import FAMILIES
     from promptcodebook.simulated.writer_ifbench import TEST_WRITERS
     from promptcodebook.simulated.writer_ifeval import IFEVAL
