@@ -77,7 +77,9 @@ def _program() -> str:
     """How to type `pco` in this shell: `make demo` puts it where no search path leads."""
     import shutil
 
-    return "pco" if shutil.which("pco") else sys.argv[0]
+    if shutil.which("pco"):
+        return "pco"
+    return "python -m promptcodebook.cli" if sys.argv[0].endswith("__main__.py") else sys.argv[0]
 
 
 def _config(world: int, extra: str) -> Any:
