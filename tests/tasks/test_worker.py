@@ -50,7 +50,7 @@ def test_a_catastrophic_pattern_is_stopped_and_the_next_call_answered(worker: Wo
 
 
 def test_an_exception_and_a_crash_are_told_apart_from_a_value(worker: Worker) -> None:
-    assert worker.call(f"{HERE}:search", ("(", "x"), LONG).error.startswith("error: missing )")
+    assert "missing )" in worker.call(f"{HERE}:search", ("(", "x"), LONG).error
     assert worker.call(f"{HERE}:deep", (), LONG).error.startswith("RecursionError")
     assert worker.call(f"{HERE}:nothing", (), LONG).error.startswith("AttributeError")
     pid = worker.call(f"{HERE}:process_id", (), LONG).value
