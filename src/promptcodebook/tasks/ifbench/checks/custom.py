@@ -115,7 +115,7 @@ CUSTOM: Mapping[str, Constraint] = {
     ),
     "custom:reverse_newline": Constraint(
         _reverse_newline,
-        "The response must list the countries of Africa in reverse alphabetical order, one a line.",
+        "The response must list the African countries from Z to A, one a line.",
     ),
     "custom:word_reverse": Constraint(
         _word_reverse,
