@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from promptcodebook.simulated.critic_stages import failed_stages
 from promptcodebook.simulated.mind import Mind, advice_for
+from promptcodebook.simulated.problem import Demand, Problem
 from promptcodebook.simulated.reading import numbers_in
-from promptcodebook.simulated.world import Demand, Problem, load
+from promptcodebook.simulated.world import load
 
 __all__ = ["Judged", "adversary", "claims", "critique", "judged", "negative_claims"]
 

@@ -6,7 +6,7 @@ import re
 
 from promptcodebook.simulated.facts import mentions
 from promptcodebook.simulated.mind import Mind
-from promptcodebook.simulated.world import Demand, Problem
+from promptcodebook.simulated.problem import Demand, Problem
 
 __all__ = ["failed_stages"]
 

@@ -14,9 +14,10 @@ from itertools import combinations
 from promptcodebook.keyed import keyed_int
 from promptcodebook.simulated.facts import gold_titles, mentions, private_units, unit_kind
 from promptcodebook.simulated.mind import Mind
+from promptcodebook.simulated.problem import Problem
 from promptcodebook.simulated.stages import Staged, StageKind, weighed
 from promptcodebook.simulated.words import content_stems
-from promptcodebook.simulated.world import Problem, chances
+from promptcodebook.simulated.world import chances
 from promptcodebook.simulated.writer_answers import wrong_answer
 from promptcodebook.types import Example
 

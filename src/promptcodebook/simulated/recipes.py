@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from promptcodebook.keyed import keyed_int
 from promptcodebook.simulated.facts import instructions, private_units, unit_kind
+from promptcodebook.simulated.problem import Demand
 from promptcodebook.simulated.skill import Lexicon, Skill
-from promptcodebook.simulated.world import Demand, Demands, OfAnswer, World, Writer
+from promptcodebook.simulated.world import Demands, OfAnswer, World, Writer
 from promptcodebook.types import Example
 
 __all__ = ["benchmark_world", "unfollowed"]

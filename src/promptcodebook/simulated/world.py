@@ -9,21 +9,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol, cast
 
 from promptcodebook.keyed import keyed_int
 from promptcodebook.simulated.parameters import SimulatedSettings
+from promptcodebook.simulated.problem import Demand, Problem
 from promptcodebook.simulated.skill import Lexicon, Skill
 from promptcodebook.simulated.words import count_words, sentences
 from promptcodebook.types import Example
 
 __all__ = [
-    "Demand",
     "Demands",
     "OfAnswer",
-    "Problem",
     "World",
     "Writer",
     "all_advice",
@@ -36,34 +34,6 @@ __all__ = [
 _LABEL = re.compile(r"^\W*[\w ]{1,40}:\**\s*")
 _MOST = 8
 """Skills one input needs at the most, general ones included."""
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """Something a reply may get right or wrong. `topic` is the skill by which a report names it;
-    `skills` are those that bring it out (several weigh equally)."""
-
-    key: str
-    topic: int
-    skills: tuple[int, ...]
-    constraint: Mapping[str, object] | None = None
-    stage: str = ""
-    """The kind of stage it is met at, where the task is a program of several."""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """An input as the student sees it: its demands, the general skills, and the gold if known."""
-
-    input: str
-    demands: tuple[Demand, ...]
-    general: tuple[int, ...]
-    gold: str | None = None
-    known: bool = False
-
-    @property
-    def needed(self) -> frozenset[int]:
-        return frozenset(s for d in self.demands for s in d.skills).union(self.general)
 
 
 class Writer(Protocol):

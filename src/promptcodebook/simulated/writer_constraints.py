@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import chain, cycle, islice
 from typing import cast
 
-from promptcodebook.simulated.world import Problem
+from promptcodebook.simulated.problem import Problem
 
 __all__ = ["write_constraints"]
 

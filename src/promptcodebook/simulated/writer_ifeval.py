@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import cycle, islice
 from typing import cast
 
-from promptcodebook.simulated.world import Problem
+from promptcodebook.simulated.problem import Problem
 from promptcodebook.simulated.writer_ifbench import TEST_WRITERS
 from promptcodebook.simulated.writer_languages import LANGUAGES
 
