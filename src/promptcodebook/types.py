@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 if TYPE_CHECKING:
     from promptcodebook.lm.base import Chat
@@ -51,16 +51,7 @@ Role = Literal[
     "judge",
     "untrusted",
 ]
-ROLES: tuple[Role, ...] = (
-    "encoder",
-    "generator",
-    "executor",
-    "critic",
-    "attribution",
-    "updater",
-    "judge",
-    "untrusted",
-)
+ROLES: tuple[Role, ...] = get_args(Role)
 
 
 def _no_fields() -> Mapping[str, object]:

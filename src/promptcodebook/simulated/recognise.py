@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from promptcodebook.simulated.chat import ChatRequest
 from promptcodebook.simulated.reading import Reading, read
@@ -36,22 +36,7 @@ Kind = Literal[
     "stage",
     "execute",
 ]
-KINDS: tuple[Kind, ...] = (
-    "route",
-    "compose",
-    "critique",
-    "critique_and_blame",
-    "blame",
-    "adversary",
-    "improve",
-    "split",
-    "instincts",
-    "judge",
-    "compare",
-    "leaks",
-    "stage",
-    "execute",
-)
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _ADVICE = (
     r"(?:instincts?|strateg(?:y|ies)|directives?|guidelines?|rules?|tips?|hints?|advice|entries)"
