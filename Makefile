@@ -24,6 +24,11 @@ $(VENV)/.local: requirements/local.lock $(VENV)/.dev
 	@$(PIP) --require-hashes -r requirements/local.lock
 	@touch $@
 
+$(VENV)-core/.core: requirements/core.lock pyproject.toml
+	@test -x $(VENV)-core/bin/python || $(PYTHON) -m venv $(VENV)-core
+	@$(VENV)-core/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/core.lock
+	@touch $@
+
 demo: $(VENV)/.core  ## the offline tour on the simulated model
 	@$(BIN)/pco demo
 
@@ -33,10 +38,11 @@ test: $(VENV)/.dev  ## the fast tests: offline, deterministic
 test-local: $(VENV)/.local  ## a real (tiny, random) transformer behind a real server
 	@$(BIN)/python -m pytest -m local
 
-check: $(VENV)/.dev  ## format, lint, types, layers, slow tests
+check: $(VENV)/.dev $(VENV)-core/.core  ## format, lint, types, layers, slow tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
+	$(BIN)/pyright -p pyright-core.json  # the same without a single extra
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -m slow
 
@@ -44,4 +50,4 @@ bench: $(VENV)/.dev  ## the numbers, side by side; prints ratios
 	$(BIN)/python bench/run.py
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) $(VENV)-core .pytest_cache .ruff_cache .hypothesis dist build

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.figures import Figure, shown
+from promptcodebook.assemble import Sources
+from promptcodebook.calls import Usage
 from promptcodebook.config import load_config
 from promptcodebook.intervals import Interval, clustered_interval
-from promptcodebook.session.opening import Where, open_run
-from promptcodebook.session.optimize import finish
-from promptcodebook.session.sources import Sources
+from promptcodebook.run.opening import Where, open_run
+from promptcodebook.run.optimize import finish
 from promptcodebook.store import RunStore
-from promptcodebook.types import Usage
 
 WORLDS = int(os.environ.get("PCO_BENCH_WORLDS", "5"))
 EPOCHS = 30
@@ -67,7 +67,7 @@ def run(job: Job) -> Done:
         made = asyncio.run(finish(open_run(config, Sources(), Where(Path(folder)))))
         store = RunStore.open(made.path)
         try:
-            rows = {e.name: e for e in store.judged()}
+            rows = {e.name: e for e in store.test_evaluations()}
             judging = sum(e.usage.calls for e in rows.values())
             steps = list(store.steps())
             spent = sum(store.usage().values(), Usage())

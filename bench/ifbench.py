@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bench.figures import Figure, shown
-from promptcodebook.tasks.ifbench.constraint import Constraint
+from promptcodebook.tasks.ifbench.instruction import Instruction
 from promptcodebook.tasks.ifbench.language import Language
 from promptcodebook.tasks.ifbench.score import IFBENCH, IFEVAL, check, grade
 
@@ -58,7 +58,7 @@ def measure() -> list[Figure]:
 
 def _seconds(
     score: Callable[[str, Mapping[str, object], str], None],
-    constraints: Mapping[str, Constraint],
+    constraints: Mapping[str, Instruction],
     responses: Sequence[str],
 ) -> float:
     mix = [(name, _kwargs(constraint)) for name, constraint in constraints.items()]
@@ -71,7 +71,7 @@ def _seconds(
     return time.process_time() - begun
 
 
-def _kwargs(constraint: Constraint) -> dict[str, object]:
+def _kwargs(constraint: Instruction) -> dict[str, object]:
     return {name: _value(name) for name in constraint.takes}
 
 

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from bench.figures import Figure, shown
-from promptcodebook.keyed import keyed_random
+from promptcodebook.randomness import keyed_random
 from tests.proof.killing import (
     LATENCY,
     Kill,

@@ -23,22 +23,20 @@ from pathlib import Path
 import aiohttp  # noqa: F401  what the endpoint client keeps in memory belongs to the figures
 
 from bench.figures import Figure, shown
-from promptcodebook.keyed import keyed_random
-from promptcodebook.lm.base import Reply, Request
+from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.lm.cache import Cache
 from promptcodebook.lm.journal import Journaled
+from promptcodebook.randomness import keyed_random
 from promptcodebook.store import Header, RunStore, Started, Stepped
 from promptcodebook.types import (
     Codebook,
     Gradients,
     Instinct,
-    Message,
     Parameters,
     Rollout,
     Route,
     Step,
     Trace,
-    Usage,
     Verdict,
 )
 

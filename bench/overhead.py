@@ -19,12 +19,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from bench.figures import Figure, shown
+from promptcodebook.calls import Message, Request
 from promptcodebook.config import load_config
-from promptcodebook.lm.base import Request
-from promptcodebook.lm.ledger import Ledger
-from promptcodebook.session.models import Models, Supplies
+from promptcodebook.lm.budget import Ledger
+from promptcodebook.lm.stack import Models, Supplies
 from promptcodebook.store import Header, RunStore
-from promptcodebook.types import Message
 from tests.proof.served import served
 
 CALLS = 1_000

@@ -15,15 +15,17 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from bench.figures import Figure, shown
+from promptcodebook.calls import Message
 from promptcodebook.config import load_config
-from promptcodebook.method.draws import Draws
-from promptcodebook.method.encoder import Encoder, Standing
+from promptcodebook.lm.stack import Models
+from promptcodebook.method.encoder import Encoder
 from promptcodebook.method.init import Initialiser
+from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.method.templates import load_templates
-from promptcodebook.session.models import Models
+from promptcodebook.randomness import Draws
 from promptcodebook.simulated.words import tokens
 from promptcodebook.tasks.registry import load_task
-from promptcodebook.types import Example, Message, Parameters
+from promptcodebook.types import Example, Parameters
 from tests.proof.served import Served, served
 
 SIZE = 16
@@ -40,7 +42,7 @@ def shared(
     encoder: Encoder, parameters: Parameters, examples: Sequence[Example]
 ) -> tuple[float, float]:
     """Share of all prompt tokens that lies in the common prefix; mean tokens of an input."""
-    fresh, inputs = Standing.fresh(SIZE), [e.input for e in examples]
+    fresh, inputs = RoutingStatistics.fresh(SIZE), [e.input for e in examples]
     streams = [
         stream(encoder.messages(parameters.encoder, parameters.codebook, fresh, x)) for x in inputs
     ]
@@ -62,7 +64,7 @@ async def counted(
     share, length = shared(encoder, parameters, examples)
     server.reset()
     for example in examples:
-        draws, fresh = Draws(0, 0, example.id), Standing.fresh(SIZE)
+        draws, fresh = Draws(0, 0, example.id), RoutingStatistics.fresh(SIZE)
         theta, book = parameters.encoder, parameters.codebook
         await encoder.route(theta, book, fresh, example.input, draws)
     await models.close()

@@ -15,12 +15,12 @@ import tempfile
 from pathlib import Path
 
 from bench.figures import Figure, shown
+from promptcodebook.assemble import Sources
 from promptcodebook.config import load_config
 from promptcodebook.data import Dataset
-from promptcodebook.session.events import Event, Stepped
-from promptcodebook.session.opening import Where, open_run
-from promptcodebook.session.optimize import finish
-from promptcodebook.session.sources import Sources
+from promptcodebook.progress import ProgressEvent, StepDone
+from promptcodebook.run.opening import Where, open_run
+from promptcodebook.run.optimize import finish
 from promptcodebook.tasks.registry import load_task
 from promptcodebook.types import Example, Score, Step, Trace
 from tests.proof.served import served
@@ -50,10 +50,10 @@ def _chain(trace: Trace) -> int:
 
 def ratios(lm: str, folder: Path, epsilon: float) -> tuple[list[float], list[int]]:
     """Wall time over critical path, and the path's calls, of each step of one run."""
-    stepped: list[Stepped] = []
+    stepped: list[StepDone] = []
 
-    def listen(event: Event) -> None:
-        if isinstance(event, Stepped):
+    def listen(event: ProgressEvent) -> None:
+        if isinstance(event, StepDone):
             stepped.append(event)
 
     found = load_task("constraints").dataset

@@ -12,10 +12,9 @@ import time
 from pathlib import Path
 
 from bench.figures import Figure, shown
-from promptcodebook.keyed import keyed_random
-from promptcodebook.lm.base import Reply, Request
+from promptcodebook.calls import Message, Reply, Request, Usage
+from promptcodebook.randomness import keyed_random
 from promptcodebook.store import Header, RunStore
-from promptcodebook.types import Message, Usage
 
 ROWS = 20_000
 IN_FLIGHT = 64

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import os
 import sys
@@ -13,7 +12,6 @@ from pathlib import Path
 import typer
 
 from promptcodebook.cli import app as tree
-from promptcodebook.cli.boundary import guarded
 
 __all__ = ["page"]
 
@@ -30,10 +28,10 @@ What is not a terminal gets plain lines; `NO_COLOR` is honoured. Exit codes: 0 d
 | variable | is |
 |---|---|
 | `PCO_LM`, `PCO_LM_ROLE` | the model of all roles, or of one (`PCO_LM_CRITIC`) |
-| `PCO_TASK`, `PCO_DATA`, `PCO_PRESET`, `PCO_BUDGET` | as the options of those names |
-| `PCO_SEED`, `PCO_SIZE`, `PCO_SELECT` | as the settings of those names |
-| `PCO_API_KEY`, `OPENAI_API_KEY` | keys; they stand nowhere else |
-| `PCO_RUNS`, `PCO_CACHE` | where runs and the reply cache lie |
+| `PCO_TASK`, `PCO_DATA`, `PCO_PRESET`, `PCO_BUDGET` | same as the options of those names |
+| `PCO_SEED`, `PCO_SIZE`, `PCO_SELECT` | same as the settings of those names |
+| `PCO_API_KEY`, `OPENAI_API_KEY` | endpoint keys; they belong nowhere else |
+| `PCO_RUNS`, `PCO_CACHE` | where runs and the reply cache are kept |
 | `HF_ENDPOINT`, `PCO_GITHUB_RAW` | other hosts (mirrors) for `pco data fetch` |
 | `PCO_TRACEBACK` | 1 = show the traceback of an internal error |
 """
@@ -41,11 +39,9 @@ What is not a terminal gets plain lines; `NO_COLOR` is honoured. Exit codes: 0 d
 
 def _commands() -> Iterator[tuple[str, ...]]:
     """Every path of words that names a command, in the order of use."""
-    for name, (file, _) in tree.COMMANDS.items():
+    for name in tree.COMMANDS:
         yield (name,)
-        part = importlib.import_module(f"promptcodebook.cli.{file}").app
-        group = typer.main.get_command(part)
-        for below in getattr(group, "commands", {}):
+        for below in getattr(tree.load_command(name), "commands", {}):
             yield (name, below)
 
 
@@ -57,7 +53,7 @@ def _help(path: tuple[str, ...]) -> str:
     os.environ["COLUMNS"] = _WIDTH
     try:
         with contextlib.redirect_stdout(out):
-            guarded(typer.main.get_command(tree.app))
+            tree.guard(typer.main.get_command(tree.app))
     finally:
         sys.argv = before[0]
         if before[1] is None:

@@ -10,6 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine is slow; what must be quick has a test of its own that says how quick.
+settings.register_profile(
+    "promptcodebook", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("promptcodebook")
 
 
 def _loopback(address: Any) -> bool:

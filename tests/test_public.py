@@ -13,8 +13,8 @@ SOURCE = Path(pco.__file__).parent
 
 EXPORTED = {
     "Chat", "Codebook", "Config", "Dataset", "Example", "Instinct", "LM", "Message", "Output",
-    "PcoError", "Policy", "Reply", "Request", "Run", "Score", "ScriptedLM", "Stage", "aoptimize",
-    "load", "load_policy", "optimize",
+    "PcoError", "Policy", "Prompt", "Reply", "Request", "Run", "Score", "ScriptedLM", "Stage",
+    "aoptimize", "load", "load_policy", "optimize",
 }  # fmt: skip
 
 

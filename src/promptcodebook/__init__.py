@@ -14,14 +14,14 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from promptcodebook.calls import LM, Chat, Message, Reply, Request
     from promptcodebook.config import Config
     from promptcodebook.data import Dataset, load
     from promptcodebook.errors import PcoError
-    from promptcodebook.lm.base import LM, Chat, Reply, Request
     from promptcodebook.lm.scripted import ScriptedLM
-    from promptcodebook.session.optimize import Run, aoptimize, optimize
-    from promptcodebook.session.policy import Policy, load_policy
-    from promptcodebook.types import Codebook, Example, Instinct, Message, Output, Score, Stage
+    from promptcodebook.policy.policy import Policy, load_policy
+    from promptcodebook.run.optimize import Run, aoptimize, optimize
+    from promptcodebook.types import Codebook, Example, Instinct, Output, Prompt, Score, Stage
 
 __all__ = [
     "LM",
@@ -35,6 +35,7 @@ __all__ = [
     "Output",
     "PcoError",
     "Policy",
+    "Prompt",
     "Reply",
     "Request",
     "Run",
@@ -48,28 +49,29 @@ __all__ = [
 ]
 
 _HOME = {
-    "LM": "lm.base",
-    "Chat": "lm.base",
-    "Reply": "lm.base",
-    "Request": "lm.base",
+    "LM": "calls",
+    "Chat": "calls",
+    "Message": "calls",
+    "Reply": "calls",
+    "Request": "calls",
     "ScriptedLM": "lm.scripted",
     "Config": "config",
     "Dataset": "data",
     "load": "data",
     "PcoError": "errors",
-    "Run": "session.optimize",
-    "aoptimize": "session.optimize",
-    "optimize": "session.optimize",
-    "Policy": "session.policy",
-    "load_policy": "session.policy",
+    "Run": "run.optimize",
+    "aoptimize": "run.optimize",
+    "optimize": "run.optimize",
+    "Policy": "policy.policy",
+    "load_policy": "policy.policy",
 }
 
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
-        from promptcodebook.version import version
+        from importlib.metadata import version
 
-        return version()
+        return version("promptcodebook")
     if name not in __all__:
         raise AttributeError(f"module 'promptcodebook' has no attribute {name!r}")
     module = importlib.import_module(f"promptcodebook.{_HOME.get(name, 'types')}")

@@ -35,7 +35,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from promptcodebook.incidents import Incident
 
 if TYPE_CHECKING:
     from promptcodebook.types import Trace
@@ -69,6 +72,7 @@ __all__ = [
     "TooManyFailures",
     "TruncatedReply",
     "did_you_mean",
+    "import_extra",
 ]
 
 
@@ -125,15 +129,27 @@ class MissingExtra(PcoError, ImportError):
         )
 
 
+def import_extra(module: str, what: str, extra: str) -> Any:
+    """A module of an optional dependency; MissingExtra says that `what` needs the `extra`."""
+    try:
+        import_module(module.partition(".")[0])
+        return import_module(module)
+    except ImportError as error:
+        raise MissingExtra(what, extra) from error
+
+
 class LMError(PcoError):
     """A model call gave no usable reply; `role` and `model` say whose.
 
-    `incident` is the name it is tallied under when it comes off the wire ('' = by its class);
-    `retry_after` the seconds the server asked to be left alone (0 = it did not say).
+    `incident` is what it is tallied as when it comes off the wire (None = not at all);
+    `retry_after` the seconds the server asked to be left alone (0 = it did not say);
+    `answered` = a reply came and was no use, instead of none; `lasting` = waiting will not help.
     """
 
-    incident: str = ""
+    incident: Incident | None = None
     retry_after: float = 0.0
+    answered = False
+    lasting = False
 
     def __init__(self, message: str, *, hint: str = "", role: str = "", model: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -143,38 +159,43 @@ class LMError(PcoError):
 
 class EndpointDown(LMError, ConnectionError):
     retryable = True
+    incident = Incident.REFUSED_CONNECTION
+    lasting = True
 
 
 class CallTimeout(LMError, TimeoutError):
     retryable = True
+    incident = Incident.TIMEOUT
 
 
 class RateLimited(LMError):
     retryable = True
+    incident = Incident.RATE_LIMITED
 
 
 class ServerFault(LMError):
     retryable = True
+    incident = Incident.SERVER_ERROR
 
 
 class AuthRefused(LMError, PermissionError):
-    pass
+    lasting = True
 
 
 class ModelNotFound(LMError, LookupError):
-    pass
+    lasting = True
 
 
 class RequestRefused(LMError, ValueError):
-    pass
+    lasting = True
 
 
 class ParseError(LMError, ValueError):
-    pass
+    answered = True
 
 
 class TruncatedReply(LMError):
-    pass
+    answered = True
 
 
 class RewardError(PcoError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from promptcodebook.keyed import keyed_random
+from promptcodebook.randomness import keyed_random
 
 __all__ = ["Interval", "clustered_interval", "mean_interval", "paired_interval"]
 

@@ -7,63 +7,56 @@ says `unit` (method decision 5).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, Protocol, get_args
+from typing import Literal, Protocol
 
-if TYPE_CHECKING:
-    from promptcodebook.lm.base import Chat
+from promptcodebook.calls import Chat, Message, Role, Usage
 
 __all__ = [
-    "ROLES",
+    "Channel",
     "Check",
     "Codebook",
+    "Directive",
     "Evaluation",
     "Example",
     "Executor",
     "Failure",
     "Gradients",
     "Instinct",
-    "Message",
     "Output",
+    "OutputReward",
     "Parameters",
+    "Program",
+    "Prompt",
     "Reward",
     "Rewrite",
-    "Role",
     "Rollout",
     "Route",
     "Score",
     "Stage",
     "Step",
-    "Tally",
+    "TextReward",
     "Trace",
-    "Usage",
+    "Variable",
     "Verdict",
+    "variable_name",
 ]
 
-Role = Literal[
-    "encoder",
-    "generator",
-    "executor",
-    "critic",
-    "attribution",
-    "updater",
-    "judge",
-    "untrusted",
-]
-ROLES: tuple[Role, ...] = get_args(Role)
+Channel = Literal["encoder", "generator", "codebook"]
+"""What a verdict is laid at: routing, composition, or the instincts."""
+Directive = Literal["encoder", "generator", "critic"]
+Variable = Directive | int
+"""A text that training rewrites: θ, φ, ψ, or the index k of an instinct c_k."""
+
+
+def variable_name(variable: Variable) -> str:
+    """'encoder', 'generator', 'critic' or 'c<k>': in logs, reports and keys of randomness."""
+    return variable if isinstance(variable, str) else f"c{variable}"
 
 
 def _no_fields() -> Mapping[str, object]:
     return {}
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One chat message."""
-
-    role: Literal["system", "user", "assistant"]
-    content: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +98,7 @@ class Codebook:
     def texts(self) -> tuple[str, ...]:
         return tuple(c.text for c in self.instincts)
 
-    def replaced(self, index: int, text: str) -> Codebook:
+    def reword(self, index: int, text: str) -> Codebook:
         """The codebook with c_index reworded, everything else as it was."""
         new = replace(self.instincts[index], text=text)
         return Codebook((*self.instincts[:index], new, *self.instincts[index + 1 :]))
@@ -119,33 +112,6 @@ class Parameters:
     generator: str
     codebook: Codebook
     critic: str
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What calls cost. Tokens as the server reports them; `cost` in USD, None = unknown price."""
-
-    calls: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_prompt_tokens: int = 0
-    cost: float | None = 0.0
-    latency_s: float = 0.0
-
-    @property
-    def tokens(self) -> int:
-        return self.prompt_tokens + self.completion_tokens
-
-    def __add__(self, other: Usage) -> Usage:
-        known = self.cost is not None and other.cost is not None
-        return Usage(
-            self.calls + other.calls,
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            self.cached_prompt_tokens + other.cached_prompt_tokens,
-            (self.cost or 0.0) + (other.cost or 0.0) if known else None,
-            self.latency_s + other.latency_s,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +131,33 @@ class Stage:
     output: str
 
 
+def _no_stages() -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """p: the composed system prompt; with `compose_per_stage` also one for each stage by name."""
+
+    text: str
+    stages: Mapping[str, str] = field(default_factory=_no_stages)
+
+    def of(self, stage: str) -> str:
+        """The prompt for one stage of a compound executor; the whole where it has none."""
+        return self.stages.get(stage, self.text)
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What an executor returns: y, the stages on the way, and whether y was cut at its cap."""
+    """What an executor returns: y, the stages on the way, and whether y was cut at its cap.
+
+    `fields` are what a reward needs beside the text (a label, retrieved titles): plain JSON values.
+    """
 
     text: str
     trace: tuple[Stage, ...] = ()
     truncated: bool = False
+    fields: Mapping[str, object] = field(default_factory=_no_fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +176,8 @@ class Route:
 class Failure:
     """Why a chain broke: the stage (prompt, execute, reward, critique, attribute).
 
-    `hint` is what to type next, where the error said so.
+    `hint` is what to type next, where the error said so. `unreachable`: a model could not be asked
+    at all; `lasting`: nor can it by waiting.
     """
 
     stage: str
@@ -198,6 +185,8 @@ class Failure:
     message: str
     traceback: str = ""
     hint: str = ""
+    unreachable: bool = False
+    lasting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +197,7 @@ class Rollout:
     route: Route | None = None
     prompt: str = ""
     output: str = ""
+    fields: Mapping[str, object] = field(default_factory=_no_fields)
     stages: tuple[Stage, ...] = ()
     reward: float | None = None
     feedback: str = ""
@@ -263,14 +253,14 @@ class Verdict:
 class Gradients:
     """g_θ, g_φ, {g_ck}, g_ψ. An empty string or an absent index means: not to blame.
 
-    `severity` is ρ per channel (method decision 20), keyed like the variables, where it was given.
+    `severity` is ρ per channel (method decision 20), where it was given.
     """
 
     encoder: str = ""
     generator: str = ""
     codebook: Mapping[int, str] = field(default_factory=lambda: dict[int, str]())
     critic: str = ""
-    severity: Mapping[str, float] = field(default_factory=lambda: dict[str, float]())
+    severity: Mapping[Channel, float] = field(default_factory=lambda: dict[Channel, float]())
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,14 +278,15 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """One LLM_upd(v, g): `variable` is 'encoder', 'generator', 'critic' or 'c<k>'."""
+    """One LLM_upd(v, g): kept, or refused and why; `failure` where the updater gave no text."""
 
-    variable: str
+    variable: Variable
     before: str
     after: str
     gradient: str
     kept: bool
     reason: str = ""
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,29 +309,55 @@ class Step:
     reverted: bool = False
 
 
+class Program(Protocol):
+    """y = M(p, x): the frozen model, or a pipeline of calls to it.
+
+    `name` is what a policy file remembers it by; `stages` names its modules, so that each may have
+    a prompt of its own; `roles` are those that it asks beside the executor.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def stages(self) -> Sequence[str]: ...
+
+    @property
+    def roles(self) -> Set[Role]: ...
+
+    async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output: ...
+
+
 class Executor(Protocol):
-    """y = M(p, x): the frozen model, or the user's own agent around it."""
+    """The user's own agent: a function of prompt, example and chat; sync is fine too.
+
+    One that declares `stages` may annotate its prompt as `Prompt` and ask it for each stage's.
+    """
 
     async def __call__(self, prompt: str, example: Example, lm: Chat) -> str | Output: ...
 
 
-class Reward(Protocol):
-    """r(y, y*): a number in the task's range, or a Score that carries feedback. May be async."""
+Scored = float | bool | Score
 
-    def __call__(
-        self, example: Example, output: str
-    ) -> float | bool | Score | Awaitable[float | bool | Score]: ...
+
+class TextReward(Protocol):
+    """r(y, y*) of y's text: a number in the task's range, or a Score; may be async."""
+
+    def __call__(self, example: Example, output: str) -> Scored | Awaitable[Scored]: ...
+
+
+class OutputReward(Protocol):
+    """r(y, y*) of the whole Output: its parameter is annotated as `Output`."""
+
+    def __call__(self, example: Example, output: Output) -> Scored | Awaitable[Scored]: ...
+
+
+Reward = TextReward | OutputReward
 
 
 class Check(Protocol):
     """Looks at a rewrite before it is kept: None = fine, else the reason for refusing it."""
 
     def __call__(
-        self, variable: str, text: str, before: str, others: Sequence[str]
+        self, variable: Variable, text: str, before: str, others: Sequence[str]
     ) -> str | None: ...
-
-
-class Tally(Protocol):
-    """Counts an incident by name ('rate_limited', 'malformed', 'route_repairs', ...)."""
-
-    def __call__(self, name: str, count: int = 1) -> None: ...

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from promptcodebook.cli import app
-from promptcodebook.cli.boundary import guarded
 from tests.lm.server import Server
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a command returned and said."""
+    """What a command returned and printed."""
 
     code: int
     out: str
@@ -44,20 +43,30 @@ class Result:
         return self.err
 
 
-def pco(*args: str, cwd: Path, stdin: str = "") -> Result:
+class Terminal(io.StringIO):
+    """A text that a person types, or a screen."""
+
+    encoding = "utf-8"  # type: ignore[assignment]
+
+    def isatty(self) -> bool:
+        return True
+
+
+def pco(*args: str, cwd: Path, stdin: str | io.StringIO = "") -> Result:
     """The command line as the console script runs it."""
     import typer
 
     out, err = io.StringIO(), io.StringIO()
     before = sys.argv, sys.stdin
-    sys.argv, sys.stdin = ["pco", *args], io.StringIO(stdin)
+    typed = io.StringIO(stdin) if isinstance(stdin, str) else stdin
+    sys.argv, sys.stdin = ["pco", *args], typed
     try:
         with (
             contextlib.chdir(cwd),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):
-            code = guarded(typer.main.get_command(app.app))
+            code = app.guard(typer.main.get_command(app.app))
     finally:
         sys.argv, sys.stdin = before
     return Result(code, out.getvalue(), err.getvalue())

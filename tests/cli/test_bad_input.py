@@ -90,7 +90,7 @@ def test_overlap_between_splits_is_refused_with_both_ids(folder: Path) -> None:
     rows = [json.loads(row) | {"split": "train"} for row in lines(folder)]
     rows += [rows[3] | {"split": "test"}]
     write(folder, [json.dumps(row) for row in rows])
-    refused(folder, "1 inputs stand in two splits", "(train)", more=("--set", "data.split=split"))
+    refused(folder, "1 input appears in two splits", "(train)", more=("--set", "data.split=split"))
 
 
 # Settings
@@ -161,7 +161,7 @@ def reward(folder: Path, body: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ("    return float('nan') if wrong(example) else 0.5", "returned nan"),
         ("    return 7 if wrong(example) else 0.5", "outside its range 0..1"),
@@ -169,7 +169,7 @@ def reward(folder: Path, body: str) -> None:
     ],
 )
 def test_a_reward_that_fails_now_and_then_is_recorded_and_the_run_goes_on(
-    folder: Path, body: str, said: str
+    folder: Path, body: str, message: str
 ) -> None:
     reward(folder, f"{body}\n\ndef wrong(example):\n    return 'prime' in example.input")
     rows = [r for r in lines(folder) if "prime" not in r]
@@ -177,16 +177,16 @@ def test_a_reward_that_fails_now_and_then_is_recorded_and_the_run_goes_on(
     write(folder, rows)
     assert train(folder).code == 0
     failures = pco("runs", "show", "last", "--json", cwd=folder).json["failures"]
-    assert failures and all(f["stage"] == "reward" and said in f["message"] for f in failures)
-    assert all("reward.py" in f["traceback"] for f in failures if said == "ZeroDivisionError")
+    assert failures and all(f["stage"] == "reward" and message in f["message"] for f in failures)
+    assert all("reward.py" in f["traceback"] for f in failures if message == "ZeroDivisionError")
     text = pco("runs", "show", "last", cwd=folder).out
-    assert f"{len(failures)} failures" in text and said in text
+    assert f"{len(failures)} failures" in text and message in text
 
 
 def test_a_reward_that_fails_mostly_stops_the_run_with_the_first_error(folder: Path) -> None:
     reward(folder, "    return example.no_such_thing")
-    said = train(folder).error(1, "rollouts failed; the first, at reward", "no_such_thing")
-    assert "reward.py:2" in said
+    error = train(folder).error(1, "rollouts failed; the first, at reward", "no_such_thing")
+    assert "reward.py:2" in error
     shown = pco("runs", "show", "last", cwd=folder).out
     assert "no_such_thing" in shown and "Traceback" in shown
 
@@ -218,9 +218,9 @@ def test_a_wrong_key_is_never_echoed(folder: Path, monkeypatch: pytest.MonkeyPat
     assert result.code == 1 and "AuthRefused" in result.err
     assert "PCO_API_KEY" in result.err
     assert doctor.code == 1 and "PCO_API_KEY" in doctor.out
-    said = result.out + result.err + doctor.out + doctor.err
+    output = result.out + result.err + doctor.out + doctor.err
     shown = pco("runs", "show", "last", cwd=folder)
-    assert KEY not in said + shown.out
+    assert KEY not in output + shown.out
     for path in (p for p in folder.parent.rglob("*") if p.is_file()):
         assert KEY.encode() not in path.read_bytes(), path
 

@@ -4,15 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.lm.base import Reply
-from promptcodebook.lm.cache import ReplyCache, default_cache_path
-from tests.cli.invoked import pco
+from promptcodebook.calls import Reply
+from promptcodebook.lm.cache import ReplyCache
+from promptcodebook.paths import reply_cache_path
+from tests.cli.invoked import Terminal, pco
 
 
 def test_a_cache_that_was_never_used(tmp_path: Path) -> None:
     stats = pco("cache", "stats", "--json", cwd=tmp_path).json
-    assert stats == {"path": str(default_cache_path()), "replies": 0, "bytes": 0}
-    assert not default_cache_path().exists()
+    assert stats == {"path": str(reply_cache_path()), "replies": 0, "bytes": 0}
+    assert not reply_cache_path().exists()
     assert pco("cache", "clear", cwd=tmp_path).code == 0
 
 
@@ -24,6 +25,10 @@ def test_stats_and_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     cache.close()
     stats = pco("cache", "stats", "--json", cwd=tmp_path).json
     assert stats["replies"] == 1 and stats["bytes"] > 0
-    assert "1 replies" in pco("cache", "stats", cwd=tmp_path).out
-    assert pco("cache", "clear", "--json", cwd=tmp_path).json["removed"] == 1
+    assert ": 1 reply, " in pco("cache", "stats", cwd=tmp_path).out
+    pco("cache", "clear", cwd=tmp_path).error(2, "no reply was removed", "add --yes")
+    refused = pco("cache", "clear", cwd=tmp_path, stdin=Terminal("n\n"))
+    assert refused.code == 2 and f"Remove every reply from {path}? [y/N]" in refused.err
+    assert pco("cache", "stats", "--json", cwd=tmp_path).json["replies"] == 1
+    assert pco("cache", "clear", "--yes", "--json", cwd=tmp_path).json["removed"] == 1
     assert pco("cache", "stats", "--json", cwd=tmp_path).json["replies"] == 0

@@ -3,8 +3,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from promptcodebook.cli.words import changed
+from promptcodebook.cli.codebook import mark_changes
 from promptcodebook.store.run import RunStore
+from promptcodebook.types import variable_name
 from tests.cli.invoked import pco
 
 
@@ -30,7 +31,7 @@ def test_log_has_every_rewrite_with_its_fate(trained: Path, store: RunStore) -> 
     rewrites = [(s.index, r) for s in store.steps() for r in s.rewrites]
     log = pco("codebook", "log", "last", "--json", cwd=trained).json
     assert [(e["update"] - 1, e["variable"], e["kept"]) for e in log] == [
-        (step, r.variable, r.kept) for step, r in rewrites
+        (step, variable_name(r.variable), r.kept) for step, r in rewrites
     ]
     assert pco("codebook", "log", "last", cwd=trained).out.count("\n  feedback  ") == len(rewrites)
 
@@ -39,7 +40,7 @@ def test_log_of_one_part(trained: Path, store: RunStore) -> None:
     rewrites = [r for s in store.steps() for r in s.rewrites]
     for args, variable in ((("--index", "3"), "c3"), (("--part", "theta"), "encoder")):
         log = pco("codebook", "log", "last", *args, "--json", cwd=trained).json
-        assert len(log) == sum(r.variable == variable for r in rewrites)
+        assert len(log) == sum(variable_name(r.variable) == variable for r in rewrites)
         assert all(e["variable"] == variable for e in log)
 
 
@@ -52,9 +53,9 @@ def test_log_of_a_part_that_is_none(trained: Path) -> None:
 def test_diff_of_one_run_is_from_its_first_codebook(trained: Path, store: RunStore) -> None:
     first = store.parameters_at(-1).codebook.texts
     kept = pco("codebook", "show", "last", "--json", cwd=trained).json["codebook"]
-    found = pco("codebook", "diff", "last", "--json", cwd=trained).json
+    changes = pco("codebook", "diff", "last", "--json", cwd=trained).json
     for k, before in enumerate(first):
-        assert (f"c{k}" in found) == (before != kept[k]["text"])
+        assert (f"c{k}" in changes) == (before != kept[k]["text"])
 
 
 def test_diff_of_two(trained: Path, run_id: str) -> None:
@@ -64,15 +65,15 @@ def test_diff_of_two(trained: Path, run_id: str) -> None:
     (trained / "other.json").write_text(json.dumps(other))
     result = pco("codebook", "diff", run_id, "other.json", cwd=trained)
     assert "c2" in result.out and "+}" in result.out and "-]" in result.out
-    found = pco("codebook", "diff", run_id, "other.json", "--json", cwd=trained).json
-    assert list(found) == ["c2"] and found["c2"]["after"] == "Answer in Latin."
+    changes = pco("codebook", "diff", run_id, "other.json", "--json", cwd=trained).json
+    assert list(changes) == ["c2"] and changes["c2"]["after"] == "Answer in Latin."
     assert "no difference" in pco("codebook", "diff", run_id, run_id, cwd=trained).out
 
 
 def test_changes_are_marked_word_by_word() -> None:
-    assert changed("Count the words.", "Count all the words.") == "Count{+ all+} the words."
-    assert changed("Cite it twice.", "Cite it once.") == "Cite it [-twice-]{+once+}."
-    assert changed("same", "same") == "same"
+    assert mark_changes("Count the words.", "Count all the words.") == "Count {+all +}the words."
+    assert mark_changes("Cite it twice.", "Cite it once.") == "Cite it [-twice-]{+once+}."
+    assert mark_changes("same {}", "same {}") == "same {}"
 
 
 def test_what_a_model_wrote_does_not_steer_the_terminal(trained: Path, run_id: str) -> None:

@@ -9,7 +9,7 @@ from tests.cli.invoked import pco
 def test_a_clean_file_is_described(folder: Path) -> None:
     result = pco("data", "check", "data.jsonl", cwd=folder)
     assert result.code == 0
-    assert "24 examples" in result.out and "no input stands in two splits" in result.out
+    assert "24 examples" in result.out and "no input appears in two splits" in result.out
 
 
 def test_an_input_in_two_splits_fails_with_both_places(tmp_path: Path) -> None:
@@ -21,9 +21,9 @@ def test_an_input_in_two_splits_fails_with_both_places(tmp_path: Path) -> None:
     result = pco(*args, cwd=tmp_path)
     assert result.code == 1
     assert "fail" in result.out and "(train)" in result.out and "(test)" in result.out
-    said = pco(*args, "--json", cwd=tmp_path)
-    assert said.code == 1
-    assert said.json["clean"] is False and len(said.json["overlaps"]) == 1
+    as_json = pco(*args, "--json", cwd=tmp_path)
+    assert as_json.code == 1
+    assert as_json.json["clean"] is False and len(as_json.json["overlaps"]) == 1
 
 
 def test_duplicates_are_warned_of(tmp_path: Path) -> None:

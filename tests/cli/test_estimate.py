@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from promptcodebook.session.span import Span, exactly
 from tests.cli.invoked import pco, served
 from tests.lm.server import Server, says
 
@@ -15,6 +16,7 @@ SHORT = (
     *("--task", "constraints", "--lm", "simulated", "--preset", "quick"),
     *("--set", "update.epochs=3", "--set", "validation.every=2", "--set", "validation.subset=12"),
 )
+TINY = ("--set", "update.epochs=1", "--set", "validation.every=0")
 
 
 def usage(folder: Path, *args: str) -> dict[str, Any]:
@@ -30,19 +32,18 @@ def estimated(folder: Path, *args: str) -> dict[str, Any]:
 
 
 def holds(estimate: dict[str, Any], used: dict[str, Any]) -> None:
+    """Each role's calls, and the whole run's calls and tokens."""
     by_role = {r["role"]: r for r in estimate["roles"]}
     assert used.keys() <= by_role.keys()
     for role, spent in used.items():
-        for what, actual in (
-            ("calls", spent["calls"]),
-            ("prompt_tokens", spent["prompt_tokens"]),
-            ("completion_tokens", spent["completion_tokens"]),
-        ):
-            low, high = by_role[role][what]["low"], by_role[role][what]["high"]
-            assert low <= actual <= high, (role, what, low, actual, high)
-    calls = sum(u["calls"] for u in used.values())
-    total = estimate["total"]["calls"]
-    assert total["low"] <= calls <= total["high"]
+        within(by_role[role]["calls"], spent["calls"], role)
+    within(estimate["total"]["calls"], sum(u["calls"] for u in used.values()), "calls")
+    tokens = sum(u["prompt_tokens"] + u["completion_tokens"] for u in used.values())
+    within(estimate["total"]["tokens"], tokens, "tokens")
+
+
+def within(estimated: dict[str, float], actual: float, what: object) -> None:
+    assert estimated["low"] <= actual <= estimated["high"], (what, estimated, actual)
 
 
 @pytest.mark.parametrize(
@@ -56,11 +57,20 @@ def holds(estimate: dict[str, Any], used: dict[str, Any]) -> None:
         ("--set", "encoder.mode=none", "--set", "templates=paper"),
         ("--set", "validation.patience=1", "--set", "init.kind=random"),
         ("--set", "update.steps_per_epoch=all", "--set", "update.epochs=1"),
+        ("--task", "hotpotqa"),
+        ("--task", "hotpotqa", "--set", "compose_per_stage=true"),
     ],
     ids=lambda more: " ".join(more[1::2]) or "default",
 )
 def test_what_a_run_takes_lies_within_the_estimate(tmp_path: Path, more: tuple[str, ...]) -> None:
     holds(estimated(tmp_path, *SHORT, *more), usage(tmp_path, *SHORT, *more))
+
+
+def test_the_estimate_of_another_plan_does_not_hold_it(tmp_path: Path) -> None:
+    used = usage(tmp_path, *SHORT)
+    for other in ("update.epochs=9", "critic.stages=1", "size=48", "compose=verbatim"):
+        with pytest.raises(AssertionError):
+            holds(estimated(tmp_path, *SHORT, "--set", other), used)
 
 
 def test_a_run_with_a_judge_and_an_agent_lies_within_the_estimate(folder: Path) -> None:
@@ -70,7 +80,13 @@ def test_a_run_with_a_judge_and_an_agent_lies_within_the_estimate(folder: Path) 
         "    return (await lm(draft.text, system=prompt, purpose='final')).text\n"
     )
     server = Server()
-    server.default = says('{"score": 0.5, "feedback": "so so", "selected_indices": [0, 1, 2, 3]}')
+
+    async def varied(request: Any, body: dict[str, Any]) -> Any:
+        said = f"so so {zlib.crc32(json.dumps(body).encode())}"
+        reply = {"score": 0.5, "feedback": said, "selected_indices": [0, 1, 2, 3]}
+        return await says(json.dumps(reply))(request, body)
+
+    server.default = varied
     args = (
         *("--preset", "quick", "--set", "update.epochs=2", "--set", "executor=agent.py:run"),
         *("--set", 'reward={"kind": "judge", "rubric": "Be right."}', "--set", "cache=false"),
@@ -94,16 +110,16 @@ def test_the_expected_calls_of_the_forward_pass_come_near(tmp_path: Path) -> Non
 
 
 def test_an_unknown_price_is_unknown(folder: Path) -> None:
-    found = estimated(folder, "--lm", "http://127.0.0.1:9/v1#m")
+    found = estimated(folder, *TINY, "--lm", "http://127.0.0.1:9/v1#m")
     assert found["total"]["usd"] is None
     assert all(r["usd"] is None for r in found["roles"])
-    text = pco("estimate", "--lm", "http://127.0.0.1:9/v1#m", cwd=folder).out
+    text = pco("estimate", *TINY, "--lm", "http://127.0.0.1:9/v1#m", cwd=folder).out
     assert "unknown" in text and "no price is known for http://127.0.0.1:9/v1#m" in text
 
 
 def test_one_unknown_price_leaves_the_sum_unknown_and_the_others_known(folder: Path) -> None:
     more = ("--lm", "openai/gpt-4o-mini", "--set", "roles.critic.model=http://127.0.0.1:9/v1#m")
-    found = estimated(folder, *more)
+    found = estimated(folder, *TINY, *more)
     usd = {r["role"]: r["usd"] for r in found["roles"]}
     assert usd.pop("critic") is None and found["total"]["usd"] is None
     assert all(each["low"] <= each["expected"] < each["high"] for each in usd.values())
@@ -112,29 +128,42 @@ def test_one_unknown_price_leaves_the_sum_unknown_and_the_others_known(folder: P
 def test_the_user_s_own_price_counts(folder: Path) -> None:
     path = folder / "pco.toml"
     path.write_text(path.read_text() + "\n[prices.simulated]\nprompt = 1.0\ncompletion = 1.0\n")
-    found = estimated(folder)
+    found = estimated(folder, *TINY)
     usd, tokens = found["total"]["usd"], found["total"]["tokens"]
     assert usd["expected"] == pytest.approx(tokens["expected"] / 1e6, rel=1e-3)
 
 
 def test_it_says_when_the_budget_lies_below(folder: Path) -> None:
-    found = estimated(folder, "--budget", "10calls")
+    found = estimated(folder, *TINY, "--budget", "10calls")
     assert any("budget.calls = 10 lies below" in said for said in found["assumptions"])
-    assert not any("budget" in said for said in estimated(folder)["assumptions"])
+    assert not any("budget" in said for said in estimated(folder, *TINY)["assumptions"])
 
 
 def test_it_asks_no_model_and_leaves_nothing(folder: Path) -> None:
     before = sorted(p.name for p in folder.iterdir())
-    result = pco("estimate", "--lm", "http://127.0.0.1:9/v1#m", cwd=folder)
+    result = pco("estimate", *TINY, "--lm", "http://127.0.0.1:9/v1#m", cwd=folder)
     assert result.code == 0 and "updates; model http://127.0.0.1:9/v1#m" in result.out
     assert sorted(p.name for p in folder.iterdir() if p.name != "__pycache__") == before
 
 
-def test_spans_add_and_multiply_value_by_value() -> None:
-    a, b = Span(1, 2, 3), Span(0, 1, 2)
-    assert a + b == Span(1, 3, 5)
-    assert a * b == Span(0, 2, 6)
-    assert a * 2 == Span(2, 4, 6)
-    assert Span(0.4, 1.5, 2.1).rounded() == Span(0, 2, 3)
-    assert a.capped(2) == Span(1, 2, 2) and a.capped(None) == a
-    assert exactly(4) == Span(4, 4, 4)
+def test_the_time_is_known_once_that_of_a_call_is(folder: Path) -> None:
+    unknown = estimated(folder, *TINY)
+    assert unknown["total"]["seconds"] is None
+    assert "--seconds-per-call" in pco("estimate", *TINY, cwd=folder).out
+    one, two = (estimated(folder, *TINY, "--seconds-per-call", s)["total"]["seconds"] for s in "12")
+    assert 0 < one["low"] <= one["expected"] <= one["high"]
+    assert two["expected"] == pytest.approx(2 * one["expected"])
+    heads = pco("estimate", *TINY, "--seconds-per-call", "2", cwd=folder).out.splitlines()[2]
+    assert heads.split() == ["role", "calls", "tokens", "cost", "time"]
+
+
+def test_the_time_of_a_call_can_be_measured(folder: Path) -> None:
+    server = Server()
+    server.default = says("a hundred words", delay=0.05)
+    with served(server):
+        measured = estimated(folder, *TINY, "--lm", server.spec, "--probe")
+    assert server.calls == 3
+    given = estimated(folder, *TINY, "--seconds-per-call", "0.05")["total"]["seconds"]
+    assert measured["total"]["seconds"]["expected"] > 0.9 * given["expected"]
+    result = pco("estimate", *TINY, "--probe", "--seconds-per-call", "1", cwd=folder)
+    result.error(2, "--seconds-per-call")

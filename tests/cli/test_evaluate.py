@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
 
+from promptcodebook.cli.evaluate import EvaluationProgress
 from promptcodebook.intervals import paired_interval
 from promptcodebook.store.run import RunStore
-from tests.cli.invoked import Result, pco
+from promptcodebook.types import Rollout
+from tests.cli.invoked import Result, Terminal, pco
 
 
 def evaluate(folder: Path, ref: str = "last", *more: str) -> Result:
@@ -17,19 +20,20 @@ def evaluate(folder: Path, ref: str = "last", *more: str) -> Result:
 
 
 def test_a_run_is_evaluated_as_its_verdict_was(trained: Path, store: RunStore) -> None:
-    judged = {e.name: e for e in store.judged()}["learned"]
-    found = evaluate(trained).json
-    assert [e["reward"] for e in found["examples"]] == list(judged.rewards)
-    assert [e["id"] for e in found["examples"]] == [r.example_id for r in judged.rollouts]
-    assert found["split"] == "test" and found["simulated"] is True
-    assert found["score"]["mean"] == pytest.approx(judged.score)
+    expected = {e.name: e for e in store.test_evaluations()}["learned"]
+    evaluation = evaluate(trained).json
+    assert [e["reward"] for e in evaluation["examples"]] == list(expected.rewards)
+    assert [e["id"] for e in evaluation["examples"]] == [r.example_id for r in expected.rollouts]
+    assert evaluation["split"] == "test" and evaluation["simulated"] is True
+    assert evaluation["score"]["mean"] == pytest.approx(expected.score)
 
 
 def test_the_table_has_what_a_query_costs_and_says_simulated(trained: Path, run_id: str) -> None:
     out = pco("eval", run_id[:14], cwd=trained).out
     assert out.startswith("simulated model, test split, n = 6")
-    for head in ("reward", "95 %", "answered only", "failed", "truncated", "tokens", "USD"):
-        assert head in out
+    for part in ("reward", "(95 % ", "answered only", "failed", "truncated", "tokens", "$0"):
+        assert part in out, part
+    assert all(len(line) <= 80 for line in out.splitlines())
 
 
 def test_a_policy_file_is_evaluated_under_the_folder_s_settings(trained: Path, run_id: str) -> None:
@@ -42,8 +46,8 @@ def test_a_policy_file_is_evaluated_under_the_folder_s_settings(trained: Path, r
 def test_a_policy_file_on_a_ready_made_task(trained: Path, run_id: str, tmp_path: Path) -> None:
     (trained / "runs" / run_id / "policy.json").rename(tmp_path / "p.json")
     args = ("--task", "constraints", "--lm", "simulated", "--split", "val", "--n", "5")
-    found = evaluate(tmp_path, "p.json", *args).json
-    assert found["n"] == 5 and found["split"] == "val"
+    evaluation = evaluate(tmp_path, "p.json", *args).json
+    assert evaluation["n"] == 5 and evaluation["split"] == "val"
 
 
 def test_a_policy_file_alone_lacks_data(trained: Path, run_id: str, tmp_path: Path) -> None:
@@ -91,11 +95,11 @@ def test_compare_pairs_by_example(trained: Path, run_id: str) -> None:
     (trained / "other.json").write_text(json.dumps(other))
     a = evaluate(trained).json["examples"]
     b = evaluate(trained, "other.json").json["examples"]
-    found = pco("compare", "last", "other.json", "--json", cwd=trained).json
+    comparison = pco("compare", "last", "other.json", "--json", cwd=trained).json
     expected = paired_interval([e["reward"] for e in a], [e["reward"] for e in b])
-    assert found["gain"]["mean"] == pytest.approx(expected.mean)
-    assert (found["gain"]["low"], found["gain"]["high"]) == (expected.low, expected.high)
-    assert found["simulated"] is True and found["n"] == 6
+    assert comparison["gain"]["mean"] == pytest.approx(expected.mean)
+    assert (comparison["gain"]["low"], comparison["gain"]["high"]) == (expected.low, expected.high)
+    assert comparison["simulated"] is True and comparison["n"] == 6
     text = pco("compare", "last", "other.json", cwd=trained).out
     assert text.startswith("simulated model") and "A - B:" in text
 
@@ -107,8 +111,8 @@ def test_compare_reads_saved_evaluations(trained: Path) -> None:
     for example in tree["examples"]:
         example["reward"] -= 0.25
     (trained / "b.json").write_text(json.dumps(tree))
-    found = pco("compare", "a.json", "b.json", "--json", cwd=trained).json
-    assert found["gain"]["mean"] == pytest.approx(0.25)
+    comparison = pco("compare", "a.json", "b.json", "--json", cwd=trained).json
+    assert comparison["gain"]["mean"] == pytest.approx(0.25)
     assert "A is better" in pco("compare", "a.json", "b.json", cwd=trained).out
 
 
@@ -119,12 +123,12 @@ def test_compare_refuses_different_examples(trained: Path) -> None:
 
 
 def test_explain_has_route_reasons_and_prompt(trained: Path, run_id: str) -> None:
-    found = pco("explain", "last", "How many mugs are 3 and 4?", "--json", cwd=trained).json
-    assert len(found["route"]["indices"]) == 4 and found["prompt"]
-    assert [k for k, _ in found["instincts"]] == found["route"]["indices"]
+    explained = pco("explain", "last", "How many mugs are 3 and 4?", "--json", cwd=trained).json
+    assert len(explained["route"]["indices"]) == 4 and explained["prompt"]
+    assert [k for k, _ in explained["instincts"]] == explained["route"]["indices"]
     text = pco("explain", run_id, "-", cwd=trained, stdin="How many mugs are 3 and 4?\n").out
-    assert "route " + ", ".join(map(str, found["route"]["indices"])) in text
-    assert found["route"]["analysis"] in " ".join(text.split())
+    assert "route " + ", ".join(map(str, explained["route"]["indices"])) in text
+    assert explained["route"]["analysis"] in " ".join(text.split())
 
 
 def test_explain_wants_an_input(trained: Path) -> None:
@@ -150,6 +154,59 @@ def test_report_is_written_where_it_is_asked_for(trained: Path, run_id: str) -> 
 def test_a_report_does_without_data_that_is_gone(trained: Path) -> None:
     (trained / "data.jsonl").unlink()
     assert pco("report", "last", "-o", "r.html", cwd=trained).code == 0
+
+
+def test_a_policy_judged_with_another_program_is_noted_once(trained: Path, run_id: str) -> None:
+    assert "judged with" not in pco("eval", "last", cwd=trained).err
+    policy = json.loads((trained / "runs" / run_id / "policy.json").read_text())
+    policy["program"] = "agent.py:run"
+    (trained / "p.json").write_text(json.dumps(policy))
+    result = pco("eval", "p.json", cwd=trained)
+    assert result.code == 0
+    assert result.err.count("judged with the program 'agent.py:run'") == 1
+    assert "with 'single call'" in result.err
+    (trained / "mine.py").write_text("def run(prompt, example, lm):\n    return example.target\n")
+    same = pco("eval", "p.json", "--set", "executor=mine.py:run", cwd=trained)
+    assert same.code == 0 and "judged with" not in same.err
+
+
+class Clock:
+    """A clock that moves when told."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_progress_in_lines_begins_after_two_seconds_and_then_pauses() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with EvaluationProgress("p.json", 40, stream, clock) as progress:
+        for _ in range(40):
+            clock.now += 0.5
+            progress(Rollout("a"))
+    assert stream.getvalue().splitlines() == [
+        "p.json: 4 of 40, 18 s left",
+        "p.json: 24 of 40, 8.0 s left",
+    ]
+
+
+def test_progress_on_a_terminal_is_one_line_that_goes_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    stream, clock = Terminal(), Clock()
+    with EvaluationProgress("p.json", 40, stream, clock) as progress:
+        for done in range(20):
+            clock.now += 0.5
+            progress(Rollout("a"))
+            assert (done >= 3) == bool(stream.getvalue())
+    written = stream.getvalue()
+    assert "p.json" in written and "20/40" in written
+    assert written.endswith("\x1b[2K") or written.rstrip("\r").endswith("\x1b[2K")  # cleared
+    assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1
 
 
 def test_data_that_changed_since_the_run_is_said_so(trained: Path) -> None:

@@ -11,7 +11,8 @@ from types import ModuleType
 import pytest
 
 from promptcodebook.cli import app as tree
-from tests.cli.invoked import pco
+from promptcodebook.lm.cache import ReplyCache
+from tests.cli.invoked import Terminal, pco
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,8 +54,8 @@ def test_every_command_has_json_and_every_option_is_explained(generator: ModuleT
 
 def test_every_command_is_listed_with_its_help(tmp_path: Path) -> None:
     out = pco("--help", cwd=tmp_path).out
-    for name, (_, said) in tree.COMMANDS.items():
-        assert re.search(rf"^  {name}\s+{re.escape(said)}$", out, flags=re.M), name
+    for name, (_, help_line) in tree.COMMANDS.items():
+        assert re.search(rf"^  {name}\s+{re.escape(help_line)}$", out, flags=re.M), name
 
 
 def test_a_group_without_a_command_shows_its_help(tmp_path: Path) -> None:
@@ -75,6 +76,15 @@ def test_what_cannot_be_read_points_to_the_help(
     tmp_path: Path, args: tuple[str, ...], parts: tuple[str, ...]
 ) -> None:
     pco(*args, cwd=tmp_path).error(2, *parts)
+
+
+def test_what_is_interrupted_at_a_question_ends_in_order(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PCO_CACHE", str(tmp_path / "c.sqlite"))
+    ReplyCache(tmp_path / "c.sqlite").close()
+    result = pco("cache", "clear", cwd=tmp_path, stdin=Terminal(""))  # the input ends
+    assert result.code == 130 and "pco: interrupted" in result.err
 
 
 HELP = """

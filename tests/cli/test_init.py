@@ -25,8 +25,8 @@ def test_what_it_writes_loads_and_equals_the_default_preset(folder: Path) -> Non
     written = load_config(tree)
     own = {"lm", "reward", "data", "init"}
     assert written.model_dump(exclude=own) == load_config().model_dump(exclude=own)
-    found = examine(load(folder / "data.jsonl"))
-    assert sum(found.counts.values()) >= 12 and found.clean and not found.warnings()
+    checked = examine(load(folder / "data.jsonl"))
+    assert sum(checked.counts.values()) >= 12 and checked.clean and not checked.warnings()
 
 
 def test_every_commented_setting_is_one_that_exists_with_its_default(folder: Path) -> None:

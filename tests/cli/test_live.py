@@ -10,13 +10,19 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from promptcodebook.cli.amounts import money, short_count, span
-from promptcodebook.cli.frame import Frame, bar, sparkline
-from promptcodebook.cli.lines import PAUSE, LineView
-from promptcodebook.cli.live import LiveView
-from promptcodebook.cli.seen import WINDOW, Seen, heard, printable
-from promptcodebook.cli.view import make_view
-from promptcodebook.session.events import Began, Event, Note, Phase, Spent, Stepped, Validated
+from promptcodebook.calls import Usage
+from promptcodebook.cli.live import LiveLayout, LiveView, bar, sparkline
+from promptcodebook.cli.run_view import WINDOW, RunView, advance, one_line
+from promptcodebook.cli.views import PAUSE, LineView, make_view
+from promptcodebook.progress import (
+    Began,
+    Note,
+    Phase,
+    ProgressEvent,
+    Spent,
+    StepDone,
+    ValidationDone,
+)
 from promptcodebook.types import (
     Codebook,
     Evaluation,
@@ -27,8 +33,8 @@ from promptcodebook.types import (
     Route,
     Step,
     Trace,
-    Usage,
 )
+from tests.cli.invoked import Terminal
 
 ESC = "\x1b"
 
@@ -67,22 +73,22 @@ def step(index: int, size: int) -> Step:
     )
 
 
-def script(size: int = 16, steps: int = 12) -> Iterator[Event]:
+def script(size: int = 16, steps: int = 12) -> Iterator[ProgressEvent]:
     yield began(size)
-    yield Validated(-1, Evaluation("step 0", "val", (Rollout("v", reward=0.25),)), best=True)
+    yield ValidationDone(-1, Evaluation("step 0", "val", (Rollout("v", reward=0.25),)), best=True)
     for index in range(steps):
-        yield Stepped(step(index, size), 3.0)
+        yield StepDone(step(index, size), 3.0)
         spent = {"executor": Usage(10, 900, 100, 0, None), "encoder": Usage(5, 90, 10, 0, 0.2)}
         yield Spent(spent, {"rate_limited": 3, "cache_misses": 0})
     yield Phase("validating step 12", 0, 8)
     yield Phase("validating step 12", 4, 8)
 
 
-def seen_after(events: Iterator[Event]) -> Seen:
-    seen = Seen()
+def view_after(events: Iterator[ProgressEvent]) -> RunView:
+    view = RunView()
     for second, event in enumerate(events):
-        seen = heard(seen, event, float(second))
-    return seen
+        view = advance(view, event, float(second))
+    return view
 
 
 def test_lines_say_what_happened_in_order() -> None:
@@ -97,12 +103,12 @@ def test_lines_say_what_happened_in_order() -> None:
         "[simulated] run 20260131-x: 20 steps, K = 16, simulated",
         "in runs/20260131-x; Ctrl-C stops, `pco train --resume 20260131-x` goes on from there",
         "[simulated] validation untrained: 0.250 (n = 1), best",
-        "[simulated] step 1/20  reward 0.000  epsilon 0.50  entropy 1.00 bits  utilisation 12 %"
+        "[simulated] step 1 of 20  reward 0.000  epsilon 0.50  entropy 1.00 bits  utilisation 12 %"
         "  1 failed  57 s left",
-        "[simulated] step 2/20  reward 0.050  epsilon 0.50  entropy 1.00 bits  utilisation 12 %"
-        "  2 failed  15 calls, 1.1k tokens  $ unknown  54 s left",
-        "validating step 12: 0/8",
-        "validating step 12: 4/8, 2 s left",
+        "[simulated] step 2 of 20  reward 0.050  epsilon 0.50  entropy 1.00 bits  utilisation 12 %"
+        "  2 failed  15 calls, 1.1k tokens  cost unknown  54 s left",
+        "validating step 12: 0 of 8",
+        "validating step 12: 4 of 8, 2.0 s left",
         "stopping: waiting for calls in flight",
     ]
 
@@ -113,8 +119,8 @@ def test_progress_of_a_phase_is_said_at_most_every_two_seconds() -> None:
     for done in range(101):
         view(Phase("judging learned", done, 100))
         clock.now += 0.125
-    said = re.findall(r"judging learned: (\d+)/100", stream.getvalue())
-    assert [int(n) for n in said] == list(range(0, 101, 16))
+    counts = re.findall(r"judging learned: (\d+) of 100", stream.getvalue())
+    assert [int(n) for n in counts] == list(range(0, 101, 16))
     assert PAUSE == 2.0
 
 
@@ -122,7 +128,7 @@ def test_lines_of_a_real_model_do_not_say_simulated() -> None:
     stream = io.StringIO()
     view = LineView(stream)
     view(began(4, simulated=False))
-    view(Stepped(step(0, 4), 1.0))
+    view(StepDone(step(0, 4), 1.0))
     assert "simulated" not in stream.getvalue()
 
 
@@ -135,27 +141,27 @@ def test_lines_carry_no_control_characters() -> None:
 
 @pytest.mark.parametrize("size", [16, 32])
 @pytest.mark.parametrize("width", [60, 120])
-def test_a_frame_fits_its_width_and_shows_everything(width: int, size: int) -> None:
+def test_the_layout_fits_its_width_and_shows_everything(width: int, size: int) -> None:
     console = Console(width=width, height=40, record=True, file=io.StringIO())
-    console.print(Frame(seen_after(script(size)), 60.0))
+    console.print(LiveLayout(view_after(script(size)), 60.0))
     shown = console.export_text()
     lines = shown.splitlines()
     assert all(cell_len(line) <= width for line in lines)
     assert len(lines) <= 24
-    for said in (
+    for part in (
         "20260131-x  simulated",
         "12 of 20",
         "at most 24 s left",
-        "validating step 12 4 of 8",
+        "validating step 12: 4 of 8",
         "0.550",
         "best 0.250 untrained",
         f"1.00 of {4 if size == 16 else 5}.00 bits",
-        "$ unknown",
+        "cost unknown",
         "$0.20",
         "failed 12, rate limited 3",
         "pco train --resume 20260131-x",
     ):
-        assert said in shown, said
+        assert part in shown, part
     for k in range(size):
         assert re.search(rf"(^|\s){k} +[█░]", shown), k
     assert ESC not in shown and "\x07" not in shown
@@ -164,7 +170,7 @@ def test_a_frame_fits_its_width_and_shows_everything(width: int, size: int) -> N
 def test_a_low_terminal_gets_one_line_of_spend() -> None:
     def shown(height: int) -> str:
         console = Console(width=100, height=height, record=True, file=io.StringIO())
-        console.print(Frame(seen_after(script()), 60.0))
+        console.print(LiveLayout(view_after(script()), 60.0))
         return console.export_text()
 
     assert "encoder" in shown(40)
@@ -172,9 +178,9 @@ def test_a_low_terminal_gets_one_line_of_spend() -> None:
     assert "spent" in shown(20)
 
 
-def test_before_the_first_event_a_frame_says_so() -> None:
+def test_before_the_first_event_the_layout_says_so() -> None:
     console = Console(width=60, record=True, file=io.StringIO())
-    console.print(Frame(Seen(), 0.0))
+    console.print(LiveLayout(RunView(), 0.0))
     assert "setting up" in console.export_text()
 
 
@@ -194,30 +200,23 @@ def test_the_live_view_gives_the_terminal_back_after_an_exception() -> None:
     assert f"{ESC}[2J" not in written
 
 
-def test_the_last_frame_has_nothing_left_to_do() -> None:
+def test_the_last_layout_has_nothing_left_to_do() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
     with LiveView(console) as view:
         for event in script():
             view(event)
     paper = Console(width=100, height=30, record=True, file=io.StringIO())
-    paper.print(view.frame())
+    paper.print(view.layout())
     shown = paper.export_text()
     assert "Ctrl-C" not in shown and " left" not in shown and "validating" not in shown
 
 
-def test_hearing_an_event_draws_nothing() -> None:
+def test_an_event_draws_nothing() -> None:
     stream = io.StringIO()
     view = LiveView(Console(file=stream, force_terminal=True))
     for event in script():
         view(event)
     assert stream.getvalue() == ""
-
-
-class Terminal(io.StringIO):
-    encoding = "utf-8"  # type: ignore[assignment]
-
-    def isatty(self) -> bool:
-        return True
 
 
 def test_a_terminal_gets_the_live_view_and_all_else_lines() -> None:
@@ -237,20 +236,20 @@ def test_a_terminal_that_cannot_show_blocks_gets_lines() -> None:
 
 
 def test_selections_of_the_last_steps() -> None:
-    assert seen_after(script(4, 3)).recent == (3, 3, 0, 0)
-    assert seen_after(script(4, 15)).recent == (WINDOW, WINDOW, 0, 0)
+    assert view_after(script(4, 3)).recent == (3, 3, 0, 0)
+    assert view_after(script(4, 15)).recent == (WINDOW, WINDOW, 0, 0)
 
 
 def test_time_left_follows_the_pace() -> None:
-    seen = heard(Seen(), began(4), 0.0)
-    assert seen.training_left() is None
-    seen = heard(seen, Stepped(step(9, 4), 2.0), 1.0)
-    assert seen.training_left() == 20.0
-    seen = heard(seen, Phase("judging", 0, 10), 5.0)
-    assert seen.phase_left(6.0) is None
-    seen = heard(seen, Phase("judging", 2, 10), 7.0)
-    assert seen.phase_left(7.0) == 8.0
-    assert heard(seen, Phase("judging", 10, 10), 9.0).phase is None
+    view = advance(RunView(), began(4), 0.0)
+    assert view.training_left() is None
+    view = advance(view, StepDone(step(9, 4), 2.0), 1.0)
+    assert view.training_left() == 20.0
+    view = advance(view, Phase("judging", 0, 10), 5.0)
+    assert view.phase_left(6.0) is None
+    view = advance(view, Phase("judging", 2, 10), 7.0)
+    assert view.phase_left(7.0) == 8.0
+    assert advance(view, Phase("judging", 10, 10), 9.0).phase is None
 
 
 def test_small_drawings() -> None:
@@ -260,13 +259,4 @@ def test_small_drawings() -> None:
     assert sparkline([float(i) for i in range(100)], 4) == "▁▃▆█"
     assert [bar(0, 4), bar(0.5, 4), bar(1, 4), bar(7, 4)] == ["░░░░", "██░░", "████", "████"]
     assert bar(0.03125, 4) == "▏░░░"
-    assert [short_count(n) for n in (7, 1234, 1234567)] == ["7", "1.23k", "1.23M"]
-    assert [short_count(n) for n in (999, 999_499, 999_500)] == ["999", "999k", "1M"]
-    assert [money(None), money(0), money(0.0042), money(12.345)] == [
-        "$ unknown",
-        "$0.00",
-        "$0.0042",
-        "$12.35",
-    ]
-    assert [span(0.2), span(80), span(600), span(9000)] == ["1 s", "80 s", "10 min", "2 h 30 min"]
-    assert printable("a\r\nb\x9bc") == "a b c"
+    assert one_line("a\r\nb\x9bc\td") == "a  b c d"

@@ -45,15 +45,15 @@ def test_a_served_model_says_its_spec_answers_counts_and_ends_on_sigterm(
     assert spec.startswith("http://127.0.0.1:") and spec.endswith("/v1#simulated")
     (tmp_path / "p.json").write_text(json.dumps(POLICY))
     args = ("--task", "constraints", "--lm", spec, "--n", "3", "--json")
-    found = pco("eval", "p.json", *args, cwd=tmp_path)
-    assert found.code == 0, found.err
-    assert found.json["simulated"] is True  # served, and still simulated
-    with urllib.request.urlopen(spec.replace("/v1#simulated", "/stats"), timeout=5) as said:
-        assert json.load(said)["requests"] >= 9
+    result = pco("eval", "p.json", *args, cwd=tmp_path)
+    assert result.code == 0, result.err
+    assert result.json["simulated"] is True  # served, and still simulated
+    with urllib.request.urlopen(spec.replace("/v1#simulated", "/stats"), timeout=5) as response:
+        assert json.load(response)["requests"] >= 9
     taken = pco(
         "lm", "serve", "simulated", "--port", spec.split(":")[2].split("/")[0], cwd=tmp_path
     )
-    taken.error(2, "cannot listen at 127.0.0.1", "--port 0")
+    taken.error(2, "cannot listen on 127.0.0.1", "--port 0")
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 0
 
@@ -71,29 +71,30 @@ def interrupted(folder: Path, *args: str, until: str) -> tuple[int, str]:
         [*PCO, *args], cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
     )
     assert process.stderr is not None
-    said = ""
+    stderr = ""
     for line in process.stderr:
-        said += line
+        stderr += line
         if until in line:
             process.send_signal(signal.SIGINT)
             break
-    said += process.stderr.read()
+    stderr += process.stderr.read()
     process.stderr.close()
-    return process.wait(20), said
+    return process.wait(20), stderr
 
 
 def test_ctrl_c_leaves_a_run_that_can_be_resumed(folder: Path) -> None:
     spec = "simulated?latency=0.02"
-    code, said = interrupted(folder, "train", "--lm", spec, *QUICK, until="step 1/")
-    assert code == 130, said
-    assert "interrupted by the user" in said and "pco train --resume" in said
-    assert "Traceback" not in said
+    code, stderr = interrupted(folder, "train", "--lm", spec, *QUICK, until="step 1 of ")
+    assert code == 130, stderr
+    assert "interrupted by the user" in stderr and "pco train --resume" in stderr
+    assert "Traceback" not in stderr
     assert pco("train", "--resume", "last", cwd=folder).code == 0
 
 
 def test_ctrl_c_ends_an_evaluation_in_order(trained: Path) -> None:
     server = Server()
-    server.default = says('{"selected_indices": [0, 1, 2, 3]}', delay=0.3)
+    reply = '{"selected_indices": [0, 1, 2, 3]}'  # a route, and then a prompt as well
+    server.default = says(reply, delay=0.3)
     with served(server):
         process = subprocess.Popen(
             [*PCO, "eval", "last", "--lm", server.spec],
@@ -106,11 +107,12 @@ def test_ctrl_c_ends_an_evaluation_in_order(trained: Path) -> None:
         while server.calls < 7 and time.monotonic() < until:  # six routes, and a prompt under way
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=20)
-    assert process.returncode == 130, said
-    assert "waiting for calls in flight" in said and "interrupted by the user" in said
-    assert "Traceback" not in said
-    assert server.calls == 12  # no answer was asked for any more
+        _, stderr = process.communicate(timeout=20)
+    assert process.returncode == 130, stderr
+    assert "waiting for calls in flight" in stderr and "interrupted by the user" in stderr
+    assert "Traceback" not in stderr
+    prompts = [body["messages"][0]["content"] for body in server.bodies]
+    assert len(prompts) <= 12 and reply not in prompts  # no answer was asked for any more
 
 
 def test_a_reader_that_leaves_is_no_error(trained: Path) -> None:

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import io
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.invoked import pco
+from tests.cli.invoked import Terminal, pco
 
 
 def test_none_yet(tmp_path: Path) -> None:
@@ -15,10 +13,11 @@ def test_none_yet(tmp_path: Path) -> None:
     assert pco("runs", "list", "--json", cwd=tmp_path).json == []
 
 
-def test_the_list_has_a_line_a_run(trained: Path, run_id: str) -> None:
+def test_the_list_has_one_line_per_run(trained: Path, run_id: str) -> None:
     head, line = pco("runs", "list", cwd=trained).out.splitlines()
-    assert head.split()[:3] == ["run", "task", "state"]
-    assert line.split()[:4] == [run_id, "data", "finished", "4"]
+    assert head.split()[:3] == ["run", "state", "updates"]
+    assert line.split()[:3] == [run_id, "finished", "4"]
+    assert len(head) <= 80 and len(line) <= 80
     [run] = pco("runs", "list", "--json", cwd=trained).json
     assert run["id"] == run_id and run["ended"] == "finished" and not run["resumable"]
 
@@ -50,23 +49,10 @@ def test_yes_removes(trained: Path, run_id: str) -> None:
     assert list((trained / "runs").iterdir()) == []
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.mark.parametrize(("answer", "left"), [("n", 1), ("", 1), ("y", 0)])
-def test_a_person_is_asked(
-    trained: Path, run_id: str, answer: str, left: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from promptcodebook.cli.boundary import guarded
-    from promptcodebook.cli.runs import app
-
-    monkeypatch.chdir(trained)
-    monkeypatch.setattr(sys, "stdin", Terminal(f"{answer}\n"))
-    monkeypatch.setattr(sys, "argv", ["pco runs", "rm", run_id])
-    import typer
-
-    code = guarded(typer.main.get_command(app))
-    assert code == (0 if not left else 2)
+def test_a_person_is_asked(trained: Path, run_id: str, answer: str, left: int) -> None:
+    result = pco("runs", "rm", run_id, "--json", cwd=trained, stdin=Terminal(f"{answer}\n"))
+    assert result.code == (2 if left else 0)
+    assert f"Remove {run_id} for good? [y/N]" in result.err
     assert len(list((trained / "runs").iterdir())) == left
+    assert ("removed" if not left else "error") in result.json  # and no question on stdout

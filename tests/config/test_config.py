@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import promptcodebook.config as config
-from promptcodebook.config import Config, load_config, merge, parse_budget, read_toml
+from promptcodebook.config import Config, load_config, merge, parse_budget, preset, read_toml
 from promptcodebook.errors import ConfigError
 
 
@@ -102,6 +102,11 @@ def test_one_role_can_be_changed_without_the_others() -> None:
     assert made.roles["critic"].model == "openai/x"
     assert made.roles["critic"].temperature == 0.0
     assert made.roles["encoder"].model is None
+
+
+def test_a_preset_that_was_changed_is_whole_again_the_next_time() -> None:
+    preset("paper")["explore"]["gamma"] = 0.5
+    assert preset("paper")["explore"] == {"gamma": 0.96}
 
 
 def test_merging_leaves_its_layers_alone() -> None:

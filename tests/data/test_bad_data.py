@@ -132,7 +132,10 @@ ROWS = [{"question": f"q{n}", "answer": "x", "key": f"k{n}"} for n in range(4)]
         ({"input": "question", "target": None, "fractions": (0.5, 0.5)}, "fractions must be"),
         ({"input": "question", "target": None, "fractions": (0.5, 0.5, 0.0)}, "fractions must be"),
         ({"input": "question", "target": None, "fractions": (0.5, 0.4, 0.2)}, "fractions must be"),
-        ({"input": "question", "target": None, "id": "answer"}, r"data\[1\]: the id 'x' stands at"),
+        (
+            {"input": "question", "target": None, "id": "answer"},
+            r"data\[1\]: the id 'x' is used at",
+        ),
     ],
 )
 def test_columns(options: dict[str, object], match: str) -> None:
@@ -140,7 +143,7 @@ def test_columns(options: dict[str, object], match: str) -> None:
 
 
 def test_a_missing_target_column_says_how_to_do_without() -> None:
-    assert "target=None" in refused(ROWS, "no column 'target'", input="question").hint
+    assert "or to none" in refused(ROWS, "no column 'target'", input="question").hint
 
 
 def test_a_missing_column_says_which_option_names_another() -> None:
@@ -159,22 +162,22 @@ def test_a_repeated_id_names_both_places(tmp_path: Path) -> None:
         row = {"input": f"{split} text", "key": name}
         (tmp_path / f"{split}.jsonl").write_text(json.dumps(row))
     refused(
-        tmp_path, r"test\.jsonl:1: the id 'a' stands at .*train\.jsonl:1", target=None, id="key"
+        tmp_path, r"test\.jsonl:1: the id 'a' is used at .*train\.jsonl:1", target=None, id="key"
     )
 
 
 @pytest.mark.parametrize(
     ("chat", "match"),
     [
-        ("hello", "no list of chat messages"),
-        ([], "no list of chat messages"),
+        ("hello", "not a list of chat messages"),
+        ([], "not a list of chat messages"),
         ([{"role": "tool", "content": "x"}], "must have a role and text content"),
         ([{"role": "user", "content": 5}], "must have a role and text content"),
         (["hi"], "must have a role and text content"),
         ([{"role": "user", "content": " "}], "the input is empty"),
         (
             [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}],
-            "ends with a message of the assistant",
+            "ends with a message of role assistant",
         ),
     ],
 )
@@ -185,7 +188,7 @@ def test_chats(chat: object, match: str) -> None:
 
 def test_a_list_in_the_input_column_points_to_messages() -> None:
     rows = [{"input": [{"role": "user", "content": "x"}]}]
-    assert 'messages="input"' in refused(rows, "holds 'list'", target=None).hint
+    assert 'set messages to "input"' in refused(rows, "holds 'list'", target=None).hint
 
 
 def test_splits_that_overlap_are_refused_unless_allowed() -> None:
@@ -195,7 +198,7 @@ def test_splits_that_overlap_are_refused_unless_allowed() -> None:
         "test": [{"input": "the cat ", "key": "s1"}],
     }
     refused(
-        parts, r"1 inputs stand in two splits: t1 \(train\) = s1 \(test\)", target=None, id="key"
+        parts, r"1 input appears in two splits: t1 \(train\) = s1 \(test\)", target=None, id="key"
     )
     assert len(load(parts, target=None, id="key", allow_overlap=True)) == 3
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from promptcodebook.calls import Message
 from promptcodebook.config import DataSettings
 from promptcodebook.data import Dataset, load, load_settings
 from promptcodebook.errors import DataError, MissingExtra
-from promptcodebook.types import Message
 
 ROWS = [{"question": f"What is {n}?", "answer": f"It is {n}", "n": n} for n in range(8)]
 

@@ -7,14 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from promptcodebook.calls import LM, Message, Reply, Request, Role, Sampling, Schema, Usage
 from promptcodebook.config import Budget, Price
 from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, ServerFault
-from promptcodebook.lm.base import LM, Reply, Request, Sampling, Schema
-from promptcodebook.lm.budget import Budgeted, prompt_bound
-from promptcodebook.lm.ledger import Ledger
-from promptcodebook.lm.prices import PriceTable
-from promptcodebook.types import Message, Role, Usage
+from promptcodebook.lm.budget import Budgeted, Ledger, PriceTable, prompt_bound
 
+MILLION = Usage(calls=1, prompt_tokens=1_000_000, completion_tokens=1_000_000)
 MODEL = "http://localhost/v1#m"
 PRICES = PriceTable({MODEL: Price(prompt=1000.0, completion=3000.0, cached=100.0)})
 
@@ -131,14 +129,14 @@ async def test_the_time_limit_holds():
         await lm(ask())
 
 
-async def test_closing_lets_calls_in_flight_finish_and_starts_no_other():
+async def test_stopping_lets_calls_in_flight_finish_and_starts_no_other():
     bill = Bill(ONE, ONE, turns=20)
     lm = budgeted(bill, calls=1)
     running = asyncio.create_task(lm(ask()))
     await asyncio.sleep(0)
     waiting = asyncio.create_task(lm(ask()))
     await asyncio.sleep(0)
-    lm.close(Interrupted("stopped by you", hint="pco train --resume r1"))
+    lm.stop(Interrupted("stopped by you", hint="pco train --resume r1"))
     with pytest.raises(Interrupted, match="stopped by you") as caught:
         await waiting
     assert caught.value.hint == "pco train --resume r1"
@@ -200,7 +198,7 @@ CALLS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     CALLS,
     st.one_of(st.none(), st.integers(0, 12)),
@@ -246,3 +244,39 @@ def test_a_budget_is_never_passed_under_concurrency(plan, calls, tokens, usd):
     assert total.calls == sum(isinstance(each, Reply) for each in outcomes)
     if calls is tokens is usd is None:
         assert not any(isinstance(each, BudgetReached) for each in outcomes)
+
+
+def test_a_listed_model_has_a_price_dated_names_too():
+    table = PriceTable()
+    assert table.cost("openai/gpt-4o-mini", MILLION) == pytest.approx(0.75)
+    assert table.cost("openai/gpt-4o-mini-2024-07-18", MILLION) == pytest.approx(0.75)
+
+
+def test_the_users_prices_come_first_by_spec_or_by_name():
+    spec = "http://localhost:8000/v1#Qwen/Qwen3-8B"
+    price = Price(prompt=1.0, completion=2.0)
+    assert PriceTable({spec: price}).cost(spec, MILLION) == 3.0
+    assert PriceTable({"Qwen/Qwen3-8B": price}).cost(spec, MILLION) == 3.0
+    assert PriceTable({"openai/gpt-4o": price}).cost("openai/gpt-4o", MILLION) == 3.0
+
+
+def test_unknown_is_unknown_and_simulated_is_free():
+    table = PriceTable()
+    assert table.cost("http://localhost/v1#gpt-4o", MILLION) is None
+    assert table.cost("openai/gpt-unheard-of", MILLION) is None
+    assert table.cost("no spec at all", MILLION) is None
+    assert table.cost("simulated?dilution=0.1", MILLION) == 0.0
+
+
+def test_cached_tokens_cost_as_listed_or_as_fresh_ones():
+    usage = Usage(calls=1, prompt_tokens=1_000_000, cached_prompt_tokens=400_000)
+    listed = PriceTable({"m": Price(prompt=10.0, completion=0.0, cached=1.0)})
+    unlisted = PriceTable({"m": Price(prompt=10.0, completion=0.0)})
+    assert listed.cost("m", usage) == pytest.approx(6.4)
+    assert unlisted.cost("m", usage) == pytest.approx(10.0)
+
+
+def test_the_missing_price_is_named_with_the_way_to_add_it():
+    with pytest.raises(ConfigError, match="localhost") as caught:
+        PriceTable().require(["openai/gpt-4o", "http://localhost/v1#m"])
+    assert '[prices."http://localhost/v1#m"]' in caught.value.hint

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from promptcodebook.calls import Message, Reply, Request, Sampling, Schema, Usage
 from promptcodebook.errors import ServerFault, StoreError, StoreTooNew
-from promptcodebook.lm.base import Reply, Request, Sampling, Schema
-from promptcodebook.lm.cache import Cache, ReplyCache, default_cache_path
-from promptcodebook.types import Message, Usage
+from promptcodebook.lm.cache import Cache, ReplyCache
 
 PAID = Usage(1, 10, 2, 4, None, 1.0)
 
@@ -269,21 +268,10 @@ async def test_processes_share_a_cache(make: Make, model: Model, path: Path) -> 
 def start_another(path: Path) -> subprocess.Popen[bytes]:
     other = (
         "import sys, pathlib\n"
-        "from promptcodebook.lm.base import Reply\n"
+        "from promptcodebook.calls import Reply\n"
         "from promptcodebook.lm.cache import ReplyCache\n"
         "c = ReplyCache(pathlib.Path(sys.argv[1]))\n"
         "[c.put(i.to_bytes(32), Reply(f'theirs {i}')) for i in range(100)]\n"
         "c.close()\n"
     )
     return subprocess.Popen([sys.executable, "-c", other, str(path)])
-
-
-def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("PCO_CACHE", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert default_cache_path() == tmp_path / ".cache" / "promptcodebook" / "cache.sqlite"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert default_cache_path() == tmp_path / "xdg" / "promptcodebook" / "cache.sqlite"
-    monkeypatch.setenv("PCO_CACHE", str(tmp_path / "mine.sqlite"))
-    assert default_cache_path() == tmp_path / "mine.sqlite"

@@ -2,11 +2,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from promptcodebook.keyed import keyed_int
-from promptcodebook.lm.base import Chat, Reply
-from promptcodebook.lm.chat import BoundChat
+from promptcodebook.calls import Chat, Message, Reply
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.types import Message
+from promptcodebook.method.executor import BoundChat
+from promptcodebook.randomness import keyed_int
 
 
 def chat(lm: ScriptedLM, greedy: bool = False) -> BoundChat:

@@ -6,6 +6,7 @@ import traceback
 
 import pytest
 
+from promptcodebook.calls import Message, Request, Sampling, Schema
 from promptcodebook.errors import (
     AuthRefused,
     CallTimeout,
@@ -17,11 +18,8 @@ from promptcodebook.errors import (
     RequestRefused,
     ServerFault,
 )
-from promptcodebook.lm.base import Request, Sampling, Schema
 from promptcodebook.lm.endpoint import Endpoint
-from promptcodebook.lm.key import Key, read_key
-from promptcodebook.lm.spec import parse_spec
-from promptcodebook.types import Message
+from promptcodebook.lm.spec import ApiKey, parse_spec, read_key
 from tests.lm.server import Server, drops, fails, raw, refusing, says
 
 SCHEMA = Schema("Thing", {"type": "object", "properties": {"a": {"type": "string"}}})
@@ -37,7 +35,7 @@ def request(**sampling) -> Request:
 
 
 def endpoint(server: Server, *, key: str = "", timeout: float = 5.0, spec: str = "") -> Endpoint:
-    held = Key("PCO_API_KEY", key) if key else None
+    held = ApiKey("PCO_API_KEY", key) if key else None
     return Endpoint(parse_spec(spec or server.spec, {}), held, timeout=timeout)
 
 
@@ -398,6 +396,6 @@ def test_a_malformed_key_is_refused_without_being_shown():
 def test_the_first_key_that_is_set_counts():
     key = read_key(("A", "B"), {"A": " ", "B": " sk-2 "})
     assert key is not None
-    assert (key.name, key.sent()) == ("B", "Bearer sk-2")
+    assert (key.name, key.header_value()) == ("B", "Bearer sk-2")
     assert "sk-2" not in repr(key)
     assert read_key(("A",), {}) is None

@@ -5,27 +5,26 @@ from collections import Counter
 
 import pytest
 
+from promptcodebook.calls import Message, Reply, Request, Usage, request_key
 from promptcodebook.errors import DiskFull, ServerFault
-from promptcodebook.lm.base import Reply, Request, request_key
 from promptcodebook.lm.journal import Journaled
-from promptcodebook.types import Message, Usage
 
 PAID = Usage(1, 10, 2, 0, 0.5, 1.0)
 
 
 class Model:
-    """Answers once `gate` is open; `faults` are raised first, one a call."""
+    """Answers once `stop` is open; `faults` are raised first, one a call."""
 
     def __init__(self) -> None:
         self.asked: list[Request] = []
         self.faults: list[Exception] = []
-        self.gate = asyncio.Event()
-        self.gate.set()
+        self.stop = asyncio.Event()
+        self.stop.set()
 
     async def __call__(self, request: Request) -> Reply:
         self.asked.append(request)
         number = len(self.asked)
-        await self.gate.wait()
+        await self.stop.wait()
         if self.faults:
             raise self.faults.pop(0)
         return Reply(f"reply {number}", usage=PAID)
@@ -37,8 +36,8 @@ class Log:
     def __init__(self) -> None:
         self.rows: dict[bytes, Reply] = {}
         self.puts: list[Usage] = []
-        self.gate = asyncio.Event()
-        self.gate.set()
+        self.stop = asyncio.Event()
+        self.stop.set()
         self.refusal: Exception | None = None
 
     def get(self, key: bytes) -> Reply | None:
@@ -47,7 +46,7 @@ class Log:
     async def put(self, key: bytes, request: Request, reply: Reply) -> None:
         assert request_key(request) == key
         self.puts.append(reply.usage)
-        await self.gate.wait()
+        await self.stop.wait()
         if self.refusal is not None:
             raise self.refusal
         self.rows.setdefault(key, reply)
@@ -97,19 +96,19 @@ async def test_another_sample_is_another_request(world: World) -> None:
 
 
 async def test_a_reply_is_returned_only_once_it_is_on_disk(world: World) -> None:
-    world.log.gate.clear()
+    world.log.stop.clear()
     call = asyncio.ensure_future(world.lm(ask()))
     await settle()
     assert world.log.puts == [PAID] and not call.done()
-    world.log.gate.set()
+    world.log.stop.set()
     assert (await call).text == "reply 1"
 
 
 async def test_equal_requests_in_flight_share_one_call(world: World) -> None:
-    world.model.gate.clear()
+    world.model.stop.clear()
     calls = [asyncio.ensure_future(world.lm(ask())) for _ in range(5)]
     await settle()
-    world.model.gate.set()
+    world.model.stop.set()
     replies = await asyncio.gather(*calls)
     assert len(world.model.asked) == 1
     assert {r.text for r in replies} == {"reply 1"}
@@ -118,12 +117,12 @@ async def test_equal_requests_in_flight_share_one_call(world: World) -> None:
 
 
 async def test_a_follower_takes_over_when_the_leader_is_cancelled(world: World) -> None:
-    world.model.gate.clear()
+    world.model.stop.clear()
     leader, *followers = (asyncio.ensure_future(world.lm(ask())) for _ in range(3))
     await settle()
     leader.cancel()
     await settle()
-    world.model.gate.set()
+    world.model.stop.set()
     replies = await asyncio.gather(*followers)
     assert leader.cancelled()
     assert len(world.model.asked) == 2
@@ -132,12 +131,12 @@ async def test_a_follower_takes_over_when_the_leader_is_cancelled(world: World) 
 
 
 async def test_a_cancelled_follower_leaves_the_others_alone(world: World) -> None:
-    world.model.gate.clear()
+    world.model.stop.clear()
     leader, gone, other = (asyncio.ensure_future(world.lm(ask())) for _ in range(3))
     await settle()
     gone.cancel()
     await settle()
-    world.model.gate.set()
+    world.model.stop.set()
     assert (await leader).text == (await other).text == "reply 1"
     assert gone.cancelled()
     assert len(world.model.asked) == 1
@@ -146,13 +145,13 @@ async def test_a_cancelled_follower_leaves_the_others_alone(world: World) -> Non
 async def test_a_reply_that_was_paid_is_kept_when_its_leader_is_cancelled_while_storing(
     world: World,
 ) -> None:
-    world.log.gate.clear()
+    world.log.stop.clear()
     leader, follower = (asyncio.ensure_future(world.lm(ask())) for _ in range(2))
     await settle()
     leader.cancel()
     await settle()
     assert not follower.done()  # it waits for the disk as well
-    world.log.gate.set()
+    world.log.stop.set()
     assert (await follower).text == "reply 1"
     assert len(world.model.asked) == 1
     # handed over twice; the store adds usage only for a row it did not hold
@@ -160,11 +159,11 @@ async def test_a_reply_that_was_paid_is_kept_when_its_leader_is_cancelled_while_
 
 
 async def test_a_failure_reaches_all_who_share_the_call_and_is_not_kept(world: World) -> None:
-    world.model.gate.clear()
+    world.model.stop.clear()
     world.model.faults.append(ServerFault("broke"))
     calls = [asyncio.ensure_future(world.lm(ask())) for _ in range(3)]
     await settle()
-    world.model.gate.set()
+    world.model.stop.set()
     results = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(r) for r in results] == [ServerFault] * 3
     assert world.log.rows == {}

@@ -20,7 +20,7 @@ class Clock:
 async def window(limit: AdaptiveLimit, seconds: float, kind: str = "executor") -> None:
     """As many answered calls as make one window."""
     for _ in range(max(limit.current, 4)):
-        limit.answered(kind, seconds)
+        limit.record_answer(kind, seconds)
 
 
 async def settle() -> None:
@@ -64,12 +64,12 @@ async def test_a_wave_of_objections_halves_once():
     wave = [await limit.acquire() for _ in range(64)]
     clock.now += 1
     for started in wave:
-        limit.objected(started)
+        limit.record_objection(started)
         limit.release()
     assert limit.current == 32
     clock.now += 1
     started = await limit.acquire()
-    limit.objected(started)
+    limit.record_objection(started)
     limit.release()
     assert limit.current == 16
 
@@ -80,7 +80,7 @@ async def test_it_never_falls_below_one():
     for _ in range(10):
         clock.now += 1
         started = await limit.acquire()
-        limit.objected(started)
+        limit.record_objection(started)
         limit.release()
     assert limit.current == 1
 
@@ -88,7 +88,7 @@ async def test_it_never_falls_below_one():
 async def halved(maximum: int) -> AdaptiveLimit:
     clock = Clock()
     limit = AdaptiveLimit(maximum, clock)
-    limit.objected(await limit.acquire())
+    limit.record_objection(await limit.acquire())
     limit.release()
     return limit
 
@@ -128,7 +128,7 @@ async def test_retry_after_holds_every_new_call_until_then():
     limit = AdaptiveLimit(8)
     loop = asyncio.get_running_loop()
     started = await limit.acquire()
-    limit.objected(started, 0.1)
+    limit.record_objection(started, 0.1)
     limit.release()
     begun = loop.time()
     await asyncio.gather(*(limit.acquire() for _ in range(4)))
@@ -141,10 +141,10 @@ async def test_a_later_retry_after_moves_the_end_of_the_pause():
     loop = asyncio.get_running_loop()
     first, second = await limit.acquire(), await limit.acquire()
     begun = loop.time()
-    limit.objected(first, 0.05)
+    limit.record_objection(first, 0.05)
     waiting = asyncio.create_task(limit.acquire())
     await settle()
-    limit.objected(second, 0.12)
+    limit.record_objection(second, 0.12)
     await waiting
     assert loop.time() - begun >= 0.115
 
@@ -181,7 +181,7 @@ async def test_a_slot_granted_in_the_moment_of_cancellation_is_passed_on():
 
 async def test_a_cancelled_pause_leaves_no_timer():
     limit = AdaptiveLimit(1)
-    limit.objected(await limit.acquire(), 60.0)
+    limit.record_objection(await limit.acquire(), 60.0)
     limit.release()
     waiting = asyncio.create_task(limit.acquire())
     await settle()
@@ -190,7 +190,7 @@ async def test_a_cancelled_pause_leaves_no_timer():
     assert limit._timer is None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.integers(1, 5),
     st.lists(
@@ -209,9 +209,9 @@ def test_slots_are_neither_lost_nor_doubled(maximum: int, plan: list[tuple[str, 
                 for _ in range(turns):
                     await asyncio.sleep(0)
                 if fate == "objected":
-                    limit.objected(started)
+                    limit.record_objection(started)
                 else:
-                    limit.answered("executor", 0.1)
+                    limit.record_answer("executor", 0.1)
             finally:
                 limit.release()
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from promptcodebook.calls import Message, Request, Sampling
 from promptcodebook.errors import (
     AuthRefused,
     CallTimeout,
@@ -14,9 +15,7 @@ from promptcodebook.errors import (
     RateLimited,
     ServerFault,
 )
-from promptcodebook.lm.base import Request, Sampling
-from promptcodebook.lm.litellm import LiteLLM
-from promptcodebook.types import Message
+from promptcodebook.lm.litellm_client import LiteLLM
 
 # The part of the library that we call, so that these tests need neither it nor a network.
 LIBRARY = """

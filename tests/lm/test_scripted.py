@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.errors import LMError, ServerFault
-from promptcodebook.lm.base import Reply, Request
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.lm.tokens import estimate_tokens
-from promptcodebook.types import Message, Usage
+from promptcodebook.lm.wire import estimate_tokens
 
 HI = (Message("user", "hello there"),)
 

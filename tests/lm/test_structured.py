@@ -4,17 +4,15 @@ import json
 from typing import Annotated, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
+from promptcodebook.calls import Message, Reply, Request, Schema
 from promptcodebook.errors import BudgetReached, ParseError, RequestRefused, TruncatedReply
-from promptcodebook.lm.base import Reply, Request, Schema
-from promptcodebook.lm.extract import extract, strip_think
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.lm.shapes import is_strict, schema_of
-from promptcodebook.lm.structured import Ask
-from promptcodebook.types import Message
+from promptcodebook.lm.structured import Ask, extract, strip_think
+from promptcodebook.lm.wire import is_strict, schema_of
 from tests.lm.conftest import Counts
 
 
@@ -140,7 +138,6 @@ def test_a_shape_of_defaults_does_not_take_any_object():
     assert found.value == Blame(instincts={3: "too vague"})
 
 
-@settings(deadline=None)
 @given(st.text(max_size=300))
 def test_no_text_breaks_the_search(text: str):
     extract(text, Verdict)
@@ -148,7 +145,6 @@ def test_no_text_breaks_the_search(text: str):
     strip_think(text)
 
 
-@settings(deadline=None)
 @given(st.floats(0, 1), st.text(max_size=200), st.text(alphabet='ab {}[]":,\n', max_size=40))
 def test_a_value_is_found_behind_any_preamble(score: float, feedback: str, noise: str):
     value = Verdict(score=score, feedback=feedback)

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 import promptcodebook as pco
-from promptcodebook.lm.base import Reply, Request, Sampling
+from promptcodebook.calls import Message, Reply, Request, Sampling, Usage
+from promptcodebook.doctor.probe import probe
 from promptcodebook.lm.endpoint import Endpoint
-from promptcodebook.lm.probe import probe
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.report import write_report
 from promptcodebook.store import RunStore
-from promptcodebook.types import Evaluation, Message, Rollout, Step, Usage
+from promptcodebook.types import Evaluation, Rollout, Step
 from tests.local.served import Served, offline
 from tests.local.tiny import BEGIN, END, TURN
 
@@ -87,7 +87,7 @@ def finished(server: Served, tmp_path_factory: pytest.TempPathFactory) -> Finish
     try:
         write_report(store, folder / "report.html")
         steps = tuple(store.steps(traces=True))
-        judged = tuple(store.judged())
+        judged = tuple(store.test_evaluations())
     finally:
         store.close()
     return Finished(run, steps, judged, (folder / "report.html").read_text("utf-8"), answered)

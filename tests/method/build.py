@@ -8,35 +8,38 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.config import Config, load_config
-from promptcodebook.lm.base import LM, Reply, Request
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.structured import Ask
-from promptcodebook.method.accept import Accept
-from promptcodebook.method.attribution import Attribution
-from promptcodebook.method.credit import Credit
-from promptcodebook.method.critic import Critic
+from promptcodebook.method.accept import Rerun, make_acceptance
+from promptcodebook.method.critic import Attribution, Credit, Critic
 from promptcodebook.method.encoder import Encoder
+from promptcodebook.method.executor import Scorer, Trial
 from promptcodebook.method.explore import Explorer
 from promptcodebook.method.generator import Composition, Generator
-from promptcodebook.method.policy import Policy, Scorer, Trial
+from promptcodebook.method.policy import Composer
 from promptcodebook.method.schedule import Schedule
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.method.train import Learner, train
 from promptcodebook.method.update import Updater
-from promptcodebook.tasks.single import single_call
+from promptcodebook.tasks.program import SingleCall, make_program
 from promptcodebook.types import (
     Check,
     Codebook,
     Example,
     Executor,
     Instinct,
+    Output,
     Parameters,
+    Program,
     Score,
     Step,
+    Variable,
 )
 
 __all__ = [
@@ -92,9 +95,9 @@ def parameters(codebook: Codebook | None = None, encoder: str = "theta 0") -> Pa
     return Parameters(encoder, "phi 0", codebook or book(), "psi 0")
 
 
-async def number_scorer(example: Example, output: str) -> Score:
+async def number_scorer(example: Example, output: Output) -> Score:
     """The reward is the number that the executor answered."""
-    return Score(float(output))
+    return Score(float(output.text))
 
 
 def routed(*indices: int) -> str:
@@ -132,7 +135,7 @@ def is_own_gradient(request: Request) -> bool:
     )
 
 
-def never(variable: str, text: str, before: str, others: Sequence[str]) -> str | None:
+def never(variable: Variable, text: str, before: str, others: Sequence[str]) -> str | None:
     """A Check that refuses nothing."""
     return None
 
@@ -177,7 +180,7 @@ class World:
     config: Config
     lm: ScriptedLM = field(default_factory=lambda: ScriptedLM().reply_with(talkative))
     scorer: Scorer = number_scorer
-    executor: Executor = single_call
+    executor: Executor | Program = field(default_factory=SingleCall)
     check: Check = never
     stages: tuple[str, ...] = ()
     wrap: Callable[[LM], LM] = lambda lm: lm
@@ -197,22 +200,25 @@ class World:
         )
         self.critic = Critic(self.ask, self.templates)
         self.attribution = Attribution(self.ask, self.templates)
-        self.policy = Policy(self.encoder, self.generator, config.select, self.stages)
-        self.trial = Trial(self.executor, self.scorer, model)
+        self.composer = Composer(self.encoder, self.generator, config.select, self.stages)
+        self.program = make_program(self.executor, Path())
+        self.trial = Trial(self.program, self.scorer, model)
         self.credit = Credit(self.critic, self.attribution, config)
         self.updater = Updater(self.ask, self.templates, config, self.check, self.tally)
 
     @property
     def learner(self) -> Learner:
         config = self.config
+        rerun = Rerun(self.composer, self.trial, config.randomness)
         return Learner(
             config=config,
-            policy=self.policy,
+            randomness=config.randomness,
+            composer=self.composer,
             explorer=Explorer(config.explore, config.select, config.encoder.mode == "none"),
             trial=self.trial,
             credit=self.credit,
             updater=self.updater,
-            accept=Accept(config, self.policy, self.trial),
+            acceptance=make_acceptance(config.update.accept, rerun),
         )
 
     async def run(
@@ -224,7 +230,7 @@ class World:
         """All steps of a training run."""
         theta = "" if self.config.encoder.mode == "none" else "theta 0"
         state = state or State.first(start or parameters(encoder=theta))
-        schedule = Schedule(data, self.config.update, self.config.seed)
+        schedule = Schedule(data, self.config.update, self.config.randomness)
         return [step async for step in train(self.learner, schedule, state)]
 
     def asked(self, role: str) -> list[Request]:

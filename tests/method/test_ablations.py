@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.method.encoder import Standing
-from promptcodebook.method.state import State
+from promptcodebook.method.state import RoutingStatistics, State
 from tests.method.build import (
     ENCODED,
     World,
@@ -30,7 +29,7 @@ async def test_a_static_encoder_routes_but_is_never_rewritten():
     (step,) = await world.run(examples(5))
     assert len(world.asked("encoder")) == 5
     assert step.parameters.encoder == "theta 0"
-    assert [r.variable for r in step.rewrites] == ["generator", "c0", "c1", "critic"]
+    assert [r.variable for r in step.rewrites] == ["generator", 0, 1, "critic"]
 
 
 async def test_without_an_encoder_every_route_is_explored():
@@ -59,7 +58,7 @@ async def test_a_fixed_critic_is_never_asked_about_itself():
     world = World(one_batch(explore=ENCODED, critic={"trainable": False}))
     (step,) = await world.run(examples(5))
     assert step.parameters.critic == "psi 0" and world.own_gradients == []
-    assert [r.variable for r in step.rewrites] == ["encoder", "generator", "c0", "c1"]
+    assert [r.variable for r in step.rewrites] == ["encoder", "generator", 0, 1]
 
 
 async def test_exploration_can_be_switched_off():
@@ -72,7 +71,7 @@ async def test_exploration_can_be_switched_off():
 
 async def test_uniform_exploration_takes_no_notice_of_r_bar():
     """Decision 6: with τ this small SuccWtd would choose c0, c1 always; uniform does not."""
-    state = State(0, parameters(), Standing((9, 9, 0, 0), (1, 1, 0, 0), (1, 1, 0, 0)))
+    state = State(0, parameters(), RoutingStatistics((9, 9, 0, 0), (1, 1, 0, 0), (1, 1, 0, 0)))
     routes = {}
     for policy in ("success", "uniform"):
         explore = {"policy": policy, "epsilon_min": 1.0, "tau": 0.01}
@@ -97,10 +96,10 @@ async def test_a_frozen_instinct_is_never_rewritten():
     start = parameters(book(frozen=[1]))
     (step,) = await world.run(examples(5), start)
     assert step.parameters.codebook[1].text == "rule one"
-    assert [r.variable for r in step.rewrites] == ["encoder", "generator", "c0", "critic"]
+    assert [r.variable for r in step.rewrites] == ["encoder", "generator", 0, "critic"]
 
 
-@pytest.mark.parametrize(("flag", "variables"), [(False, ["c0"]), (True, ["encoder", "c0"])])
+@pytest.mark.parametrize(("flag", "variables"), [(False, [0]), (True, ["encoder", 0])])
 async def test_theta_learns_from_explored_routes_only_if_told_to(flag: bool, variables: list[str]):
     """Decision 7: by default g_θ counts only where the encoder chose."""
     lm = ScriptedLM().reply_with(
@@ -111,7 +110,7 @@ async def test_theta_learns_from_explored_routes_only_if_told_to(flag: bool, var
     settings = one_batch(
         explore=explore, update={"encoder_on_explored": flag}, critic={"trainable": False}
     )
-    state = State(0, parameters(), Standing((9, 9, 0, 0), (1, 1, 0, 0), (1, 1, 0, 0)))
+    state = State(0, parameters(), RoutingStatistics((9, 9, 0, 0), (1, 1, 0, 0), (1, 1, 0, 0)))
     (step,) = await World(settings, lm).run(examples(5), state=state)
     assert [r.variable for r in step.rewrites] == variables
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from promptcodebook.calls import Request
 from promptcodebook.errors import EndpointDown
-from promptcodebook.lm.base import Request
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.state import State
 from tests.method.build import (

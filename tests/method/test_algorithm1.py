@@ -40,8 +40,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from promptcodebook.keyed import keyed_random
 from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.randomness import keyed_random
 from promptcodebook.types import Step
 from tests.method.build import (
     World,
@@ -99,7 +99,7 @@ class Row:
 
 TRACE = [
     Row(0, 0.5, "x2", True, (1, 3), 0.8, 0.3,
-        {"encoder": "theta 1", "generator": "phi 1", "c1": "one v1", "critic": "psi 1"},
+        {"encoder": "theta 1", "generator": "phi 1", 1: "one v1", "critic": "psi 1"},
         (0, 0.25, 0, 0.25), (0, 0.4, 0, 0.4), (0, 1, 0, 1)),
     Row(0, 0.5, "x1", False, (0, 2), 0.2, 0.6,
         {"encoder": "theta 2"},
@@ -111,17 +111,17 @@ TRACE = [
         {"critic": "psi 2"},
         (0.2, 0.625, 0.4, 0.425), (0.35, 0.7, 0.55, 0.5), (2, 2, 2, 2)),
     Row(1, 0.25, "x0", False, (1, 2), 0.9, 0.2,
-        {"generator": "phi 2", "c1": "one v2", "c2": "two v1"},
+        {"generator": "phi 2", 1: "one v2", 2: "two v1"},
         (0.2, 0.6625, 0.55, 0.425), (0.35, 0.8, 0.725, 0.5), (2, 3, 3, 2)),
     Row(1, 0.25, "x2", True, (1, 3), 0.5, 0.5,
-        {"encoder": "theta 3", "generator": "phi 3", "c1": "one v3", "c3": "three v1",
+        {"encoder": "theta 3", "generator": "phi 3", 1: "one v3", 3: "three v1",
          "critic": "psi 3"},
         (0.2, 0.33125, 0.55, 0.2125), (0.35, 0.65, 0.725, 0.5), (2, 4, 3, 3)),
     Row(2, 0.2, "x0", False, (0, 1), 0.0, 1.0,
         {},
         (-0.4, -0.334375, 0.55, 0.2125), (0.175, 0.325, 0.725, 0.5), (3, 5, 3, 3)),
     Row(2, 0.2, "x1", True, (1, 2), 0.7, 0.0,
-        {"c2": "two v2"},
+        {2: "two v2"},
         (-0.4, 0.1828125, 0.625, 0.2125), (0.175, 0.5125, 0.7125, 0.5), (3, 6, 4, 3)),
     Row(2, 0.2, "x2", False, (0, 3), 0.6, 0.25,
         {"encoder": "theta 4"},
@@ -221,7 +221,7 @@ async def test_r_bar_success_and_counts_follow_the_hand_made_trace():
 async def test_every_update_happens_in_the_order_of_algorithm_1():
     _, steps = await run()
     held = {"encoder": "theta 0", "generator": "phi 0", "critic": "psi 0",
-            "c0": "zero v0", "c1": "one v0", "c2": "two v0", "c3": "three v0"}  # fmt: skip
+            0: "zero v0", 1: "one v0", 2: "two v0", 3: "three v0"}  # fmt: skip
     for step, row in zip(steps, TRACE, strict=True):
         assert [(r.variable, r.before, r.after) for r in step.rewrites] == [
             (variable, held[variable], after) for variable, after in row.updates.items()
@@ -229,7 +229,7 @@ async def test_every_update_happens_in_the_order_of_algorithm_1():
         assert all(r.kept for r in step.rewrites)
         held.update(row.updates)
         theta = step.parameters
-        assert theta.codebook.texts == (held["c0"], held["c1"], held["c2"], held["c3"])
+        assert theta.codebook.texts == (held[0], held[1], held[2], held[3])
         assert (theta.encoder, theta.generator, theta.critic) == (
             held["encoder"], held["generator"], held["critic"],
         )  # fmt: skip

@@ -7,9 +7,13 @@ import json
 import pytest
 
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.method.attribution import additivity_residual, gradients_of
-from promptcodebook.method.draws import Draws
-from promptcodebook.method.replies import AttributionReply, OneStringAttributionReply
+from promptcodebook.method.critic import (
+    AttributionReply,
+    OneStringAttributionReply,
+    additivity_residual,
+    gradients_of,
+)
+from promptcodebook.randomness import Draws
 from promptcodebook.types import Gradients, Verdict
 from tests.method.build import World, attributed, config, said
 from tests.method.test_critic import history
@@ -17,11 +21,8 @@ from tests.method.test_critic import history
 
 async def split(reply: str, templates: str = "default") -> tuple[World, Gradients]:
     world = World(config(templates=templates), ScriptedLM().enqueue(reply))
-    given = history()
-    gradients = await world.attribution.split(
-        Verdict(0.4, "THE VERDICT"), given.values(), given.route.indices, Draws(0, 0, "x")
-    )
-    return world, gradients
+    verdict = Verdict(0.4, "THE VERDICT")
+    return world, await world.attribution.split(history(), verdict, Draws(0, 0, "x"))
 
 
 async def test_each_channel_reaches_its_own_part():

@@ -5,13 +5,8 @@ from __future__ import annotations
 import pytest
 
 from promptcodebook.config import Update
-from promptcodebook.method.checks import (
-    AllChecks,
-    LengthCheck,
-    NearCopyCheck,
-    NoLeakCheck,
-    normalised_words,
-)
+from promptcodebook.method.update import AllChecks, LengthCheck, NearCopyCheck, NoLeakCheck
+from promptcodebook.text import words_of
 from promptcodebook.types import Example
 
 TRAIN = [
@@ -24,11 +19,11 @@ TRAIN = [
 
 @pytest.mark.parametrize("text", ["", "  \n\t"])
 def test_an_empty_rewrite_is_refused(text: str):
-    assert LengthCheck(Update())("c0", text, "x", []) == "the rewrite is empty"
+    assert LengthCheck(Update())(0, text, "x", []) == "the rewrite is empty"
 
 
 @pytest.mark.parametrize(
-    ("variable", "cap"), [("c0", 60), ("c15", 60), ("encoder", 300), ("critic", 300)]
+    ("variable", "cap"), [(0, 60), (15, 60), ("encoder", 300), ("critic", 300)]
 )
 def test_the_cap_is_in_words(variable: str, cap: int):
     """Decision 11: an instinct has 60 words; θ, φ and ψ have a cap of their own."""
@@ -42,18 +37,18 @@ def test_the_cap_is_in_words(variable: str, cap: int):
 def test_a_near_copy_of_another_entry_is_refused():
     others = ["Always count the words of your answer before sending it off", "Be kind"]
     check = NearCopyCheck()
-    assert check("c0", others[0].upper() + "!", "x", others) == "a near-copy of another instinct"
+    assert check(0, others[0].upper() + "!", "x", others) == "a near-copy of another instinct"
     one_off = others[0].replace("sending", "posting")
-    assert check("c0", one_off, "x", others) == "a near-copy of another instinct"
-    assert check("c0", "Count the letters of every line instead", "x", others) is None
-    assert check("c0", others[0], "x", []) is None
+    assert check(0, one_off, "x", others) == "a near-copy of another instinct"
+    assert check(0, "Count the letters of every line instead", "x", others) is None
+    assert check(0, others[0], "x", []) is None
 
 
 def test_eight_words_in_a_row_of_a_training_input_are_a_leak():
     check = NoLeakCheck(TRAIN)
     leak = "When you see: 'QUICK brown fox; jumps over the lazy - dog' be careful"
-    assert check("c0", leak, "x", []) == "it copies eight words in a row from a training input"
-    assert check("c0", "quick brown fox jumps over the lazy", "x", []) is None  # seven
+    assert check(0, leak, "x", []) == "it copies eight words in a row from a training input"
+    assert check(0, "quick brown fox jumps over the lazy", "x", []) is None  # seven
     assert check("critic", leak, "x", []) is not None
 
 
@@ -61,20 +56,20 @@ def test_a_whole_training_answer_is_a_leak():
     """From three words or twelve characters on; 'Paris' turns up by chance."""
     check = NoLeakCheck(TRAIN)
     said = "it gives away the answer of training example"
-    assert check("c0", "Say the treaty of Westphalia!", "x", []) == f"{said} b"
-    assert check("c0", "It is the Hypothalamus.", "x", []) == f"{said} c"
-    assert check("c0", "It is Paris, or hypothalamuses, or a treaty.", "x", []) is None
+    assert check(0, "Say the treaty of Westphalia!", "x", []) == f"{said} b"
+    assert check(0, "It is the Hypothalamus.", "x", []) == f"{said} c"
+    assert check(0, "It is Paris, or hypothalamuses, or a treaty.", "x", []) is None
 
 
 def test_what_the_text_held_before_is_not_held_against_it():
     check = NoLeakCheck(TRAIN)
     before = "the quick brown fox jumps over the lazy dog; the treaty of westphalia"
-    assert check("c0", before + " and more", before, []) is None
-    assert check("c0", before + " hypothalamus", before, []) is not None
+    assert check(0, before + " and more", before, []) is None
+    assert check(0, before + " hypothalamus", before, []) is not None
 
 
 def test_words_are_compared_without_case_and_punctuation():
-    assert normalised_words("Don't PANIC—it's_fine, 42.") == [
+    assert words_of("Don't PANIC—it's_fine, 42.") == [
         "don", "t", "panic", "it", "s", "fine", "42",
     ]  # fmt: skip
 
@@ -83,6 +78,6 @@ def test_the_first_refusal_counts():
     def no(reason: str | None):
         return lambda variable, text, before, others: reason
 
-    assert AllChecks([no(None), no("b"), no("c")])("c0", "t", "x", []) == "b"
-    assert AllChecks([no(None)])("c0", "t", "x", []) is None
-    assert AllChecks([])("c0", "t", "x", []) is None
+    assert AllChecks([no(None), no("b"), no("c")])(0, "t", "x", []) == "b"
+    assert AllChecks([no(None)])(0, "t", "x", []) is None
+    assert AllChecks([])(0, "t", "x", []) is None

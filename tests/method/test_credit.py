@@ -7,9 +7,8 @@ import json
 import pytest
 
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.method.credit import unit_reward
-from promptcodebook.method.critic import History
-from promptcodebook.method.draws import Draws
+from promptcodebook.method.critic import History, unit_reward
+from promptcodebook.randomness import Draws
 from promptcodebook.types import Example, Gradients, Rollout, Route, Trace, Verdict
 from tests.method.build import World, attributed, book, config, verdict
 

@@ -8,7 +8,7 @@ import pytest
 
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.critic import History, penalty
-from promptcodebook.method.draws import Draws
+from promptcodebook.randomness import Draws
 from promptcodebook.types import Codebook, Example, Rollout, Route, Stage, Verdict
 from tests.method.build import World, book, config, said, verdict
 

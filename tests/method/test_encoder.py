@@ -6,16 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from promptcodebook.calls import Reply
 from promptcodebook.errors import EndpointDown
-from promptcodebook.lm.base import Reply
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.method.draws import Draws
-from promptcodebook.method.encoder import Standing, repair_route, route_fault
+from promptcodebook.method.encoder import repair_route, route_fault
+from promptcodebook.method.state import RoutingStatistics
+from promptcodebook.randomness import Draws
 from promptcodebook.types import Route
 from tests.method.build import World, book, config, routed, said
 
 GARBAGE = st.lists(st.integers(-(10**12), 10**12) | st.integers(-3, 20), max_size=40)
-STANDING = Standing((0.1, 0.4, 0.4, -0.2), (0.2, 0.5, 0.6, 0.0), (3, 2, 1, 0))
+STANDING = RoutingStatistics((0.1, 0.4, 0.4, -0.2), (0.2, 0.5, 0.6, 0.0), (3, 2, 1, 0))
 
 
 @given(GARBAGE, st.lists(st.floats(-1, 1), min_size=1, max_size=18), st.data())

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from promptcodebook.calls import Request, Usage
 from promptcodebook.errors import EndpointDown
-from promptcodebook.lm.base import Request
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.method.evaluate import Evaluator, averaged
+from promptcodebook.method.evaluate import Evaluator, average
 from promptcodebook.method.policy import FixedPrompt
-from promptcodebook.types import Evaluation, Failure, Rollout, Usage
+from promptcodebook.randomness import Randomness
+from promptcodebook.types import Evaluation, Failure, Rollout
 from tests.method.build import World, config, examples, said
 
 
@@ -28,7 +29,7 @@ def broken(times: int):
 
 async def evaluate(lm: ScriptedLM, **fields) -> tuple[World, Evaluation]:
     world = World(config(), lm)
-    evaluator = Evaluator(world.trial, seed=0, **fields)
+    evaluator = Evaluator(world.trial, randomness=Randomness(0), **fields)
     return world, await evaluator.evaluate("zero-shot", FixedPrompt("p"), examples(4), "test")
 
 
@@ -57,7 +58,7 @@ async def test_retries_can_be_switched_off():
 async def test_rollouts_stand_in_the_examples_order_and_are_told_as_they_finish():
     world = World(config(), broken(0))
     heard: list[Rollout] = []
-    result = await Evaluator(world.trial, 0).evaluate(
+    result = await Evaluator(world.trial, Randomness(0)).evaluate(
         "p", FixedPrompt("p"), examples(4), "val", heard.append
     )
     assert [r.example_id for r in result.rollouts] == ["x0", "x1", "x2", "x3"]
@@ -73,7 +74,7 @@ async def test_an_input_is_drawn_the_same_at_every_evaluation():
 
 async def test_nothing_to_evaluate_has_no_score():
     world = World(config(), broken(0))
-    result = await Evaluator(world.trial, 0).evaluate("p", FixedPrompt("p"), [], "val")
+    result = await Evaluator(world.trial, Randomness(0)).evaluate("p", FixedPrompt("p"), [], "val")
     assert result.score is None and result.answered is None
 
 
@@ -87,10 +88,10 @@ def test_sampled_runs_count_by_their_mean_and_a_failed_run_as_the_floor():
     second = Evaluation(
         "learned", "test", (Rollout("a", failure=late, usage=spent), Rollout("b", reward=1.0))
     )
-    both = averaged([first, second])
+    both = average([first, second])
     assert [r.reward for r in both.rollouts] == [0.5, 0.5]
     assert both.failed == 0
     assert both.rollouts[0].usage.calls == 2
     neither = Evaluation("learned", "test", (Rollout("a", failure=late), Rollout("b")))
-    assert averaged([neither, neither]).rollouts[0].failure == late
-    assert averaged([neither, neither]).rollouts[0].reward is None
+    assert average([neither, neither]).rollouts[0].failure == late
+    assert average([neither, neither]).rollouts[0].reward is None

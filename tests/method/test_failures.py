@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.errors import (
     BudgetReached,
     CallTimeout,
@@ -15,7 +16,6 @@ from promptcodebook.errors import (
     StoreError,
     TooManyFailures,
 )
-from promptcodebook.lm.base import LM, Reply, Request
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.state import State
 from promptcodebook.types import Example, Score

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from promptcodebook.calls import Reply
 from promptcodebook.errors import ParseError, TruncatedReply
-from promptcodebook.lm.base import Reply
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.method.draws import Draws
-from promptcodebook.method.generator import joined
+from promptcodebook.method.generator import join_prompts
+from promptcodebook.randomness import Draws
 from promptcodebook.types import Route
 from tests.method.build import World, book, config, said
 
@@ -34,7 +34,7 @@ async def test_the_generator_sees_the_selected_instincts_by_index_and_the_input(
 async def test_the_base_prompt_stands_word_for_word_before_the_composed_one():
     _, text = await compose("Composed.", base_prompt="Base {x}\n## user")
     assert text == "Base {x}\n## user\n\nComposed."
-    assert joined("", "b") == "b" and joined("a", "") == "a"
+    assert join_prompts("", "b") == "b" and join_prompts("a", "") == "a"
 
 
 async def test_our_template_asks_for_the_task_s_own_format_and_the_paper_s_for_the_answer_only():

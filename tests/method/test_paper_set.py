@@ -6,10 +6,9 @@ import json
 
 import pytest
 
-from promptcodebook.lm.base import Request
+from promptcodebook.calls import Request
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.method.encoder import Standing
-from promptcodebook.method.state import State
+from promptcodebook.method.state import RoutingStatistics, State
 from tests.method.build import World, config, examples, is_own_gradient, parameters, said, talkative
 
 PAPER = {"templates": "paper", "explore": {"policy": "none"}}
@@ -32,7 +31,7 @@ async def test_the_one_string_rewrites_every_active_entry(stages: int):
     settings = config(**PAPER, update=UPDATE, critic={"stages": stages, "trainable": False})
     world = World(settings, ScriptedLM().reply_with(printed))
     (step,) = await world.run(examples(3))
-    assert [r.variable for r in step.rewrites] == ["c0", "c1"]
+    assert [r.variable for r in step.rewrites] == [0, 1]
     assert {r.gradient for r in step.rewrites} == {"- all vague\n- all vague\n- all vague"}
     assert all(t.residual is None for t in step.traces)
     assert len(world.asked("attribution")) == (3 if stages == 2 else 0)
@@ -40,9 +39,9 @@ async def test_the_one_string_rewrites_every_active_entry(stages: int):
 
 async def test_the_encoder_reads_r_bar_where_ours_reads_success():
     """Decision 5."""
-    standing = Standing((-0.25, 0.5, 0, 0), (0.75, 1.0, 0, 0), (2, 1, 0, 0))
+    statistics = RoutingStatistics((-0.25, 0.5, 0, 0), (0.75, 1.0, 0, 0), (2, 1, 0, 0))
     world = World(config(**PAPER, update=UPDATE), ScriptedLM().reply_with(printed))
-    await world.run(examples(3), state=State(0, parameters(), standing))
+    await world.run(examples(3), state=State(0, parameters(), statistics))
     assert all(
         "0: rule zero [-0.25]\n1: rule one [0.50]" in said(r) for r in world.asked("encoder")
     )

@@ -6,27 +6,28 @@ import asyncio
 
 import pytest
 
+from promptcodebook.calls import LM, Chat, Message, Reply, Request
 from promptcodebook.errors import BudgetReached, ConfigError
-from promptcodebook.lm.base import LM, Chat, Reply, Request
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.method.draws import Draws
-from promptcodebook.method.encoder import Standing
-from promptcodebook.method.policy import Composed, Deployed, FixedPrompt, Trial, rollout_of
-from promptcodebook.types import Example, Message, Output, Rollout, Score, Stage
+from promptcodebook.method.executor import Trial, roll_out
+from promptcodebook.method.policy import Deployed, FixedPrompt
+from promptcodebook.method.state import RoutingStatistics
+from promptcodebook.randomness import Draws
+from promptcodebook.types import Example, Output, Prompt, Rollout, Score, Stage
 from tests.method.build import World, config, number_scorer, parameters, said, talkative
 
 X = Example("x", "the input", "the target")
 DRAWS = Draws(0, 0, "x")
-STANDING = Standing((0.1, 0.9, 0.3, 0.9), (0.0,) * 4, (1,) * 4)
+STANDING = RoutingStatistics((0.1, 0.9, 0.3, 0.9), (0.0,) * 4, (1,) * 4)
 
 
 def deployed(world: World, theta: str = "theta 0") -> Deployed:
-    return Deployed(world.policy, parameters(encoder=theta), STANDING)
+    return Deployed(world.composer, parameters(encoder=theta), STANDING)
 
 
 async def test_route_compose_execute_and_reward():
     world = World(config())
-    rollout = await rollout_of(deployed(world), world.trial, X, DRAWS)
+    rollout = await roll_out(deployed(world), world.trial, X, DRAWS)
     assert [r.role for r in world.lm.history] == ["encoder", "generator", "executor"]
     assert rollout.route is not None and rollout.route.indices == (0, 1)
     assert (rollout.prompt, rollout.output, rollout.reward) == ("Follow the rules.", "0.5", 0.5)
@@ -37,14 +38,14 @@ async def test_route_compose_execute_and_reward():
 async def test_without_an_encoder_a_policy_takes_the_entries_of_highest_r_bar():
     """Decision 19: r̄ is 0.9 at c1 and c3."""
     world = World(config(encoder={"mode": "none"}))
-    rollout = await rollout_of(deployed(world, theta=""), world.trial, X, DRAWS)
+    rollout = await roll_out(deployed(world, theta=""), world.trial, X, DRAWS)
     assert rollout.route is not None and rollout.route.indices == (1, 3)
     assert world.asked("encoder") == []
 
 
 async def test_a_fixed_prompt_asks_nobody_but_the_executor():
     world = World(config())
-    rollout = await rollout_of(FixedPrompt("Be brief."), world.trial, X, DRAWS)
+    rollout = await roll_out(FixedPrompt("Be brief."), world.trial, X, DRAWS)
     assert [r.role for r in world.lm.history] == ["executor"]
     assert rollout.route is None and rollout.prompt == "Be brief."
 
@@ -52,9 +53,7 @@ async def test_a_fixed_prompt_asks_nobody_but_the_executor():
 async def test_chat_messages_are_the_conversation():
     world = World(config())
     turns = (Message("user", "hi"), Message("assistant", "yes?"), Message("user", "go"))
-    await rollout_of(
-        FixedPrompt("p"), world.trial, Example("x", "hi yes? go", messages=turns), DRAWS
-    )
+    await roll_out(FixedPrompt("p"), world.trial, Example("x", "hi yes? go", messages=turns), DRAWS)
     assert world.lm.history[0].messages == (Message("system", "p"), *turns)
 
 
@@ -68,17 +67,17 @@ async def test_an_executor_of_one_s_own_may_return_text_or_stages():
         return Output(second.text, (Stage("first", "one", first.text),))
 
     plain = World(config(), executor=text)
-    assert (await rollout_of(FixedPrompt("p"), plain.trial, X, DRAWS)).reward == 0.25
+    assert (await roll_out(FixedPrompt("p"), plain.trial, X, DRAWS)).reward == 0.25
     world = World(config(), executor=staged)
-    rollout = await rollout_of(FixedPrompt("p"), world.trial, X, DRAWS)
+    rollout = await roll_out(FixedPrompt("p"), world.trial, X, DRAWS)
     assert rollout.stages == (Stage("first", "one", "0.5"),) and rollout.usage.calls == 2
     assert len({r.sample for r in world.lm.history}) == 2
 
 
 async def test_without_a_scorer_a_rollout_is_only_answered():
     world = World(config())
-    trial = Trial(world.executor, None, world.lm)
-    rollout = await rollout_of(FixedPrompt("p"), trial, X, DRAWS)
+    trial = Trial(world.program, None, world.lm)
+    rollout = await roll_out(FixedPrompt("p"), trial, X, DRAWS)
     assert (rollout.output, rollout.reward, rollout.failure) == ("0.5", None, None)
 
 
@@ -88,32 +87,51 @@ async def test_a_failed_execution_still_says_what_it_cost():
         raise RuntimeError("agent broke")
 
     world = World(config(), executor=half)
-    rollout = await rollout_of(deployed(world), world.trial, X, DRAWS)
+    rollout = await roll_out(deployed(world), world.trial, X, DRAWS)
     assert rollout.failure is not None and rollout.failure.kind == "RuntimeError"
     assert rollout.usage.calls == 3 and rollout.prompt == "Follow the rules."
+
+
+async def test_fields_that_a_run_could_not_keep_are_a_failure_and_plain_ones_reach_the_reward():
+    def agent(fields: dict[str, object]):
+        async def run(prompt: str, example: Example, lm: Chat) -> Output:
+            return Output("0.5", fields=fields)
+
+        return run
+
+    async def scorer(example: Example, output: Output) -> Score:
+        return Score(len(output.fields) / 4)
+
+    kept = World(config(), executor=agent({"titles": ["a", "b"]}), scorer=scorer)
+    rollout = await roll_out(FixedPrompt("p"), kept.trial, X, DRAWS)
+    assert (rollout.reward, rollout.fields) == (0.25, {"titles": ["a", "b"]})
+    for value in ({1, 2}, float("nan"), Example("x", "y")):
+        world = World(config(), executor=agent({"odd": value}))
+        rollout = await roll_out(FixedPrompt("p"), world.trial, X, DRAWS)
+        assert rollout.failure is not None and "not JSON" in rollout.failure.message
 
 
 async def test_a_stop_is_no_failure():
     world = World(config(), ScriptedLM().enqueue(BudgetReached("spent")))
     with pytest.raises(BudgetReached):
-        await rollout_of(FixedPrompt("p"), world.trial, X, DRAWS)
+        await roll_out(FixedPrompt("p"), world.trial, X, DRAWS)
 
 
 def leaking(how: str):
     """Executors that hand the composed prompt to the untrusted role, each in its own way."""
 
-    async def run(prompt: str, example: Example, lm: Chat) -> str:
+    async def run(whole: Prompt, example: Example, lm: Chat) -> str:
+        prompt = whole.text
         match how:
             case "system":
                 reply = await lm("request", system=prompt, role="untrusted")
             case "text":
                 reply = await lm(f"request, {prompt}, more", role="untrusted")
             case "messages":
-                turns = [Message("user", "a"), Message("assistant", str(prompt))]
+                turns = [Message("user", "a"), Message("assistant", prompt)]
                 reply = await lm(turns, role="untrusted")
             case "stage":
-                assert isinstance(prompt, Composed)
-                reply = await lm("request", system=prompt.of("ask"), role="untrusted")
+                reply = await lm("request", system=whole.of("ask"), role="untrusted")
             case _:
                 rewritten = await lm(example.input, system=prompt)
                 reply = await lm(rewritten.text, role="untrusted")
@@ -132,7 +150,7 @@ async def test_the_composed_prompt_never_reaches_the_untrusted_role(how: str):
     world = World(
         config(), ScriptedLM().reply_with(trusted_then_untrusted), executor=leaking(how)
     )  # fmt: skip
-    rollout = await rollout_of(deployed(world), world.trial, X, DRAWS)
+    rollout = await roll_out(deployed(world), world.trial, X, DRAWS)
     assert world.asked("untrusted") == []
     assert rollout.failure is not None
     assert rollout.failure.kind == ConfigError.__name__
@@ -144,7 +162,7 @@ async def test_the_untrusted_role_gets_what_a_trusted_stage_rewrote():
     world = World(
         config(), ScriptedLM().reply_with(trusted_then_untrusted), executor=leaking("no")
     )  # fmt: skip
-    rollout = await rollout_of(deployed(world), world.trial, X, DRAWS)
+    rollout = await roll_out(deployed(world), world.trial, X, DRAWS)
     assert rollout.reward == 0.75 and said(world.asked("untrusted")[0]) == "0.5"
 
 
@@ -158,8 +176,7 @@ def per_stage(request: Request) -> Scripted:
 async def test_compose_per_stage_makes_one_prompt_for_each_stage():
     """Decision 13: routed once, composed once a stage, and the critic reads what was used."""
 
-    async def staged(prompt: str, example: Example, lm: Chat) -> str:
-        assert isinstance(prompt, Composed)
+    async def staged(prompt: Prompt, example: Example, lm: Chat) -> str:
         await lm("q", system=prompt.of("ask"))
         return (await lm("r", system=prompt.of("check"))).text
 
@@ -169,7 +186,7 @@ async def test_compose_per_stage_makes_one_prompt_for_each_stage():
         executor=staged,
         stages=("ask", "check"),
     )
-    rollout = await rollout_of(deployed(world), world.trial, X, DRAWS)
+    rollout = await roll_out(deployed(world), world.trial, X, DRAWS)
     assert len(world.asked("encoder")) == 1 and len(world.asked("generator")) == 2
     assert [said(r) for r in world.asked("executor")] == [
         "Prompt for ask.\nq",
@@ -186,7 +203,7 @@ async def test_a_stage_s_own_prompt_never_reaches_the_untrusted_role_either():
         executor=leaking("stage"),
         stages=("ask", "check"),
     )
-    rollout = await rollout_of(deployed(world), world.trial, X, DRAWS)
+    rollout = await roll_out(deployed(world), world.trial, X, DRAWS)
     assert world.asked("untrusted") == [] and rollout.failure is not None
 
 
@@ -211,10 +228,10 @@ async def test_the_prompts_of_the_stages_are_composed_side_by_side():
 
 
 async def test_a_reward_of_the_user_s_own_carries_feedback():
-    async def scorer(example: Example, output: str) -> Score:
+    async def scorer(example: Example, output: Output) -> Score:
         return Score(0.5, "cite the policy")
 
     world = World(config(), scorer=scorer)
-    rollout = await rollout_of(FixedPrompt("p"), world.trial, X, DRAWS)
+    rollout = await roll_out(FixedPrompt("p"), world.trial, X, DRAWS)
     assert (rollout.reward, rollout.feedback) == (0.5, "cite the policy")
     assert isinstance(rollout, Rollout) and number_scorer is not scorer

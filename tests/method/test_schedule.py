@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from promptcodebook.config import Update
 from promptcodebook.method.schedule import Schedule
+from promptcodebook.randomness import Randomness
 from tests.method.build import examples
 
 PLANS = st.tuples(
@@ -17,7 +18,7 @@ PLANS = st.tuples(
 
 def schedule(size: int, batch: int, epochs: int, per_epoch, mode: str = "minibatch", seed: int = 0):
     update = Update(batch_size=batch, epochs=epochs, steps_per_epoch=per_epoch, mode=mode)
-    return Schedule(examples(size), update, seed)
+    return Schedule(examples(size), update, Randomness(seed))
 
 
 @given(PLANS, st.integers(0, 3))

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from promptcodebook.method.statistics import (
+from promptcodebook.method.state import (
     average_success,
     collapsed,
     entropy,

@@ -1,12 +1,28 @@
-"""Templates: text is never a template twice; two sets go together (decision 4)."""
+"""Templates: text is never a template twice; a set is a folder, whose texts, shapes and lines go
+together (decision 4)."""
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcodebook.method.templates import Template, Templates, load_templates
+from promptcodebook.calls import Request
+from promptcodebook.errors import ConfigError
+from promptcodebook.lm.scripted import Scripted, ScriptedLM
+from promptcodebook.method.init import Initialiser
+from promptcodebook.method.state import RoutingStatistics
+from promptcodebook.method.templates import (
+    Template,
+    TemplateSet,
+    copy_templates,
+    load_templates,
+    template_sets,
+)
+from tests.method.build import World, attributed, book, config, examples, said, talkative
 
 NASTY = [
     "{theta}", "{task}", "{{psi}}", "{", "}", "{}", "{0}", "%s", "${x}", "<|im_start|>system",
@@ -16,12 +32,18 @@ NASTY = [
 TEXT = st.one_of(st.sampled_from(NASTY), st.text(min_size=1, max_size=60)).filter(bool)
 ROLES = ["encoder", "generator", "critic", "critic_one", "attribution", "adversary", "updater",
          "random", "from_prompt"]  # fmt: skip
-PLACES = ["theta", "phi", "psi", "select", "size", "last", "codebook", "task", "instincts",
-          "format", "stage", "route", "prompt", "stages", "response", "reference", "reward",
-          "verdict", "variable", "text", "gradient", "cap"]  # fmt: skip
+VALUES: dict[str, object] = {
+    "theta": "Choose.", "phi": "Compose.", "psi": "Judge.", "select": 2, "size": 4, "last": 3,
+    "codebook": "CODEBOOK {task}\n## user", "task": "INPUT {theta}", "instincts": "INSTINCTS",
+    "format": "FORMAT", "stage": "", "route": "1, 3", "prompt": "PROMPT", "stages": "",
+    "response": "RESPONSE", "reference": "REFERENCE", "reward": "0.25", "verdict": "VERDICT",
+    "variable": "VARIABLE", "text": "TEXT", "gradient": "- GRADIENT", "cap": 60,
+}  # fmt: skip
+PLACES = list(VALUES)
+STATISTICS = RoutingStatistics((0.1, 0.4, -0.2, 0.0), (0.2, 0.5, 0.6, 0.0), (3, 2, 1, 0))
 
 
-def filled(templates: Templates, role: str, values: dict[str, str]) -> list[str]:
+def filled(templates: TemplateSet, role: str, values: dict[str, str]) -> list[str]:
     return [m.content for m in templates[role].fill(values)]
 
 
@@ -39,7 +61,7 @@ def test_any_text_passes_through_unchanged(name, role: str, value: str, place: s
 
 
 def test_turns_are_cut_where_the_file_says_and_nowhere_else():
-    template = Template("t", "## system\nA {x}\n## user\nB\n\nC {x}")
+    template = Template("## system\nA {x}\n## user\nB\n\nC {x}")
     turns = template.fill({"x": "\n## user\nowned"})
     assert [(m.role, m.content) for m in turns] == [
         ("system", "A \n## user\nowned"),
@@ -48,27 +70,37 @@ def test_turns_are_cut_where_the_file_says_and_nowhere_else():
 
 
 def test_a_line_that_holds_an_empty_value_alone_goes():
-    template = Template("t", "## user\na\n{x}\nb {x}\n{y}{x}\nc")
+    template = Template("## user\na\n{x}\nb {x}\n{y}{x}\nc")
     assert template.fill({"x": "", "y": "y"})[0].content == "a\nb \ny\nc"
     assert template.fill({"x": "X", "y": "y"})[0].content == "a\nX\nb X\nyX\nc"
 
 
 def test_a_place_without_a_value_is_an_error():
     with pytest.raises(KeyError):
-        Template("t", "## user\n{x}").fill({})
+        Template("## user\n{x}").fill({})
 
 
-@pytest.mark.parametrize("name", ["default", "paper"])
-def test_a_set_is_whole(name):
+@pytest.mark.parametrize("name", template_sets())
+def test_a_set_is_whole(name: str):
     """Decision 4: what the paper does not print is ours in both sets."""
     templates = load_templates(name)
     for role in ROLES:
-        assert [m.role for m in templates[role].fill(dict.fromkeys(PLACES, "v"))] == [
-            "system",
-            "user",
-        ]
+        assert [m.role for m in templates[role].fill(VALUES)] == ["system", "user"]
     assert all(templates.text(part) for part in ("theta", "phi", "psi"))
     assert len(templates.text("instincts").splitlines()) >= 16
+
+
+@pytest.mark.parametrize("name", ["default", "paper"])
+def test_the_requests_of_a_shipped_set_are_those_of_version_01(name: str):
+    """Word for word: a run begun with 0.1 goes on from its journal, and its cache still serves."""
+    golden = Path(__file__).parent / "golden" / f"{name}.txt"
+    templates = load_templates(name)
+    made = [
+        f"<<< {role}: {turn.role} >>>\n{turn.content}\n"
+        for role in ROLES
+        for turn in templates[role].fill(VALUES)
+    ]
+    assert "".join(made) == golden.read_text("utf-8")
 
 
 def test_the_sets_differ_in_wording_order_and_schema_together():
@@ -81,10 +113,247 @@ def test_the_sets_differ_in_wording_order_and_schema_together():
     assert '"instinct_errors": {"index": "..."}' in ours.sources["attribution"]
     assert '"instinct_errors": "..."' in paper.sources["attribution"]
     assert "severity" not in paper.sources["attribution"] + paper.sources["critic_one"]
+    assert (ours.instinct_errors, paper.instinct_errors) == ("by_index", "one_string")
 
 
-def test_the_hash_of_a_set_changes_with_any_word():
+def test_each_set_lists_the_codebook_in_its_own_way():
+    """Decision 5: two averages are kept, ours shows success and the paper's r̄. A text is data."""
+    codebook = book("rule {rate}\nzero", "rule {text}", "one", "new")
+    assert load_templates("default").lines.show(codebook, STATISTICS) == (
+        "[0] rule {rate} zero (success 0.20)\n[1] rule {text} (success 0.50)\n"
+        "[2] one (success 0.60)\n[3] new (untried)"
+    )
+    assert load_templates("paper").lines.show(codebook, STATISTICS) == (
+        "0: rule {rate} zero [0.10]\n1: rule {text} [0.40]\n2: one [-0.20]\n3: new [0.00]"
+    )
+
+
+# --- a folder of one's own ---
+
+
+def folder(path: Path, **texts: str) -> Path:
+    """A folder of templates: `critic` is critic.md, `set` is set.toml."""
+    path.mkdir(exist_ok=True)
+    for name, text in texts.items():
+        (path / (f"{name}.toml" if name == "set" else f"{name}.md")).write_text(text, "utf-8")
+    return path
+
+
+def refused(path: Path, **texts: str) -> ConfigError:
+    folder(path / "mine", **texts)
+    with pytest.raises(ConfigError) as error:
+        load_templates("./mine", path)
+    assert error.value.hint and error.value.exit_code == 2
+    return error.value
+
+
+UPDATER = "## user\nRewrite {text} by {gradient}."
+
+
+def test_a_folder_replaces_what_it_holds_and_takes_the_rest_from_the_default_set(tmp_path: Path):
+    folder(tmp_path / "mine", updater=UPDATER, theta="Pick well.")
+    mine, ours = load_templates("./mine", tmp_path), load_templates("default")
+    assert mine["updater"].fill(VALUES)[0].content == "Rewrite TEXT by - GRADIENT."
+    assert mine.text("theta") == "Pick well."
+    assert mine.lines == ours.lines and mine.instinct_errors == "by_index"
+    changed = {k for k, v in mine.fingerprint().items() if v != ours.fingerprint()[k]}
+    assert changed == {"updater.md", "theta.md"}
+
+
+def test_a_folder_says_which_set_it_is_based_on(tmp_path: Path):
+    folder(tmp_path / "mine", set='based_on = "paper"', updater=UPDATER)
+    mine, paper = load_templates("./mine", tmp_path), load_templates("paper")
+    assert mine.sources == {**paper.sources, "updater": UPDATER}
+    assert (mine.lines, mine.instinct_errors) == (paper.lines, "one_string")
+
+
+def test_a_folder_may_change_the_lines_of_the_codebook_alone(tmp_path: Path):
+    lines = 'rate = "ema"\nline = "{index}. {text} <{rate}>"'
+    folder(tmp_path / "mine", set=f"[codebook]\n{lines}")
+    mine = load_templates("./mine", tmp_path)
+    assert mine.lines.show(book(), STATISTICS).splitlines()[1:4:2] == [
+        "1. rule one <0.40>",
+        "[3] rule three (untried)",
+    ]
+
+
+def test_an_unknown_placeholder_is_refused_with_file_and_line(tmp_path: Path):
+    encoder = "## system\n{theta}\n{select} of\n{codebook}\n## user\n{taks}"
+    error = refused(tmp_path, encoder=encoder)
+    where = tmp_path / "mine" / "encoder.md"
+    assert str(error) == f"{where}:6: unknown placeholder {{taks}} (did you mean 'task'?)"
+    assert error.hint == (
+        "it needs {theta}, {select}, {codebook}, {task} and may use {size}, {last}"
+    )
+
+
+def test_a_missing_placeholder_is_refused_with_its_file(tmp_path: Path):
+    error = refused(tmp_path, encoder="## system\n{theta}\n{select}\n## user\n{task}")
+    assert str(error) == f"{tmp_path / 'mine' / 'encoder.md'}: placeholder {{codebook}} is missing"
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("encoder", "theta"), ("generator", "phi"), ("critic", "psi"), ("critic_one", "response"),
+        ("attribution", "verdict"), ("adversary", "verdict"), ("updater", "gradient"),
+        ("random", "size"), ("from_prompt", "text"),
+    ],
+)  # fmt: skip
+def test_no_request_can_lose_what_it_is_about(tmp_path: Path, name: str, place: str):
+    source = load_templates("default").sources[name].replace(f"{{{place}}}", "")
+    assert f"placeholder {{{place}}} is missing" in str(refused(tmp_path, **{name: source}))
+
+
+def test_paths_are_told_as_they_were_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    folder(Path("mine"), updater="## user\n{text} {gradients}")
+    with pytest.raises(ConfigError, match=r"^mine/updater\.md:2: unknown placeholder"):
+        load_templates("./mine")
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ({"enocder": UPDATER}, r"enocder\.md: not the name of a template \(did you mean 'encoder"),
+        ({"updater": "{text} {gradient}"}, r"updater\.md: there is no user turn"),
+        ({"updater": "## system\n{text} {gradient}"}, r"updater\.md: there is no user turn"),
+        ({"updater": f"Rewrite.\n{UPDATER}"}, r"updater\.md:1: the text before the first turn"),
+        ({"theta": " \n"}, r"theta\.md is empty"),
+        ({"set": 'based_on = "papr"'}, r"set\.toml: based_on: .* \(did you mean 'paper'\?\)"),
+        ({"set": "based_on = 3"}, r"set\.toml: based_on: unknown set of templates 3"),
+        ({"set": 'base = "paper"'}, r"set\.toml: unknown key 'base' \(did you mean 'based_on'\?\)"),
+        ({"set": '[codebook]\nrat = "ema"'}, r"unknown key 'codebook\.rat' \(did you mean 'rate'"),
+        ({"set": '[codebook]\nrate = "mean"'}, r"set\.toml: codebook\.rate: .*'success' or 'ema'"),
+        ({"set": "codebook = 3"}, r"set\.toml: codebook: "),
+        ({"set": "based_on = paper"}, r"set\.toml is not valid TOML: .*line 1"),
+        ({"set": 'instinct_errors = "one_string"'}, r"is not what the attribution\.md of the set"),
+        ({"set": 'based_on = ""'}, r"mine: adversary\.md is missing"),
+        (
+            {"set": '[codebook]\nline = "{index} {txt}"'},
+            r"set\.toml: codebook\.line: unknown placeholder \{txt\} \(did you mean 'text'\?\)",
+        ),
+        (
+            {"set": '[codebook]\nuntried = "{text}"'},
+            r"set\.toml: codebook\.untried: placeholder \{index\} is missing",
+        ),
+    ],
+)
+def test_a_folder_that_cannot_be_used_is_refused(
+    tmp_path: Path, texts: dict[str, str], message: str
+):
+    assert refused(tmp_path, **texts).args[0]
+    with pytest.raises(ConfigError, match=message):
+        load_templates("./mine", tmp_path)
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path):
+    folder(tmp_path / "mine")
+    (tmp_path / "mine" / "theta.md").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"cannot read .*theta\.md"):
+        load_templates("./mine", tmp_path)
+
+
+def test_hidden_files_backups_and_a_byte_order_mark_do_no_harm(tmp_path: Path):
+    mine = folder(tmp_path / "mine", updater="\ufeff" + UPDATER)
+    (mine / ".git").mkdir()
+    (mine / "updater.md~").write_text("an editor's backup")
+    assert load_templates("./mine", tmp_path).sources["updater"] == UPDATER
+
+
+def test_a_word_that_names_no_set_is_told_apart_from_a_folder(tmp_path: Path):
+    folder(tmp_path / "mine")
+    with pytest.raises(ConfigError, match="unknown set of templates 'mine'") as error:
+        load_templates("mine", tmp_path)
+    assert "'./mine'" in error.value.hint
+    with pytest.raises(ConfigError, match=r"\(did you mean 'paper'\?\)"):
+        load_templates("papre")
+    with pytest.raises(ConfigError, match="there is no folder") as error:
+        load_templates("./yours", tmp_path)
+    assert "pco templates copy" in error.value.hint
+
+
+def everything(request: Request) -> Scripted:
+    """Replies to every request of a run, the first codebook and one-call critiques included."""
+    match request.schema.name if request.schema is not None else "":
+        case "InstinctsReply":
+            return json.dumps({"instincts": ["a one", "b two", "c three", "d four"]})
+        case "CritiqueReply":
+            blame = json.loads(attributed("say it", {0: "sharpen", 1: "sharpen"}, "read x"))
+            return json.dumps({**blame, "score": 0.5, "feedback": "it misses the units"})
+        case _:
+            return talkative(request)
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+async def test_every_placeholder_that_is_allowed_has_a_value(tmp_path: Path, stages: int):
+    """A template that uses them all goes through a whole run."""
+    trace = "{task}{prompt}{response}{instincts}{reference}{route}{stages}{reward}{codebook}"
+    folder(
+        tmp_path / "mine",
+        encoder="## user\n{theta}{select}{codebook}{task}{size}{last}",
+        generator="## user\n{phi}{instincts}{task}{format}{stage}",
+        critic=f"## user\n{{psi}}{trace}",
+        critic_one=f"## user\n{{psi}}{trace}",
+        attribution=f"## user\n{{verdict}}{trace}",
+        adversary=f"## user\n{{psi}}{{verdict}}{trace}",
+        updater="## user\n{text}{gradient}{variable}{cap}",
+        random="## user\n{size}{cap}",
+        from_prompt="## user\n{text}{size}{cap}",
+    )
+    settings = config(
+        templates=f"{tmp_path}/mine",
+        critic={"stages": stages},
+        update={"batch_size": 3, "epochs": 1},
+        explore={"policy": "none"},
+    )
+    world = World(settings, ScriptedLM().reply_with(everything))
+    (step,) = await world.run(examples(3))
+    assert not [t.failure for t in step.traces if t.failure]
+    assert {r.variable for r in step.rewrites} >= {"encoder", "critic", 0, 1}
+    for kind in ("random", "from_prompt"):
+        init = {"kind": kind, "prompt": "Be brief."}
+        first = World(config(templates=f"{tmp_path}/mine", init=init), world.lm)
+        await Initialiser(first.ask, first.templates, first.config).parameters(())
+    assert not [r for r in world.lm.history if "{" in said(r)]
+
+
+# --- a copy to edit ---
+
+
+@pytest.mark.parametrize("name", template_sets())
+def test_a_copy_is_the_whole_set_and_makes_the_same_requests(tmp_path: Path, name: str):
+    written = copy_templates(tmp_path / "mine", name)
+    assert sorted(written) == sorted((tmp_path / "mine").iterdir())
+    assert load_templates("./mine", tmp_path) == load_templates(name)
+
+
+def test_what_is_deleted_from_a_copy_comes_from_the_set_it_was_copied_from(tmp_path: Path):
+    copy_templates(tmp_path / "mine", "paper")
+    (tmp_path / "mine" / "critic_one.md").unlink()
+    assert load_templates("./mine", tmp_path) == load_templates("paper")
+
+
+def test_a_copy_writes_over_nothing(tmp_path: Path):
+    (tmp_path / "updater.md").write_text("my work")
+    with pytest.raises(ConfigError, match=r"updater\.md exists already"):
+        copy_templates(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["updater.md"]
+    with pytest.raises(ConfigError, match=r"\(did you mean 'default'\?\)"):
+        copy_templates(tmp_path / "mine", "defualt")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot write the templates to"):
+        copy_templates(tmp_path / "file")
+
+
+def test_the_fingerprint_of_a_set_changes_with_any_word_line_or_shape(tmp_path: Path):
     ours = load_templates("default")
-    assert ours.digest == load_templates("default").digest != load_templates("paper").digest
-    changed = Templates("default", {**ours.sources, "phi": ours.sources["phi"] + "."})
-    assert changed.digest != ours.digest
+    assert ours.fingerprint() == load_templates("default").fingerprint()
+    sources = {**ours.sources, "phi": ours.sources["phi"] + "."}
+    for changed, file in (
+        (TemplateSet(sources, ours.lines, ours.instinct_errors), "phi.md"),
+        (TemplateSet(ours.sources, load_templates("paper").lines), "set.toml"),
+        (TemplateSet(ours.sources, ours.lines, "one_string"), "set.toml"),
+    ):
+        marks = changed.fingerprint()
+        assert {f for f in marks if marks[f] != ours.fingerprint()[f]} == {file}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.method.encoder import Standing
-from promptcodebook.method.state import State
+from promptcodebook.method.state import RoutingStatistics, State
 from tests.method.build import (
     ENCODED,
     Shuffled,
@@ -35,7 +34,7 @@ async def test_explored_routes_of_a_batch_use_r_bar_from_its_start():
     lm = ScriptedLM().reply_with(lambda r: "0" if r.role == "executor" else talkative(r))
     explore = {"epsilon_min": 1.0, "tau": 0.01, "alpha": 1.0, "gamma": 1.0}
     world = World(one_batch(explore=explore), lm)
-    state = State(0, parameters(), Standing((0, 0, 1, 1), (0, 0, 1, 1), (0, 0, 1, 1)))
+    state = State(0, parameters(), RoutingStatistics((0, 0, 1, 1), (0, 0, 1, 1), (0, 0, 1, 1)))
     (step,) = await world.run(examples(5), state=state)
     assert [t.rollout.route.indices for t in step.traces if t.rollout.route] == [(2, 3)] * 5
     assert step.ema == pytest.approx((0, 0, -0.4, -0.4))
@@ -60,7 +59,7 @@ async def test_r_bar_is_updated_example_by_example_in_batch_order():
 async def test_each_variable_is_rewritten_once_from_all_gradients_of_the_batch():
     world = World(one_batch(explore=ENCODED))
     (step,) = await world.run(examples(5))
-    assert [r.variable for r in step.rewrites] == ["encoder", "generator", "c0", "c1", "critic"]
+    assert [r.variable for r in step.rewrites] == ["encoder", "generator", 0, 1, "critic"]
     assert len(world.asked("updater")) == 5
     assert all(len(r.gradient.splitlines()) == 5 for r in step.rewrites)
 

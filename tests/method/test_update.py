@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.method.checks import NearCopyCheck
-from promptcodebook.method.update import Pending, applied, gather_gradients
+from promptcodebook.method.update import NearCopyCheck, Pending, apply_rewrites, collect_gradients
 from promptcodebook.types import Gradients, Rewrite, Rollout, Route, Trace
 from tests.method.build import World, book, config, parameters, said
 
@@ -23,19 +22,19 @@ ALL = {"encoder": "z", "generator": "r", "codebook": {1: "i1", 0: "i0"}, "critic
 
 def test_the_order_is_theta_phi_codebook_psi():
     """Eq. 9 in the order of Algorithm 1."""
-    pending = gather_gradients(parameters(), [trace(**ALL)], config())
-    assert [p.variable for p in pending] == ["encoder", "generator", "c0", "c1", "critic"]
+    pending = collect_gradients(parameters(), [trace(**ALL)], config())
+    assert [p.variable for p in pending] == ["encoder", "generator", 0, 1, "critic"]
 
 
 def test_gradients_are_gathered_in_batch_order():
     traces = [trace(generator="a"), trace(), trace(generator="b", codebook={1: "c"})]
-    phi, c1 = gather_gradients(parameters(), traces, config())
+    phi, c1 = collect_gradients(parameters(), traces, config())
     assert phi == Pending("generator", "phi 0", ("a", "b"))
-    assert c1 == Pending("c1", "rule one", ("c",), ("rule zero", "rule two", "rule three"))
+    assert c1 == Pending(1, "rule one", ("c",), ("rule zero", "rule two", "rule three"))
 
 
 def test_a_variable_that_nobody_blames_is_left_alone():
-    assert gather_gradients(parameters(), [trace(), trace()], config()) == []
+    assert collect_gradients(parameters(), [trace(), trace()], config()) == []
 
 
 @pytest.mark.parametrize("flag", [False, True])
@@ -43,7 +42,7 @@ def test_explored_routes_teach_theta_only_if_told_to(flag: bool):
     """Decision 7."""
     settings = config(update={"encoder_on_explored": flag})
     traces = [trace(explored=True, encoder="not chosen by me"), trace(encoder="chosen by me")]
-    (theta,) = gather_gradients(parameters(), traces, settings)
+    (theta,) = collect_gradients(parameters(), traces, settings)
     assert theta.gradients == (("not chosen by me", "chosen by me") if flag else ("chosen by me",))
 
 
@@ -52,10 +51,10 @@ def test_applying_keeps_the_order_of_the_codebook():
     rewrites = [
         Rewrite("encoder", "theta 0", "theta 1", "", kept=True),
         Rewrite("generator", "phi 0", "phi 1", "", kept=False),
-        Rewrite("c2", "rule two", "rule 2 new", "", kept=True),
+        Rewrite(2, "rule two", "rule 2 new", "", kept=True),
         Rewrite("critic", "psi 0", "psi 1", "", kept=True),
     ]
-    new = applied(parameters(book(frozen=[2])), rewrites)
+    new = apply_rewrites(parameters(book(frozen=[2])), rewrites)
     assert (new.encoder, new.generator, new.critic) == ("theta 1", "phi 0", "psi 1")
     assert new.codebook.texts == ("rule zero", "rule one", "rule 2 new", "rule three")
     assert new.codebook[2].frozen
@@ -70,18 +69,18 @@ async def rewrite(*pending: Pending, replies: tuple[str, ...] = (), check=None, 
 
 async def test_the_updater_sees_text_gradients_and_cap():
     world, (done,) = await rewrite(
-        Pending("c1", "rule one", ("first\nline", "second")),
+        Pending(1, "rule one", ("first\nline", "second")),
         replies=(" new rule \n",),
         update={"instinct_words": 25},
     )
-    assert done == Rewrite("c1", "rule one", "new rule", "- first line\n- second", kept=True)
+    assert done == Rewrite(1, "rule one", "new rule", "- first line\n- second", kept=True)
     seen = said(world.lm.history[0])
     assert "rule one" in seen and "- first line\n- second" in seen and "at most 25 words" in seen
 
 
 async def test_at_most_max_gradients_go_into_one_rewrite_by_a_seeded_choice():
     """An 8k context must hold them all."""
-    many = Pending("c1", "rule one", tuple(f"g{i:02}" for i in range(20)))
+    many = Pending(1, "rule one", tuple(f"g{i:02}" for i in range(20)))
     chosen: list[list[str]] = []
     for seed in (0, 0, 1):
         _, (done,) = await rewrite(
@@ -110,8 +109,8 @@ async def test_twins_of_one_step_are_told_apart():
     """Decision 11: neither is a copy of an old entry; the later one keeps its old text."""
     same = "count every word before you answer"
     world, done = await rewrite(
-        Pending("c0", "rule zero", ("g",), ("rule one", "rule two")),
-        Pending("c1", "rule one", ("g",), ("rule zero", "rule two")),
+        Pending(0, "rule zero", ("g",), ("rule one", "rule two")),
+        Pending(1, "rule one", ("g",), ("rule zero", "rule two")),
         Pending("critic", "psi", ("g",)),
         replies=(same, same, same),
         check=NearCopyCheck(),
@@ -122,7 +121,7 @@ async def test_twins_of_one_step_are_told_apart():
 
 
 async def test_rewrites_are_drawn_by_seed_step_and_variable():
-    pending = [Pending("c0", "a", ("g",)), Pending("c1", "a", ("g",))]
+    pending = [Pending(0, "a", ("g",)), Pending(1, "a", ("g",))]
     world, _ = await rewrite(*pending, replies=("one", "two"))
     again, _ = await rewrite(*pending, replies=("one", "two"))
     samples = [r.sample for r in world.lm.history]

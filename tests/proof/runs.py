@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from promptcodebook.assemble import Sources
 from promptcodebook.config import load_config
-from promptcodebook.session.opening import Where, open_run
-from promptcodebook.session.optimize import Run, finish
-from promptcodebook.session.sources import Sources
+from promptcodebook.run.opening import Where, open_run
+from promptcodebook.run.optimize import Run, finish
 from promptcodebook.store import (
+    Compared,
     Concluded,
     Ended,
     Event,
-    Judged,
     Resumed,
     RunStore,
     Stepped,
@@ -50,17 +50,17 @@ class Finished:
         finally:
             store.close()
 
-    def judged(self) -> list[Evaluation]:
+    def test_evaluations(self) -> list[Evaluation]:
         """The verdict's rows, as they are stored."""
         store = RunStore.open(self.path)
         try:
-            return list(store.judged())
+            return list(store.test_evaluations())
         finally:
             store.close()
 
     def rewards(self) -> dict[str, tuple[float, ...]]:
         """Test rewards by row of the verdict."""
-        return {evaluation.name: evaluation.rewards for evaluation in self.judged()}
+        return {evaluation.name: evaluation.rewards for evaluation in self.test_evaluations()}
 
     def tallies(self) -> dict[str, int]:
         store = RunStore.open(self.path)
@@ -94,7 +94,7 @@ def _timeless(event: Event) -> Event:
             return Stepped(replace(step, traces=traces))
         case Validated():
             return replace(event, evaluation=_without_clock(event.evaluation))
-        case Judged():
+        case Compared():
             return replace(event, evaluation=_without_clock(event.evaluation))
         case Concluded(rows=rows):
             return replace(event, rows=tuple(_priceless(row) for row in rows))

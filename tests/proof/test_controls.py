@@ -16,22 +16,24 @@ from typing import Any
 import pytest
 
 import promptcodebook as pco
+from promptcodebook.assemble import Sources
 from promptcodebook.config import load_config
 from promptcodebook.data import Dataset
 from promptcodebook.intervals import Interval, clustered_interval
-from promptcodebook.keyed import keyed_int
 from promptcodebook.method.evaluate import Evaluator
-from promptcodebook.method.policy import FixedPrompt, Trial
-from promptcodebook.session.opening import Where
-from promptcodebook.session.parts import scorer_of
-from promptcodebook.session.sources import Sources
-from promptcodebook.session.tour import Tour, tour
+from promptcodebook.method.executor import Trial
+from promptcodebook.method.policy import FixedPrompt
+from promptcodebook.randomness import Randomness, keyed_int
+from promptcodebook.run.opening import Where
+from promptcodebook.run.tour import Tour, tour
 from promptcodebook.simulated.model import SimulatedLM
 from promptcodebook.simulated.parameters import SimulatedSettings
-from promptcodebook.simulated.world import World, all_advice, build_world
+from promptcodebook.simulated.recipes import build_world
+from promptcodebook.simulated.world import World, all_advice
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.registry import load_task
-from promptcodebook.types import Example, Reward, Score
+from promptcodebook.tasks.rewards import apply_reward
+from promptcodebook.types import Example, Output, Reward, Score
 
 pytestmark = pytest.mark.slow
 
@@ -71,8 +73,13 @@ def everything(seed: int, extra: Mapping[str, float]) -> Any:
 async def fixed(seed: int, prompt: str, extra: Mapping[str, float]) -> tuple[float, ...]:
     """Test rewards of one prompt for all inputs."""
     task, world, settings = everything(seed, extra)
-    trial = Trial(task.executor, scorer_of(task), SimulatedLM(world, settings), greedy=True)
-    made = await Evaluator(trial, seed).evaluate(
+    reward = task.reward(None)
+
+    async def score(example: Example, output: Output) -> Score:
+        return await apply_reward(reward, example, output, task.reward_range)
+
+    trial = Trial(task.program, score, SimulatedLM(world, settings), greedy=True)
+    made = await Evaluator(trial, Randomness(seed)).evaluate(
         "fixed", FixedPrompt(prompt), task.dataset.test, "test"
     )
     assert made.failed == 0
@@ -135,7 +142,7 @@ def test_shuffled_rewards_teach_nothing() -> None:
     gaps = []
     for seed in SEEDS:
         task, world, settings = everything(seed, {})
-        reward = Shuffled(task.reward, shuffled(task.dataset, seed))
+        reward = Shuffled(task.reward(None), shuffled(task.dataset, seed))
         rewards = _trained_on(task.dataset, reward, world, settings, seed)
         gaps.append([a - b for a, b in zip(*rewards, strict=True)])
     gain = clustered_interval(gaps)
@@ -157,7 +164,7 @@ def _trained_on(
     with TemporaryDirectory() as folder:
         run = pco.optimize(data, reward, lm, config=config, seed=seed, runs_dir=folder)
         store = RunStore.open(run.path)
-        rows = {e.name: e.rewards for e in store.judged()}
+        rows = {e.name: e.rewards for e in store.test_evaluations()}
         store.close()
     return rows["learned"], rows["untrained"]
 

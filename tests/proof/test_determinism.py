@@ -22,7 +22,7 @@ def run_against(folder: Path, spec: str, **more: object) -> Finished:
 
 def latencies(run: Finished) -> list[float]:
     """Seconds of each test rollout, in the examples' order."""
-    return [r.usage.latency_s for e in run.judged() for r in e.rollouts]
+    return [r.usage.latency_s for e in run.test_evaluations() for r in e.rollouts]
 
 
 def test_same_seed_twice_and_once_with_shuffled_latencies(tmp_path: Path) -> None:

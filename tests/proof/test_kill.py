@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.keyed import keyed_random
+from promptcodebook.randomness import keyed_random
 from tests.proof.killing import (
     LATENCY,
     Progress,

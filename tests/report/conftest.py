@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.store import RunStore
-from tests.report.story import Story, write_story
+from tests.report.scripted_run import ScriptedRun, write_run
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Iterator[Callable[[Story], RunStore]]:
-    """Writes a story as a run; closed at the end of the test."""
+def write(tmp_path: Path) -> Iterator[Callable[[ScriptedRun], RunStore]]:
+    """Writes a scripted run to disk; closed at the end of the test."""
     stores: list[RunStore] = []
 
-    def tell(story: Story) -> RunStore:
-        stores.append(write_story(tmp_path / "runs", story))
+    def write_one(run: ScriptedRun) -> RunStore:
+        stores.append(write_run(tmp_path / "runs", run))
         return stores[-1]
 
-    yield tell
+    yield write_one
     for store in stores:
         store.close()

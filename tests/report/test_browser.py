@@ -10,7 +10,7 @@ import pytest
 
 from promptcodebook.report import write_report
 from promptcodebook.store import RunStore
-from tests.report.story import Story
+from tests.report.scripted_run import ScriptedRun
 
 _CHROMIUM = Path("/usr/bin/chromium")
 
@@ -20,8 +20,8 @@ pytestmark = [
 ]
 
 
-def opened(page: Path, folder: Path) -> tuple[str, Path]:
-    """What the browser said, and its picture of the page."""
+def open_page(page: Path, folder: Path) -> tuple[str, Path]:
+    """What the browser logged, and its picture of the page."""
     picture = folder / "page.png"
     done = subprocess.run(
         [
@@ -46,20 +46,20 @@ def opened(page: Path, folder: Path) -> tuple[str, Path]:
 
 
 def test_the_page_opens_without_a_complaint(
-    told: Callable[[Story], RunStore], tmp_path: Path
+    write: Callable[[ScriptedRun], RunStore], tmp_path: Path
 ) -> None:
     page = tmp_path / "report.html"
-    write_report(told(Story()), page)
-    said, picture = opened(page, tmp_path)
-    assert "CONSOLE" not in said
+    write_report(write(ScriptedRun()), page)
+    log, picture = open_page(page, tmp_path)
+    assert "CONSOLE" not in log
     assert picture.stat().st_size > 50_000
 
 
 def test_a_tampered_style_sheet_is_refused_by_the_policy(
-    told: Callable[[Story], RunStore], tmp_path: Path
+    write: Callable[[ScriptedRun], RunStore], tmp_path: Path
 ) -> None:
     page = tmp_path / "report.html"
-    write_report(told(Story(steps=2)), page)
+    write_report(write(ScriptedRun(steps=2)), page)
     page.write_text(page.read_text("utf-8").replace("<style>", "<style>p{}", 1), "utf-8")
-    said, _ = opened(page, tmp_path)
-    assert "CONSOLE" in said
+    log, _ = open_page(page, tmp_path)
+    assert "CONSOLE" in log

@@ -7,34 +7,40 @@ import hashlib
 import re
 import tracemalloc
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from promptcodebook.calls import ROLES
 from promptcodebook.errors import StoreError
 from promptcodebook.report import render_report, write_report
-from promptcodebook.store import Ended, Header, RunStore, Started
+from promptcodebook.store import Concluded, Ended, Header, RunStore, Started
+from promptcodebook.text import printable
 from promptcodebook.types import Codebook, Instinct, Parameters
-from tests.report.story import HOSTILE, Story
+from tests.report.scripted_run import HOSTILE, ScriptedRun, events_of
 from tests.report.strict import read_page
 
-Told = Callable[[Story], RunStore]
+Write = Callable[[ScriptedRun], RunStore]
 
 
-def test_a_page_full_of_hostile_texts_is_well_formed_and_inert(told: Told) -> None:
+def test_a_page_full_of_hostile_texts_is_well_formed_and_inert(write: Write) -> None:
     inputs = {f"train-{i}-{j}": f"do {HOSTILE}" for i in range(30) for j in range(6)}
-    page = read_page(render_report(told(Story()), inputs))
+    source = render_report(write(ScriptedRun()), inputs)
+    page = read_page(source)
     assert page.faults == []
+    assert re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", source) is None
     assert all(link.startswith("#") for link in page.links)
     assert {link[1:] for link in page.links} <= set(page.ids)
     assert len(page.ids) == len(set(page.ids))
-    shown = HOSTILE.replace("\x00\x07 \ud800", "�� �")
+    shown = HOSTILE.replace("\x00\x07 \ud800", "  ?")
     for prefix in ("Some answer", "Be brief.", "missed a constraint", "The answer ignores", "do"):
         assert any(f"{prefix} {shown}" in text or shown in text for text in page.texts), prefix
 
 
-def test_the_policy_allows_the_one_style_sheet_and_no_connection(told: Told) -> None:
-    source = render_report(told(Story(steps=2)))
+def test_the_policy_allows_the_one_style_sheet_and_no_connection(write: Write) -> None:
+    source = render_report(write(ScriptedRun(steps=2)))
     policy = next(m["content"] for m in read_page(source).metas if "http-equiv" in m)
     style = re.search(r"<style>(.*?)</style>", source, re.S)
     assert style is not None
@@ -44,36 +50,74 @@ def test_the_policy_allows_the_one_style_sheet_and_no_connection(told: Told) -> 
     assert "url(" not in style[1] and "@import" not in style[1]
 
 
-def test_every_figure_and_table_says_simulated(told: Told) -> None:
-    page = read_page(render_report(told(Story())))
+def test_every_figure_and_table_says_simulated(write: Write) -> None:
+    page = read_page(render_report(write(ScriptedRun())))
     assert len(page.captions) > 12
     assert all(caption.startswith("simulated") for caption in page.captions)
     assert "comes from a simulated model" in page.text
 
 
-def test_what_the_simulated_model_never_follows_is_named(told: Told) -> None:
-    page = read_page(render_report(told(Story(steps=2, task="ifbench"))))
+def test_what_the_simulated_model_never_follows_is_named(write: Write) -> None:
+    page = read_page(render_report(write(ScriptedRun(steps=2, task="ifbench"))))
     assert "by accident only: " in page.text
     assert "custom:" in page.text.split("by accident only: ")[1]
 
 
-def test_a_model_served_as_simulated_counts_as_simulated(told: Told) -> None:
-    served = Story(steps=2, config={"lm": "http://localhost:9000/v1#simulated"})
-    page = read_page(render_report(told(served)))
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"lm": "http://localhost:9000/v1#simulated"},
+        {"lm": "http://localhost:9000/v1#simulated?dilution=0.2"},
+        {"lm": "http://localhost:9000/v1#m", "roles": {"judge": {"model": "simulated"}}},
+    ],
+    ids=["served", "served with parameters", "one role"],
+)
+def test_a_model_served_as_simulated_counts_as_simulated(
+    write: Write, config: dict[str, Any]
+) -> None:
+    page = read_page(render_report(write(ScriptedRun(steps=2, simulated=False, config=config))))
     assert all(caption.startswith("simulated") for caption in page.captions)
 
 
+def test_a_model_with_another_name_is_not_simulated(write: Write) -> None:
+    named = ScriptedRun(
+        steps=2, simulated=False, config={"lm": "http://localhost:9000/v1#not-simulated"}
+    )
+    page = read_page(render_report(write(named)))
+    assert not any(caption.startswith("simulated") for caption in page.captions)
+
+
+def test_a_run_with_an_lm_object_says_so(write: Write) -> None:
+    run = ScriptedRun(steps=2, simulated=False, config={"lm": "own", "roles": {}})
+    text = read_page(render_report(write(run))).text
+    assert text.count("your own model") >= len(ROLES)
+    assert "simulated" not in text
+
+
+def test_headers_that_no_command_would_accept_do_not_stop_the_report(write: Write) -> None:
+    spec = "http://localhost:9000/v1#m"
+    roles = {
+        "critic": {"model": spec, "headers": {"Authorization": "Bearer hush"}},
+        "judge": {"model": spec, "headers": {"X-Other": "other hush"}},
+        "updater": {"headers": None},
+    }
+    run = ScriptedRun(steps=2, simulated=False, config={"lm": spec, "roles": roles})
+    source = render_report(write(run))
+    assert read_page(source).faults == []
+    assert "hush" not in source
+
+
 def test_a_real_model_is_not_called_simulated_and_its_credentials_are_not_shown(
-    told: Told,
+    write: Write,
 ) -> None:
-    source = render_report(told(Story(steps=3, simulated=False)))
+    source = render_report(write(ScriptedRun(steps=3, simulated=False)))
     assert "simulated" not in read_page(source).text
     assert "localhost:8000/v1#m" in source
     assert "hush" not in source
 
 
-def test_the_sections_hold_the_figures_of_the_run(told: Told) -> None:
-    source = render_report(told(Story()))
+def test_the_sections_hold_the_figures_of_the_run(write: Write) -> None:
+    source = render_report(write(ScriptedRun()))
     page = read_page(source)
     text = re.sub(r"\s+", " ", page.text)
     labels = " ".join(re.findall(r'aria-label="([^"]*)"', source))
@@ -87,7 +131,7 @@ def test_the_sections_hold_the_figures_of_the_run(told: Told) -> None:
         "Routing heatmap",
         "rate_limited",
         "strange_thing",
-        "Counts as counted by our side",
+        "Incidents as counted on our side",
         "The first failure",
         "The price of critic is unknown",
         "Theorem 3",
@@ -100,8 +144,41 @@ def test_the_sections_hold_the_figures_of_the_run(told: Told) -> None:
     assert page.tags.count("details") > 16 + 3 + 12
 
 
-def test_a_run_without_a_verdict_says_so_and_shows_the_rest(told: Told) -> None:
-    page = read_page(render_report(told(Story(steps=4, verdict=False))))
+def test_the_rows_of_a_verdict_may_have_any_names(write: Write) -> None:
+    rows = (
+        ("nothing", "no prompt at all", 0.3),
+        (f"rival {HOSTILE}", "the rival", 0.5),
+        ("an-optimizer-of-somebody-else", f"its result {HOSTILE}", 0.7),
+    )
+    source = render_report(write(ScriptedRun(steps=2, rows=rows, hostile="")))
+    page = read_page(source)
+    assert page.faults == []
+    strong = [unescape(name) for name in re.findall(r"<strong>(.*?)</strong>", source)]
+    assert strong == [printable(name) for name, _, _ in rows]
+    assert {printable(title) for _, title, _ in rows} <= set(page.texts)
+    assert re.findall(r'<circle cx="[^"]*" cy="[^"]*" r="5.5" class="(\w+)"/>', source) == [
+        "soft",
+        "soft",
+        "main",
+    ]
+
+
+def test_a_verdict_of_version_0_1_has_rows_without_titles(tmp_path: Path) -> None:
+    (rows,) = (e.rows for e in events_of(ScriptedRun(steps=1)) if isinstance(e, Concluded))
+    old = [{key: value for key, value in row.items() if key != "title"} for row in rows]
+    assert old != list(rows)
+    store = RunStore.create(tmp_path, Header("", "2026-01-31T15:45:02+00:00", "0.1.0"))
+    store.append(Concluded("Worth deploying.", True, tuple(old)))
+    try:
+        page = read_page(render_report(store))
+    finally:
+        store.close()
+    assert page.faults == []
+    assert "learned" in page.texts
+
+
+def test_a_run_without_a_verdict_says_so_and_shows_the_rest(write: Write) -> None:
+    page = read_page(render_report(write(ScriptedRun(steps=4, verdict=False))))
     assert page.faults == []
     assert "This run has no verdict yet" in page.text
     assert "Codebook" in page.text
@@ -114,7 +191,7 @@ def test_a_run_that_never_began_still_has_a_page(tmp_path: Path) -> None:
     finally:
         store.close()
     assert page.faults == []
-    assert "ended before it had a codebook" in page.text
+    assert "This run has no codebook." in page.text
 
 
 def test_a_run_without_a_step_still_has_a_page(tmp_path: Path) -> None:
@@ -131,21 +208,21 @@ def test_a_run_without_a_step_still_has_a_page(tmp_path: Path) -> None:
     assert "nothing <answers>" in page.text
 
 
-def test_write_report_replaces_the_file_as_a_whole(told: Told, tmp_path: Path) -> None:
+def test_write_report_replaces_the_file_as_a_whole(write: Write, tmp_path: Path) -> None:
     target = tmp_path / "report.html"
     target.write_text("old")
-    write_report(told(Story(steps=2)), target)
+    write_report(write(ScriptedRun(steps=2)), target)
     assert target.read_text("utf-8").startswith("<!doctype html>")
     assert [p.name for p in tmp_path.iterdir() if "part" in p.name] == []
 
 
-def test_a_folder_that_is_not_there_is_an_error_with_its_path(told: Told, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_an_error_with_its_path(write: Write, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="nowhere"):
-        write_report(told(Story(steps=2)), tmp_path / "nowhere" / "report.html")
+        write_report(write(ScriptedRun(steps=2)), tmp_path / "nowhere" / "report.html")
 
 
-def test_the_same_run_gives_the_same_page(told: Told) -> None:
-    store = told(Story(steps=5))
+def test_the_same_run_gives_the_same_page(write: Write) -> None:
+    store = write(ScriptedRun(steps=5))
     assert _without_time(render_report(store)) == _without_time(render_report(store))
 
 
@@ -154,8 +231,8 @@ def _without_time(source: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_long_run_stays_small_on_disk_and_in_memory(told: Told) -> None:
-    store = told(Story(steps=1000, size=32, batch=15))
+def test_a_long_run_stays_small_on_disk_and_in_memory(write: Write) -> None:
+    store = write(ScriptedRun(steps=1000, size=32, batch=15))
     tracemalloc.start()
     try:
         source = render_report(store)

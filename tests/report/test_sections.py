@@ -4,36 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
-from promptcodebook.method.statistics import utilisation_bound
-from promptcodebook.report.context import Context
-from promptcodebook.report.curves import WINDOW, Curves
-from promptcodebook.report.diff import MOST_PIECES, word_diff
+from promptcodebook.method.state import utilisation_bound
+from promptcodebook.report.codebook import MOST_COLUMNS, RoutingSection, TheorySection
+from promptcodebook.report.context import Context, Section
+from promptcodebook.report.curves import WINDOW, CurvesSection
 from promptcodebook.report.examples import MOST, ExamplesSection
-from promptcodebook.report.figures import duration, money, shorten
-from promptcodebook.report.history import FIRST, LAST, HistorySection
-from promptcodebook.report.incidents import IncidentsSection
-from promptcodebook.report.routing import MOST_COLUMNS, RoutingSection
-from promptcodebook.report.section import Section
-from promptcodebook.report.spend import SpendSection
+from promptcodebook.report.history import word_diff
+from promptcodebook.report.operation import IncidentsSection, SpendSection
 from promptcodebook.report.svg import Chart, Line, draw, ticks
-from promptcodebook.report.theory import TheorySection
-from promptcodebook.store import RunStore, Started, Stepped
-from promptcodebook.types import Rewrite
-from tests.report.story import Story
+from promptcodebook.store import RunStore, Stepped
+from tests.report.scripted_run import ScriptedRun
 from tests.report.strict import Page, read_page
 
-Told = Callable[[Story], RunStore]
+Write = Callable[[ScriptedRun], RunStore]
 
 
 def shown(store: RunStore, make: Callable[[Context], Section]) -> Page:
     section = make(Context.of(store, {}))
     for event in store.events(full=True):
-        section.see(event)
-    return read_page(section.html().markup)
+        section.add(event)
+    return read_page(section.render().markup)
 
 
 def flat(page: Page) -> str:
@@ -48,32 +41,12 @@ def test_a_word_diff_marks_what_came_and_went() -> None:
 
 
 def test_very_long_texts_are_shown_whole_not_compared() -> None:
-    before, after = "a " * MOST_PIECES, "b " * MOST_PIECES
-    assert word_diff(before, after).markup == f"<del>{before}</del> <ins>{after}</ins>"
+    before, after = "a " * 5000, "b " * 5000
+    assert word_diff(before, after).markup == f"<del>{before}</del><ins>{after}</ins>"
 
 
-def test_history_counts_all_rewrites_and_shows_the_first_and_the_latest(told: Told) -> None:
-    store = told(Story(steps=3, verdict=False, hostile=""))
-    section = HistorySection(Context.of(store, {}))
-    events = list(store.events(full=True))
-    section.see(next(e for e in events if isinstance(e, Started)))
-    stepped = next(e for e in events if isinstance(e, Stepped))
-    for index in range(100):
-        rewrite = Rewrite("c0", f"old {index}", f"new {index}", f"gradient {index}", kept=True)
-        refused = Rewrite("c0", "old", "bad", "g", kept=False, reason=f"leak: example {index}")
-        section.see(Stepped(replace(stepped.step, index=index, rewrites=(rewrite, refused))))
-    page = read_page(section.html().markup)
-    assert page.faults == []
-    text = flat(page)
-    assert "100 rewrites were kept and 100 refused" in text
-    assert f"{100 - FIRST - LAST} rewrites left out" in text
-    assert "100 × leak" in text
-    assert "gradient 0" in text and "gradient 99" in text
-    assert "gradient 50" not in text
-
-
-def test_examples_are_few_distinct_and_from_all_kinds(told: Told) -> None:
-    page = shown(told(Story(steps=40, hostile="")), ExamplesSection)
+def test_examples_are_few_distinct_and_from_all_kinds(write: Write) -> None:
+    page = shown(write(ScriptedRun(steps=40, hostile="")), ExamplesSection)
     named = re.findall(r"train-\d+-\d+", page.text)
     assert len(named) == len(set(named)) == MOST
     for kind in ("best", "worst", "failed", "explored route", "encoder's route"):
@@ -84,21 +57,21 @@ def test_examples_are_few_distinct_and_from_all_kinds(told: Told) -> None:
     assert float(best[1]) > float(worst[1])
 
 
-def test_an_example_shows_the_instincts_as_they_were_when_it_was_routed(told: Told) -> None:
-    store = told(Story(steps=2, size=4, select=4, verdict=False, hostile=""))
+def test_an_example_shows_the_instincts_as_they_were_when_it_was_routed(write: Write) -> None:
+    store = write(ScriptedRun(steps=2, size=4, select=4, verdict=False, hostile=""))
     origin = store.parameters_at(-1).codebook.texts
     section = ExamplesSection(Context.of(store, {}))
     for event in store.events(full=True):
-        section.see(event)
+        section.add(event)
         if isinstance(event, Stepped):
             break
-    page = read_page(section.html().markup)
+    page = read_page(section.render().markup)
     assert set(origin) <= set(page.texts)
     assert "above all in step 0" not in page.text
 
 
-def test_the_heatmap_of_a_long_run_is_gathered_into_columns(told: Told) -> None:
-    page = shown(told(Story(steps=130, batch=1, hostile="")), RoutingSection)
+def test_the_heatmap_of_a_long_run_is_gathered_into_columns(write: Write) -> None:
+    page = shown(write(ScriptedRun(steps=130, batch=1, hostile="")), RoutingSection)
     assert "a column is 3 steps" in flat(page)
     titles = re.findall(r"steps (\d+) to (\d+): (\d+) times", flat(page))
     assert {int(first) for first, _, _ in titles} == set(range(1, 128, 3))
@@ -106,15 +79,15 @@ def test_the_heatmap_of_a_long_run_is_gathered_into_columns(told: Told) -> None:
     assert len({first for first, _, _ in titles}) < MOST_COLUMNS
 
 
-def test_the_heatmap_counts_every_selection_once(told: Told) -> None:
-    store = told(Story(steps=20, hostile=""))
+def test_the_heatmap_counts_every_selection_once(write: Write) -> None:
+    store = write(ScriptedRun(steps=20, hostile=""))
     page = shown(store, RoutingSection)
     times = [int(n) for n in re.findall(r"instinct \d+, step \d+: (\d+) times", flat(page))]
     assert sum(times) == sum(store.outline().selected)
 
 
-def test_incidents_show_counts_failures_and_the_first_traceback(told: Told) -> None:
-    store = told(Story(hostile=""))
+def test_incidents_show_counts_failures_and_the_first_traceback(write: Write) -> None:
+    store = write(ScriptedRun(hostile=""))
     page = shown(store, IncidentsSection)
     text = flat(page)
     failures = sum(
@@ -123,20 +96,21 @@ def test_incidents_show_counts_failures_and_the_first_traceback(told: Told) -> N
     assert f"training execute ServerFault {failures}" in text
     assert "test execute CallTimeout 4" in text
     assert re.search(r"rate_limited 7 ", text)
-    assert re.search(r"timeout 0 ", text)
+    assert "timeout" not in text.lower().replace("calltimeout", "")
+    assert " 0 " not in text
     assert "CallTimeout: no reply in 120 s" in text
 
 
-def test_an_unknown_price_is_never_shown_as_nothing(told: Told) -> None:
-    text = flat(shown(told(Story(steps=1)), SpendSection))
+def test_an_unknown_price_is_never_shown_as_nothing(write: Write) -> None:
+    text = flat(shown(write(ScriptedRun(steps=1)), SpendSection))
     assert "The price of critic is unknown" in text
     assert "the other roles come to $3.90" in text
-    assert re.search(r"all roles .* unknown price", text)
+    assert re.search(r"all roles .* unknown", text)
     assert "$0 " not in text
 
 
-def test_the_bound_of_theorem_3_stands_beside_what_was_measured(told: Told) -> None:
-    store = told(Story(hostile=""))
+def test_the_bound_of_theorem_3_stands_beside_what_was_measured(write: Write) -> None:
+    store = write(ScriptedRun(hostile=""))
     explored = [
         t.rollout.route.indices
         for step in store.steps(traces=True)
@@ -151,22 +125,22 @@ def test_the_bound_of_theorem_3_stands_beside_what_was_measured(told: Told) -> N
     assert f"explored routes only {len({k for z in explored for k in z})} " in text
 
 
-def test_theorem_3_is_left_out_for_other_exploration(told: Told) -> None:
-    story = Story(steps=1, config={"explore": {"policy": "uniform"}})
-    assert "this run explored otherwise" in flat(shown(told(story), TheorySection))
+def test_theorem_3_is_left_out_for_other_exploration(write: Write) -> None:
+    run = ScriptedRun(steps=1, config={"explore": {"policy": "uniform"}})
+    assert "this run explored otherwise" in flat(shown(write(run), TheorySection))
 
 
-def test_curves_follow_the_steps(told: Told) -> None:
-    store = told(Story(steps=12, hostile=""))
+def test_curves_follow_the_steps(write: Write) -> None:
+    store = write(ScriptedRun(steps=12, hostile=""))
     first = next(store.steps(traces=True))
     rewards = [t.rollout.reward for t in first.traces if t.rollout.reward is not None]
-    page = shown(store, Curves)
+    page = shown(store, CurvesSection)
     assert page.faults == []
     label = f"batch mean: from {sum(rewards) / len(rewards):.3g} at 1 to"
-    section = Curves(Context.of(store, {}))
+    section = CurvesSection(Context.of(store, {}))
     for event in store.events(full=True):
-        section.see(event)
-    assert label in section.html().markup
+        section.add(event)
+    assert label in section.render().markup
     assert f"last {WINDOW} steps" in page.text
     assert "best 0.675" in page.text
 
@@ -191,22 +165,3 @@ def test_a_chart_without_points_says_so_and_one_point_is_drawn() -> None:
     single = read_page(draw(Chart("t", "x", [Line("a", [(1.0, 0.5)])])).markup)
     assert single.faults == []
     assert "circle" in single.tags
-
-
-def test_figures_read_well() -> None:
-    assert [money(None), money(0), money(0.0123), money(0.5), money(1234.5)] == [
-        "unknown price",
-        "$0",
-        "$0.012",
-        "$0.50",
-        "$1,234.50",
-    ]
-    assert [duration(0.012), duration(3.14), duration(59), duration(640), duration(7300)] == [
-        "12 ms",
-        "3.1 s",
-        "59 s",
-        "10 min 40 s",
-        "2 h 1 min",
-    ]
-    cut = shorten("x" * 1000, 300)
-    assert "[… 700 characters left out …]" in cut

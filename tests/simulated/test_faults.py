@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
+from promptcodebook.calls import Message, Reply, Request, Sampling
 from promptcodebook.errors import LMError, RateLimited, ServerFault
-from promptcodebook.lm.base import Reply, Request, Sampling
 from promptcodebook.simulated.faults import FaultPlan
 from promptcodebook.simulated.model import SimulatedLM
 from promptcodebook.simulated.parameters import Faults, SimulatedSettings
 from promptcodebook.simulated.world import World
-from promptcodebook.types import Example, Message
+from promptcodebook.types import Example
 
 ALL = SimulatedSettings.from_params(
     {"faults": "429:0.1,500:0.1,drop:0.1,json:0.1,truncate:0.1,routes:0.1"}
@@ -82,7 +82,7 @@ async def test_in_process_each_fault_looks_as_an_endpoint_would_make_it(
         else:
             met[_looks(found.text)] += 1
     faults = lm.stats.faults
-    assert met["RateLimited"] == faults["429"] > 0
+    assert met["rate_limited"] == faults["429"] > 0
     assert met["server_error"] == faults["500"] > 0
     assert met["dropped"] == faults["drop"] > 0
     assert met["truncate"] == faults["truncate"] == lm.stats.cut > 0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from promptcodebook.lm.base import Request
-from promptcodebook.method.shown import codebook_lines, instinct_lines, reference
-from promptcodebook.method.templates import TemplateSet, load_templates
+from promptcodebook.calls import ROLES, Message, Request
+from promptcodebook.method.state import RoutingStatistics
+from promptcodebook.method.templates import instinct_lines, load_templates, reference
 from promptcodebook.simulated.chat import ChatRequest, from_request
 from promptcodebook.simulated.recognise import understand
 from promptcodebook.simulated.world import World
-from promptcodebook.tasks.constraints.score import reward
-from promptcodebook.types import ROLES, Codebook, Example, Instinct, Message
+from promptcodebook.tasks.constraints.task import reward
+from promptcodebook.types import Codebook, Example, Instinct
 
 _BOOK = (
     "Count the words of the draft.",
@@ -182,9 +182,11 @@ EXPECTED = {
 }
 
 
-def template_values(example: Example, templates: TemplateSet) -> dict[str, object]:
+def template_values(example: Example, templates: str) -> dict[str, object]:
     texts = load_templates(templates)
     book = Codebook(tuple(Instinct(text) for text in _BOOK))
+    rates = (0.0, 0.5, 0.25, 1.0, 0.0, 0.0)
+    statistics = RoutingStatistics(rates, rates, (0, 1, 1, 1, 1, 0))
     return {
         "theta": texts.text("theta"),
         "phi": texts.text("phi"),
@@ -194,7 +196,7 @@ def template_values(example: Example, templates: TemplateSet) -> dict[str, objec
         "size": 6,
         "last": 5,
         "cap": 60,
-        "codebook": codebook_lines(book, [None, 0.5, 0.25, 1.0, 0.0, None], templates),
+        "codebook": texts.lines.show(book, statistics),
         "instincts": instinct_lines(book, [0, 2, 4]),
         "route": "0, 2, 4",
         "prompt": "Be brief. Select good words.",
@@ -214,7 +216,7 @@ def template_values(example: Example, templates: TemplateSet) -> dict[str, objec
 @pytest.mark.parametrize("templates", ["default", "paper"])
 @pytest.mark.parametrize("name", list(EXPECTED))
 def test_our_templates_and_the_papers_are_recognised(
-    world: World, examples: list[Example], templates: TemplateSet, name: str
+    world: World, examples: list[Example], templates: str, name: str
 ) -> None:
     for example in examples[:25]:
         messages = load_templates(templates)[name].fill(template_values(example, templates))

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from promptcodebook.lm.base import Request, Sampling
+from promptcodebook.calls import Message, Request, Sampling
 from promptcodebook.method.templates import load_templates
 from promptcodebook.simulated.chat import from_request
 from promptcodebook.simulated.model import answer
 from promptcodebook.simulated.parameters import SimulatedSettings
 from promptcodebook.simulated.recognise import understand
 from promptcodebook.simulated.world import World
-from promptcodebook.tasks.constraints.score import constraints_of, reward
-from promptcodebook.types import Example, Message
+from promptcodebook.tasks.constraints.task import constraints_of, reward
+from promptcodebook.types import Example
 
 EXACT = SimulatedSettings.from_params(
     {

@@ -6,16 +6,15 @@ import json
 
 import pytest
 
-from promptcodebook.method.shown import stage_lines
-from promptcodebook.method.templates import load_templates
+from promptcodebook.method.templates import load_templates, stage_lines
 from promptcodebook.simulated.chat import ChatRequest
 from promptcodebook.simulated.model import answer
 from promptcodebook.simulated.parameters import SimulatedSettings
+from promptcodebook.simulated.recipes import build_world
 from promptcodebook.simulated.recognise import understand
-from promptcodebook.simulated.world import build_world
 from promptcodebook.tasks.hotpotqa.pipeline import INSTRUCTIONS as HOTPOT
 from promptcodebook.tasks.hover.pipeline import INSTRUCTIONS as HOVER
-from promptcodebook.tasks.ifbench.pipeline import INSTRUCTIONS as IFBENCH
+from promptcodebook.tasks.ifbench.task import INSTRUCTIONS as IFBENCH
 from promptcodebook.tasks.livebench_math.score import score
 from promptcodebook.types import Example, Stage
 from tests.simulated.test_stages import ASKED, PRIVATE

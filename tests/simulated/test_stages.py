@@ -6,17 +6,19 @@ import json
 
 import pytest
 
-from promptcodebook.lm.base import Request, Sampling
-from promptcodebook.lm.connect import Endpoints
+from promptcodebook.calls import Message, Request, Sampling
+from promptcodebook.lm.stack import Endpoints
+from promptcodebook.serve.server import serving
+from promptcodebook.serve.simulated import simulated_site
 from promptcodebook.simulated.chat import ChatRequest, from_request
 from promptcodebook.simulated.facts import unit_kind
 from promptcodebook.simulated.model import SimulatedLM, answer
 from promptcodebook.simulated.parameters import SimulatedSettings
+from promptcodebook.simulated.recipes import build_world
 from promptcodebook.simulated.recognise import understand
-from promptcodebook.simulated.server import serving
-from promptcodebook.simulated.world import World, build_world
+from promptcodebook.simulated.world import World
 from promptcodebook.tasks.pupa.judge import Comparison, LeakCount
-from promptcodebook.types import Example, Message
+from promptcodebook.types import Example
 
 NEVER = SimulatedSettings.from_params(
     {"base": "0", "stage_base": "0", "gain": "9", "stage_gain": "9", "dilution": "0", "care": "0"}
@@ -220,7 +222,7 @@ async def test_stages_reply_alike_in_process_and_over_http() -> None:
     world = build("hotpotqa")
     fields = {"question": ASKED.input, "passages": PASSAGES}
     inside = SimulatedLM(world)
-    async with serving(world) as address:
+    async with serving(simulated_site(world)) as address:
         endpoints = Endpoints(environment={})
         try:
             there = endpoints.connect(f"{address.base_url}#simulated")

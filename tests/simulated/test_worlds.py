@@ -8,6 +8,7 @@ from itertools import chain
 import pytest
 
 from promptcodebook.simulated.problem import Problem
+from promptcodebook.simulated.recipes import build_world
 from promptcodebook.simulated.skill import Lexicon, Skill
 from promptcodebook.simulated.skills_aime import AIME_SKILLS
 from promptcodebook.simulated.skills_constraints import CONSTRAINT_SKILLS
@@ -17,7 +18,7 @@ from promptcodebook.simulated.skills_hover import HOVER_SKILLS
 from promptcodebook.simulated.skills_ifbench import IFBENCH_SKILLS
 from promptcodebook.simulated.skills_livebench import LIVEBENCH_SKILLS
 from promptcodebook.simulated.skills_pupa import PUPA_SKILLS
-from promptcodebook.simulated.world import World, all_advice, build_world, oracle_prompt
+from promptcodebook.simulated.world import World, all_advice, oracle_prompt
 from promptcodebook.tasks.aime.score import accuracy
 from promptcodebook.tasks.constraints.checks import KINDS, check
 from promptcodebook.types import Example

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from promptcodebook.calls import Usage
 from promptcodebook.store import Header, RunStore
 from promptcodebook.types import (
     Codebook,
@@ -16,7 +17,6 @@ from promptcodebook.types import (
     Route,
     Step,
     Trace,
-    Usage,
     Verdict,
 )
 
@@ -50,14 +50,14 @@ def step(index: int) -> Step:
         0.5,
         Verdict(0.4, "too long"),
         0.6,
-        Gradients(codebook={0: "shorter"}, severity={"c0": 0.6}),
+        Gradients(codebook={0: "shorter"}, severity={"codebook": 0.6}),
     )
     return Step(
         index=index,
         epoch=index,
         epsilon=0.9**index,
         traces=(trace,),
-        rewrites=(Rewrite("c0", "a", "b", "shorter", kept=True),),
+        rewrites=(Rewrite(0, "a", "b", "shorter", kept=True),),
         parameters=parameters(str(index)),
         ema=(0.1 * index, 0.0),
         success=(0.2, 0.3),

@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from promptcodebook.calls import Usage
 from promptcodebook.errors import StoreError
 from promptcodebook.sqlite import pack
 from promptcodebook.store.events import (
     Broke,
+    Compared,
     Concluded,
     Ended,
     Event,
-    Judged,
     PackedEvent,
     Resumed,
     Started,
@@ -36,11 +37,11 @@ from promptcodebook.types import (
     Stage,
     Step,
     Trace,
-    Usage,
     Verdict,
 )
 
 # Lone surrogates included: a reply's JSON may hold "\ud800", and it must come back unchanged.
+variables = st.sampled_from(("encoder", "generator", "critic", 0, 7))
 texts = st.text(st.characters(), max_size=12)
 finite = st.floats(allow_nan=False, width=32)
 counts = st.integers(0, 2**40)
@@ -72,6 +73,7 @@ rollouts = st.builds(
     route=st.none() | routes,
     prompt=texts,
     output=texts,
+    fields=st.dictionaries(texts, texts | finite | st.lists(texts, max_size=2), max_size=2),
     stages=st.lists(st.builds(Stage, texts, texts, texts), max_size=2).map(tuple),
     reward=st.none() | finite,
     feedback=texts,
@@ -85,7 +87,7 @@ gradients = st.builds(
     texts,
     st.dictionaries(st.integers(0, 15), texts, max_size=3),
     texts,
-    st.dictionaries(texts, finite, max_size=2),
+    st.dictionaries(st.sampled_from(("encoder", "generator", "codebook")), finite),
 )
 traces = st.builds(
     Trace,
@@ -104,7 +106,7 @@ steps = st.builds(
     epsilon=finite,
     traces=st.lists(traces, max_size=2).map(tuple),
     rewrites=st.lists(
-        st.builds(Rewrite, texts, texts, texts, texts, st.booleans(), texts), max_size=2
+        st.builds(Rewrite, variables, texts, texts, texts, st.booleans(), texts), max_size=2
     ).map(tuple),
     parameters=parameters,
     ema=st.lists(finite, max_size=3).map(tuple),
@@ -119,7 +121,7 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(Started, parameters, texts),
     st.builds(Stepped, steps),
     st.builds(Validated, st.integers(-1, 10**6), st.sampled_from(["subset", "full"]), evaluations),
-    st.builds(Judged, evaluations),
+    st.builds(Compared, evaluations),
     st.builds(Broke, st.integers(0, 10**6), steps.map(lambda step: step.traces)),
     st.builds(Concluded, texts, st.none() | st.booleans(), st.lists(rows, max_size=2).map(tuple)),
     st.builds(
@@ -143,8 +145,8 @@ def test_the_light_part_alone_is_the_event_without_its_bulk(event: Event) -> Non
         assert light == Stepped(replace(event.step, traces=()))
     elif isinstance(event, Broke):
         assert light == Broke(event.step, ())
-    elif isinstance(event, Validated | Judged):
-        assert isinstance(light, Validated | Judged)
+    elif isinstance(event, Validated | Compared):
+        assert isinstance(light, Validated | Compared)
         assert light.evaluation.rewards == event.evaluation.rewards
         assert light.evaluation.failed == event.evaluation.failed
         assert light.evaluation.usage == event.evaluation.usage

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptcodebook.store import (
+    Compared,
     Concluded,
     Ended,
     Event,
-    Judged,
     Resumed,
     RunState,
     Scope,
@@ -79,12 +79,12 @@ def test_the_verdict_has_its_rows_in_order(make_step: MakeStep) -> None:
     state = fold(
         [
             Stepped(make_step(7)),
-            Judged(seen(0.4, "zero-shot")),
-            Judged(seen(0.9, "learned")),
+            Compared(seen(0.4, "zero-shot")),
+            Compared(seen(0.9, "learned")),
             conclusion,
         ]
     )
-    assert [(m.name, m.score, m.step) for m in state.judged] == [
+    assert [(m.name, m.score, m.step) for m in state.tests] == [
         ("zero-shot", 0.4, 7),
         ("learned", 0.9, 7),
     ]
@@ -102,7 +102,7 @@ some_events: st.SearchStrategy[list[Event]] = st.lists(
         st.builds(validated, st.integers(-1, 50), st.none() | st.floats(0, 1)),
         st.sampled_from([Ended("budget"), Ended("finished", "all")]),
         st.builds(Resumed, st.integers(-1, 50), st.just("now")),
-        st.builds(Judged, st.builds(seen, st.floats(0, 1))),
+        st.builds(Compared, st.builds(seen, st.floats(0, 1))),
     ),
     max_size=12,
 )

@@ -7,18 +7,18 @@ import sys
 import time
 from pathlib import Path
 
-from promptcodebook.keyed import keyed_random
+from promptcodebook.calls import Usage
+from promptcodebook.randomness import keyed_random
 from promptcodebook.sqlite import Reader
 from promptcodebook.store import Header, RunStore
 from promptcodebook.store.tables import LAYOUT
-from promptcodebook.types import Usage
 
 KILLS = 5
 
 WRITE = """
 import asyncio, sys
 from pathlib import Path
-from promptcodebook.lm.base import Reply, Request, request_key
+from promptcodebook.calls import Message, Reply, Request, Usage, request_key
 from promptcodebook.lm.journal import Journaled
 from promptcodebook.store import RunStore, Stepped
 from promptcodebook.types import *
@@ -80,7 +80,7 @@ async def test_nothing_reported_as_written_is_lost(tmp_path: Path, header: Heade
 
 
 def assert_whole(store: RunStore, said: list[list[str]]) -> None:
-    numbers = [number for number, _ in store.numbered()]
+    numbers = [number for number, _ in store.numbered_events()]
     assert numbers == list(range(1, len(numbers) + 1))
     steps = list(store.steps(traces=True))
     assert [step.index for step in steps] == list(range(len(steps)))

@@ -9,29 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.errors import DiskFull, RunBusy, RunNotFound, StoreError, StoreTooNew
-from promptcodebook.keyed import keyed_random
-from promptcodebook.lm.base import Reply, Request
+from promptcodebook.randomness import keyed_random
 from promptcodebook.store import (
+    Compared,
     Ended,
     Header,
-    Judged,
     Resumed,
     RunStore,
     Started,
     Stepped,
     Validated,
 )
-from promptcodebook.types import (
-    Codebook,
-    Evaluation,
-    Instinct,
-    Message,
-    Parameters,
-    Rollout,
-    Step,
-    Usage,
-)
+from promptcodebook.types import Codebook, Evaluation, Instinct, Parameters, Rollout, Step
 
 MakeStep = Callable[[int], Step]
 MakeParameters = Callable[[str], Parameters]
@@ -84,7 +75,7 @@ def test_light_steps_have_no_traces_until_asked(run: RunStore, make_step: MakeSt
 def test_events_can_be_followed_from_a_number(run: RunStore, make_step: MakeStep) -> None:
     for index in range(3):
         run.append(Stepped(make_step(index)))
-    later = [(n, e.step.index) for n, e in run.numbered(after=1) if isinstance(e, Stepped)]
+    later = [(n, e.step.index) for n, e in run.numbered_events(after=1) if isinstance(e, Stepped)]
     assert later == [(2, 1), (3, 2)]
 
 
@@ -117,12 +108,12 @@ def test_light_evaluations_keep_their_figures_and_lose_their_texts(run: RunStore
         Rollout("b", prompt="long", feedback="no answer"),
     )
     evaluation = Evaluation("learned", "test", rollouts)
-    run.append(Judged(evaluation))
+    run.append(Compared(evaluation))
     [light] = run.events()
     [full] = run.events(full=True)
-    assert isinstance(light, Judged) and isinstance(full, Judged)
+    assert isinstance(light, Compared) and isinstance(full, Compared)
     assert full.evaluation == evaluation
-    assert list(run.judged()) == [evaluation]
+    assert list(run.test_evaluations()) == [evaluation]
     assert light.evaluation.score == evaluation.score == 0.125
     assert light.evaluation.failed == 1
     assert light.evaluation.usage == evaluation.usage
@@ -282,7 +273,7 @@ def test_a_run_that_was_killed_while_it_was_made_says_so(run: RunStore) -> None:
     db.execute("DELETE FROM header")
     db.commit()
     db.close()
-    with pytest.raises(StoreError, match="ended before it began"):
+    with pytest.raises(StoreError, match="was never started"):
         RunStore.open(run.path)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from promptcodebook.calls import Usage
 from promptcodebook.errors import RunBusy, RunNotFound
 from promptcodebook.store import (
     Ended,
@@ -20,7 +21,7 @@ from promptcodebook.store import (
     list_runs,
     remove_run,
 )
-from promptcodebook.types import Evaluation, Parameters, Rollout, Step, Usage
+from promptcodebook.types import Evaluation, Parameters, Rollout, Step
 
 MakeStep = Callable[[int], Step]
 MakeParameters = Callable[[str], Parameters]

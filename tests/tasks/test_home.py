@@ -3,10 +3,33 @@
 from pathlib import Path
 
 import pytest
+from pydantic import field_validator
 
 from promptcodebook.errors import DataError, TaskError
-from promptcodebook.tasks.home import folder_of, home_of, jsonl_splits, read_rows, unique_ids
+from promptcodebook.tasks.home import (
+    BenchmarkRow,
+    folder_of,
+    home_of,
+    jsonl_splits,
+    read_rows,
+    read_seeds,
+    unique_ids,
+)
 from promptcodebook.types import Example
+
+
+class Problem(BenchmarkRow):
+    problem: str
+
+
+class Counted(BenchmarkRow):
+    id: str
+    n: int | float
+
+
+class Query(BenchmarkRow):
+    q: str
+
 
 SECRET = "Jane Roe, 12 Elm Street"
 
@@ -44,12 +67,15 @@ def test_without_anything_our_own_examples_are_read() -> None:
     assert home.folder.is_dir()
     assert "examples of our own" in home.origin
     assert "pco data fetch aime" in home.origin
-    assert all(jsonl_splits(home.folder, {"problem": str}).values())
+    assert all(jsonl_splits(home.folder, Problem).values())
 
 
 def test_rows_know_their_line(tmp_path: Path) -> None:
     path = lines(tmp_path / "a.jsonl", '{"id": "1"}', "", '{"id": "2"}')
-    assert [row["_where"] for row in read_rows(path)] == [f"{path}:1", f"{path}:3"]
+    assert [(where, row) for where, row in read_rows(path, BenchmarkRow)] == [
+        (f"{path}:1", BenchmarkRow()),
+        (f"{path}:3", BenchmarkRow()),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +92,7 @@ def test_rows_know_their_line(tmp_path: Path) -> None:
 def test_faults_name_file_and_line(tmp_path: Path, line: str, said: str) -> None:
     path = lines(tmp_path / "a.jsonl", '{"id": "1", "n": 1.5}', line)
     with pytest.raises(DataError) as caught:
-        read_rows(path, {"id": str, "n": (int, float)})
+        read_rows(path, Counted)
     assert str(caught.value).startswith(f"{path}:2")
     assert said in str(caught.value)
     assert caught.value.hint
@@ -85,16 +111,16 @@ def test_faults_name_file_and_line(tmp_path: Path, line: str, said: str) -> None
 def test_a_private_files_faults_quote_nothing_of_it(tmp_path: Path, line: str) -> None:
     path = lines(tmp_path / "a.jsonl", '{"q": "x"}', line)
     with pytest.raises(DataError) as caught:
-        read_rows(path, {"q": str}, private=True)
+        read_rows(path, Query, private=True)
     assert f"{path}:2" in str(caught.value)
     assert SECRET not in f"{caught.value} {caught.value.hint} {caught.value.__cause__}"
     # A bad byte or an empty file has no content to show either.
     path.write_bytes(b'{"q": "\xff"}\n')
     with pytest.raises(DataError, match=r"a\.jsonl:1"):
-        read_rows(path, private=True)
+        read_rows(path, Query, private=True)
     path.write_bytes(b"")
     with pytest.raises(DataError, match=r"a\.jsonl"):
-        read_rows(path, private=True)
+        read_rows(path, Query, private=True)
 
 
 def test_ids_are_unique_over_the_splits() -> None:
@@ -102,3 +128,26 @@ def test_ids_are_unique_over_the_splits() -> None:
     unique_ids({"train": [one], "val": [Example("2", "x")], "test": []})
     with pytest.raises(DataError, match="'1' occurs twice, in train and in test"):
         unique_ids({"train": [one], "val": [], "test": [one]})
+
+
+class Sound(BenchmarkRow):
+    q: str
+
+    @field_validator("q")
+    @classmethod
+    def _check(cls, text: str) -> str:
+        if not text.strip():
+            raise DataError("the question is blank", hint="fill it in")
+        return text
+
+
+def test_a_rows_own_rule_is_reported_at_its_line(tmp_path: Path) -> None:
+    path = lines(tmp_path / "a.jsonl", '{"q": "x"}', '{"q": " "}')
+    with pytest.raises(DataError, match=r"a\.jsonl:2: the question is blank") as caught:
+        read_rows(path, Sound)
+    assert caught.value.hint == "fill it in"
+
+
+def test_seeds_are_lines_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "seeds.txt").write_text("One {x}.\n\n  Two.  \n", "utf-8")
+    assert read_seeds(tmp_path) == ("One {x}.", "Two.")

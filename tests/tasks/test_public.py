@@ -2,17 +2,21 @@
 
 import io
 import json
+import sys
 import threading
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from promptcodebook.errors import TaskError
-from promptcodebook.tasks.home import default_data_cache, home_of, public_rows, read_rows
-from promptcodebook.tasks.public import Remote, url_of
+from promptcodebook.data import SPLITS
+from promptcodebook.data.table import read_jsonl
+from promptcodebook.errors import MissingExtra, TaskError
+from promptcodebook.tasks.home import default_data_cache, home_of
+from promptcodebook.tasks.public import Remote, Source, public_rows, url_of
 from promptcodebook.tasks.public_sources import SOURCES, source_of
 from tests.cli.invoked import pco
 
@@ -44,6 +48,10 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+def rows_of(path: Path) -> list[dict[str, object]]:
+    return [dict(row.values) for row in read_jsonl(path).rows]
 
 
 def jsonl(rows: list[dict[str, object]]) -> bytes:
@@ -100,9 +108,9 @@ def test_ifbench_in_the_papers_sizes(hub: Files, tmp_path: Path) -> None:
     serve_ifbench(hub)
     got = public_rows(source_of("ifbench"), tmp_path)
     assert got.counts == {"train": 150, "val": 300, "test": 300}
-    train = read_rows(got.folder / "train.jsonl", {"key": str, "kwargs": list})
+    train = rows_of(got.folder / "train.jsonl")
     assert train[0]["kwargs"] == [{}]
-    keys = {r["key"] for s in ("train", "val") for r in read_rows(got.folder / f"{s}.jsonl")}
+    keys = {r["key"] for s in ("train", "val") for r in rows_of(got.folder / f"{s}.jsonl")}
     assert len(keys) == 450
     assert (got.folder / "nltk_data/corpora/thing/data.txt").read_text() == "ours"
     assert not list(tmp_path.parent.rglob("escaped.txt")) or all(
@@ -169,7 +177,7 @@ def test_aime_halves_and_hotpotqa_with_its_corpus(hub: Files, tmp_path: Path) ->
     serve(hub, "aime", [parquet(older), parquet(newest)])
     got = public_rows(source_of("aime"), tmp_path)
     assert got.counts == {"train": 45, "val": 45, "test": 30}
-    assert read_rows(got.folder / "test.jsonl")[3]["answer"] == "3"
+    assert rows_of(got.folder / "test.jsonl")[3]["answer"] == "3"
     pool: list[dict[str, object]] = [
         {
             "id": str(n),
@@ -185,7 +193,7 @@ def test_aime_halves_and_hotpotqa_with_its_corpus(hub: Files, tmp_path: Path) ->
     serve(hub, "hotpotqa", [parquet(pool[:500]), parquet(pool[500:])])
     got = public_rows(source_of("hotpotqa"), tmp_path)
     assert got.counts == {"train": 150, "val": 300, "test": 300, "corpus": 751}
-    row = read_rows(got.folder / "test.jsonl")[0]
+    row = rows_of(got.folder / "test.jsonl")[0]
     assert int(str(row["id"])) < 400
     assert row["gold_titles"] == [f"T{row['id']}"]
     assert row["supporting_facts"] == [[f"T{row['id']}", 0], [f"T{row['id']}", 1]]
@@ -214,7 +222,7 @@ def test_pupa_and_livebench_sizes(hub: Files, tmp_path: Path) -> None:
     serve(hub, "livebench_math", parts)
     got = public_rows(source_of("livebench_math"), tmp_path)
     assert got.counts == {"train": 123, "val": 123, "test": 122}
-    assert read_rows(got.folder / "train.jsonl")[0]["question"] == "q?"
+    assert rows_of(got.folder / "train.jsonl")[0]["question"] == "q?"
 
 
 def test_an_unknown_name_is_asked_back() -> None:
@@ -236,3 +244,58 @@ def test_the_command(hub: Files, tmp_path: Path) -> None:
     assert missing.code == 2
     assert "hover-nlp/hover" in missing.err
     assert "404" in missing.err
+
+
+def test_a_file_or_an_archive_that_is_too_large_is_refused(hub: Files, tmp_path: Path) -> None:
+    hub["/raw/o/r/main/rows.jsonl"] = jsonl([{"text": "x" * 5000}])
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as made:
+        made.writestr("blank.txt", " " * 100_000)
+    hub["/raw/o/r/main/more.zip"] = archive.getvalue()
+    rows = Remote("github", "o/r", "rows.jsonl")
+    archived = Remote("github", "o/r", "more.zip", unpack="more")
+
+    def tiny(*files: Remote) -> Source:
+        return Source("tiny", files, lambda tables: {split: [] for split in SPLITS})
+
+    with pytest.raises(TaskError, match=r"rows\.jsonl: it is larger than 1.0 kB"):
+        public_rows(tiny(replace(rows, most_bytes=1000)), tmp_path)
+    with pytest.raises(TaskError, match=r"the archive for more holds more than 10.0 kB"):
+        public_rows(tiny(rows, replace(archived, most_bytes=10_000)), tmp_path)
+    assert not list(tmp_path.iterdir())
+    public_rows(tiny(rows, archived), tmp_path)
+    assert (tmp_path / "tiny/more/blank.txt").stat().st_size == 100_000
+
+
+def test_a_file_that_ends_early_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Short(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b"{}\n")
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Says nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Short)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+    monkeypatch.setenv("PCO_GITHUB_RAW", f"http://127.0.0.1:{server.server_port}")
+    try:
+        with pytest.raises(TaskError, match=r"PUPA_New\.csv: it cannot be reached"):
+            public_rows(source_of("pupa"), tmp_path)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_pooch_the_command_to_install_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    with pytest.raises(MissingExtra, match="fetching a benchmark needs") as caught:
+        public_rows(source_of("pupa"), tmp_path)
+    assert caught.value.hint == "pip install 'promptcodebook[bench]'"

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from promptcodebook.calls import Chat, Message, Reply, Role, Schema
 from promptcodebook.data import load
 from promptcodebook.errors import ConfigError, TaskError
-from promptcodebook.lm.base import Chat, Reply, Schema
-from promptcodebook.lm.chat import BoundChat
 from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.method.executor import BoundChat
+from promptcodebook.tasks.program import SingleCall, make_program, user_task
 from promptcodebook.tasks.registry import load_task, task_names
 from promptcodebook.tasks.rewards import Exact
-from promptcodebook.tasks.single import single_call
-from promptcodebook.tasks.user import make_executor, user_task
-from promptcodebook.types import Example, Message, Output, Role
+from promptcodebook.tasks.task import asks_nobody
+from promptcodebook.types import Example, Output, Prompt
 
 
 def chat(lm: ScriptedLM) -> Chat:
@@ -31,7 +31,7 @@ def test_the_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert task.zero_shot
         assert task.output_format
         assert task.reward_range[0] < task.reward_range[1] == 1.0
-        assert name not in ("aime", "constraints") or task.executor is single_call
+        assert name not in ("aime", "constraints") or isinstance(task.program, SingleCall)
     with pytest.raises(TaskError, match=r"unknown task 'amie'.*did you mean 'aime'") as caught:
         load_task("amie")
     assert ", ".join(task_names()) in caught.value.hint
@@ -39,7 +39,7 @@ def test_the_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_one_call_with_the_prompt_as_system_message() -> None:
     lm = ScriptedLM().enqueue("the answer")
-    output = await single_call("Be {brief}.", Example("e1", "What is {x}?"), chat(lm))
+    output = await SingleCall()(Prompt("Be {brief}."), Example("e1", "What is {x}?"), chat(lm))
     assert output == Output("the answer")
     assert lm.history[0].messages == (
         Message("system", "Be {brief}."),
@@ -50,25 +50,31 @@ async def test_one_call_with_the_prompt_as_system_message() -> None:
 
 async def test_a_cut_answer_is_marked() -> None:
     lm = ScriptedLM().enqueue(Reply("the ans", finish="length"))
-    assert (await single_call("p", Example("e1", "x"), chat(lm))).truncated
+    assert (await SingleCall()(Prompt("p"), Example("e1", "x"), chat(lm))).truncated
 
 
 async def test_chat_messages_follow_the_prompt() -> None:
     lm = ScriptedLM().enqueue("fine")
     turns = (Message("user", "Hi"), Message("assistant", "Hello"), Message("user", "How?"))
-    await single_call("p", Example("e1", "rendered", messages=turns), chat(lm))
+    await SingleCall()(Prompt("p"), Example("e1", "rendered", messages=turns), chat(lm))
     assert lm.history[0].messages == (Message("system", "p"), *turns)
 
 
 def test_a_task_of_the_users_own() -> None:
     dataset = load([{"input": f"x{n}", "target": "y"} for n in range(4)], name="tickets")
-    task = user_task(dataset, Exact(), reward_range=(0.0, 5.0), base_prompt="Stay polite.")
+    task = user_task(
+        dataset,
+        asks_nobody(Exact()),
+        program=SingleCall(),
+        reward_range=(0.0, 5.0),
+        base_prompt="Stay polite.",
+    )
     assert (task.name, task.reward_range, task.base_prompt) == (
         "tickets",
         (0.0, 5.0),
         "Stay polite.",
     )
-    assert task.executor is single_call
+    assert isinstance(task.program, SingleCall)
     assert task.seeds == ()
 
 
@@ -82,13 +88,13 @@ async def test_an_executor_from_a_file_async_or_not(tmp_path: Path) -> None:
     )
     lm = ScriptedLM().enqueue("done")
     example = Example("e1", "x")
-    run = make_executor("agent.py:run", tmp_path)
-    assert await run("p ", example, chat(lm)) == "done!"
-    plain = make_executor("agent.py:plain", tmp_path)
-    assert await plain("p ", example, chat(lm)) == "p x"
+    run = make_program("agent.py:run", tmp_path)
+    assert await run(Prompt("p "), example, chat(lm)) == Output("done!")
+    plain = make_program("agent.py:plain", tmp_path)
+    assert await plain(Prompt("p "), example, chat(lm)) == Output("p x")
     with pytest.raises(ConfigError, match=r"it must take \(prompt, example, lm\)"):
         (tmp_path / "bad.py").write_text("def run(prompt): ...\n")
-        make_executor("bad.py:run", tmp_path)
+        make_program("bad.py:run", tmp_path)
 
 
 async def test_executors_handed_in_as_functions() -> None:
@@ -107,10 +113,10 @@ async def test_executors_handed_in_as_functions() -> None:
     async def agent(prompt: str, example: Example, lm: Chat) -> Output:
         return Output((await lm(example.input, system=prompt)).text)
 
-    assert make_executor(None, Path()) is single_call
-    assert make_executor("", Path()) is single_call
-    executor = make_executor(agent, Path())
-    assert await executor("p", Example("e1", "x"), Silent()) == Output("p|x")
+    assert isinstance(make_program(None, Path()), SingleCall)
+    assert isinstance(make_program("", Path()), SingleCall)
+    executor = make_program(agent, Path())
+    assert await executor(Prompt("p"), Example("e1", "x"), Silent()) == Output("p|x")
 
 
 def test_the_environment_names_a_data_folder(

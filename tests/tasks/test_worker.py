@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.tasks.worker import Result, Worker
+from promptcodebook.tasks.worker import CallResult, Worker
 
 HERE = "tests.tasks.awkward"
 LONG = 30.0
@@ -33,7 +33,7 @@ def gone(pid: int) -> bool:
 
 
 def test_a_process_is_reused(worker: Worker) -> None:
-    assert worker.call(f"{HERE}:add", (2, 3), LONG) == Result(5)
+    assert worker.call(f"{HERE}:add", (2, 3), LONG) == CallResult(5)
     first = worker.call(f"{HERE}:process_id", (), LONG).value
     assert worker.call(f"{HERE}:process_id", (), LONG).value == first != os.getpid()
 
@@ -42,11 +42,11 @@ def test_a_catastrophic_pattern_is_stopped_and_the_next_call_answered(worker: Wo
     pid = worker.call(f"{HERE}:process_id", (), LONG).value
     start = time.monotonic()
     result = worker.call(f"{HERE}:search", (r"^(a+)+$", "a" * 60 + "!"), 0.3)
-    assert result == Result(timed_out=True)
+    assert result == CallResult(timed_out=True)
     assert not result.done
     assert 0.3 <= time.monotonic() - start < 2
     assert isinstance(pid, int) and gone(pid)
-    assert worker.call(f"{HERE}:search", ("a+", "caaab"), LONG) == Result(True)
+    assert worker.call(f"{HERE}:search", ("a+", "caaab"), LONG) == CallResult(True)
 
 
 def test_an_exception_and_a_crash_are_told_apart_from_a_value(worker: Worker) -> None:
@@ -56,7 +56,7 @@ def test_an_exception_and_a_crash_are_told_apart_from_a_value(worker: Worker) ->
     pid = worker.call(f"{HERE}:process_id", (), LONG).value
     assert worker.call(f"{HERE}:die", (7,), LONG).error.endswith("ended with code 7")
     assert isinstance(pid, int) and gone(pid)
-    assert worker.call(f"{HERE}:add", (1, 1), LONG) == Result(2)
+    assert worker.call(f"{HERE}:add", (1, 1), LONG) == CallResult(2)
 
 
 def test_a_process_killed_while_idle_is_replaced(worker: Worker) -> None:
@@ -64,13 +64,13 @@ def test_a_process_killed_while_idle_is_replaced(worker: Worker) -> None:
     assert isinstance(pid, int)
     os.kill(pid, signal.SIGKILL)
     time.sleep(0.1)
-    assert worker.call(f"{HERE}:add", (1, 1), LONG) == Result(2)
+    assert worker.call(f"{HERE}:add", (1, 1), LONG) == CallResult(2)
 
 
 def test_odd_text_passes_unchanged_and_prints_do_not_disturb(worker: Worker) -> None:
     text = "line\nline \ud83d \U0001f600 \x00 " + "x" * 200_000
-    assert worker.call(f"{HERE}:search", ("\ud83d \U0001f600 \x00", text), LONG) == Result(True)
-    assert worker.call(f"{HERE}:chatter", (), LONG) == Result("the answer")
+    assert worker.call(f"{HERE}:search", ("\ud83d \U0001f600 \x00", text), LONG) == CallResult(True)
+    assert worker.call(f"{HERE}:chatter", (), LONG) == CallResult("the answer")
 
 
 def test_no_key_reaches_the_process(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ async def test_many_concurrent_callers_share_the_processes() -> None:
     bad = [worker.acall(f"{HERE}:nap", (LONG,), 0.2) for _ in range(3)]
     good = [worker.acall(f"{HERE}:add", (i, 1), LONG) for i in range(100)]
     results = await asyncio.gather(*bad, *good)
-    assert results[:3] == [Result(timed_out=True)] * 3
+    assert results[:3] == [CallResult(timed_out=True)] * 3
     assert [r.value for r in results[3:]] == [i + 1 for i in range(100)]
     await asyncio.to_thread(worker.close)
 
@@ -92,7 +92,7 @@ async def test_many_concurrent_callers_share_the_processes() -> None:
 def test_close_ends_a_call_in_progress_and_leaves_no_process() -> None:
     worker = Worker(1)
     pid = worker.call(f"{HERE}:process_id", (), LONG).value
-    results = list[Result]()
+    results = list[CallResult]()
     caller = threading.Thread(
         target=lambda: results.append(worker.call(f"{HERE}:nap", (LONG,), LONG))
     )
@@ -102,7 +102,7 @@ def test_close_ends_a_call_in_progress_and_leaves_no_process() -> None:
     caller.join(5)
     assert results and not results[0].done
     assert isinstance(pid, int) and gone(pid)
-    assert worker.call(f"{HERE}:add", (1, 1), LONG) == Result(2)
+    assert worker.call(f"{HERE}:add", (1, 1), LONG) == CallResult(2)
     worker.close()
 
 
@@ -124,4 +124,4 @@ def test_a_worker_is_not_disturbed_by_files_where_it_is_started(
 ) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit(9)", "utf-8")
     monkeypatch.chdir(tmp_path)
-    assert worker.call(f"{HERE}:add", (1, 1), LONG) == Result(2)
+    assert worker.call(f"{HERE}:add", (1, 1), LONG) == CallResult(2)

@@ -1,4 +1,4 @@
-"""`pco`: one file per command; the only place that prints."""
+"""`pco`: the commands by topic, and the views beside them; the only room that prints."""
 
 from __future__ import annotations
 

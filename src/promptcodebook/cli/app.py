@@ -1,34 +1,41 @@
-"""The command tree. A command's code is imported when it is typed, so that `--help` stays fast."""
+"""The command tree, and the one place where an error becomes a message and an exit code.
+
+A command's code is imported when it is typed, so that `--help` stays fast.
+"""
 
 from __future__ import annotations
 
 import importlib
+import json
+import os
 import sys
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from promptcodebook.cli.boundary import guarded
-from promptcodebook.errors import did_you_mean
+from promptcodebook.errors import ConfigError, PcoError, Stop, did_you_mean
+from promptcodebook.text import printable
 
-__all__ = ["COMMANDS", "app", "run"]
+__all__ = ["COMMANDS", "app", "guard", "load_command", "run"]
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("demo", "Offline tour on the simulated model: train, evaluate, report."),
-    "init": ("init", "Scaffold pco.toml, data.jsonl and reward.py."),
+    "init": ("init", "Write pco.toml, data.jsonl and reward.py to start from."),
+    "config": ("init", "Every setting: its key, default and meaning."),
+    "templates": ("init", "The prompt templates: list them, or copy a set to edit."),
     "doctor": ("doctor", "Check the endpoint: what works, and what to type next."),
     "data": ("data", "Look at a data file, or fetch a benchmark's data."),
-    "estimate": ("estimate", "Calls, tokens and money by role, before anything is spent."),
+    "estimate": ("estimate", "Calls, tokens, money and time by role, before anything is spent."),
     "train": ("train", "Learn a codebook; ends with a verdict."),
     "eval": ("evaluate", "Score a run or a policy file on a split."),
-    "bench": ("bench", "Train, evaluate and report on every benchmark; skips what is done."),
-    "compare": ("compare", "Two runs or policies on the same examples."),
-    "explain": ("explain", "Route, composed prompt and reasons for one input."),
+    "bench": ("bench", "Train, evaluate and report on every benchmark."),
+    "compare": ("evaluate", "Two runs or policies on the same examples."),
+    "explain": ("codebook", "Route, composed prompt and reasons for one input."),
     "codebook": ("codebook", "Show a codebook, its history, or a difference."),
-    "report": ("report", "One self-contained HTML file about a run."),
+    "report": ("runs", "One self-contained HTML file about a run."),
     "runs": ("runs", "List, show or remove runs."),
-    "cache": ("cache", "The reply cache: stats, clear."),
+    "cache": ("lm", "The reply cache: stats, clear."),
     "lm": ("lm", "Serve the simulated model over HTTP."),
 }
 """Name -> (file in this folder, one line of help). The order is the order of use."""
@@ -42,16 +49,18 @@ class _Lazy(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
-            close = did_you_mean(cmd_name, COMMANDS)
-            ctx.fail(f"no command {cmd_name!r}{close}")
-        module = importlib.import_module(f"promptcodebook.cli.{COMMANDS[cmd_name][0]}")
-        command = typer.main.get_command(module.app)
-        command.name = cmd_name
-        return command
+            ctx.fail(f"no command {cmd_name!r}{did_you_mean(cmd_name, COMMANDS)}")
+        return load_command(cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, said) for name, (_, said) in COMMANDS.items()])
+            formatter.write_dl([(name, help_line) for name, (_, help_line) in COMMANDS.items()])
+
+
+def load_command(name: str) -> Any:
+    """The command (or group) behind a name of the table, its file imported now."""
+    module = importlib.import_module(f"promptcodebook.cli.{COMMANDS[name][0]}")
+    return typer.main.get_group(module.app).commands[name]
 
 
 app = typer.Typer(
@@ -61,21 +70,73 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Prompt Codebook Optimization: learn a codebook of short instincts, and compose a prompt "
     "for every input. Results go to stdout, progress to stderr; --json gives machines what they "
-    "want. Start with `pco demo`.",
+    "need. Start with `pco demo`.",
 )
 
 
 @app.callback(invoke_without_command=True)
 def _root(
-    version: bool = typer.Option(False, "--version", help="Print the version and leave."),
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
 ) -> None:
     if version:
-        from promptcodebook.version import version as installed
+        import promptcodebook
 
-        print(installed())
+        print(promptcodebook.__version__)
         raise typer.Exit
 
 
 def run() -> None:
     """Runs the command line; the exit code says how it went (0, 1, 2, 3 or 130)."""
-    sys.exit(guarded(typer.main.get_command(app)))
+    sys.exit(guard(typer.main.get_command(app)))
+
+
+def guard(command: Any) -> int:
+    """Runs a command: 0 done, 1 failed, 2 usage, 3 budget reached, 130 interrupted."""
+    try:
+        code = command(prog_name="pco", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except PcoError as error:
+        _print_error(error)
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        print("pco: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader (head, say) is gone: nobody is to be told, not even at interpreter exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+            return _print_usage(error)
+        if os.environ.get("PCO_TRACEBACK"):
+            raise
+        print(
+            f"pco: internal error: {type(error).__name__}: {error}\n"
+            "  next: run it again with PCO_TRACEBACK=1 and report what it shows",
+            file=sys.stderr,
+        )
+        return 1
+
+
+def _print_usage(error: Any) -> int:
+    """What was typed cannot be read: printed like every other error."""
+    message = error.format_message()
+    if not message or message.startswith("Usage:"):  # a group without a command: show its help
+        error.show()
+    else:
+        context = getattr(error, "ctx", None)
+        place = context.command_path if context is not None else "pco"
+        text = message[:1].lower() + message[1:].rstrip(".")
+        _print_error(ConfigError(text, hint=f"{place} --help"))
+    return int(error.exit_code)
+
+
+def _print_error(error: PcoError) -> None:
+    """What failed and where, then what to type next; as JSON on stdout when --json was asked."""
+    if "--json" in sys.argv:
+        body = {"error": type(error).__name__, "message": str(error), "hint": error.hint}
+        print(json.dumps(body, ensure_ascii=False))
+    word = "stopped" if isinstance(error, Stop) else "error"
+    print(f"pco: {word}: {printable(str(error))}", file=sys.stderr)
+    if error.hint:
+        print(f"  next: {printable(error.hint)}", file=sys.stderr)

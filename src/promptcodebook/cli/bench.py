@@ -4,21 +4,37 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptcodebook.cli.console import columns, emit, note
-from promptcodebook.cli.options import Budget, DataDir, Json, Model, Seed, Sets
+from promptcodebook.cli.console import columns, emit, note, range_text
+from promptcodebook.cli.settings import (
+    Budget,
+    DataDir,
+    Json,
+    Model,
+    Plain,
+    Seed,
+    Sets,
+    command_group,
+    environment_layer,
+    flag_layer,
+    runs_dir,
+    set_layer,
+)
+from promptcodebook.units import count_text, number
 
 if TYPE_CHECKING:
-    from promptcodebook.errors import PcoError, Stop
-    from promptcodebook.session.suite import Cell, CellResult
+    from promptcodebook.errors import Stop
+    from promptcodebook.run.suite import Cell, CellResult, Suite
 
 __all__ = ["app"]
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
+app = command_group()
 
 
 @app.command()
@@ -35,136 +51,138 @@ def bench(
         Path | None, typer.Option(help="Folder of the suite's runs; default: RUNS/bench/SUITE.")
     ] = None,
     sets: Sets = None,
-    plain: Annotated[bool, typer.Option("--plain", help="Lines instead of the live view.")] = False,
+    plain: Plain = False,
     as_json: Json = False,
 ) -> int:
     """Train, evaluate and report on each benchmark; a table at the end.
 
-    Without --lm (or PCO_LM) the simulated model stands in, which proves that all runs, not that
-    anything is good. A finished cell is skipped and a stopped one goes on: type the same again.
-    --budget is for each cell.
+    Without --lm (or PCO_LM) the simulated model takes its place, which proves that everything
+    runs, not that anything is good. A finished cell is skipped and a stopped one resumed: run the
+    same command again. --budget is for each cell.
     """
-    from promptcodebook.config import parse_budget
-    from promptcodebook.session.suite import suite_named
+    from promptcodebook.run.suite import suite_named
 
     chosen = suite_named(suite)
-    flags: dict[str, Any] = {
-        "data_dir": str(Path(data).resolve()) if data else None,
-        "lm": lm,
-        "seed": seed,
-        "budget": parse_budget(budget).model_dump() if budget else None,
-    }
-    cells = _cells(chosen, only or (), flags, sets or (), out)
-    done, failed, stop = _run_all(cells, plain=plain)
+    folder = out or runs_dir() / "bench" / suite
+    flags = flag_layer(None, data, lm, None, seed, budget)
+    typed = (environment_layer(), flags, set_layer(sets or ()))
+    layers = ({"lm": "simulated"}, chosen.settings, *typed)
+    outcome = _run_all(_cells(chosen, only or (), layers, folder), plain=plain)
     if as_json:
-        emit({"suite": suite, "cells": [_plain(r) for r in done], "failed": failed})
+        cells = [_result_json(result) for result in outcome.done]
+        emit({"suite": suite, "cells": cells, "failed": outcome.failed})
     else:
-        print(_text(suite, done, failed))
-    if stop is not None:
-        note(f"pco: stopped: {stop}\n  next: the same command again goes on from here")
-        return stop.exit_code
-    return 1 if failed else 0
+        print(_outcome_text(suite, outcome))
+    if outcome.stop is not None:
+        note(f"pco: stopped: {outcome.stop}\n  next: the same command again goes on from here")
+        return outcome.stop.exit_code
+    return 1 if outcome.failed else 0
 
 
-def _cells(suite: Any, only: Any, flags: dict[str, Any], sets: Any, out: Path | None) -> list[Cell]:
-    """One cell a benchmark: the suite's settings under PCO_*, under what was typed."""
-    from promptcodebook.cli.settings import environment_layer, runs_dir, set_layer
+@dataclass
+class _Outcome:
+    """What became of a suite: results in order, errors by task, and what ended it early."""
+
+    done: list[CellResult] = field(default_factory=list["CellResult"])
+    failed: dict[str, str] = field(default_factory=dict[str, str])
+    stop: Stop | None = None
+
+
+def _cells(
+    suite: Suite, only: Sequence[str], layers: Sequence[Mapping[str, Any]], folder: Path
+) -> list[Cell]:
+    """One cell per benchmark."""
     from promptcodebook.config import load_config
-    from promptcodebook.session.suite import Cell
+    from promptcodebook.run.suite import Cell
 
-    given = {key: value for key, value in flags.items() if value is not None}
-    folder = out or runs_dir() / "bench" / suite.name
-    layers = ({"lm": "simulated"}, suite.settings, environment_layer(), given, set_layer(sets))
     return [
         Cell(load_config(*layers, {"task": task}, where="pco bench"), Path(), folder)
         for task in suite.tasks(only)
     ]
 
 
-def _run_all(
-    cells: list[Cell], *, plain: bool
-) -> tuple[list[CellResult], dict[str, str], Stop | None]:
+def _run_all(cells: Sequence[Cell], *, plain: bool) -> _Outcome:
     """Every cell in turn; one that fails is noted and the others go on, a Stop ends all."""
-    from promptcodebook.cli.view import make_view
     from promptcodebook.errors import PcoError, Stop
-    from promptcodebook.session.suite import run_cell
 
-    command = shlex.join(["pco", *sys.argv[1:]])
-    done, failed = list["CellResult"](), dict[str, str]()
+    outcome = _Outcome()
     for cell in cells:
         task = cell.config.task
         note(f"{task}:")
         try:
-            with make_view(sys.stderr, plain=plain) as view:
-                result = run_cell(cell, command, view)
-            if result.state == "skipped":
-                note(f"{task}: finished before, skipped")
-            _report(result)
+            outcome.done.append(_run_one(cell, plain=plain))
         except Stop as stop:
-            return done, failed, stop
+            outcome.stop = stop
+            break
         except PcoError as error:
-            failed[task] = _said(error)
-            note(f"{task}: failed: {failed[task]}")
-        else:
-            done.append(result)
-    return done, failed, None
+            hint = f" (next: {error.hint})" if error.hint else ""
+            outcome.failed[task] = f"{error}{hint}"
+            note(f"{task}: failed: {outcome.failed[task]}")
+    return outcome
 
 
-def _said(error: PcoError) -> str:
-    return f"{error} (next: {error.hint})" if error.hint else str(error)
+def _run_one(cell: Cell, *, plain: bool) -> CellResult:
+    """The cell's run with its report, which a finished run has already."""
+    from promptcodebook.cli.runs import write_run_report
+    from promptcodebook.cli.views import make_view
+    from promptcodebook.run.suite import run_cell
+
+    with make_view(sys.stderr, plain=plain) as view:
+        result = run_cell(cell, shlex.join(["pco", *sys.argv[1:]]), view)
+    report = result.path / "report.html"
+    if result.state == "skipped":
+        note(f"{result.task}: finished before, skipped")
+    if result.state != "skipped" or not report.is_file():
+        write_run_report(result.path, report, result.inputs)
+    return result
 
 
-def _report(result: CellResult) -> None:
-    """RUN/report.html, unless the run has one already."""
-    from promptcodebook.report import write_report
-    from promptcodebook.store.run import RunStore
-
-    target = result.path / "report.html"
-    if result.state == "skipped" and target.is_file():
-        return
-    store = RunStore.open(result.path)
-    try:
-        write_report(store, target, dict(result.inputs))
-    finally:
-        store.close()
-
-
-def _text(suite: str, done: list[CellResult], failed: dict[str, str]) -> str:
+def _outcome_text(suite: str, outcome: _Outcome) -> str:
+    done, failed = outcome.done, outcome.failed
     lines = [f"suite {suite}: {len(done)} finished, {len(failed)} failed"]
     if done:
-        lines += ["", columns([_line(result) for result in done])]
+        lines += ["", columns([_score_cells(result) for result in done])]
+        lines += ["", columns([_run_cells(result) for result in done])]
         lines += ["", *(f"report: {result.path / 'report.html'}" for result in done)]
-    lines += [f"failed  {task}: {said}" for task, said in failed.items()]
+    lines += [f"failed  {task}: {message}" for task, message in failed.items()]
     if any(result.simulated for result in done):
         lines += ["", "Rows marked simulated show that everything runs, not that it is any good."]
     return "\n".join(lines)
 
 
-def _line(result: CellResult) -> dict[str, str]:
-    base, learned = result.row("present"), result.row("learned")
+def _score_cells(result: CellResult) -> dict[str, str]:
+    """Rewards with 95 % intervals on the test split."""
+    base, last = result.base or {}, result.result or {}
+    return {
+        "task": result.task,
+        "n": str(last["score"]["n"]) if last else "-",
+        "base (95 %)": _interval(base.get("score")),
+        "trained (95 %)": _interval(last.get("score")),
+        "gain (95 %)": _interval(last.get("gain"), signed=True),
+    }
+
+
+def _run_cells(result: CellResult) -> dict[str, str]:
+    last = result.result
     return {
         "task": result.task,
         "model": "simulated" if result.simulated else "real",
-        "n": str(learned["score"]["n"]) if learned else "-",
-        "zero-shot": _interval(base and base["score"]),
-        "trained": _interval(learned and learned["score"]),
-        "gain": _interval(learned and learned["gain"], "+"),
-        "failed": str(learned["failed"]) if learned else "-",
+        "failed": str(last["failed"]) if last else "-",
         "updates": str(result.updates),
-        "calls": str(result.calls),
+        "calls": count_text(result.calls),
         "cell": result.state,
     }
 
 
-def _interval(score: Any, sign: str = "") -> str:
-    """mean (95 % low..high)."""
+def _interval(score: Mapping[str, float] | None, *, signed: bool = False) -> str:
+    """0.500 (0.400..0.600)."""
     if not score:
         return "-"
-    mean, low, high = (format(score[key], f"{sign}.3f") for key in ("mean", "low", "high"))
-    return f"{mean} ({low}..{high})"
+    ends = range_text(score["low"], score["high"], signed=signed)
+    return f"{number(score['mean'], signed=signed)} ({ends})"
 
 
-def _plain(result: CellResult) -> dict[str, Any]:
+def _result_json(result: CellResult) -> dict[str, Any]:
     return {
         "task": result.task,
         "run": result.run,

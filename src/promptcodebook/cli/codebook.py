@@ -1,70 +1,131 @@
-"""`pco codebook`: what a policy's instincts say, how they came to say it, and what changed."""
+"""`pco explain` and `pco codebook`: what a policy does with an input, what its instincts say, how
+they came to say it, and what changed."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from promptcodebook.cli.console import columns, emit, wrapped
-from promptcodebook.cli.options import Json, Ref, RunRef
-from promptcodebook.cli.settings import runs_dir
+from promptcodebook.cli.settings import (
+    ConfigOption,
+    DataDir,
+    Json,
+    Model,
+    Ref,
+    RunRef,
+    Sets,
+    TaskName,
+    command_group,
+    runs_dir,
+)
+from promptcodebook.errors import ConfigError, did_you_mean
+from promptcodebook.text import word_changes
+from promptcodebook.types import variable_name
+from promptcodebook.units import number
 
 if TYPE_CHECKING:
-    from promptcodebook.session.policy_file import PolicyFile
+    from promptcodebook.policy.file import PolicyFile
+    from promptcodebook.policy.policy import Explanation
+    from promptcodebook.store.run import RunStore
     from promptcodebook.types import Rewrite
 
-__all__ = ["app"]
+__all__ = ["app", "mark_changes"]
 
-app = typer.Typer(
-    rich_markup_mode=None,
-    add_completion=False,
-    no_args_is_help=True,
-    help="Show a codebook, its history, or a difference.",
-)
+app = command_group()
+codebook = command_group("Show a codebook, its history, or a difference.")
+app.add_typer(codebook, name="codebook")
 
 _DIRECTIVES = {"theta": "encoder", "phi": "generator", "psi": "critic"}
 
 
 @app.command()
+def explain(
+    ref: Ref,
+    text: Annotated[str, typer.Argument(metavar="INPUT", help="The input; '-' reads stdin.")],
+    config: ConfigOption = None,
+    task: TaskName = None,
+    data: DataDir = None,
+    lm: Model = None,
+    sets: Sets = None,
+    as_json: Json = False,
+) -> None:
+    """The route, the instincts chosen, the prompt composed from them, and the encoder's reasons."""
+    from dataclasses import asdict
+
+    from promptcodebook.assemble import Sources
+    from promptcodebook.cli.evaluate import Typed, settings_for
+    from promptcodebook.policy.policy import deploy
+    from promptcodebook.policy.references import resolve
+
+    given = sys.stdin.read().rstrip("\n") if text == "-" else text
+    if not given.strip():
+        raise ConfigError("the input is empty", hint=f'pco explain {ref} "an input"')
+    reference = resolve(runs_dir(), ref)
+    settings, base = settings_for(reference, Typed(config, task, data, lm, None, sets or ()))
+    explanation = deploy(reference.file, settings, Sources(base)).explain(given)
+    if as_json:
+        emit(asdict(explanation))
+    else:
+        print(_explanation_text(explanation))
+
+
+def _explanation_text(explanation: Explanation) -> str:
+    route = explanation.route
+    lines = [f"input\n{wrapped(explanation.input)}", ""]
+    if route.constraints:
+        lines += ["constraints", *(wrapped(c, "  - ") for c in route.constraints), ""]
+    lines.append(f"route {', '.join(map(str, route.indices))}{_doubt(explanation)}")
+    lines += [wrapped(instinct, f"  [{k}] ") for k, instinct in explanation.instincts]
+    if route.analysis:
+        lines += ["", f"why\n{wrapped(route.analysis)}"]
+    return "\n".join([*lines, "", f"prompt\n{wrapped(explanation.prompt or '(empty)')}"])
+
+
+def _doubt(explanation: Explanation) -> str:
+    if explanation.route.fallback:
+        return "  (the encoder gave no valid route: filled up by highest r̄)"
+    return "  (the encoder was asked twice)" if explanation.route.repaired else ""
+
+
+@codebook.command()
 def show(ref: Ref, as_json: Json = False) -> None:
     """Every instinct with its success, r̄, how often it was selected, and whether it is frozen."""
-    from promptcodebook.session.references import referred
+    from promptcodebook.policy.references import resolve
 
-    found = referred(runs_dir(), ref)
-    rows = [{"index": k, **entry.model_dump()} for k, entry in enumerate(found.file.codebook)]
+    reference = resolve(runs_dir(), ref)
+    file, best = reference.file, reference.best
+    rows = [{"index": k, **entry.model_dump()} for k, entry in enumerate(file.codebook)]
     if as_json:
-        emit(
-            {
-                "ref": found.name,
-                "select": found.file.select,
-                "encoder": found.file.encoder,
-                "generator": found.file.generator,
-                "codebook": rows,
-            }
-        )
+        directives = {"encoder": file.encoder, "generator": file.generator}
+        emit({"ref": reference.name, "select": file.select, **directives, "codebook": rows})
         return
-    where = f", after update {found.best.step + 1}" if found.best is not None else ""
-    print(f"{found.name}: K = {len(rows)}, S = {found.file.select}{where}\n")
-    print(columns([_cells(row) for row in rows]))
-    for title, text in (("encoder", found.file.encoder), ("generator", found.file.generator)):
+    where = ""
+    if best is not None:
+        where = f", after update {best.step + 1}" if best.step >= 0 else ", untrained"
+    print(f"{reference.name}: K = {len(rows)}, S = {file.select}{where}\n")
+    print(columns([_entry_cells(row) for row in rows]))
+    for title, text in (("encoder", file.encoder), ("generator", file.generator)):
         print(f"\n{title}:\n{wrapped(text or '(none)')}")
 
 
-def _cells(row: dict[str, Any]) -> dict[str, str]:
+def _entry_cells(row: dict[str, Any]) -> dict[str, str]:
     tried = row["selected"] > 0
     return {
         "k": str(row["index"]),
-        "success": f"{row['success']:.2f}" if tried else "-",
-        "r̄": f"{row['ema']:.2f}" if tried else "-",
+        "success": number(row["success"] if tried else None, 2),
+        "r̄": number(row["ema"] if tried else None, 2),
         "selected": str(row["selected"]),
         "frozen": "yes" if row["frozen"] else "",
         "instinct": " ".join(row["text"].split()),
     }
 
 
-@app.command("log")
-def history(
+@codebook.command()
+def log(
     run: RunRef,
     index: Annotated[int | None, typer.Option(help="Only this instinct, 0..K-1.")] = None,
     part: Annotated[
@@ -79,30 +140,30 @@ def history(
     store = RunStore.open(find_run(runs_dir(), run))
     try:
         variable = _variable(store, index, part)
-        steps = [
+        rewrites = [
             (step.index, step.reverted, rewrite)
             for step in store.steps()
             for rewrite in step.rewrites
-            if variable in (None, rewrite.variable)
+            if variable in (None, variable_name(rewrite.variable))
         ]
     finally:
         store.close()
     if as_json:
-        emit([_plain(*each) for each in steps])
-    elif steps:
-        print("\n\n".join(_said(*each) for each in steps))
+        emit([_rewrite_json(*each) for each in rewrites])
+    elif rewrites:
+        print("\n\n".join(_rewrite_text(step, rewrite) for step, _, rewrite in rewrites))
     else:
         print(f"{variable or 'nothing'} was never rewritten")
 
 
-def _variable(store: Any, index: int | None, part: str | None) -> str | None:
-    from promptcodebook.errors import ConfigError, did_you_mean
-
+def _variable(store: RunStore, index: int | None, part: str | None) -> str | None:
+    """The name of the variable asked for; None = all of them."""
     if part is not None:
         names = {**_DIRECTIVES, **{name: name for name in _DIRECTIVES.values()}}
         if part not in names:
             raise ConfigError(
-                f"unknown part {part!r}{did_you_mean(part, names)}", hint="theta, phi or psi"
+                f"unknown part {part!r}{did_you_mean(part, names)}",
+                hint="--part theta, phi or psi",
             )
         return names[part]
     if index is None:
@@ -112,27 +173,31 @@ def _variable(store: Any, index: int | None, part: str | None) -> str | None:
     if not 0 <= index < size:
         raise ConfigError(
             f"the codebook has no index {index}: it has {size} instincts",
-            hint=f"choose one of 0..{size - 1}",
+            hint=f"choose one of 0..{size - 1}" if size else "",
         )
-    return f"c{index}"
+    return variable_name(index)
 
 
-def _plain(step: int, reverted: bool, rewrite: Rewrite) -> dict[str, Any]:
+def _rewrite_json(step: int, reverted: bool, rewrite: Rewrite) -> dict[str, Any]:
     from dataclasses import asdict
 
-    return {"update": step + 1, "reverted": reverted, **asdict(rewrite)}
+    named = {**asdict(rewrite), "variable": variable_name(rewrite.variable)}
+    return {"update": step + 1, "reverted": reverted, **named}
 
 
-def _said(step: int, reverted: bool, rewrite: Rewrite) -> str:
+def _rewrite_text(step: int, rewrite: Rewrite) -> str:
     fate = "kept" if rewrite.kept else f"refused: {rewrite.reason}"
-    lines = [f"update {step + 1}  {rewrite.variable}  {fate}"]
-    lines.append(wrapped(rewrite.before, "  before    "))
-    lines.append(wrapped(rewrite.after or "(nothing)", "  after     "))
-    lines.append(wrapped(rewrite.gradient, "  feedback  "))
-    return "\n".join(lines)
+    return "\n".join(
+        (
+            f"update {step + 1}  {variable_name(rewrite.variable)}  {fate}",
+            wrapped(rewrite.before, "  before    "),
+            wrapped(rewrite.after or "(nothing)", "  after     "),
+            wrapped(rewrite.gradient, "  feedback  "),
+        )
+    )
 
 
-@app.command()
+@codebook.command()
 def diff(
     a: Annotated[str, typer.Argument(help="A run or a policy file.")],
     b: Annotated[
@@ -141,30 +206,39 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """What changed, word by word: [-taken out-] {+put in+}."""
-    from promptcodebook.cli.words import changed
-
-    before, after = _pair(a, b)
-    old, new = _texts(before), _texts(after)
-    names = [name for name in [*old, *(n for n in new if n not in old)]]
-    found = {n: (old.get(n, ""), new.get(n, "")) for n in names if old.get(n) != new.get(n)}
+    changes = dict(_changed_texts(*_pair(a, b)))
     if as_json:
-        emit({name: {"before": x, "after": y} for name, (x, y) in found.items()})
-    elif found:
-        shown = (f"{name}\n{wrapped(changed(x, y))}" for name, (x, y) in found.items())
-        print("\n\n".join(shown))
+        emit({name: {"before": x, "after": y} for name, (x, y) in changes.items()})
+    elif changes:
+        parts = (f"{name}\n{wrapped(mark_changes(x, y))}" for name, (x, y) in changes.items())
+        print("\n\n".join(parts))
     else:
         print("no difference")
 
 
 def _pair(a: str, b: str | None) -> tuple[PolicyFile, PolicyFile]:
-    from promptcodebook.session.references import first_policy, referred
+    from promptcodebook.policy.references import first_policy, resolve
 
-    later = referred(runs_dir(), a)
+    reference = resolve(runs_dir(), a)
     if b is not None:
-        return later.file, referred(runs_dir(), b).file
-    return first_policy(runs_dir(), a), later.file
+        return reference.file, resolve(runs_dir(), b).file
+    return first_policy(runs_dir(), a), reference.file
+
+
+def _changed_texts(before: PolicyFile, after: PolicyFile) -> Iterator[tuple[str, tuple[str, str]]]:
+    """By variable, the two texts where they differ; '' where one has none."""
+    old, new = _texts(before), _texts(after)
+    for name in [*old, *(name for name in new if name not in old)]:
+        if old.get(name) != new.get(name):
+            yield name, (old.get(name, ""), new.get(name, ""))
 
 
 def _texts(file: PolicyFile) -> dict[str, str]:
-    book = {f"c{k}": entry.text for k, entry in enumerate(file.codebook)}
+    book = {variable_name(k): entry.text for k, entry in enumerate(file.codebook)}
     return {"encoder": file.encoder, "generator": file.generator, **book}
+
+
+def mark_changes(before: str, after: str) -> str:
+    """`after` with what was taken out as [-...-] and what was put in as {+...+}."""
+    marks = {"same": "{}", "removed": "[-{}-]", "added": "{{+{}+}}"}
+    return "".join(marks[kind].format(piece) for kind, piece in word_changes(before, after))

@@ -1,7 +1,8 @@
-"""Printing: results on stdout, as a table or as JSON; words about progress on stderr."""
+"""Printing: results on stdout, as a table or as JSON; notes and questions on stderr."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -10,17 +11,22 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["columns", "duration", "emit", "money", "note", "number", "printable", "size", "wrapped"]
+from promptcodebook.text import printable
+from promptcodebook.units import money
+
+__all__ = [
+    "columns",
+    "confirm",
+    "cost_text",
+    "emit",
+    "note",
+    "plural",
+    "range_text",
+    "wrapped",
+]
 
 _NUMBERS = re.compile(r"[-+$~]?\d[\d.,+-]*[kMG]?( .*)?|-|unknown")
-"""What stands to the right in its column: numbers, ranges and amounts, not the id of a run."""
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
-
-
-def printable(text: str) -> str:
-    """The text without control characters but line breaks and tabs: what a model or a server wrote
-    must not steer a terminal."""
-    return _CONTROL.sub(" ", text).encode("utf-8", "replace").decode()
+"""What is set to the right in its column: numbers, ranges and amounts, not the id of a run."""
 
 
 def emit(value: object) -> None:
@@ -33,35 +39,35 @@ def note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def number(value: float | None, digits: int = 3) -> str:
-    """A number, or '-' where there is none."""
-    return "-" if value is None else f"{value:.{digits}f}"
+def confirm(question: str, refusal: str, *, yes: bool) -> None:
+    """Asks on a terminal; without one, --yes is needed. ConfigError `refusal` for a no."""
+    import typer
+
+    from promptcodebook.errors import ConfigError
+
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{refusal} (there is no terminal to ask on)", hint="add --yes")
+    with contextlib.redirect_stdout(sys.stderr):  # the question must not end up in a result
+        agreed = typer.confirm(question, prompt_suffix=" ")
+    if not agreed:
+        raise ConfigError(refusal, hint="answer y, or add --yes")
 
 
-def money(usd: float | None) -> str:
-    """USD, or 'unknown': an unknown price is not 0."""
-    return "unknown" if usd is None else f"${usd:.4f}"
+def range_text(low: float, high: float, *, signed: bool = False) -> str:
+    """The ends of an interval: 0.120..0.340."""
+    return f"{low:+.3f}..{high:+.3f}" if signed else f"{low:.3f}..{high:.3f}"
 
 
-def duration(seconds: float) -> str:
-    """Seconds as a person reads them."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, left = divmod(minutes, 60)
-    return f"{hours} h {left:02d} min" if hours else f"{left} min {rest:02d} s"
+def cost_text(usd: float | None) -> str:
+    """USD in a line of text, where a bare 'unknown' would not say what is unknown."""
+    return "cost unknown" if usd is None else money(usd)
 
 
-def size(count: int) -> str:
-    """Bytes as a person reads them."""
-    if count < 1000:
-        return f"{count} B"
-    value, unit = count / 1000, "kB"
-    for bigger in ("MB", "GB"):
-        if value < 1000:
-            break
-        value, unit = value / 1000, bigger
-    return f"{value:.1f} {unit}"
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    """'1 reply', '2 replies'; `nouns` where the plural is not the noun with an s."""
+    return f"{count} {noun if count == 1 else nouns or noun + 's'}"
 
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -1,19 +1,36 @@
 """`pco demo`: the offline tour on the simulated model, over several simulated worlds.
 
-The first world runs before the user's eyes, with a report; the others beside it, in processes of
-their own, so that the intervals cover more than one world.
+The first world runs before the user's eyes, with a report; the others beside it, each as
+`pco demo --world N` in a process of its own, so that the intervals cover more than one world.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
 import sys
-from typing import Annotated, Any
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptcodebook.cli.console import columns, emit
+from promptcodebook.cli.console import columns, emit, note, range_text
+from promptcodebook.cli.settings import Plain, command_group, runs_dir
+from promptcodebook.errors import PcoError
+from promptcodebook.units import number
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
+if TYPE_CHECKING:
+    from promptcodebook.config import Config
+
+__all__ = ["app"]
+
+app = command_group()
 
 _SETTINGS: dict[str, Any] = {
     "task": "constraints",
@@ -22,22 +39,22 @@ _SETTINGS: dict[str, Any] = {
     "validation": {"every": 6, "subset": 40},
 }
 _DILUTIONS = {"dilution 0 (long prompts cost nothing)": "&dilution=0", "default dilution": ""}
-_NAMES = {
+_TITLES = {
     "present": "zero-shot",
     "untrained": "untrained codebook",
     "concat": "all K instincts (concat)",
     "learned": "trained",
-    "oracle": "oracle",
 }
+"""What a stranger understands by a row; one that is not here is called by its name."""
 
 
 @app.command()
 def demo(
-    worlds: Annotated[int, typer.Option(min=1, help="How many simulated worlds.")] = 5,
+    worlds: Annotated[int, typer.Option(min=1, help="Number of simulated worlds.")] = 5,
     world: Annotated[
         int | None, typer.Option(help="Only the world with this seed, as raw JSON.")
     ] = None,
-    plain: Annotated[bool, typer.Option("--plain", help="Lines instead of the live view.")] = False,
+    plain: Plain = False,
     as_json: Annotated[bool, typer.Option("--json", help="The tables as JSON.")] = False,
 ) -> None:
     """Train, evaluate and report on the simulated model: offline, in under half a minute.
@@ -46,23 +63,20 @@ def demo(
     another on real models.
     """
     if world is not None:
-        emit(_unseen(world))
+        emit(_raw_world(world))
         return
-    from promptcodebook.cli.worlds import Worlds
-
     with Worlds(range(2, worlds + 1)) as others:
-        first = {name: _seen(extra, plain, others.poll) for name, extra in _DILUTIONS.items()}
+        first = {
+            name: _show_first_world(extra, others.poll, plain=plain)
+            for name, extra in _DILUTIONS.items()
+        }
         raw = [{n: each["rows"] for n, each in first.items()}, *others.wait()]
     tables = {name: _table([each[name] for each in raw]) for name in _DILUTIONS}
     if as_json:
         emit({"simulated": True, "worlds": worlds, "tables": tables})
         return
     for name, rows in tables.items():
-        print(
-            f"\nsimulated model, {name}: held-out test split, {worlds} worlds x "
-            f"{rows[0]['n'] // worlds} examples, 95 % intervals over both\n"
-        )
-        print(columns([_cells(row) for row in rows]))
+        _print_table(name, rows, worlds)
         print(f"\nworld 1 alone: {first[name]['sentence']}\nreport: {first[name]['report']}")
     run, pco = first["default dilution"]["run"], _program()
     print(
@@ -73,30 +87,34 @@ def demo(
     )
 
 
+def _print_table(name: str, rows: Sequence[Mapping[str, Any]], worlds: int) -> None:
+    print(
+        f"\nsimulated model, {name}: held-out test split, {worlds} worlds x "
+        f"{rows[0]['n'] // worlds} examples, 95 % intervals over both\n"
+    )
+    print(columns([_score_cells(row) for row in rows]))
+    print(f"\nper query:\n\n{columns([_price_cells(row) for row in rows])}")
+
+
 def _program() -> str:
     """How to type `pco` in this shell: `make demo` puts it where no search path leads."""
-    import shutil
-
     if shutil.which("pco"):
         return "pco"
     return "python -m promptcodebook.cli" if sys.argv[0].endswith("__main__.py") else sys.argv[0]
 
 
-def _config(world: int, extra: str) -> Any:
+def _config(world: int, extra: str) -> Config:
     from promptcodebook.config import load_config
 
     spec = f"simulated?world_seed={world}{extra}"
     return load_config(_SETTINGS, {"lm": spec, "seed": world}, where="the demo")
 
 
-def _unseen(world: int) -> dict[str, Any]:
+def _raw_world(world: int) -> dict[str, Any]:
     """One world at both dilutions, its runs thrown away."""
-    import tempfile
-    from pathlib import Path
-
-    from promptcodebook.session.opening import Where
-    from promptcodebook.session.sources import Sources
-    from promptcodebook.session.tour import tour
+    from promptcodebook.assemble import Sources
+    from promptcodebook.run.opening import Where
+    from promptcodebook.run.tour import tour
 
     with tempfile.TemporaryDirectory() as folder:
         where = Where(Path(folder))
@@ -106,15 +124,13 @@ def _unseen(world: int) -> dict[str, Any]:
         }
 
 
-def _seen(extra: str, plain: bool, poll: Any) -> dict[str, Any]:
+def _show_first_world(extra: str, poll: Callable[[], None], *, plain: bool) -> dict[str, Any]:
     """The first world under a view, kept with its report; `poll` keeps the others going."""
-    from promptcodebook.cli.settings import runs_dir
-    from promptcodebook.cli.view import make_view
-    from promptcodebook.report import write_report
-    from promptcodebook.session.opening import Where
-    from promptcodebook.session.sources import Sources
-    from promptcodebook.session.tour import tour
-    from promptcodebook.store.run import RunStore
+    from promptcodebook.assemble import Sources
+    from promptcodebook.cli.runs import write_run_report
+    from promptcodebook.cli.views import make_view
+    from promptcodebook.run.opening import Where
+    from promptcodebook.run.tour import tour
 
     with make_view(sys.stderr, plain=plain) as view:
 
@@ -124,11 +140,7 @@ def _seen(extra: str, plain: bool, poll: Any) -> dict[str, Any]:
 
         made = tour(_config(1, extra), Sources(), Where(runs_dir(), command="pco demo"), listener)
     report = made.path / "report.html"
-    store = RunStore.open(made.path)
-    try:
-        write_report(store, report, {key: e.input for key, e in made.examples.items()})
-    finally:
-        store.close()
+    write_run_report(made.path, report, {key: e.input for key, e in made.examples.items()})
     return {
         "run": made.run_id,
         "sentence": made.sentence,
@@ -137,14 +149,16 @@ def _seen(extra: str, plain: bool, poll: Any) -> dict[str, Any]:
     }
 
 
-def _table(worlds: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows over all worlds: every mean and gain with an interval over worlds and examples."""
+def _table(worlds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows over all worlds: every mean and gain with an interval over worlds and examples. Gains
+    are over the first row."""
     from promptcodebook.intervals import clustered_interval
 
+    names = list(worlds[0])
+    base = [w[names[0]]["rewards"] for w in worlds]
     rows: list[dict[str, Any]] = []
-    for name in _NAMES:
+    for name in names:
         rewards = [w[name]["rewards"] for w in worlds]
-        base = [w["present"]["rewards"] for w in worlds]
         gains = [
             [a - b for a, b in zip(x, y, strict=True)] for x, y in zip(rewards, base, strict=True)
         ]
@@ -154,7 +168,7 @@ def _table(worlds: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "name": name,
                 "n": score.n,
                 "score": [score.mean, score.low, score.high],
-                "gain": None if name == "present" else [gain.mean, gain.low, gain.high],
+                "gain": None if name == names[0] else [gain.mean, gain.low, gain.high],
                 **{
                     key: sum(w[name][key] for w in worlds) / len(worlds)
                     for key in ("calls", "tokens", "prompt_words")
@@ -164,15 +178,89 @@ def _table(worlds: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def _cells(row: dict[str, Any]) -> dict[str, str]:
+def _title(name: str) -> str:
+    return _TITLES.get(name, name)
+
+
+def _score_cells(row: Mapping[str, Any]) -> dict[str, str]:
     score, gain = row["score"], row["gain"]
     return {
-        "simulated": _NAMES[row["name"]],
-        "reward": f"{score[0]:.3f}",
-        "95 %": f"{score[1]:.3f}..{score[2]:.3f}",
-        "gain": "" if gain is None else f"{gain[0]:+.3f}",
-        "gain 95 %": "" if gain is None else f"{gain[1]:+.3f}..{gain[2]:+.3f}",
-        "calls": f"{row['calls']:.1f}",
-        "tokens": f"{row['tokens']:.0f}",
-        "prompt words": f"{row['prompt_words']:.0f}",
+        "simulated": _title(row["name"]),
+        "reward": number(score[0]),
+        "95 %": range_text(*score[1:]),
+        "gain": "" if gain is None else number(gain[0], signed=True),
+        "gain 95 %": "" if gain is None else range_text(*gain[1:], signed=True),
     }
+
+
+def _price_cells(row: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "simulated": _title(row["name"]),
+        "calls": number(row["calls"], 1),
+        "tokens": number(row["tokens"], 0),
+        "prompt words": number(row["prompt_words"], 0),
+    }
+
+
+@dataclass
+class _Running:
+    world: int
+    process: subprocess.Popen[bytes]
+    out: IO[bytes]
+
+
+class Worlds:
+    """Runs worlds side by side: one core is left to whoever asked while it is busy itself."""
+
+    def __init__(self, worlds: Iterable[int]) -> None:
+        self._waiting = list(worlds)
+        self._running: list[_Running] = []
+        self._done: dict[int, Any] = {}
+        self._total = len(self._waiting)
+
+    def __enter__(self) -> Worlds:
+        self.poll()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for running in self._running:
+            running.process.kill()
+            running.process.wait()
+            running.out.close()
+
+    def poll(self, spare: int = 1) -> None:
+        """Collects what is done and starts what fits; `spare` cores are left alone."""
+        for running in [r for r in self._running if r.process.poll() is not None]:
+            self._running.remove(running)
+            self._collect(running)
+        while self._waiting and len(self._running) < max(1, (os.cpu_count() or 1) - spare):
+            self._start(self._waiting.pop(0))
+
+    def wait(self) -> list[dict[str, Any]]:
+        """All worlds' raw rows, in order; prints on stderr how far it is."""
+        printed_at, printed = 0.0, -1
+        while self._waiting or self._running:
+            self.poll(spare=0)
+            now = time.monotonic()
+            if now - printed_at > 2 and len(self._done) != printed:
+                note(f"simulated worlds: {len(self._done)} of {self._total} further ones done")
+                printed_at, printed = now, len(self._done)
+            time.sleep(0.05)
+        return [self._done[world] for world in sorted(self._done)]
+
+    def _start(self, world: int) -> None:
+        out = tempfile.TemporaryFile()  # noqa: SIM115 - closed where it is collected
+        command = [sys.executable, "-m", "promptcodebook.cli", "demo", "--world", str(world)]
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.DEVNULL)
+        self._running.append(_Running(world, process, out))
+
+    def _collect(self, running: _Running) -> None:
+        with running.out as out:
+            out.seek(0)
+            text = out.read()
+        if running.process.returncode != 0:
+            raise PcoError(
+                f"the simulated world {running.world} ended with {running.process.returncode}",
+                hint=f"pco demo --world {running.world} shows why",
+            )
+        self._done[running.world] = json.loads(text)

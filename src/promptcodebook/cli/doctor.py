@@ -6,10 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from promptcodebook.cli.console import emit, note, printable
-from promptcodebook.cli.options import (
+from promptcodebook.cli.console import emit, note
+from promptcodebook.cli.settings import (
     ConfigPath,
     DataDir,
     Json,
@@ -17,18 +15,20 @@ from promptcodebook.cli.options import (
     Preset,
     Sets,
     TaskName,
-    task_flags,
+    command_group,
+    flag_layer,
+    gather_settings,
+    runs_dir,
 )
-from promptcodebook.cli.settings import gathered, runs_dir
+from promptcodebook.text import printable
 
 if TYPE_CHECKING:
     from promptcodebook.config import Config
-    from promptcodebook.lm.probe import Finding
-    from promptcodebook.session.checkup import Section
+    from promptcodebook.doctor.finding import Finding, Section
 
 __all__ = ["app"]
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
+app = command_group()
 
 
 @app.command()
@@ -41,41 +41,42 @@ def doctor(
     sets: Sets = None,
     as_json: Json = False,
 ) -> int:
-    """Look at settings, data, reward, every endpoint, prices and disk; exit 1 if something fails.
+    """Check settings, data, reward, every endpoint, prices and disk; exit 1 if something fails.
 
     It makes about fifteen short calls to each model.
     """
-    from promptcodebook.session.sync import run_sync
+    from promptcodebook.sync import run_sync
 
-    flags = {**task_flags(task, data, lm), "preset": preset}
-    settings, base = gathered(config, flags, sets or [])
-    note("looking; each model is asked about fifteen short things")
-    sections = run_sync(_looked(settings, base, as_json))
+    flags = flag_layer(task, data, lm, preset)
+    settings, base = gather_settings(config, flags, sets)
+    note("each model is asked about fifteen short things")
+    sections = run_sync(_sections(settings, base, quiet=as_json))
     ok = all(section.ok for section in sections)
     if as_json:
         emit({"ok": ok, "sections": [asdict(section) for section in sections]})
     else:
-        print("\nall is well; next: pco estimate" if ok else "\nmend what failed, then: pco doctor")
+        print("\nall is well; next: pco estimate" if ok else "\nfix what failed, then: pco doctor")
     return 0 if ok else 1
 
 
-async def _looked(settings: Config, base: Path, quiet: bool) -> list[Section]:
-    from promptcodebook.session.checkup import checkup
+async def _sections(settings: Config, base: Path, *, quiet: bool) -> list[Section]:
+    """All sections; each is printed as soon as it is done, unless `quiet`."""
+    from promptcodebook.doctor.checkup import checkup
 
-    found: list[Section] = []
+    sections: list[Section] = []
     async for section in checkup(settings, base, runs_dir()):
-        found.append(section)
+        sections.append(section)
         if not quiet:
             print(_text(section), flush=True)
-    return found
+    return sections
 
 
 def _text(section: Section) -> str:
     return "\n".join([printable(section.title), *map(_line, section.findings)])
 
 
-def _line(found: Finding) -> str:
-    line = f"  {found.level:<5} {found.name}: {printable(found.what)}"
-    if not found.next_step:
+def _line(finding: Finding) -> str:
+    line = f"  {finding.level:<5} {finding.name}: {printable(finding.what)}"
+    if not finding.next_step:
         return line
-    return f"{line}\n        next: {printable(found.next_step)}"
+    return f"{line}\n        next: {printable(finding.next_step)}"

@@ -1,14 +1,15 @@
-"""`pco estimate`: calls, tokens and money by role, before anything is spent."""
+"""`pco estimate`: calls, tokens, money and time by role, before anything is spent."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from promptcodebook.cli.console import columns, emit, wrapped
-from promptcodebook.cli.options import (
+from promptcodebook.cli.settings import (
     Budget,
     ConfigPath,
     DataDir,
@@ -18,17 +19,26 @@ from promptcodebook.cli.options import (
     Seed,
     Sets,
     TaskName,
-    task_flags,
+    command_group,
+    flag_layer,
+    gather_settings,
 )
-from promptcodebook.cli.settings import gathered
+from promptcodebook.errors import ConfigError
+from promptcodebook.units import count_text, duration, money
 
 if TYPE_CHECKING:
-    from promptcodebook.session.estimate import Estimate, RoleEstimate
-    from promptcodebook.session.span import Span
+    from promptcodebook.estimate.estimate import Estimate, Range, Share
 
 __all__ = ["app"]
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
+app = command_group()
+
+Seconds = Annotated[
+    float | None, typer.Option("--seconds-per-call", min=0.0, help="How long a call takes.")
+]
+Probe = Annotated[
+    bool, typer.Option("--probe", help="Measure it: three short calls to each model.")
+]
 
 
 @app.command()
@@ -41,71 +51,71 @@ def estimate(
     budget: Budget = None,
     seed: Seed = None,
     sets: Sets = None,
+    seconds_per_call: Seconds = None,
+    probe: Probe = False,
     as_json: Json = False,
 ) -> None:
-    """Low, expected and high, from the plan and the data; no model is asked.
+    """Low, expected and high, from a dry run of the plan; no model is asked, unless by --probe.
 
-    An unknown price is shown as unknown, not as 0.
+    An unknown price is shown as unknown, not as 0. The time needs to know how long a call takes.
     """
-    from promptcodebook.config import parse_budget
-    from promptcodebook.session.foresee import foreseen
+    from promptcodebook.assemble import Sources, plan_run
+    from promptcodebook.estimate.estimate import estimate as estimate_plan
+    from promptcodebook.estimate.estimate import measure
+    from promptcodebook.lm.stack import specs_of
+    from promptcodebook.sync import run_sync
 
-    flags: dict[str, Any] = {
-        **task_flags(task, data, lm),
-        "preset": preset,
-        "seed": seed,
-        "budget": parse_budget(budget).model_dump() if budget else None,
-    }
-    settings, base = gathered(config, flags, sets or [])
-    found = foreseen(settings, base)
+    if probe and seconds_per_call is not None:
+        raise ConfigError("--probe measures what --seconds-per-call gives", hint="leave one out")
+    settings, base = gather_settings(config, flag_layer(task, data, lm, preset, seed, budget), sets)
+    plan = plan_run(settings, Sources(base)).require_training()
+    specs = specs_of(plan.config)
+    seconds = run_sync(measure(plan)) if probe else {}
+    if seconds_per_call:
+        seconds = dict.fromkeys(specs, seconds_per_call)
+    estimated = estimate_plan(plan, seconds)
     if as_json:
-        emit(_plain(found))
+        emit(_plain(estimated))
     else:
-        print(_text(found))
+        print(_text(estimated))
 
 
-def _plain(found: Estimate) -> dict[str, Any]:
-    usd = found.usd
+def _plain(estimated: Estimate) -> dict[str, Any]:
+    total = asdict(estimated.total) | {"tokens": asdict(estimated.total.tokens)}
     return {
-        "roles": [{**asdict(r), "tokens": asdict(r.tokens)} for r in found.roles],
-        "total": {
-            "calls": asdict(found.calls),
-            "tokens": asdict(found.tokens),
-            "usd": asdict(usd) if usd is not None else None,
-        },
-        "updates": found.updates,
-        "simulated": found.simulated,
-        "assumptions": list(found.assumptions),
+        "roles": [{**asdict(r), "tokens": asdict(r.tokens)} for r in estimated.roles],
+        "total": {key: value for key, value in total.items() if key not in ("role", "model")},
+        "updates": estimated.updates,
+        "simulated": estimated.simulated,
+        "assumptions": list(estimated.assumptions),
     }
 
 
-def _text(found: Estimate) -> str:
-    rows = [_row(each) for each in found.roles]
-    total = _figures("total", found.calls, found.tokens, found.usd)
-    models = {r.model for r in found.roles}
-    one = f"model {next(iter(models))}" if len(models) == 1 else "models by role:"
-    lines = [f"{found.updates} updates; {one}; low / expected / high", ""]
+def _text(estimated: Estimate) -> str:
+    roles, total = estimated.roles, estimated.total
+    models = {share.model for share in roles}
+    one = f"model {total.model}" if len(models) == 1 else "models by role"
+    lines = [f"{estimated.updates} updates; {one}; low / expected / high", ""]
     if len(models) > 1:
-        lines += [columns([{"role": r.role, "model": r.model} for r in found.roles]), ""]
-    lines += [columns([*rows, total]), ""]
-    lines += [wrapped(said, "- ") for said in found.assumptions]
+        lines += [columns([{"role": r.role, "model": r.model} for r in roles]), ""]
+    lines += [columns([_row(share) for share in (*roles, total)]), ""]
+    lines += [wrapped(assumption, "- ") for assumption in estimated.assumptions]
+    if total.seconds is None:
+        lines.append("- the time needs that of a call: --seconds-per-call 2, or --probe")
     return "\n".join([*lines, "next: pco train, with --budget to be sure"])
 
 
-def _row(each: RoleEstimate) -> dict[str, str]:
-    return _figures(each.role, each.calls, each.tokens, each.usd)
-
-
-def _figures(name: str, calls: Span, tokens: Span, usd: Span | None) -> dict[str, str]:
-    return {
-        "role": name,
-        "calls": " / ".join(f"{v:,.0f}" for v in calls.values),
-        "tokens": " / ".join(_short(v) for v in tokens.values),
-        "USD": "unknown" if usd is None else " / ".join(f"{v:.2f}" for v in usd.values),
+def _row(share: Share) -> dict[str, str]:
+    row = {
+        "role": share.role,
+        "calls": _ends(share.calls, lambda calls: f"{calls:,.0f}"),
+        "tokens": _ends(share.tokens, count_text),
+        "cost": money(None) if share.usd is None else _ends(share.usd, money),
     }
+    if share.seconds is not None:
+        row["time"] = _ends(share.seconds, duration)
+    return row
 
 
-def _short(count: float) -> str:
-    if count >= 1e6:
-        return f"{count / 1e6:.2f}M"
-    return f"{count / 1e3:.1f}k" if count >= 1e3 else f"{count:.0f}"
+def _ends(values: Range, show: Callable[[float], str]) -> str:
+    return " / ".join(map(show, values.values))

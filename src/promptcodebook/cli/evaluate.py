@@ -1,15 +1,22 @@
-"""`pco eval`: how good a run's policy, or a policy file, is on a split."""
+"""`pco eval` and `pco compare`: how good a policy is on a split, alone or beside another."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from promptcodebook.cli.assess import Asked, assessed
-from promptcodebook.cli.console import columns, emit, number
-from promptcodebook.cli.options import (
+from promptcodebook.cli.console import columns, cost_text, emit, note, range_text
+from promptcodebook.cli.settings import (
     Budget,
+    ConfigOption,
     ConfigPath,
     Count,
     DataDir,
@@ -20,15 +27,32 @@ from promptcodebook.cli.options import (
     Sets,
     SplitName,
     TaskName,
+    command_group,
+    config_layers,
+    flag_layer,
+    runs_dir,
 )
-from promptcodebook.cli.settings import runs_dir
+from promptcodebook.intervals import Interval, mean_interval
+from promptcodebook.text import printable
+from promptcodebook.units import duration, number
 
 if TYPE_CHECKING:
-    from promptcodebook.session.evaluation import Assessment
+    from rich.progress import Progress, TaskID
 
-__all__ = ["app", "row"]
+    from promptcodebook.assemble import Assembled
+    from promptcodebook.config import Config
+    from promptcodebook.policy.references import Reference
+    from promptcodebook.run.evaluation import Assessment, Sample
+    from promptcodebook.types import Rollout
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
+__all__ = ["EvaluationProgress", "Typed", "app", "settings_for"]
+
+app = command_group()
+
+_QUIET_S = 2.0
+"""An evaluation that takes less shows no progress."""
+_PAUSE_S = 10.0
+"""Between two lines of progress where there is no terminal."""
 
 
 @app.command("eval")
@@ -47,48 +71,265 @@ def evaluate(
 ) -> None:
     """Reward with its 95 % interval, failures, and what a query costs.
 
-    Greedy, or with --samples N the mean of N sampled runs an example (AIME's published metric is
-    that of five). A run is evaluated under its own settings, unless a task or a pco.toml is named.
-    Save `--json` to compare with another later: pco compare A.json B.json
+    Greedy, or with --samples N the mean of N sampled runs per example (AIME's published metric is
+    the mean of five). A run is evaluated under its own settings, unless a task or a pco.toml is
+    named. Save the output of --json to compare it later: pco compare A.json B.json
     """
-    from promptcodebook.session.evaluation import Sample
-    from promptcodebook.session.references import referred
+    from promptcodebook.policy.references import resolve
+    from promptcodebook.run.evaluation import Sample
 
-    asked = Asked(config, task, data, lm, budget, sets or ())
-    found = assessed(referred(runs_dir(), ref), Sample(split, count, samples), asked)
+    typed = Typed(config, task, data, lm, budget, sets or ())
+    assessment = _assess(resolve(runs_dir(), ref), Sample(split, count, samples), typed)
     if as_json:
-        emit(found.as_json())
+        emit(assessment.as_json())
     else:
-        print(_text(found))
+        print(_assessment_text(assessment))
 
 
-def row(found: Assessment) -> dict[str, str]:
-    """One evaluation as a row of a table."""
-    usage = found.row.per_query
-    score = found.row.score
-    return {
-        "policy": found.name,
-        "reward": number(score.mean),
-        "95 %": f"{score.low:.3f}..{score.high:.3f}",
-        "answered only": number(found.row.answered),
-        "failed": str(found.row.failed),
-        "truncated": str(found.row.truncated),
-        "calls": f"{found.row.calls_per_query:.1f}",
-        "tokens": str(usage.tokens),
-        "seconds": f"{usage.latency_s:.2f}",
-        "USD": "unknown" if usage.cost is None else f"{usage.cost:.6f}",
+@app.command()
+def compare(
+    a: Annotated[str, typer.Argument(help="A run, a policy file, or a saved `pco eval --json`.")],
+    b: Annotated[str, typer.Argument(help="What to compare it with.")],
+    config: ConfigOption = None,
+    task: TaskName = None,
+    data: DataDir = None,
+    split: SplitName = "test",
+    lm: Model = None,
+    count: Count = None,
+    budget: Budget = None,
+    sets: Sets = None,
+    as_json: Json = False,
+) -> None:
+    """The gain of A over B, paired by example, with its 95 % bootstrap interval."""
+    from promptcodebook.run.evaluation import Sample, paired_difference
+
+    typed = Typed(config, task, data, lm, budget, sets or ())
+    sample = Sample(split, count)
+    sides = [_side(ref, sample, typed) for ref in (a, b)]
+    gain = paired_difference(sides[0].rewards, sides[1].rewards)
+    if as_json:
+        emit(_comparison_json(sides, gain))
+    else:
+        print(_comparison_text(sides, gain))
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """What was typed beside the REF; None = not given."""
+
+    config: Path | None = None
+    task: str | None = None
+    data: str | None = None
+    lm: str | None = None
+    budget: str | None = None
+    sets: Sequence[str] = ()
+
+
+def settings_for(reference: Reference, typed: Typed) -> tuple[Config, Path]:
+    """The configuration a REF is used under, and the folder its paths start from.
+
+    A run brings its own, unless a task or a pco.toml is named; its training budget is not this
+    command's. A policy file has none: ./pco.toml is read if no task is named.
+    """
+    from promptcodebook.config import Budget, merge, parse_budget
+
+    own = _keeps_own_settings(reference, typed)
+    flags = flag_layer(typed.task, typed.data, typed.lm)
+    below, above, base = config_layers(None if own else typed.config, flags, typed.sets)
+    if own:
+        above = {k: v for k, v in above.items() if k not in ("task", "preset", "seed")}
+    limits = parse_budget(typed.budget) if typed.budget else Budget()
+    above = merge(above, {"budget": limits.model_dump()})
+    if own:
+        return reference.settings(above), reference.base
+    return reference.settings(above, below), base
+
+
+def _keeps_own_settings(reference: Reference, typed: Typed) -> bool:
+    """Whether a run is used under its own settings."""
+    return reference.header is not None and typed.config is None and typed.task is None
+
+
+def _assess(reference: Reference, sample: Sample, typed: Typed) -> Assessment:
+    """The REF evaluated, progress on stderr; Ctrl-C ends it in order."""
+    from promptcodebook.assemble import Sources, assemble
+    from promptcodebook.run.evaluation import Assessor
+    from promptcodebook.sync import run_sync
+
+    settings, base = settings_for(reference, typed)
+    assembled = assemble(settings, Sources(base))
+    assessor = Assessor(reference.name, reference.file, assembled)
+    examples = assessor.examples(sample)
+    _note_differences(reference, assembled, own=_keeps_own_settings(reference, typed))
+
+    def interrupt() -> None:
+        note("stopping: waiting for calls in flight (Ctrl-C again to stop at once)")
+        assessor.interrupt()
+
+    total = len(examples) * sample.runs
+    with EvaluationProgress(reference.name, total, sys.stderr) as progress:
+        return run_sync(assessor.assess(examples, sample, progress), interrupt)
+
+
+def _note_differences(reference: Reference, assembled: Assembled, *, own: bool) -> None:
+    """What makes the figures mean something else than the run's own: its data, its program."""
+    header, name = reference.header, reference.name
+    if own and header is not None and header.fingerprints != assembled.dataset.fingerprint():
+        note(f"the data changed since the run {name}: its test may hold what it learned from")
+    before, now = reference.file.program, assembled.task.program.name
+    # The same agent is 'agent.py:run' in a pco.toml and 'run' in Python.
+    if before and re.split("[:.]", before)[-1] != re.split("[:.]", now)[-1]:
+        note(f"{name} was judged with the program {before!r}; it is evaluated here with {now!r}")
+
+
+class EvaluationProgress:
+    """Counts finished rollouts: one line that is redrawn on a terminal, else a line now and then;
+    nothing before two seconds have passed."""
+
+    def __init__(
+        self, name: str, total: int, stream: TextIO, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._name = name
+        self._total = total
+        self._stream = stream
+        self._clock = clock
+        self._began = clock()
+        self._next = self._began + _QUIET_S
+        self._done = 0
+        self._bar: tuple[Progress, TaskID] | None = None
+
+    def __enter__(self) -> EvaluationProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Clears the line."""
+        if self._bar is not None:
+            self._bar[0].stop()
+            self._bar = None
+
+    def __call__(self, rollout: Rollout) -> None:
+        from promptcodebook.cli.views import can_redraw
+
+        self._done += 1
+        now = self._clock()
+        if self._bar is not None:
+            bar, task = self._bar
+            bar.update(task, completed=self._done)
+        elif now >= self._next and can_redraw(self._stream):
+            self._bar = self._start_bar()
+        elif now >= self._next:
+            self._next = now + _PAUSE_S
+            left = (now - self._began) / self._done * (self._total - self._done)
+            counts = f"{self._done} of {self._total}, {duration(left)} left"
+            print(f"{self._name}: {counts}", file=self._stream, flush=True)
+
+    def _start_bar(self) -> tuple[Progress, TaskID]:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+        bar = Progress(
+            "{task.description}",
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=Console(file=self._stream),
+            redirect_stdout=False,
+            transient=True,
+        )
+        task = bar.add_task(self._name, total=self._total, completed=self._done)
+        bar.start()
+        return bar, task
+
+
+def _assessment_text(assessment: Assessment) -> str:
+    row, usage = assessment.row, assessment.row.per_query
+    model = "simulated model, " if assessment.simulated else ""
+    n = len(assessment.evaluation.rollouts)
+    per = "query" if assessment.runs == 1 else f"example, all {assessment.runs} sampled runs of it"
+    facts = {
+        "policy": assessment.name,
+        "reward": f"{number(row.score.mean)} (95 % {range_text(row.score.low, row.score.high)})",
+        "answered only": number(row.answered),
+        "failed": str(row.failed),
+        "truncated": str(row.truncated),
+        f"per {per}": (
+            f"{number(row.calls_per_query, 1)} calls, {usage.tokens} tokens, "
+            f"{number(usage.latency_s, 2)} s, {cost_text(usage.cost)}"
+        ),
     }
-
-
-def _text(found: Assessment) -> str:
-    marked = "simulated model, " if found.simulated else ""
-    n = len(found.evaluation.rollouts)
-    per = "query" if found.runs == 1 else f"example, all {found.runs} sampled runs of it"
-    head = f"{marked}{found.evaluation.split} split, n = {n}; calls to USD are per {per}:"
-    lines = [head, "", columns([row(found)])]
-    first = next((r for r in found.evaluation.rollouts if r.failure is not None), None)
+    width = max(map(len, facts))
+    lines = [f"{model}{assessment.evaluation.split} split, n = {n}", ""]
+    lines += [f"{name:<{width}}  {value}" for name, value in facts.items()]
+    first = next((r for r in assessment.evaluation.rollouts if r.failure is not None), None)
     if first is not None and first.failure is not None:
         failure = first.failure
-        said = f"{failure.kind} at {failure.stage}: {failure.message}"
-        lines += ["", f"{found.row.failed} failed; the first, {first.example_id}: {said}"]
-    return "\n".join(lines)
+        what = f"{failure.kind} at {failure.stage}: {failure.message}"
+        lines += ["", f"{row.failed} failed; the first, {first.example_id}: {what}"]
+    return printable("\n".join(lines))
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One of the two: its name, rewards by example id, and what it was evaluated on."""
+
+    name: str
+    rewards: dict[str, float]
+    split: str
+    simulated: bool
+
+    @property
+    def score(self) -> Interval:
+        return mean_interval(list(self.rewards.values()))
+
+
+def _side(ref: str, sample: Sample, typed: Typed) -> _Side:
+    from promptcodebook.policy.references import resolve
+
+    saved = _read_saved(ref)
+    if saved is not None:
+        return saved
+    assessment = _assess(resolve(runs_dir(), ref), sample, typed)
+    split = assessment.evaluation.split
+    return _Side(assessment.name, assessment.rewards, split, assessment.simulated)
+
+
+def _read_saved(ref: str) -> _Side | None:
+    """A saved evaluation; None for anything else, which is then read as a REF."""
+    path = Path(ref)
+    if not path.is_file():
+        return None
+    try:
+        tree = json.loads(path.read_text("utf-8"))
+        rewards = {str(e["id"]): float(e["reward"]) for e in tree["examples"]}
+        return _Side(path.name, rewards, str(tree["split"]), bool(tree["simulated"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _comparison_json(sides: list[_Side], gain: Interval) -> dict[str, Any]:
+    first, second = ({"ref": s.name, "score": asdict(s.score)} for s in sides)
+    simulated = any(side.simulated for side in sides)
+    facts = {"split": sides[0].split, "n": gain.n, "simulated": simulated}
+    return {"a": first, "b": second, "gain": asdict(gain), **facts}
+
+
+def _comparison_text(sides: list[_Side], gain: Interval) -> str:
+    rows = [
+        {
+            "": mark,
+            "policy": side.name,
+            "reward": number(side.score.mean),
+            "95 %": range_text(side.score.low, side.score.high),
+        }
+        for mark, side in zip("AB", sides, strict=True)
+    ]
+    model = "simulated model, " if any(side.simulated for side in sides) else ""
+    figures = f"{gain.mean:+.3f} (95 % {gain.low:+.3f} to {gain.high:+.3f}, paired)"
+    if gain.low > 0:
+        conclusion = "A is better."
+    else:
+        conclusion = "B is better." if gain.high < 0 else "no clear difference."
+    return (
+        f"{model}{sides[0].split} split, n = {gain.n}:\n\n{columns(rows)}\n\n"
+        f"A - B: {figures}: {conclusion}"
+    )

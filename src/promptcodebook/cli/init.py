@@ -1,37 +1,47 @@
-"""`pco init`: a folder to start from, which trains as it stands."""
+"""`pco init`, `pco config` and `pco templates`: what a project of your own starts from."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from importlib import resources
+from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from promptcodebook.cli.console import emit
-from promptcodebook.cli.options import Json
-from promptcodebook.errors import ConfigError
+from promptcodebook.cli.console import emit, wrapped
+from promptcodebook.cli.settings import Json, command_group
+from promptcodebook.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from promptcodebook.config import Key
 
 __all__ = ["FILES", "app"]
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
+app = command_group()
+templates = command_group("The prompts around what is learned: list them, or copy a set to edit.")
+app.add_typer(templates, name="templates")
 
 FILES = ("pco.toml", "data.jsonl", "reward.py")
 
 
 @app.command()
 def init(
-    folder: Annotated[Path, typer.Argument(help="Where to put them; made if missing.")] = Path(),
+    folder: Annotated[
+        Path, typer.Argument(help="Where to write them; created if missing.")
+    ] = Path(),
     as_json: Json = False,
 ) -> None:
     """Write pco.toml, data.jsonl and reward.py: a working example to make your own.
 
-    Nothing that exists is written over.
+    No existing file is overwritten.
     """
-    there = [name for name in FILES if (folder / name).exists()]
-    if there:
+    present = [name for name in FILES if (folder / name).exists()]
+    if present:
         raise ConfigError(
-            f"{folder / there[0]} exists already; nothing was written",
+            f"{folder / present[0]} exists already; nothing was written",
             hint="pco init OTHER_FOLDER, or move the file away",
         )
     _write(folder)
@@ -41,7 +51,7 @@ def init(
     print("\n".join(f"wrote {folder / name}" for name in FILES))
     go = "" if folder == Path() else f"cd {folder} && "
     print(
-        "\nIt trains as it stands, on the simulated model. Put in your own data, reward and lm, "
+        "\nIt trains as it is, on the simulated model. Put in your own data, reward and lm, "
         f"then:\n  {go}pco doctor\n  pco estimate\n  pco train"
     )
 
@@ -51,7 +61,7 @@ def _write(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name in FILES:
-            # 'x': a file that appears in this very moment is not written over either.
+            # 'x': a file that appears in this very moment is not overwritten either.
             with (folder / name).open("x", encoding="utf-8") as target:
                 target.write((source / name).read_text("utf-8"))
     except OSError as error:
@@ -59,3 +69,90 @@ def _write(folder: Path) -> None:
             f"cannot write to {folder}: {error.strerror or error}",
             hint="pco init OTHER_FOLDER",
         ) from None
+
+
+@app.command()
+def config(
+    key: Annotated[
+        str, typer.Argument(help="A key or a group, such as update or roles.critic.top_p.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Every key of pco.toml and --set: its default, its kind, and what it does."""
+    from promptcodebook.config import describe, describe_group
+
+    keys = _select_keys(describe(), key)
+    if as_json:
+        emit([asdict(each) for each in keys])
+        return
+    blocks: list[str] = []
+    for group, members in groupby(keys, key=lambda each: each.group):
+        shown = list(members)
+        if len(shown) > 1 or not key:
+            line = describe_group(group) if group else "Keys that belong to no group."
+            blocks.append(f"[{group}]\n{line}" if group else line)
+        blocks += [_key_text(each) for each in shown]
+    print("\n\n".join(blocks))
+
+
+def _select_keys(keys: Sequence[Key], name: str) -> list[Key]:
+    """The key of that name or all keys of that group, else those that end with the name; every key
+    where none is named."""
+    parts = name.split(".") if name else []
+    selected = [each for each in keys if _matches(each.key.split("."), parts)]
+    if not selected:
+        selected = [each for each in keys if each.key.endswith(f".{name}")]
+    if not selected:
+        known = [*(each.key for each in keys), *(each.key.rpartition(".")[2] for each in keys)]
+        message = f"no key {name!r}{did_you_mean(name, known)}"
+        raise ConfigError(message, hint="pco config, which lists them all")
+    return selected
+
+
+def _matches(key: Sequence[str], parts: Sequence[str]) -> bool:
+    """Whether a key is, or begins with, what was typed; ROLE and MODEL stand for any name."""
+    if len(parts) > len(key):
+        return False
+    return all(own in (part, "ROLE", "MODEL") for own, part in zip(key, parts, strict=False))
+
+
+def _key_text(key: Key) -> str:
+    default = f" = {key.default}" if key.default else "   (must be given)"
+    lines = [wrapped(f"{key.key}{default}", "")]
+    lines += [wrapped(key.text), wrapped(key.kind)]
+    return "\n".join(lines)
+
+
+@templates.command("list")
+def list_sets(as_json: Json = False) -> None:
+    """The sets that come with the package, and the templates in each."""
+    from promptcodebook.method.templates import load_templates, template_sets
+
+    sets = {name: sorted(load_templates(name).sources) for name in template_sets()}
+    if as_json:
+        emit(sets)
+        return
+    print("\n".join(wrapped(", ".join(names), f"{name:<9}") for name, names in sets.items()))
+    print('\nIn pco.toml: templates = "NAME"\nnext: pco templates copy DIR, for a set of your own')
+
+
+@templates.command()
+def copy(
+    folder: Annotated[Path, typer.Argument(help="Where to write it; created if missing.")],
+    name: Annotated[str, typer.Option("--set", help="default or paper.")] = "default",
+    as_json: Json = False,
+) -> None:
+    """Write a whole set of templates to edit; no existing file is overwritten."""
+    from promptcodebook.method.templates import copy_templates
+
+    files = copy_templates(folder, name)
+    setting = str(folder) if folder.is_absolute() else f"./{folder}"
+    if as_json:
+        emit({"templates": setting, "files": [str(file) for file in files]})
+        return
+    print("\n".join(f"wrote {file}" for file in files))
+    print(
+        f'\nIn pco.toml: templates = "{setting}"\n'
+        "A file that you delete there comes from the set it was copied from.\n"
+        "next: edit them, then pco estimate"
+    )

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from types import TracebackType
-from typing import TYPE_CHECKING
 
-from promptcodebook.cli.seen import Seen, heard, printable
-from promptcodebook.session.events import Event, Note
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.live import Live
+from promptcodebook.calls import Usage
+from promptcodebook.cli.console import cost_text
+from promptcodebook.cli.run_view import WINDOW, RunView, advance, one_line
+from promptcodebook.method.state import entropy, utilisation
+from promptcodebook.progress import Note, ProgressEvent
+from promptcodebook.units import count_text, duration
 
-__all__ = ["LiveView"]
+__all__ = ["LiveLayout", "LiveView", "bar", "sparkline"]
 
 _PER_SECOND = 4
+_LEVELS = "▁▂▃▄▅▆▇█"
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_NAME = 12
+_ROWS = 8
+"""Rows of instincts wished for; more columns are made of them as the width allows."""
+_CELL = 14
+_BROAD = 80
 
 
 class LiveView:
-    """A Listener and context manager. Outside its context it only remembers what it hears.
+    """A Listener and context manager. Outside its context it only remembers what it is told.
 
     The timer's thread reads one frozen value, which each event replaces: no lock is needed.
     """
@@ -28,17 +42,15 @@ class LiveView:
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console
         self._clock = clock
-        self._seen = Seen()
+        self._view = RunView()
         self._live: Live | None = None
         self._ended = False
 
     def __enter__(self) -> LiveView:
-        from rich.live import Live
-
         self._live = Live(
             console=self._console,
             refresh_per_second=_PER_SECOND,
-            get_renderable=self.frame,
+            get_renderable=self.layout,
             redirect_stdout=False,  # results go there, and must arrive as they are
         )
         self._live.start()
@@ -50,21 +62,192 @@ class LiveView:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Draws the last frame and gives the terminal back, whatever happened."""
+        """Draws once more and gives the terminal back, whatever happened."""
         live, self._live = self._live, None
         self._ended = True
         if live is not None:
             live.stop()
 
-    def __call__(self, event: Event) -> None:
-        self._seen = heard(self._seen, event, self._clock())
+    def __call__(self, event: ProgressEvent) -> None:
+        self._view = advance(self._view, event, self._clock())
         if isinstance(event, Note) and self._live is not None:
-            from rich.text import Text
+            self._console.print(Text(one_line(event.text)))
 
-            self._console.print(Text(printable(event.text)))
-
-    def frame(self) -> RenderableType:
+    def layout(self) -> LiveLayout:
         """What the view shows now."""
-        from promptcodebook.cli.frame import Frame
+        return LiveLayout(self._view, self._clock(), self._ended)
 
-        return Frame(self._seen, self._clock(), self._ended)
+
+@dataclass(frozen=True, slots=True)
+class LiveLayout:
+    """The view drawn for a terminal of any width. `now` is its clock; an `ended` run has nothing
+    left to do."""
+
+    view: RunView
+    now: float
+    ended: bool = False
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = options.max_width
+        lines = [*self._head(), *self._progress(width), Text(), *self._curves(width)]
+        lines += [Text(), *self._instincts(width), Text()]
+        spend, incidents = self._spend(), self._incidents()
+        room = console.height - len(lines) - len(incidents) - 3
+        lines += spend if len(spend) <= room else spend[-1:]
+        for line in (*lines, *incidents):
+            line.truncate(width, overflow="ellipsis")
+            line.no_wrap = True
+            yield line
+        if not self.ended:
+            yield self._hint()
+
+    def _head(self) -> list[Text]:
+        run = self.view.run
+        if run is None:
+            return [Text("setting up", style="dim")]
+        line = Text(run.run_id, style="bold")
+        if run.simulated:
+            line.append("  simulated", style="yellow")
+        return [line.append(f"  {one_line(self.view.models)}", style="dim")]
+
+    def _progress(self, width: int) -> list[Text]:
+        view = self.view
+        if view.run is None:
+            return []
+        done, planned = view.step + 1, view.run.steps
+        line = _labelled("step")
+        line.append(bar(done / planned if planned else 0.0, _bar_width(width)), style="cyan")
+        line.append(f" {done} of {planned}")
+        left = view.training_left()
+        if left and not self.ended:
+            line.append(f", at most {duration(left)} left", style="dim")
+        line.append(f", {duration(self.now - view.began)} so far", style="dim")
+        return [line] if self.ended else [line, self._now(width)]
+
+    def _now(self, width: int) -> Text:
+        view, line = self.view, _labelled("now")
+        phase = view.phase
+        if phase is None:
+            last = view.run is not None and view.step + 1 >= view.run.steps
+            return line.append("finishing" if last else f"training step {view.step + 2}")
+        share = phase.done / phase.total if phase.total else 0.0
+        line.append(bar(share, _bar_width(width)), style="magenta")
+        line.append(f" {one_line(phase.name)}: {phase.done} of {phase.total}")
+        left = view.phase_left(self.now)
+        return line.append(f", {duration(left)} left" if left else "", style="dim")
+
+    def _curves(self, width: int) -> list[Text]:
+        view = self.view
+        room = max(8, width - _NAME - 34)
+        reward = _labelled("reward")
+        if view.reward is not None:
+            reward.append(f"{view.reward:6.3f}  ", style="bold")
+            reward.append(sparkline(view.rewards, room), style="green")
+        epsilon = "" if view.epsilon is None else f"  ε {view.epsilon:.2f}"
+        reward.append(epsilon, style="dim")
+        validation = _labelled("validation")
+        if view.validations:
+            validation.append(f"{view.validations[-1][1]:6.3f}  ", style="bold")
+            validation.append(sparkline([y for _, y in view.validations], room), style="green")
+        if view.best is not None:
+            step, score = view.best
+            when = "untrained" if step < 0 else f"after step {step + 1}"
+            validation.append(f"  best {score:.3f} {when}", style="dim")
+        return [reward, validation, *self._routing(width)]
+
+    def _routing(self, width: int) -> list[Text]:
+        line, counts = _labelled("routing"), self.view.counts[-1:]
+        if not counts:
+            return [line]
+        most = math.log2(len(counts[0])) if len(counts[0]) > 1 else 0.0
+        line.append(f"{entropy(counts[0]):6.2f} of {most:.2f} bits, ")
+        line.append(f"{100 * utilisation(counts[0]):.0f} % used")
+        recent = self.view.recent
+        now = f"{entropy(recent):.2f} bits, {100 * utilisation(recent):.0f} % used"
+        if width >= _BROAD:
+            return [line.append(f"; last {WINDOW} steps {now}", style="dim")]
+        return [line, _labelled(f"last {WINDOW}").append(f"  {now}", style="dim")]
+
+    def _instincts(self, width: int) -> list[Text]:
+        counts = self.view.counts[-1] if self.view.counts else ()
+        if not counts:
+            return []
+        columns = max(1, min(-(-len(counts) // _ROWS), width // _CELL))
+        rows = -(-len(counts) // columns)
+        cell = width // columns
+        lines: list[Text] = []
+        for row in range(rows):
+            line = Text()
+            for k in range(row, len(counts), rows):
+                line.append_text(self._instinct(k, counts, cell))
+            lines.append(line)
+        return lines
+
+    def _instinct(self, k: int, counts: Sequence[int], cell: int) -> Text:
+        """One instinct in `cell` columns: index, usage bar, count and, with room, r and text."""
+        view, room = self.view, cell - 1
+        text_room = room - 28
+        long = text_room >= 12
+        width = 10 if long else room - 9
+        line = Text(f"{k:>2} ", style="dim")
+        line.append(bar(counts[k] / max(1, *counts), max(2, width)), style="cyan")
+        line.append(f" {count_text(counts[k]):>5}")
+        if long:
+            line.append(f" {view.success[k]:.2f}  ", style="dim")
+            line.append(set_cell_size(one_line(view.texts[k]), text_room))
+        line.append(" " * max(0, cell - cell_len(line.plain)))
+        return line
+
+    def _spend(self) -> list[Text]:
+        """A line for each role, the sum last."""
+        lines = [_usage_line(str(role), usage) for role, usage in self.view.usage.items()]
+        lines.append(_usage_line("spent", self.view.spent))
+        lines[-1].stylize("bold")
+        return lines
+
+    def _incidents(self) -> list[Text]:
+        names = [f"failed {self.view.failed}"] if self.view.failed else []
+        tallies = sorted(self.view.tallies.items())
+        names += [f"{name.replace('_', ' ')} {count}" for name, count in tallies if count]
+        return [_labelled("incidents").append(", ".join(names), style="yellow")] if names else []
+
+    def _hint(self) -> Text:
+        run = self.view.run
+        name = "RUN" if run is None else run.run_id
+        return Text(f"Ctrl-C stops; pco train --resume {name} goes on from there", style="dim")
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The values as blocks between their lowest and highest; more than `width` are averaged."""
+    if not values:
+        return ""
+    count = min(len(values), max(1, width))
+    edges = [i * len(values) // count for i in range(count + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
+    low, high = min(means), max(means)
+    if high == low:
+        return _LEVELS[3] * count
+    top = len(_LEVELS) - 1
+    return "".join(_LEVELS[round((m - low) / (high - low) * top)] for m in means)
+
+
+def bar(share: float, width: int) -> str:
+    """A bar of `width` cells, filled to the eighth of a cell."""
+    eighths = round(min(1.0, max(0.0, share)) * width * 8)
+    full, rest = divmod(eighths, 8)
+    drawn = "█" * full + (_EIGHTHS[rest] if rest else "")
+    return drawn + "░" * (width - len(drawn))
+
+
+def _bar_width(width: int) -> int:
+    return 24 if width >= _BROAD else 8
+
+
+def _labelled(name: str) -> Text:
+    return Text(f"{name:<{_NAME}}", style="dim") + Text("", style="none")
+
+
+def _usage_line(name: str, usage: Usage) -> Text:
+    line = _labelled(name)
+    line.append(f"{count_text(usage.calls):>6} calls {count_text(usage.tokens):>7} tokens")
+    return line.append(f"  {cost_text(usage.cost)}", style="dim")

@@ -1,49 +1,96 @@
-"""`pco lm serve`: the simulated model over HTTP, for tests and for other people's optimizers."""
+"""`pco lm` and `pco cache`: the simulated model over HTTP, and the replies kept between runs."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptcodebook.cli.console import emit, note
-from promptcodebook.cli.options import ConfigOption, DataDir, Json, TaskName, task_flags
-from promptcodebook.cli.settings import gathered
+from promptcodebook.cli.console import confirm, emit, note, plural
+from promptcodebook.cli.settings import (
+    ConfigOption,
+    DataDir,
+    Json,
+    TaskName,
+    Yes,
+    command_group,
+    flag_layer,
+    gather_settings,
+)
 from promptcodebook.errors import ConfigError
+from promptcodebook.units import bytes_text
 
 if TYPE_CHECKING:
+    from promptcodebook.serve.server import Address
     from promptcodebook.simulated.parameters import SimulatedSettings
-    from promptcodebook.simulated.server import Address
     from promptcodebook.simulated.world import World
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    rich_markup_mode=None,
-    add_completion=False,
-    no_args_is_help=True,
-    help="Serve the simulated model over HTTP.",
+app = command_group()
+lm = command_group("Serve the simulated model over HTTP.")
+app.add_typer(lm, name="lm")
+cache = command_group(
+    "Replies kept between runs ($PCO_CACHE). Runs resume from their own journal, not from it."
 )
+app.add_typer(cache, name="cache")
 
 
-@app.callback()
-def _group() -> None:
-    """Keeps `serve` a command of its own."""
+@cache.command()
+def stats(as_json: Json = False) -> None:
+    """Where the cache is, how many replies it holds, and its size."""
+    from promptcodebook.lm.cache import ReplyCache
+    from promptcodebook.paths import reply_cache_path
+
+    path = reply_cache_path()
+    replies, size = 0, 0
+    if path.exists():
+        store = ReplyCache(path)
+        try:
+            figures = store.stats()
+        finally:
+            store.close()
+        replies, size = figures.replies, figures.size
+    if as_json:
+        emit({"path": str(path), "replies": replies, "bytes": size})
+    else:
+        print(f"{path}: {plural(replies, 'reply', 'replies')}, {bytes_text(size)}")
 
 
-@app.command()
+@cache.command()
+def clear(yes: Yes = False, as_json: Json = False) -> None:
+    """Forget every reply. No run needs them; the next one pays for its calls again."""
+    from promptcodebook.lm.cache import ReplyCache
+    from promptcodebook.paths import reply_cache_path
+
+    path = reply_cache_path()
+    count = 0
+    if path.exists():
+        confirm(f"Remove every reply from {path}?", "no reply was removed", yes=yes)
+        store = ReplyCache(path)
+        try:
+            count = store.clear()
+        finally:
+            store.close()
+    if as_json:
+        emit({"path": str(path), "removed": count})
+    else:
+        print(f"removed {plural(count, 'reply', 'replies')} from {path}")
+
+
+@lm.command()
 def serve(
     model: Annotated[str, typer.Argument(help="simulated, or simulated?key=value&...")],
     task: TaskName = None,
     data: DataDir = None,
     config: ConfigOption = None,
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free one.")] = 8000,
     latency: Annotated[
         str | None, typer.Option(help="0.2, uniform:0.05-0.3 or lognormal:0.1,0.5 seconds.")
@@ -66,7 +113,7 @@ def serve(
         "world_seed": world_seed,
     }
     settings = _settings(model, {key: value for key, value in typed.items() if value is not None})
-    world = _world(config, task_flags(task, data, None), settings)
+    world = _world(config, flag_layer(task, data), settings)
     _run(world, settings, (host, port), partial(_ready, as_json))
 
 
@@ -91,20 +138,22 @@ def _ready(as_json: bool, address: Address) -> None:
     else:
         print(spec, flush=True)
     stats = f"{address.base_url.removesuffix('/v1')}/stats"
-    note(f"the simulated model listens; Ctrl-C ends it; counts: {stats}")
+    note(f"the simulated model is listening; Ctrl-C ends it; counts: {stats}")
 
 
-def _world(config: Path | None, flags: dict[str, Any], settings: SimulatedSettings) -> World | None:
+def _world(
+    config: Path | None, flags: Mapping[str, Any], settings: SimulatedSettings
+) -> World | None:
     """The world of a task's or a configuration's data; None = a general one without data."""
-    from promptcodebook.session.sources import Sources, data_of, ready_made
-    from promptcodebook.simulated.world import build_world
+    from promptcodebook.assemble import Sources, plan_run
+    from promptcodebook.simulated.recipes import build_world
 
-    found, base = gathered(config, flags)
-    made = ready_made(found, base)
-    if made is None and not (found.data.path or found.data.train):
+    configured, base = gather_settings(config, flags)
+    if not (configured.task or configured.data.path or configured.data.train):
         return None
-    data = made.dataset if made is not None else data_of(found, Sources(base))
-    return build_world(found.task, [*data.train, *data.val, *data.test], settings)
+    served = configured.model_copy(update={"reward": configured.reward or "exact"})
+    data = plan_run(served, Sources(base)).dataset
+    return build_world(configured.task, [*data.train, *data.val, *data.test], settings)
 
 
 def _run(
@@ -113,21 +162,22 @@ def _run(
     where: tuple[str, int],
     ready: Callable[[Address], None],
 ) -> None:
-    from promptcodebook.simulated.server import serve as listening
+    from promptcodebook.serve.server import serve as listen
+    from promptcodebook.serve.simulated import simulated_site
 
-    async def until_told() -> None:
-        loop, served = asyncio.get_running_loop(), asyncio.current_task()
-        assert served is not None
-        for told in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(told, served.cancel)
-        await listening(world, settings, where[0], where[1], ready)
+    async def until_stopped() -> None:
+        loop, serving = asyncio.get_running_loop(), asyncio.current_task()
+        assert serving is not None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, serving.cancel)
+        await listen(simulated_site(world, settings), where[0], where[1], ready)
 
     try:
-        asyncio.run(until_told())
+        asyncio.run(until_stopped())
     except asyncio.CancelledError:
         note("stopped")
     except OSError as error:
         raise ConfigError(
-            f"cannot listen at {where[0]}:{where[1]}: {error.strerror or error}",
+            f"cannot listen on {where[0]}:{where[1]}: {error.strerror or error}",
             hint="pco lm serve simulated --port 0",
         ) from None

@@ -1,94 +1,93 @@
-"""`pco runs`: list, show, remove."""
+"""`pco runs` and `pco report`: list runs, show one here or as an HTML file, remove them."""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptcodebook.cli.console import columns, duration, emit, money, number
-from promptcodebook.cli.options import Json, RunRef
-from promptcodebook.cli.settings import runs_dir
-from promptcodebook.errors import ConfigError, RunBusy
+from promptcodebook.cli.console import columns, confirm, emit, plural
+from promptcodebook.cli.settings import Json, RunRef, Yes, command_group, runs_dir
+from promptcodebook.text import printable
+from promptcodebook.units import count_text, duration, money, number
 
-__all__ = ["app"]
+if TYPE_CHECKING:
+    from promptcodebook.calls import Usage
+    from promptcodebook.store.events import Event
+    from promptcodebook.store.header import Header
+    from promptcodebook.store.run import RunStore
+    from promptcodebook.store.runs import RunSummary
+    from promptcodebook.types import Failure
 
-app = typer.Typer(
-    rich_markup_mode=None,
-    add_completion=False,
-    no_args_is_help=True,
-    help="Runs on disk, below $PCO_RUNS or ./runs.",
-)
+__all__ = ["app", "write_run_report"]
+
+app = command_group()
+runs = command_group("Runs on disk, below $PCO_RUNS or ./runs.")
+app.add_typer(runs, name="runs")
+
+_QUOTED = 5
+"""Failures quoted in full; the rest is counted."""
 
 
-@app.command("list")
-def list_all(as_json: Json = False) -> None:
-    """One line a run, oldest first."""
-    from promptcodebook.store.runs import list_runs
+@runs.command("list")
+def list_runs(as_json: Json = False) -> None:
+    """One line per run, oldest first."""
+    from promptcodebook.store import runs as folder
 
-    found = list_runs(runs_dir())
+    summaries = folder.list_runs(runs_dir())
     if as_json:
-        emit([_plain(run) for run in found])
-    elif found:
-        print(columns([_cells(run) for run in found]))
+        emit([_summary_json(summary) for summary in summaries])
+    elif summaries:
+        print(columns([_summary_cells(summary) for summary in summaries]))
     else:
         print(f"no run in {runs_dir()} yet\nnext: pco train")
 
 
-def _standing(run: Any) -> str:
-    if run.running:
-        return f"running (process {run.writer})" if run.writer else "running"
-    return run.ended or "stopped"
-
-
-def _cells(run: Any) -> dict[str, str]:
+def _summary_cells(summary: RunSummary) -> dict[str, str]:
     return {
-        "run": run.id,
-        "task": run.task,
-        "state": _standing(run),
-        "updates": str(run.step + 1),
-        "best val": number(run.best),
-        "calls": str(run.usage.calls),
-        "tokens": str(run.usage.tokens),
-        "USD": money(run.usage.cost),
-        "time": duration(run.elapsed_s),
+        "run": summary.id,
+        "state": "running" if summary.running else summary.ended or "stopped",
+        "updates": str(summary.step + 1),
+        "best": number(summary.best),
+        "calls": count_text(summary.usage.calls),
+        "tokens": count_text(summary.usage.tokens),
+        "cost": money(summary.usage.cost),
+        "time": duration(summary.elapsed_s),
     }
 
 
-def _plain(run: Any) -> dict[str, Any]:
-    from dataclasses import asdict
-
+def _summary_json(summary: RunSummary) -> dict[str, Any]:
     return {
-        **asdict(run),
-        "path": str(run.path),
-        "running": run.running,
-        "resumable": run.resumable,
+        **asdict(summary),
+        "path": str(summary.path),
+        "running": summary.running,
+        "resumable": summary.resumable,
     }
 
 
-@app.command()
+@runs.command()
 def show(run: RunRef, as_json: Json = False) -> None:
     """What a run was started with, where it stands, what it cost, and what failed."""
-    from promptcodebook.cli.run_page import run_json, run_text
     from promptcodebook.store.run import RunStore
     from promptcodebook.store.runs import find_run
 
     store = RunStore.open(find_run(runs_dir(), run))
     try:
         if as_json:
-            emit(run_json(store))
+            emit(_run_json(store))
         else:
-            print(run_text(store))
+            print(_run_text(store))
     finally:
         store.close()
 
 
-@app.command()
+@runs.command()
 def rm(
     runs: Annotated[list[str], typer.Argument(help="Runs: ids, starts of ids, or 'last'.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Remove runs with all they hold: codebooks, journals, reports. A busy run is left alone."""
@@ -97,8 +96,8 @@ def rm(
     paths = list(dict.fromkeys(find_run(runs_dir(), ref) for ref in runs))
     for path in paths:
         _refuse_busy(path)
-    if not yes:
-        _confirmed(paths)
+    names = ", ".join(path.name for path in paths)
+    confirm(f"Remove {names} for good?", f"not removed: {names}", yes=yes)
     for path in paths:
         remove_run(path)
     if as_json:
@@ -108,6 +107,7 @@ def rm(
 
 
 def _refuse_busy(path: Path) -> None:
+    from promptcodebook.errors import RunBusy
     from promptcodebook.store.lock import holder
 
     pid = holder(path)
@@ -119,11 +119,170 @@ def _refuse_busy(path: Path) -> None:
         )
 
 
-def _confirmed(paths: list[Path]) -> None:
-    """Asks on a terminal; without one, --yes is needed."""
-    names = ", ".join(path.name for path in paths)
-    if not sys.stdin.isatty():
-        raise ConfigError(f"not removed without being asked to: {names}", hint="add --yes")
-    print(f"Remove {names} for good? [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise ConfigError("nothing was removed", hint="answer y, or add --yes")
+@app.command()
+def report(
+    run: RunRef,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where; else RUN/report.html.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Curves, codebook, routing, history and examples, in one file that needs no network."""
+    from promptcodebook.store.runs import find_run
+
+    path = find_run(runs_dir(), run)
+    target = output or path / "report.html"
+    run_id = write_run_report(path, target)
+    if as_json:
+        emit({"run": run_id, "report": str(target)})
+    else:
+        print(target)
+
+
+def write_run_report(path: Path, target: Path, inputs: Mapping[str, str] | None = None) -> str:
+    """The run at `path` as one HTML file; returns its id. `inputs` are the texts of its examples by
+    id; None reads them from its data."""
+    from promptcodebook.report import write_report
+    from promptcodebook.store.run import RunStore
+
+    store = RunStore.open(path)
+    try:
+        write_report(store, target, _inputs(store.header) if inputs is None else dict(inputs))
+        return store.header.id
+    finally:
+        store.close()
+
+
+def _inputs(header: Header) -> dict[str, str]:
+    """Texts of the inputs by example id; none where the data is gone or was an object."""
+    from promptcodebook.errors import ConfigError, DataError, TaskError
+    from promptcodebook.policy.references import stored_plan
+
+    try:
+        data = stored_plan(header).dataset
+    except (ConfigError, DataError, TaskError):
+        return {}
+    return {e.id: e.input for _, examples in data.items() for e in examples}
+
+
+def _run_json(store: RunStore) -> dict[str, Any]:
+    """The run for machines."""
+    state, header = store.outline(), store.header
+    return {
+        "run": header.id,
+        "path": str(store.path),
+        "created": header.created,
+        "version": header.version,
+        "task": header.task,
+        "command": header.command,
+        "config": dict(header.config),
+        "fingerprints": dict(header.fingerprints),
+        "updates": state.step + 1,
+        "ended": state.ended,
+        "detail": state.detail,
+        "resumes": state.resumes,
+        "validations": [asdict(mark) for mark in state.validations],
+        "judged": [asdict(mark) for mark in state.tests],
+        "verdict": state.conclusion.text if state.conclusion else None,
+        "worth": state.conclusion.worth if state.conclusion else None,
+        "usage": {role: asdict(usage) for role, usage in store.usage().items()},
+        "tallies": store.tallies(),
+        "seconds": store.elapsed_s,
+        "failures": [
+            {"where": each.where, "example": each.example, **asdict(each.failure)}
+            for each in _failures(store)
+        ],
+    }
+
+
+def _run_text(store: RunStore) -> str:
+    """The run for people."""
+    from promptcodebook.store.lock import holder
+
+    state, header = store.outline(), store.header
+    writer = holder(store.path)
+    ended = state.ended or "stopped"
+    if writer is not None:
+        ended = f"running (process {writer})" if writer else "running"
+    resumed = f", resumed {plural(state.resumes, 'time')}" if state.resumes else ""
+    lines = [
+        f"run      {header.id}",
+        f"started  {header.created}, version {header.version}",
+        f"command  {header.command}",
+        f"task     {header.task}",
+        f"state    {ended}{f': {state.detail}' if state.detail else ''}",
+        f"updates  {state.step + 1}{resumed}",
+        f"time     {duration(store.elapsed_s)}",
+    ]
+    if state.best is not None:
+        best = state.best
+        after = f"after update {best.step + 1}" if best.step >= 0 else "untrained"
+        lines.append(f"best     {number(best.score)} {after} (n = {best.n})")
+    if state.conclusion is not None:
+        lines += ["", state.conclusion.text]
+    usage, tallies = store.usage(), store.tallies()
+    if usage:
+        lines += ["", columns([{"role": r, **_usage_cells(u)} for r, u in usage.items()])]
+    if tallies:
+        lines += ["", columns([{"incident": n, "count": str(c)} for n, c in tallies.items()])]
+    return "\n".join([*lines, *_failure_lines(store)])
+
+
+def _usage_cells(usage: Usage) -> dict[str, str]:
+    return {
+        "calls": str(usage.calls),
+        "prompt tokens": str(usage.prompt_tokens),
+        "of them cached": str(usage.cached_prompt_tokens),
+        "completion tokens": str(usage.completion_tokens),
+        "cost": money(usage.cost),
+    }
+
+
+def _failure_lines(store: RunStore) -> list[str]:
+    failures = list(_failures(store))
+    if not failures:
+        return []
+    lines = ["", f"{plural(len(failures), 'failure')}:"]
+    for each in failures[:_QUOTED]:
+        failure = each.failure
+        lines.append(f"  {each.where}, {each.example}, {failure.stage}: {failure.kind}:")
+        text = f"{failure.message}\n{failure.traceback}".rstrip()
+        lines += [f"    {line}" for line in printable(text).splitlines()]
+        if failure.hint and failure.hint not in text:
+            lines.append(f"    next: {printable(failure.hint)}")
+    if len(failures) > _QUOTED:
+        lines.append(f"  and {len(failures) - _QUOTED} more (--json shows all)")
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class _Located:
+    """One failure, and where in the run it was."""
+
+    where: str
+    example: str
+    failure: Failure
+
+
+def _failures(store: RunStore) -> Iterator[_Located]:
+    """Every broken rollout, critique or attribution, of training and of evaluations."""
+    for event in store.events(full=True):
+        yield from _event_failures(event)
+
+
+def _event_failures(event: Event) -> Iterator[_Located]:
+    from promptcodebook.store.events import Broke, Compared, Stepped, Validated
+
+    if isinstance(event, Stepped | Broke):
+        broke = isinstance(event, Broke)
+        where = f"update {(event.step if broke else event.step.index) + 1}"
+        for trace in event.traces if broke else event.step.traces:
+            for failure in (trace.rollout.failure, trace.failure):
+                if failure is not None:
+                    yield _Located(where, trace.rollout.example_id, failure)
+    elif isinstance(event, Validated | Compared):
+        verb = "judging" if isinstance(event, Compared) else "validating"
+        where = f"{verb} {event.evaluation.name}"
+        for rollout in event.evaluation.rollouts:
+            if rollout.failure is not None:
+                yield _Located(where, rollout.example_id, rollout.failure)

@@ -1,4 +1,8 @@
-"""Command line > PCO_* > pco.toml > defaults -> one checked Config."""
+"""What was typed: options that several commands share, and the settings they add up to.
+
+Precedence: command line > PCO_* > pco.toml > preset. pydantic is imported where it is needed, so
+that a command's help does not wait for it.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +11,111 @@ import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from promptcodebook.config import Config, load_config, merge, parse_budget, read_toml
+import typer
+
 from promptcodebook.errors import ConfigError
-from promptcodebook.types import ROLES
 
-__all__ = ["environment_layer", "gathered", "runs_dir", "set_layer"]
+if TYPE_CHECKING:
+    from promptcodebook.config import Config
 
-_PLAIN = {"PCO_LM": "lm", "PCO_TASK": "task", "PCO_DATA": "data_dir", "PCO_PRESET": "preset"}
-_WHOLE = {"PCO_SEED": "seed", "PCO_SIZE": "size", "PCO_SELECT": "select"}
+__all__ = [
+    "Budget",
+    "ConfigOption",
+    "ConfigPath",
+    "Count",
+    "DataDir",
+    "Json",
+    "Model",
+    "Plain",
+    "Preset",
+    "Ref",
+    "RunRef",
+    "Runs",
+    "Seed",
+    "Sets",
+    "SplitName",
+    "TaskName",
+    "Yes",
+    "command_group",
+    "config_layers",
+    "environment_layer",
+    "flag_layer",
+    "gather_settings",
+    "runs_dir",
+    "set_layer",
+]
+
+ConfigPath = Annotated[Path | None, typer.Argument(help="pco.toml or its folder.")]
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="pco.toml or its folder.")]
+TaskName = Annotated[str | None, typer.Option("--task", help="A ready-made task.")]
+DataDir = Annotated[str | None, typer.Option("--data", help="Folder of the task's data.")]
+Model = Annotated[str | None, typer.Option("--lm", help="Model of all roles, e.g. URL#MODEL.")]
+Preset = Annotated[str | None, typer.Option("--preset", help="default, paper or quick.")]
+Sets = Annotated[list[str] | None, typer.Option("--set", help="Any key: a.b=value.")]
+Json = Annotated[bool, typer.Option("--json", help="The result as JSON.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of the live view.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Budget = Annotated[str | None, typer.Option("--budget", help="E.g. 5usd, 2Mtok, 500calls.")]
+Count = Annotated[int | None, typer.Option("--n", help="Use this many examples, chosen by id.")]
+Runs = Annotated[int, typer.Option("--samples", help="Sampled runs per example; 1 = greedy.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Seed of every random draw.")]
+SplitName = Annotated[str, typer.Option("--split", help="train, val or test.")]
+RunRef = Annotated[str, typer.Argument(help="A run: its id, the start of it, a path, or 'last'.")]
+Ref = Annotated[str, typer.Argument(help="A run (id, start of it, path, 'last') or a policy file.")]
+
+_STRINGS = {"PCO_LM": "lm", "PCO_TASK": "task", "PCO_DATA": "data_dir", "PCO_PRESET": "preset"}
+_INTEGERS = {"PCO_SEED": "seed", "PCO_SIZE": "size", "PCO_SELECT": "select"}
 
 _NONE_IS_A_CHOICE = ("encoder.mode", "explore.policy")
 """Keys for which 'none' is a value like any other; everywhere else it means: not set."""
+_TEXTS = ("base_prompt", "init.prompt", "output_format")
+"""Keys whose value is a prompt, word for word, also where it looks like JSON."""
+
+
+def command_group(help_text: str = "") -> typer.Typer:
+    """An empty group of commands; without help it only holds a file's commands together."""
+    return typer.Typer(
+        rich_markup_mode=None, add_completion=False, no_args_is_help=True, help=help_text
+    )
+
+
+def flag_layer(
+    task: str | None = None,
+    data: str | None = None,
+    lm: str | None = None,
+    preset: str | None = None,
+    seed: int | None = None,
+    budget: str | None = None,
+) -> dict[str, Any]:
+    """Options as a layer of the configuration, those left out that were not given."""
+    from promptcodebook.config import parse_budget
+
+    flags = {
+        "task": task,
+        "data_dir": str(Path(data).resolve()) if data else None,
+        "lm": lm,
+        "preset": preset,
+        "seed": seed,
+        "budget": parse_budget(budget).model_dump() if budget else None,
+    }
+    return {key: value for key, value in flags.items() if value is not None}
 
 
 def environment_layer(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """PCO_LM, PCO_TASK, PCO_DATA, PCO_PRESET, PCO_SEED, PCO_SIZE, PCO_SELECT, PCO_BUDGET and
     PCO_LM_<ROLE>."""
+    from promptcodebook.calls import ROLES
+    from promptcodebook.config import parse_budget
+
     layer: dict[str, Any] = {}
-    for name, key in _PLAIN.items():
+    for name, key in _STRINGS.items():
         if environment.get(name):
             layer[key] = environment[name]
-    for name, key in _WHOLE.items():
+    for name, key in _INTEGERS.items():
         if environment.get(name):
-            layer[key] = _whole(name, environment[name])
+            layer[key] = _integer(name, environment[name])
     if environment.get("PCO_BUDGET"):
         layer["budget"] = parse_budget(environment["PCO_BUDGET"]).model_dump()
     for role in ROLES:
@@ -41,7 +125,7 @@ def environment_layer(environment: Mapping[str, str] = os.environ) -> dict[str, 
     return layer
 
 
-def _whole(name: str, text: str) -> int:
+def _integer(name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
@@ -50,23 +134,21 @@ def _whole(name: str, text: str) -> int:
 
 def set_layer(pairs: Sequence[str]) -> dict[str, Any]:
     """--set a.b=value: TOML-like values, anything else is text."""
+    from promptcodebook.config import merge
+
     layer: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"cannot read --set {pair!r}", hint="write --set key.sub=value")
-        tree: Any = _value(key.strip(), text.strip())
+        tree: Any = _parse_value(key.strip(), text.strip())
         for part in reversed(key.strip().split(".")):
             tree = {part: tree}
         layer = merge(layer, tree)
     return layer
 
 
-_TEXTS = ("base_prompt", "init.prompt", "output_format")
-"""Keys whose value is a prompt, word for word, also where it looks like JSON."""
-
-
-def _value(key: str, text: str) -> Any:
+def _parse_value(key: str, text: str) -> Any:
     if key in _TEXTS:
         return text
     if text in ("none", "null", "None") and key not in _NONE_IS_A_CHOICE:
@@ -74,42 +156,54 @@ def _value(key: str, text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError:
-        return _toml(text) if text.startswith(("{", "[")) else text
+        return _parse_toml(text) if text.startswith(("{", "[")) else text
 
 
-def _toml(text: str) -> Any:
-    """A list or table as it stands in pco.toml: {kind = "exact"}."""
+def _parse_toml(text: str) -> Any:
+    """A list or table as it would be written in pco.toml: {kind = "exact"}."""
     try:
-        read = tomllib.loads(f"value = {text}")
+        tree = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
-    return read["value"] if read.keys() == {"value"} else text
+    return tree["value"] if tree.keys() == {"value"} else text
 
 
-def gathered(
+def config_layers(
     config: Path | None, flags: Mapping[str, Any], sets: Sequence[str] = ()
-) -> tuple[Config, Path]:
-    """The configuration and the folder its paths start from.
-
-    Without a path, ./pco.toml is read if it is there. `flags` that are None were not given.
+) -> tuple[dict[str, Any], dict[str, Any], Path]:
+    """What a pco.toml says, what was typed or set in the environment, and the folder its paths
+    start from. Without a path, ./pco.toml is read if it is there.
     """
-    path = config or (Path("pco.toml") if Path("pco.toml").is_file() else None)
-    if path is not None and path.is_dir():
-        path = path / "pco.toml"
+    from promptcodebook.config import merge, parse_budget, read_toml
+
+    path = _toml_path(config)
     file = read_toml(path) if path is not None else {}
     if isinstance(file.get("budget"), str):
         file["budget"] = parse_budget(file["budget"]).model_dump()
-    given = {key: value for key, value in flags.items() if value is not None}
-    typed = merge(environment_layer(), given, set_layer(sets))
-    base = path.parent if path is not None else Path()
+    typed = merge(environment_layer(), flags, set_layer(sets))
+    return file, typed, path.parent if path is not None else Path()
+
+
+def _toml_path(config: Path | None) -> Path | None:
+    path = config or (Path("pco.toml") if Path("pco.toml").is_file() else None)
+    return path / "pco.toml" if path is not None and path.is_dir() else path
+
+
+def gather_settings(
+    config: Path | None, flags: Mapping[str, Any], sets: Sequence[str] | None = None
+) -> tuple[Config, Path]:
+    """The configuration and the folder its paths start from."""
+    from promptcodebook.config import load_config
+
+    file, typed, base = config_layers(config, flags, sets or ())
     try:
         return load_config(file, typed, where="the command line or PCO_*"), base
     except ConfigError:
         # If the file alone is at fault already, that is where to look.
-        load_config(file, where=str(path))
+        load_config(file, where=str(_toml_path(config)))
         raise
 
 
 def runs_dir() -> Path:
-    """Where runs live: $PCO_RUNS, else ./runs."""
+    """Where runs are kept: $PCO_RUNS, else ./runs."""
     return Path(os.environ.get("PCO_RUNS") or "runs")

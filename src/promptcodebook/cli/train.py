@@ -4,29 +4,41 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptcodebook.cli.console import emit, note
-from promptcodebook.cli.options import (
+from promptcodebook.cli.console import columns, cost_text, emit, note, range_text
+from promptcodebook.cli.settings import (
     Budget,
     ConfigPath,
     DataDir,
     Json,
     Model,
+    Plain,
     Preset,
     Seed,
     Sets,
     TaskName,
-    task_flags,
+    command_group,
+    environment_layer,
+    flag_layer,
+    gather_settings,
+    runs_dir,
+    set_layer,
 )
-from promptcodebook.cli.settings import gathered, runs_dir
+from promptcodebook.units import count_text, money, number
 
-__all__ = ["app", "run_and_show"]
+if TYPE_CHECKING:
+    from promptcodebook.config import Config
+    from promptcodebook.run.optimize import Run
+    from promptcodebook.run.verdict import Row
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
+__all__ = ["app"]
+
+app = command_group()
 
 
 @app.command()
@@ -40,71 +52,122 @@ def train(
     seed: Seed = None,
     resume: Annotated[str | None, typer.Option(help="Go on with this run (or 'last').")] = None,
     sets: Sets = None,
-    plain: Annotated[bool, typer.Option("--plain", help="Lines instead of the live view.")] = False,
+    plain: Plain = False,
     as_json: Json = False,
 ) -> int:
     """Learn a codebook; ends with a verdict on the test split.
 
     Ctrl-C stops in order and keeps everything; --resume goes on from there.
     """
-    from promptcodebook.config import parse_budget
     from promptcodebook.store.runs import find_run
 
-    flags: dict[str, Any] = {
-        **task_flags(task, data, lm),
-        "preset": preset,
-        "seed": seed,
-        "budget": parse_budget(budget).model_dump() if budget else None,
-    }
+    flags = flag_layer(task, data, lm, preset, seed, budget)
     path = find_run(runs_dir(), resume) if resume else None
-    settings, base = (
-        gathered(config, flags, sets or [])
-        if path is None
-        else _again(path, config, flags, sets or [])
-    )
-    return run_and_show(settings, base, path, plain=plain, as_json=as_json)
-
-
-def _again(
-    path: Path, config: Path | None, flags: dict[str, Any], sets: list[str]
-) -> tuple[Any, Path]:
-    """The stored configuration, with what was typed now laid over it."""
-    from promptcodebook.cli.settings import environment_layer, set_layer
-    from promptcodebook.config import load_config
-    from promptcodebook.store.run import RunStore
-
-    if config is not None:
-        return gathered(config, flags, sets)
-    store = RunStore.open(path)
-    header = store.header
-    store.close()
-    given = {key: value for key, value in flags.items() if value is not None}
-    money = {k: v for k, v in environment_layer().items() if k == "budget"}
-    layers = (dict(header.config), money, given, set_layer(sets))
-    return load_config(*layers, where=f"the run {path.name}"), Path(header.base or ".")
-
-
-def run_and_show(
-    settings: Any, base: Path, resume: Path | None, *, plain: bool, as_json: bool
-) -> int:
-    """Runs a session under a view; prints the verdict; returns the exit code."""
-    from promptcodebook.cli.verdict import verdict_json, verdict_text
-    from promptcodebook.cli.view import make_view
-    from promptcodebook.session.opening import Where, open_run
-    from promptcodebook.session.optimize import finish
-    from promptcodebook.session.sources import Sources
-    from promptcodebook.session.sync import run_sync
-
-    command = shlex.join(["pco", *sys.argv[1:]])
-    where = Where(runs_dir(), resume, command)
-    with make_view(sys.stderr, plain=plain) as view:
-        opened = open_run(settings, Sources(base), where, view)
-        run = run_sync(finish(opened), opened.session.interrupt)
-    if as_json:
-        emit(verdict_json(run))
+    if path is None or config is not None:
+        settings, base = gather_settings(config, flags, sets)
     else:
-        print(verdict_text(run))
+        settings, base = _stored_settings(path, flags, sets or [])
+    run = _train(settings, base, path, plain=plain)
+    if as_json:
+        emit(_verdict_json(run))
+    else:
+        print(_verdict_text(run))
     if run.stop is not None:
         note(f"pco: stopped: {run.stop}\n  next: {run.stop.hint}")
         return run.stop.exit_code
     return 0
+
+
+def _stored_settings(path: Path, flags: Mapping[str, Any], sets: list[str]) -> tuple[Config, Path]:
+    """The stored configuration, with what was typed now laid over it."""
+    from promptcodebook.config import load_config
+    from promptcodebook.store.run import RunStore
+
+    store = RunStore.open(path)
+    header = store.header
+    store.close()
+    budget = {key: value for key, value in environment_layer().items() if key == "budget"}
+    layers = (dict(header.config), budget, flags, set_layer(sets))
+    return load_config(*layers, where=f"the run {path.name}"), Path(header.base or ".")
+
+
+def _train(settings: Config, base: Path, resume: Path | None, *, plain: bool) -> Run:
+    """A run from its opening to its verdict, shown on stderr."""
+    from promptcodebook.assemble import Sources
+    from promptcodebook.cli.views import make_view
+    from promptcodebook.run.opening import Where, open_run
+    from promptcodebook.run.optimize import finish
+    from promptcodebook.sync import run_sync
+
+    where = Where(runs_dir(), resume, shlex.join(["pco", *sys.argv[1:]]))
+    with make_view(sys.stderr, plain=plain) as view:
+        opened = open_run(settings, Sources(base), where, view)
+        return run_sync(finish(opened), opened.session.interrupt)
+
+
+def _verdict_text(run: Run) -> str:
+    """Two tables, the sentence, what it cost and where the policy is."""
+    from promptcodebook.policy.references import POLICY
+
+    lines: list[str] = []
+    rows = run.conclusion.rows if run.conclusion is not None else ()
+    if rows:
+        lines += [f"test split, n = {rows[0].score.n}:", ""]
+        lines += [columns([_score_cells(row) for row in rows]), "", "per query:", ""]
+        lines += [columns([_price_cells(row) for row in rows]), ""]
+    if run.verdict:
+        lines += [run.verdict, ""]
+    calls = sum(usage.calls for usage in run.usage.values())
+    tokens = sum(usage.tokens for usage in run.usage.values())
+    spent = f"{calls} calls, {count_text(tokens)} tokens, {cost_text(run.cost)}"
+    lines.append(f"run {run.id}: {spent}")
+    if run.conclusion is not None:
+        lines.append(f"policy: {run.path / POLICY}")
+        lines.append(f'next: pco explain {run.id} "an input"   or: pco report {run.id}')
+    return "\n".join(lines)
+
+
+def _score_cells(row: Row) -> dict[str, str]:
+    gain = row.gain
+    return {
+        "prompt": row.name,
+        "reward": number(row.score.mean),
+        "95 %": range_text(row.score.low, row.score.high),
+        "gain": "-" if gain is None else number(gain.mean, signed=True),
+        "gain 95 %": "-" if gain is None else range_text(gain.low, gain.high, signed=True),
+        "failed": str(row.failed),
+    }
+
+
+def _price_cells(row: Row) -> dict[str, str]:
+    usage = row.per_query
+    return {
+        "prompt": row.name,
+        "calls": number(row.calls_per_query, 1),
+        "tokens": str(usage.tokens),
+        "seconds": number(usage.latency_s, 2),
+        "cost": money(usage.cost),
+        "prompt words": number(row.prompt_words, 0),
+    }
+
+
+def _verdict_json(run: Run) -> dict[str, Any]:
+    """The same for machines, with all figures."""
+    from dataclasses import asdict
+
+    from promptcodebook.policy.references import POLICY
+
+    conclusion = run.conclusion
+    return {
+        "run": run.id,
+        "path": str(run.path),
+        "ended": run.ended,
+        "worth": run.worth,
+        "verdict": run.verdict,
+        "best": asdict(run.best),
+        "rows": list(conclusion.rows_as_json()) if conclusion else [],
+        "usage": {role: asdict(u) for role, u in run.usage.items()},
+        "cost": run.cost,
+        "tallies": dict(run.tallies),
+        "policy": str(run.path / POLICY) if conclusion else None,
+    }

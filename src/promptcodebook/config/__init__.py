@@ -16,22 +16,23 @@
 
 from __future__ import annotations
 
-from promptcodebook.config.groups import (
+from promptcodebook.config.keys import Key, describe, describe_group
+from promptcodebook.config.loading import load_config, merge, parse_budget, read_toml
+from promptcodebook.config.schema import (
     Budget,
+    Config,
     CriticSettings,
     DataSettings,
     EncoderSettings,
     Explore,
     Init,
+    Preset,
     Price,
     RoleSettings,
     Update,
     Validation,
+    preset,
 )
-from promptcodebook.config.limits import parse_budget
-from promptcodebook.config.loading import load_config, merge, read_toml
-from promptcodebook.config.presets import Preset, preset
-from promptcodebook.config.schema import Config
 
 __all__ = [
     "Budget",
@@ -41,11 +42,14 @@ __all__ = [
     "EncoderSettings",
     "Explore",
     "Init",
+    "Key",
     "Preset",
     "Price",
     "RoleSettings",
     "Update",
     "Validation",
+    "describe",
+    "describe_group",
     "load_config",
     "merge",
     "parse_budget",

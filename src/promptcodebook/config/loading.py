@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,15 +10,18 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from promptcodebook.config.groups import RoleSettings
-from promptcodebook.config.presets import default_roles, preset
-from promptcodebook.config.schema import Config
+from promptcodebook.config.schema import Budget, Config, RoleSettings, default_roles, preset
 from promptcodebook.errors import ConfigError, did_you_mean
 
-__all__ = ["load_config", "merge", "read_toml"]
+__all__ = [
+    "load_config",
+    "merge",
+    "parse_budget",
+    "read_toml",
+]
 
 _QUOTABLE = ("int_", "float_", "bool_", "greater_", "less_", "literal_")
-"""Faults of numbers and choices: their value may be said, it is no secret."""
+"""Faults of numbers and choices: their value may be shown, it is no secret."""
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,10 +68,10 @@ def _readable(error: ValidationError, where: str) -> ConfigError:
             f"unknown key {key!r} in {where}{did_you_mean(word, known)}",
             hint=f"known here: {', '.join(sorted(known))}",
         )
-    said = first["msg"].removeprefix("Value error, ")
+    fault = first["msg"].removeprefix("Value error, ")
     if first["type"].startswith(_QUOTABLE):
-        said = f"{said.partition(', unable')[0]}, not {first['input']!r}"
-    return ConfigError(f"{where}: {key + ': ' if key else ''}{said}", hint="correct that key")
+        fault = f"{fault.partition(', unable')[0]}, not {first['input']!r}"
+    return ConfigError(f"{where}: {key + ': ' if key else ''}{fault}", hint="correct that key")
 
 
 def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
@@ -76,8 +80,39 @@ def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
         if part == "roles":
             model = RoleSettings
             continue
-        found = model.model_fields.get(str(part))
-        kind = found.annotation if found is not None else None
+        field = model.model_fields.get(str(part))
+        kind = field.annotation if field is not None else None
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             model = kind
     return list(model.model_fields)
+
+
+_BUDGET = re.compile(
+    r"^\s*([0-9]*\.?[0-9]+)\s*(usd|\$|calls?|k?tok|mtok|tokens?|s|min|h)\s*$", re.I
+)
+
+
+def parse_budget(text: str) -> Budget:
+    """'5usd', '2Mtok', '300ktok', '1000calls', '30min'; several joined by '+' or ','."""
+    fields: dict[str, Any] = {}
+    for part in re.split(r"[+,]", text):
+        match = _BUDGET.match(part)
+        if match is None:
+            raise ConfigError(
+                f"cannot read the budget {part.strip()!r}",
+                hint="write e.g. 5usd, 2Mtok, 1000calls, 30min, or several joined by '+'",
+            )
+        number, unit = float(match[1]), match[2].lower()
+        fields.update(_budget_field(number, unit))
+    return Budget(**fields)
+
+
+def _budget_field(number: float, unit: str) -> dict[str, Any]:
+    if unit in ("usd", "$"):
+        return {"usd": number}
+    if unit.startswith("call"):
+        return {"calls": int(number)}
+    if unit in ("s", "min", "h"):
+        return {"seconds": number * {"s": 1, "min": 60, "h": 3600}[unit]}
+    scale = {"mtok": 1_000_000, "ktok": 1_000}.get(unit, 1)
+    return {"tokens": int(number * scale)}

@@ -1,77 +1,334 @@
-"""A whole run, as one frozen tree."""
+"""Every setting of a run: groups, and the Config that holds them; each key with its line.
+
+A key's line stands below it as a docstring and is what `describe` and docs/config.md show. A run
+keeps its configuration and compares it key by key when it resumes, so keys keep their names.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+import tomllib
+from collections.abc import Mapping
+from copy import deepcopy
+from functools import cache
+from importlib import resources
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
-from promptcodebook.config.groups import (
-    Budget,
-    CriticSettings,
-    DataSettings,
-    EncoderSettings,
-    Explore,
-    Group,
-    Init,
-    Price,
-    RoleSettings,
-    Update,
-    Validation,
+from promptcodebook.calls import ROLES
+from promptcodebook.errors import ConfigError, did_you_mean
+from promptcodebook.randomness import Randomness
+
+__all__ = [
+    "Budget",
+    "Config",
+    "CriticSettings",
+    "DataSettings",
+    "EncoderSettings",
+    "Explore",
+    "Group",
+    "Init",
+    "Preset",
+    "Price",
+    "RoleSettings",
+    "Update",
+    "Validation",
+    "default_roles",
+    "preset",
+]
+
+_OURS = frozenset(
+    {
+        *("model", "messages", "response_format", "seed", "stream", "n"),
+        *("temperature", "top_p", "max_tokens", "max_completion_tokens"),
+    }
 )
-from promptcodebook.config.presets import Preset, default_roles
-from promptcodebook.errors import did_you_mean
-from promptcodebook.types import ROLES
+"""Body fields that have a setting of their own, or that the method relies on."""
+_KEY_HEADERS = frozenset(
+    {"authorization", "proxy-authorization", "api-key", "x-api-key", "x-goog-api-key", "cookie"}
+)
 
-__all__ = ["Config"]
+Unit = Annotated[float, Field(ge=0.0, le=1.0)]
+Preset = Literal["default", "paper", "quick"]
+
+
+class Group(BaseModel):
+    """Settings that belong together: frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
+
+
+class RoleSettings(Group):
+    """One role's model and sampling."""
+
+    model: str | None = None
+    """Spec of this role's model; none = the run's `lm`."""
+    temperature: float | None = Field(default=None, ge=0.0)
+    """Sampling temperature; none = the server's own."""
+    top_p: float | None = Field(default=None, gt=0.0, le=1.0)
+    """Nucleus sampling: the probability mass to draw from; none = the server's own."""
+    max_tokens: int | None = Field(default=2048, ge=1)
+    """Length cap of one reply in tokens; also what the budget reserves before a call."""
+    extra: dict[str, JsonValue] = Field(default_factory=dict)
+    """Further request body fields, such as {top_k = 20}."""
+    headers: dict[str, str] = Field(default_factory=dict)
+    """Further HTTP headers of this role's endpoint; a key only by the name of its environment
+    variable: {"api-key" = "$MY_KEY"}."""
+
+    @field_validator("extra")
+    @classmethod
+    def _no_setting_of_ours(cls, extra: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+        ours = sorted(_OURS & extra.keys())
+        if ours:
+            # A second length cap, say, would be asked for but not reserved by the budget.
+            raise ValueError(f"{ours[0]!r} is decided by the settings or the run, not by extra")
+        return extra
+
+    @field_validator("headers")
+    @classmethod
+    def _no_keys(cls, headers: Mapping[str, str]) -> Mapping[str, str]:
+        keys = sorted(
+            name
+            for name, value in headers.items()
+            if name.lower() in _KEY_HEADERS and not value.startswith("$")
+        )
+        if keys:
+            # Settings are kept with the run; what the header holds is not repeated here.
+            raise ValueError(
+                f"{keys[0]!r} holds a key: set the variable PCO_API_KEY instead, or name a "
+                f'variable: "{keys[0]}" = "$MY_KEY"'
+            )
+        return headers
+
+
+class Explore(Group):
+    """Epsilon-greedy, success-weighted exploration in training (Algorithm 1, Table 6)."""
+
+    policy: Literal["success", "uniform", "none"] = "success"
+    """How explored routes are drawn: by softmax(r̄/τ), uniformly, or not at all."""
+    epsilon: Unit = 1.0
+    """ε at the start: the chance that a training input's route is explored."""
+    epsilon_min: Unit = 0.15
+    """ε never falls below this."""
+    gamma: Unit | None = None
+    """γ, the decay of ε per epoch; none = ε reaches epsilon_min at 90 % of the epochs."""
+    tau: float = Field(default=0.5, gt=0.0)
+    """τ, the temperature of the softmax over r̄; smaller = keener on what has worked."""
+    alpha: Unit = 0.3
+    """α, the step size of the moving averages of r̄ and of success."""
+
+
+class EncoderSettings(Group):
+    """The encoder E_θ, which picks the instincts for an input."""
+
+    mode: Literal["learned", "static", "none"] = "learned"
+    """learned = θ is rewritten; static = θ stays as it began; none = no encoder is asked."""
+
+
+class CriticSettings(Group):
+    """The critic D_ψ, which says what went wrong."""
+
+    stages: Literal[1, 2] = 2
+    """2 = a verdict, then its attribution (App. C.2); 1 = one call for both (Eq. 8)."""
+    trainable: bool = True
+    """Whether the critic's own rubric ψ is rewritten."""
+    skip_solved: bool = True
+    """No critic call for a full reward: its critique is empty by definition."""
+    penalty_weight: float = Field(default=1.0, ge=0.0)
+    """Weight of the critic's penalty ρ; 0 = rewards alone count."""
+
+
+class Update(Group):
+    """How textual gradients become rewrites."""
+
+    mode: Literal["minibatch", "online"] = "minibatch"
+    """Rewrite after each batch, or after each example as Algorithm 1 is printed."""
+    batch_size: int = Field(default=15, ge=1)
+    """Training examples in a batch."""
+    steps_per_epoch: Annotated[int, Field(ge=1)] | Literal["all"] = 1
+    """Batches in an epoch; all = a full pass over the training split (Algorithm 1)."""
+    epochs: int = Field(default=50, ge=1)
+    """Length of the training in epochs."""
+    max_gradients: int = Field(default=8, ge=1)
+    """Gradients that go into one rewrite at the most (a seeded choice)."""
+    accept: Literal["always", "improve"] = "always"
+    """Which rewrites are kept: all, or only if the batch's mean reward does not fall."""
+    encoder_on_explored: bool = False
+    """Whether θ also learns from explored routes, which it did not choose."""
+    text_updates: bool = True
+    """Whether texts are rewritten at all; without, only the statistics learn (Table 3)."""
+    instinct_words: int = Field(default=60, ge=1)
+    """Length cap of one instinct in words."""
+    directive_words: int = Field(default=300, ge=1)
+    """Length cap of θ, φ and ψ in words, each."""
+
+
+class Validation(Group):
+    """How the best state is found on the validation split, and when training stops early."""
+
+    every: int = Field(default=10, ge=0)
+    """Validate every so many batches (in online mode, as many examples); 0 = never."""
+    subset: int = Field(default=60, ge=1)
+    """Validation examples for each such look, the same ones each time."""
+    finalists: int = Field(default=3, ge=1)
+    """How many of the best are measured on the whole validation split at the end."""
+    patience: int = Field(default=5, ge=1)
+    """Stop early after so many validations without gain."""
+    target_score: float | None = None
+    """Stop early once validation reaches this, in the task's range of rewards."""
+
+
+class Init(Group):
+    """Where the first codebook comes from."""
+
+    kind: Literal["expert", "random", "from_prompt", "file"] = "expert"
+    """The task's seeds, generic ones that a model writes, your prompt taken apart, or a file."""
+    path: str = ""
+    """A policy or codebook JSON, for kind = "file"."""
+    instincts: tuple[str, ...] = ()
+    """Your own seeds for kind = "expert", in place of the task's."""
+    frozen: tuple[int, ...] = ()
+    """Indices of instincts that are never rewritten."""
+    prompt: str = ""
+    """Your present prompt: for kind = "from_prompt", and as the verdict's first row."""
+
+
+class DataSettings(Group):
+    """Your own data; a ready-made task brings its own."""
+
+    path: str = ""
+    """A file (.jsonl, .json, .csv, .tsv, .parquet) to draw the splits from, or a folder of them."""
+    train: str = ""
+    """A file of its own for the training split."""
+    val: str = ""
+    """A file of its own for the validation split."""
+    test: str = ""
+    """A file of its own for the test split."""
+    input: str = "input"
+    """A column, or a template over several such as "{title}\\n{body}"."""
+    target: str | None = "target"
+    """The reference column; "" or none = the task has no references."""
+    messages: str = ""
+    """A column that holds chat messages, in place of `input`."""
+    id: str = ""
+    """A column that names each row; "" = rows are named by their content."""
+    split: str = ""
+    """A column that names each row's split."""
+    fractions: tuple[float, float, float] = (0.5, 0.25, 0.25)
+    """Shares of train, val and test where splits are drawn; they sum to 1."""
+    split_seed: int = 0
+    """Seed of that draw, apart from the run's `seed`."""
+
+
+class Budget(Group):
+    """Limits for all roles together, checked before every attempt."""
+
+    calls: int | None = Field(default=None, ge=0)
+    """Calls; none = no limit."""
+    tokens: int | None = Field(default=None, ge=0)
+    """Tokens, prompts and replies together; none = no limit."""
+    usd: float | None = Field(default=None, ge=0.0)
+    """US dollars; none = no limit."""
+    seconds: float | None = Field(default=None, ge=0.0)
+    """Seconds of wall-clock time; none = no limit."""
+
+
+class Price(Group):
+    """What a model costs, by its spec or name, in US dollars per million tokens; comes before the
+    built-in table."""
+
+    prompt: float = Field(ge=0.0)
+    """For tokens of prompts."""
+    completion: float = Field(ge=0.0)
+    """For tokens of replies."""
+    cached: float | None = Field(default=None, ge=0.0)
+    """For prompt tokens that the server had cached; none = as `prompt`."""
+
+
+@cache
+def _presets() -> dict[str, dict[str, Any]]:
+    file = resources.files("promptcodebook.config").joinpath("presets.toml")
+    return tomllib.loads(file.read_text("utf-8"))
+
+
+def preset(name: str) -> dict[str, Any]:
+    """The named preset as a plain tree to merge over the defaults. Raises ConfigError."""
+    presets = _presets()
+    if name not in presets:
+        raise ConfigError(
+            f"unknown preset {name!r}{did_you_mean(name, presets)}",
+            hint=f"choose one of: {', '.join(presets)}",
+        )
+    return deepcopy(presets[name])
+
+
+def default_roles() -> dict[str, RoleSettings]:
+    """The roles of the `default` preset."""
+    roles: dict[str, dict[str, Any]] = _presets()["default"]["roles"]
+    return {role: RoleSettings(**fields) for role, fields in roles.items()}
 
 
 class Config(Group):
-    """A whole run. `Config()` is the `default` preset."""
+    """A whole run; `Config()` is the `default` preset."""
 
     preset: Preset = "default"
+    """What all other keys begin with: ours, the paper's Table 6, or fewer and smaller steps."""
     task: str = ""
-    """A ready-made task; '' = the user's own `data` and `reward`."""
+    """Name of a ready-made task; "" = your own `data` and `reward`."""
     data_dir: str = ""
-    """Folder of a ready-made task's data (or its parent)."""
+    """Folder of a ready-made task's data, or its parent."""
     data: DataSettings = DataSettings()
     reward: str | dict[str, Any] = ""
-    """'reward.py:reward', or a ready-made one such as {kind = 'exact'}."""
+    """Your own as "reward.py:reward", or a ready-made one such as {kind = "exact"}."""
     reward_range: tuple[float, float] = (0.0, 1.0)
+    """The least and the greatest reward; outside it a reward counts as failed."""
     executor: str = ""
-    """'agent.py:run' = the user's own agent; '' = one call to the executor role."""
+    """Your own agent as "agent.py:run"; "" = the task's program, or one call to the executor."""
     lm: str = ""
-    """Spec of the model all roles share unless `roles` says otherwise."""
+    """Spec of the model that all roles share unless `roles` says otherwise."""
     roles: dict[str, RoleSettings] = Field(default_factory=default_roles)
     prices: dict[str, Price] = Field(default_factory=dict)
-    """Price by model spec or name; extends the built-in table."""
     size: int = Field(default=16, ge=1)
-    """K."""
+    """K, the number of instincts in the codebook."""
     select: int = Field(default=4, ge=1)
-    """S."""
+    """S, the number of instincts picked for an input."""
+    optimizer: str = "pco"
+    """Which optimizer learns: "pco", or another that is installed."""
     base_prompt: str = ""
-    """Stands verbatim before every composed prompt and is never rewritten."""
+    """Stands word for word before every composed prompt and is never rewritten."""
     output_format: str = ""
-    """The form an answer must have, told to the generator; '' = the task's own, if any."""
+    """The form an answer must have, told to the generator; "" = the task's own, if any."""
     compose: Literal["generator", "verbatim"] = "generator"
+    """How instincts become a prompt: written by the generator G_φ, or put in as they are."""
     compose_per_stage: bool = False
-    templates: Literal["default", "paper"] = "default"
+    """One prompt for each stage of a program of several; else one before every stage."""
+    templates: str = Field(default="default", min_length=1)
+    """The prompts around what is learned: "default", "paper", or a folder, "./my-prompts"."""
     explore: Explore = Explore()
     encoder: EncoderSettings = EncoderSettings()
     critic: CriticSettings = CriticSettings()
     update: Update = Update()
     validation: Validation = Validation()
     keep: Literal["best_val", "last"] = "best_val"
+    """Which state is deployed: the best on validation, or the last."""
     init: Init = Init()
     budget: Budget = Budget()
     concurrency: int = Field(default=64, ge=1)
-    """Calls in flight per endpoint at the most; the limit adapts below it."""
+    """Calls in flight at an endpoint at the most; the limit adapts below it."""
     timeout: float = Field(default=120.0, gt=0.0)
-    """Seconds one call may take."""
+    """Seconds that one call may take."""
     retries: int = Field(default=4, ge=0)
+    """How often a call that failed for a while is tried again."""
     cache: bool = True
+    """Whether replies are shared between runs on this machine."""
     seed: int = 0
+    """Keys every draw of the run: batches, exploration, sample seeds."""
+
+    @property
+    def randomness(self) -> Randomness:
+        """All draws of the run, keyed by what they are for."""
+        return Randomness(self.seed)
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:

@@ -1,21 +1,32 @@
-"""Examples in three splits, and the fingerprint that tells whether they changed."""
+"""The dataset: examples in three splits, given or drawn, and the fingerprints of their texts."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from promptcodebook.errors import DataError, did_you_mean
+from promptcodebook.randomness import keyed_int
+from promptcodebook.text import fold_text
 from promptcodebook.types import Example
 
-__all__ = ["SPLITS", "Dataset", "Split", "split_name"]
+__all__ = [
+    "SPLITS",
+    "Dataset",
+    "Fractions",
+    "Split",
+    "check_fractions",
+    "complete_splits",
+    "draw_splits",
+    "split_name",
+]
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
-
+Fractions = tuple[float, float, float]
 _ALIASES: dict[str, Split] = {
     "train": "train",
     "training": "train",
@@ -26,18 +37,6 @@ _ALIASES: dict[str, Split] = {
     "test": "test",
     "testing": "test",
 }
-
-
-def split_name(word: object, where: str = "") -> Split:
-    """'validation' -> 'val' and the like. DataError with a did-you-mean for any other word."""
-    text = str(word).strip().lower()
-    if text not in _ALIASES:
-        at = f"{where}: " if where else ""
-        raise DataError(
-            f"{at}unknown split {word!r}{did_you_mean(text, _ALIASES)}",
-            hint=f"the splits are {', '.join(SPLITS)}",
-        )
-    return _ALIASES[text]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +79,81 @@ def _digest(examples: tuple[Example, ...]) -> str:
         line = json.dumps([example.id, example.input, example.target], ensure_ascii=False)
         digest.update(line.encode("utf-8", "surrogatepass") + b"\n")
     return digest.hexdigest()
+
+
+def split_name(word: object, where: str = "") -> Split:
+    """'validation' -> 'val' and the like. DataError with a did-you-mean for any other word."""
+    text = str(word).strip().lower()
+    if text not in _ALIASES:
+        at = f"{where}: " if where else ""
+        raise DataError(
+            f"{at}unknown split {word!r}{did_you_mean(text, _ALIASES)}",
+            hint=f"the splits are {', '.join(SPLITS)}",
+        )
+    return _ALIASES[text]
+
+
+def check_fractions(fractions: Sequence[float]) -> Fractions:
+    """Shares of train, val, test: three positive numbers that sum to 1, else DataError."""
+    shares = tuple(float(share) for share in fractions)
+    if len(shares) != 3 or not all(s > 0 for s in shares) or abs(sum(shares) - 1) > 1e-6:
+        raise DataError(
+            f"fractions must be three positive shares that sum to 1, not {tuple(fractions)}",
+            hint="e.g. fractions=(0.5, 0.25, 0.25)",
+        )
+    return shares[0], shares[1], shares[2]
+
+
+def complete_splits(
+    given: Mapping[Split, tuple[Example, ...]], fractions: Fractions, seed: int, name: str
+) -> dict[Split, tuple[Example, ...]]:
+    """The given splits; those not given are drawn from train by their fractions."""
+    for split, examples in given.items():
+        if not examples:
+            raise DataError(f"the split {split!r} of {name} is empty", hint="add examples to it")
+    missing = [split for split in SPLITS if split not in given]
+    if not missing:
+        return dict(given)
+    if "train" in missing:
+        raise DataError(f"{name} has no train split", hint="give at least 'train'")
+    share = dict(zip(SPLITS, fractions, strict=True))
+    parts: dict[Split, float] = {s: share[s] for s in SPLITS if s == "train" or s in missing}
+    return {**given, **draw_splits(given["train"], parts, seed, f"the train split of {name}")}
+
+
+def draw_splits(
+    examples: Iterable[Example], shares: Mapping[Split, float], seed: int, name: str
+) -> dict[Split, tuple[Example, ...]]:
+    """A seeded draw of the splits named in `shares`, which need not sum to 1.
+
+    Each gets at least one example; shares count distinct inputs. DataError if there are too few.
+    """
+    groups = dict[str, list[Example]]()
+    for example in examples:
+        groups.setdefault(fold_text(example.input), []).append(example)
+    if len(groups) < len(shares):
+        raise DataError(
+            f"{name} has {len(groups)} distinct inputs, too few for the {len(shares)} splits "
+            f"{', '.join(shares)}",
+            hint="add examples, or give each split its own file",
+        )
+    order = sorted(groups.values(), key=lambda g: keyed_int(seed, "split", min(e.id for e in g)))
+    counts = _counts(len(order), shares)
+    out, at = dict[Split, tuple[Example, ...]](), 0
+    for split, count in counts.items():
+        members = [e for group in order[at : at + count] for e in sorted(group, key=lambda e: e.id)]
+        out[split] = tuple(members)
+        at += count
+    return out
+
+
+def _counts(total: int, shares: Mapping[Split, float]) -> dict[Split, int]:
+    """Whole numbers >= 1 near the shares that sum to `total`; the first split takes the rest."""
+    whole = sum(shares.values())
+    first, *others = shares
+    counts: dict[Split, int] = {s: max(1, round(total * shares[s] / whole)) for s in others}
+    while total - sum(counts.values()) < 1:
+        largest = max(counts, key=lambda split: counts[split])
+        counts[largest] -= 1
+    rest: dict[Split, int] = {first: total - sum(counts.values())}
+    return rest | counts

@@ -1,34 +1,61 @@
-"""`pco.load`: any source -> a Dataset whose splits are whole, distinct and named."""
+"""Data as people hand it in -> a Dataset: files, folders, frames, lists, with splits or without."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from promptcodebook.data.check import Leak, leaks
 from promptcodebook.data.columns import Columns, read_examples
-from promptcodebook.data.dataset import SPLITS, Dataset, Split, split_name
-from promptcodebook.data.leakage import Leak, leaks
-from promptcodebook.data.sources import read_source
-from promptcodebook.data.splits import Fractions, checked_fractions, completed, drawn
-from promptcodebook.data.table import Table
-from promptcodebook.errors import DataError
+from promptcodebook.data.dataset import (
+    SPLITS,
+    Dataset,
+    Fractions,
+    Split,
+    check_fractions,
+    complete_splits,
+    draw_splits,
+    split_name,
+)
+from promptcodebook.data.table import (
+    Record,
+    Table,
+    check_header,
+    is_arrow_folder,
+    is_frame,
+    is_hf_dataset,
+    plain,
+    read_arrow_folder,
+    read_csv,
+    read_frame,
+    read_hf_dataset,
+    read_json,
+    read_jsonl,
+    read_parquet,
+)
+from promptcodebook.errors import DataError, did_you_mean
 from promptcodebook.types import Example
 
-if TYPE_CHECKING:  # pydantic stays out of `import promptcodebook`
+if TYPE_CHECKING:
     from promptcodebook.config import DataSettings
 
-__all__ = ["load", "load_settings"]
+__all__ = [
+    "load",
+    "load_settings",
+    "read_source",
+]
 
-
-@dataclass(frozen=True, slots=True)
-class _Draw:
-    """How splits that are not given are drawn."""
-
-    fractions: Fractions
-    seed: int
+_READERS: dict[str, Callable[[Path], Table]] = {
+    ".jsonl": read_jsonl,
+    ".ndjson": read_jsonl,
+    ".json": read_json,
+    ".csv": read_csv,
+    ".tsv": lambda path: read_csv(path, "\t"),
+    ".parquet": read_parquet,
+}
 
 
 def load(  # noqa: PLR0913 - the public face: keywords read better than an options object
@@ -55,11 +82,11 @@ def load(  # noqa: PLR0913 - the public face: keywords read better than an optio
     `allow_overlap`.
     """
     columns = Columns(input, target, messages or None, id or None, split or None)
-    dataset = _read(source, columns, _Draw(checked_fractions(fractions), seed), name)
+    dataset = _read(source, columns, _Draw(check_fractions(fractions), seed), name)
     if not allow_overlap:
-        found = leaks(dataset)
-        if found:
-            raise _overlap(dataset.name, found)
+        overlaps = leaks(dataset)
+        if overlaps:
+            raise _overlap(dataset.name, overlaps)
     return dataset
 
 
@@ -89,6 +116,14 @@ def load_settings(settings: DataSettings, base: Path, *, allow_overlap: bool = F
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    """How splits that are not given are drawn."""
+
+    fractions: Fractions
+    seed: int
+
+
 def _read(source: object, columns: Columns, draw: _Draw, name: str | None) -> Dataset:
     tables = read_source(source)
     if isinstance(tables, Table):
@@ -110,13 +145,13 @@ def _from_one(table: Table, columns: Columns, draw: _Draw) -> dict[Split, tuple[
     examples = read_examples(table, columns, {})
     if columns.split is None:
         shares = dict(zip(SPLITS, draw.fractions, strict=True))
-        return drawn(examples, shares, draw.seed, table.name)
+        return draw_splits(examples, shares, draw.seed, table.name)
     given = dict[Split, list[Example]]()
     for row, example in zip(table.rows, examples, strict=True):
         split = split_name(row.values.get(columns.split), row.where)
         given.setdefault(split, []).append(example)
     whole: dict[Split, tuple[Example, ...]] = {s: tuple(part) for s, part in given.items()}
-    return completed(whole, draw.fractions, draw.seed, table.name)
+    return complete_splits(whole, draw.fractions, draw.seed, table.name)
 
 
 def _from_splits(
@@ -133,15 +168,110 @@ def _from_splits(
         if split in tables:
             table = tables[split]
             given[split] = read_examples(table, columns, seen) if table.rows else ()
-    return completed(given, draw.fractions, draw.seed, title)
+    return complete_splits(given, draw.fractions, draw.seed, title)
 
 
-def _overlap(name: str, found: list[Leak]) -> DataError:
+def _overlap(name: str, overlaps: list[Leak]) -> DataError:
     shown = "; ".join(
-        f"{leak.ids[0]} ({leak.splits[0]}) = {leak.ids[1]} ({leak.splits[1]})" for leak in found[:5]
+        f"{leak.ids[0]} ({leak.splits[0]}) = {leak.ids[1]} ({leak.splits[1]})"
+        for leak in overlaps[:5]
     )
-    more = f"; and {len(found) - 5} more" if len(found) > 5 else ""
+    more = f"; and {len(overlaps) - 5} more" if len(overlaps) > 5 else ""
+    inputs = "1 input appears" if len(overlaps) == 1 else f"{len(overlaps)} inputs appear"
     return DataError(
-        f"{name}: {len(found)} inputs stand in two splits: {shown}{more}",
+        f"{name}: {inputs} in two splits: {shown}{more}",
         hint="remove them from one split, or let the splits be drawn",
     )
+
+
+def read_source(source: object) -> Table | dict[Split, Table]:
+    """Reads a path (file or folder), frame, dataset, list of dicts, or a mapping of splits to any.
+
+    A folder holds train/val/test files. DataError for anything else, and for what cannot be read.
+    """
+    if isinstance(source, str | os.PathLike):
+        path = Path(cast("str | os.PathLike[str]", source))
+        if path.is_dir():
+            return _read_folder(path)
+        return _read_file(path)
+    if isinstance(source, Mapping):
+        return _read_splits(cast("Mapping[object, object]", source))
+    return _read_object(source, "data")
+
+
+def _read_file(path: Path) -> Table:
+    if not path.exists():
+        near = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise DataError(f"no file at {path}{did_you_mean(path.name, near)}", hint="check the path")
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise DataError(
+            f"cannot tell the format of {path} from its name", hint=f"use {', '.join(_READERS)}"
+        )
+    return reader(path)
+
+
+def _read_folder(path: Path) -> Table | dict[Split, Table]:
+    if is_arrow_folder(path):
+        return read_source(read_arrow_folder(path))
+    files = dict[Split, Path]()
+    for file in sorted(path.iterdir()):
+        if file.suffix.lower() in _READERS and file.stem.lower() in (*SPLITS, "validation"):
+            split = split_name(file.stem)
+            if split in files:
+                raise DataError(
+                    f"two files for the split {split!r} in {path}: "
+                    f"{files[split].name}, {file.name}",
+                    hint="name one of the files instead of the folder",
+                )
+            files[split] = file
+    if not files:
+        raise DataError(
+            f"no train, val or test file in {path}", hint=f"name the data file in {path} itself"
+        )
+    return {split: _read_file(file) for split, file in files.items()}
+
+
+def _read_splits(source: Mapping[object, object]) -> dict[Split, Table]:
+    tables = dict[Split, Table]()
+    for key, part in source.items():
+        split = split_name(key, "the mapping of splits")
+        if split in tables:
+            raise DataError(f"the split {split!r} is given twice", hint="keep one of them")
+        if isinstance(part, str | os.PathLike):
+            tables[split] = _read_file(Path(cast("str | os.PathLike[str]", part)))
+        else:
+            tables[split] = _read_object(part, split)
+    if not tables:
+        raise DataError("the mapping of splits is empty", hint="give at least 'train'")
+    return tables
+
+
+def _read_object(source: object, name: str) -> Table:
+    if is_frame(source):
+        return read_frame(source, name)
+    if is_hf_dataset(source):
+        return read_hf_dataset(source, name)
+    if isinstance(source, Sequence) and not isinstance(source, str | bytes):
+        return _read_records(cast("Sequence[object]", source), name)
+    raise DataError(
+        f"cannot read data from {type(source).__name__!r}",
+        hint="hand in a path, a list of dicts, a pandas DataFrame or a datasets.Dataset",
+    )
+
+
+def _read_records(records: Sequence[object], name: str) -> Table:
+    rows = list[Record]()
+    for number, record in enumerate(records, start=1):
+        where = f"{name}[{number - 1}]"
+        if not isinstance(record, Mapping):
+            raise DataError(
+                f"{where} is {type(record).__name__!r}, not a dict",
+                hint='write e.g. [{"input": "...", "target": "..."}]',
+            )
+        pairs = cast("Mapping[object, object]", record).items()
+        values = {str(column): plain(value) for column, value in pairs}
+        check_header((column for column, _ in pairs), where)
+        rows.append(Record(where, values))
+    columns = dict.fromkeys(column for row in rows for column in row.values)
+    return Table(name, tuple(columns), tuple(rows))

@@ -1,20 +1,39 @@
-"""Rows as read from any source, each knowing where it came from."""
+"""A table: the records of one source as they were read, each knowing where it came from."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import cast
+from pathlib import Path
+from typing import Any, NoReturn, cast
 
-from promptcodebook.errors import DataError
+from promptcodebook.errors import DataError, MissingExtra
 
-__all__ = ["Row", "Table", "checked_header", "plain"]
+__all__ = [
+    "Record",
+    "Table",
+    "check_header",
+    "is_arrow_folder",
+    "is_frame",
+    "is_hf_dataset",
+    "plain",
+    "read_arrow_folder",
+    "read_csv",
+    "read_frame",
+    "read_hf_dataset",
+    "read_json",
+    "read_jsonl",
+    "read_parquet",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Record:
     """One record and its place, such as 'tickets.jsonl:12'."""
 
     where: str
@@ -27,10 +46,10 @@ class Table:
 
     name: str
     columns: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[Record, ...]
 
 
-def checked_header(names: Iterable[object], where: str) -> tuple[str, ...]:
+def check_header(names: Iterable[object], where: str) -> tuple[str, ...]:
     """Column names as text. DataError for a nameless column or one that occurs twice."""
     header = tuple(str(name).strip() for name in names)
     for position, name in enumerate(header, start=1):
@@ -66,3 +85,208 @@ def plain(value: object) -> object:
         return plain(unpack())
     iso = getattr(value, "isoformat", None)  # dates and times
     return str(iso()) if callable(iso) else str(value)
+
+
+def read_jsonl(path: Path) -> Table:
+    """One JSON object a line; blank lines are skipped."""
+    rows = list[Record]()
+    for number, line in enumerate(_read_text(path).split("\n"), start=1):
+        if line.strip():
+            where = f"{path}:{number}"
+            rows.append(Record(where, _require_object(_parse_json(line, where), where)))
+    return _make_table(path, rows)
+
+
+def read_json(path: Path) -> Table:
+    """One JSON array of objects."""
+    text = _read_text(path).strip()
+    value = _parse_json(text or "[]", str(path))
+    if not isinstance(value, list):
+        raise DataError(
+            f"{path}: expected a JSON array of objects, found {_kind(value)}",
+            hint="for one object per line use a .jsonl file",
+        )
+    records = cast("list[object]", value)
+    places = [f"{path} record {number}" for number in range(1, len(records) + 1)]
+    pairs = zip(places, records, strict=True)
+    return _make_table(
+        path, [Record(where, _require_object(record, where)) for where, record in pairs]
+    )
+
+
+def read_csv(path: Path, delimiter: str = ",") -> Table:
+    """A header line, then one record each; an empty cell is a missing value."""
+    text = _read_text(path)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    header, rows, line = tuple[str, ...](), list[Record](), 1
+    try:
+        for cells in reader:
+            where, line = f"{path}:{line}", reader.line_num + 1
+            if not cells:
+                continue
+            if not header:
+                header = check_header(cells, where)
+                continue
+            _check_width(cells, header, where)
+            values = {name: cell or None for name, cell in zip(header, cells, strict=True)}
+            rows.append(Record(where, values))
+    except csv.Error as error:
+        raise DataError(
+            f"{path}:{reader.line_num}: not valid CSV: {error}",
+            hint="check the quotation marks around that line, or use a .jsonl file",
+        ) from None
+    if not header:
+        _refuse_empty(path)
+    return Table(path.name, header, tuple(rows))
+
+
+def _check_width(cells: list[str], header: tuple[str, ...], where: str) -> None:
+    if len(cells) != len(header):
+        raise DataError(
+            f"{where}: {len(cells)} cells where the header names {len(header)} columns",
+            hint="put cells that hold the delimiter or a line break in double quotes",
+        )
+
+
+def _read_text(path: Path) -> str:
+    """The file as text without BOM or CR; DataError names the line of a bad byte."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}", hint="check the path") from None
+    if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise DataError(f"{path}:1: UTF-16 text", hint=f"iconv -f UTF-16 -t UTF-8 {path}")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = raw[: error.start]
+        line = before.count(b"\n") + 1
+        column = error.start - (before.rfind(b"\n") + 1) + 1
+        raise DataError(
+            f"{path}:{line}: byte {column} of the line (0x{raw[error.start]:02x}) is not UTF-8",
+            hint=f"iconv -f WINDOWS-1252 -t UTF-8 {path}",
+        ) from None
+    return text.replace("\r\n", "\n")
+
+
+def _parse_json(text: str, where: str) -> object:
+    try:
+        return json.loads(text, object_pairs_hook=_unique_columns, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        place = where if error.lineno == 1 else f"{where}:{error.lineno}"
+        raise DataError(
+            f"{place}: not valid JSON at character {error.colno}: {error.msg}",
+            hint="correct that line",
+        ) from None
+    except (ValueError, RecursionError) as error:
+        fault = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise DataError(f"{where}: {fault}", hint="correct that line") from None
+
+
+def _unique_columns(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise ValueError(f"duplicate columns: {', '.join(map(repr, twice))}")
+    return record
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not JSON; write null")
+
+
+def _require_object(value: object, where: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise DataError(
+            f"{where}: expected a JSON object, found {_kind(value)}",
+            hint='write e.g. {"input": "...", "target": "..."}',
+        )
+    return cast("dict[str, object]", value)
+
+
+def _kind(value: object) -> str:
+    kinds = {"list": "an array", "str": "a string", "bool": "true or false", "dict": "an object"}
+    return "null" if value is None else kinds.get(type(value).__name__, "a number")
+
+
+def _make_table(path: Path, rows: list[Record]) -> Table:
+    if not rows:
+        _refuse_empty(path)
+    columns = dict.fromkeys(name for row in rows for name in row.values)
+    return Table(path.name, tuple(columns), tuple(rows))
+
+
+def _refuse_empty(path: Path) -> NoReturn:
+    raise DataError(f"{path} is empty", hint="give it at least three examples")
+
+
+def read_parquet(path: Path) -> Table:
+    """All rows of a Parquet file (extra: parquet)."""
+    try:
+        import pyarrow as arrow  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]
+        import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]
+    except ImportError:
+        raise MissingExtra(f"reading {path.name}", "parquet") from None
+    try:
+        table: Any = cast("Any", parquet).ParquetFile(path).read()
+    except (OSError, cast("Any", arrow).ArrowException) as error:
+        raise DataError(
+            f"cannot read {path} as Parquet: {error}", hint="check that the file is complete"
+        ) from None
+    header = check_header(table.column_names, str(path))
+    return _table_of(path.name, header, table.to_pylist())
+
+
+def is_frame(source: object) -> bool:
+    """Is this a pandas DataFrame?"""
+    return _is_instance(source, "pandas", "DataFrame")
+
+
+def read_frame(frame: Any, name: str) -> Table:
+    """All rows of a pandas DataFrame; its NaN, NaT and NA are missing values."""
+    header = check_header(frame.columns, name)
+    frame = frame.astype(object).where(frame.notna(), None)
+    rows = frame.itertuples(index=False, name=None)
+    return _table_of(name, header, (dict(zip(header, row, strict=True)) for row in rows))
+
+
+def is_hf_dataset(source: object) -> bool:
+    """Is this one split of a Hugging Face dataset (a Dataset, streaming or not)?"""
+    return _is_instance(source, "datasets", "Dataset") or _is_instance(
+        source, "datasets", "IterableDataset"
+    )
+
+
+def read_hf_dataset(dataset: Any, name: str) -> Table:
+    """All rows of a `datasets.Dataset`."""
+    rows = cast("list[Mapping[str, object]]", list(dataset))
+    header = dataset.column_names or list(rows[0] if rows else ())
+    return _table_of(name, check_header(header, name), rows)
+
+
+def is_arrow_folder(path: Path) -> bool:
+    """Was this folder written by `datasets`' save_to_disk?"""
+    return any((path / name).is_file() for name in ("dataset_dict.json", "state.json"))
+
+
+def read_arrow_folder(path: Path) -> object:
+    """The Dataset or DatasetDict that was saved in this folder (extra: datasets)."""
+    try:
+        import datasets  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]
+    except ImportError:
+        raise MissingExtra(f"reading the dataset folder {path.name}", "datasets") from None
+    return cast("Any", datasets).load_from_disk(str(path))
+
+
+def _is_instance(source: object, package: str, name: str) -> bool:
+    kinds = type(source).__mro__
+    return any(k.__name__ == name and k.__module__.split(".")[0] == package for k in kinds)
+
+
+def _table_of(name: str, header: tuple[str, ...], rows: Iterable[Mapping[str, object]]) -> Table:
+    records = tuple(
+        Record(f"{name} row {number}", {column: plain(row[column]) for column in header})
+        for number, row in enumerate(rows, start=1)
+    )
+    return Table(name, header, records)

@@ -7,18 +7,22 @@ once and bypassed. What must not be lost is the run's journal (`lm/journal.py`),
 from __future__ import annotations
 
 import logging
-import os
 import sqlite3
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from promptcodebook.calls import LM, Reply, Request, Usage, request_key
 from promptcodebook.errors import StoreError
-from promptcodebook.lm.base import LM, Reply, Request, request_key
-from promptcodebook.lm.packed import pack_reply, unpack_reply
-from promptcodebook.sqlite import Layout, Packer, Reader, Writer, connect, store_os_error
-from promptcodebook.types import Tally
+from promptcodebook.incidents import Incident, Tally
+from promptcodebook.sqlite import Layout, Packer, Reader, Writer, connect, store_os_error, unpack
 
-__all__ = ["Cache", "CacheStats", "ReplyCache", "default_cache_path"]
+__all__ = [
+    "Cache",
+    "CacheStats",
+    "ReplyCache",
+    "pack_reply",
+    "unpack_reply",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -32,16 +36,6 @@ _LAYOUT = Layout(
     ),
 )
 _FULL = "free some space, or: pco cache clear"
-
-
-def default_cache_path() -> Path:
-    """`$PCO_CACHE`, else promptcodebook/cache.sqlite below `$XDG_CACHE_HOME` or ~/.cache."""
-    chosen = os.environ.get("PCO_CACHE", "")
-    if chosen:
-        return Path(chosen).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    folder = Path(base) if base else Path.home() / ".cache"
-    return folder / "promptcodebook" / "cache.sqlite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +119,8 @@ class Cache:
     """An LM that asks `inner` only for what the file does not hold.
 
     A hit has source 'cache' and the usage it had when it was paid: nothing is paid now. Failures
-    are never stored, nor are replies cut at their length cap. Counts 'cache_hits',
-    'cache_misses' and 'cache_bypassed'.
+    are never stored, nor are replies cut at their length cap. Counts CACHE_HITS,
+    CACHE_MISSES and CACHE_BYPASSED.
     """
 
     def __init__(self, inner: LM, path: Path, tally: Tally) -> None:
@@ -140,9 +134,9 @@ class Cache:
         key = request_key(request)
         known = self._look_up(key)
         if known is not None:
-            self._tally("cache_hits")
+            self._tally(Incident.CACHE_HITS)
             return replace(known, source="cache")
-        self._tally("cache_misses")
+        self._tally(Incident.CACHE_MISSES)
         reply = await self._inner(request)
         if reply.finish != "length":
             self._keep(key, reply)
@@ -195,6 +189,29 @@ class Cache:
     def _bypass(self, error: StoreError) -> None:
         hint = f" ({error.hint})" if error.hint else ""
         _log.warning("going on without the reply cache: %s%s", error, hint)
-        self._tally("cache_bypassed")
+        self._tally(Incident.CACHE_BYPASSED)
         self._bypassed = True
         self.close()
+
+
+def pack_reply(reply: Reply, packer: Packer) -> bytes:
+    """The reply with the usage it had when it was live, so that what it cost stays on record."""
+    u = reply.usage
+    usage = (
+        u.calls,
+        u.prompt_tokens,
+        u.completion_tokens,
+        u.cached_prompt_tokens,
+        u.cost,
+        u.latency_s,
+    )
+    return packer.pack((reply.text, reply.finish, usage, reply.dropped, reply.estimated))
+
+
+def unpack_reply(blob: bytes) -> Reply:
+    """What `pack_reply` was given, source 'live'. Raises StoreError for damaged bytes."""
+    try:
+        text, finish, usage, dropped, estimated = unpack(blob)
+        return Reply(text, finish, Usage(*usage), tuple(dropped), estimated)
+    except (TypeError, ValueError) as error:
+        raise StoreError(f"a stored reply is damaged: {error}") from error

@@ -10,33 +10,41 @@ import json
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
 
+import aiohttp
+
+from promptcodebook.calls import Reply, Request
 from promptcodebook.errors import ConfigError, LMError
-from promptcodebook.lm.base import Reply, Request
-from promptcodebook.lm.key import Key
+from promptcodebook.incidents import Incident
+from promptcodebook.lm.limit import PerLoop
 from promptcodebook.lm.refusal import (
-    Address,
-    Said,
-    broken,
-    model_missing,
-    read_said,
-    refused,
-    retry_after,
+    ErrorBody,
+    ModelAddress,
+    fault_of,
+    missing_model,
+    read_error_body,
+    read_retry_after,
+    refusal_of,
 )
-from promptcodebook.lm.spec import Spec
-from promptcodebook.lm.transport import Answered, Transport
+from promptcodebook.lm.spec import ApiKey, Spec
 from promptcodebook.lm.wire import Malformed, Quirks, read_reply, request_body
 
-if TYPE_CHECKING:
-    from types import TracebackType
+__all__ = [
+    "Endpoint",
+    "HttpResponse",
+    "Transport",
+]
 
-__all__ = ["Endpoint"]
-
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 # One refusal for each thing an endpoint can refuse, and the call itself.
 _ATTEMPTS = 7
+# Servers close idle connections after 5 s or more; a POST on one just closed is a lost call.
+_KEEPALIVE_S = 3.0
+_CONNECT_S = 10.0
 
 
 class Endpoint:
@@ -45,12 +53,12 @@ class Endpoint:
     def __init__(
         self,
         spec: Spec,
-        key: Key | None = None,
+        key: ApiKey | None = None,
         *,
         timeout: float = 120.0,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        self._where = Address(spec.base_url, spec.model, key, spec.key_names)
+        self._where = ModelAddress(spec.base_url, spec.model, key, spec.key_names)
         self._quirks = Quirks()
         self._transport = Transport(spec.base_url, key, timeout, headers or {})
 
@@ -77,22 +85,22 @@ class Endpoint:
             if answer.status == 200:
                 reply = self._read(answer.data, request, time.perf_counter() - begun)
                 return replace(reply, dropped=tuple(dropped)) if dropped else reply
-            said = read_said(answer.data)
+            error = read_error_body(answer.data)
             fixable = left > 0 and answer.status in (400, 422)
-            if not (fixable and self._learns(body, said)):
-                raise await self._refusal(answer, said, request)
+            if not (fixable and self._learn(body, error)):
+                raise await self._refusal(answer, error, request)
         raise AssertionError("the last attempt returns or raises")
 
     async def models(self) -> tuple[str, ...]:
-        """The names that GET /models lists. Raises LMError when it can't be asked."""
+        """The names that GET /models lists. Raises LMError where there is no such list."""
         answer = await self._transport.send("GET", f"{self._where.base_url}/models", self._where)
         if answer.status != 200:
-            raise refused(answer.status, read_said(answer.data), self._where)
+            raise refusal_of(answer.status, read_error_body(answer.data), self._where)
         try:
             listed = json.loads(answer.data)["data"]
             return tuple(str(each["id"]) for each in listed)
         except (ValueError, KeyError, TypeError):
-            raise broken("malformed_body", self._where) from None
+            raise fault_of(Incident.MALFORMED_BODY, self._where) from None
 
     async def count_tokens(self, text: str) -> int | None:
         """The text's length by the model's own tokenizer; None where the server offers none."""
@@ -123,7 +131,7 @@ class Endpoint:
     ) -> None:
         await self.close()
 
-    async def _post(self, body: Mapping[str, Any]) -> Answered:
+    async def _post(self, body: Mapping[str, Any]) -> HttpResponse:
         # ASCII escapes: half of a surrogate pair is legal in a string and not in UTF-8.
         data = json.dumps(body, separators=(",", ":")).encode("ascii")
         url = f"{self._where.base_url}/chat/completions"
@@ -134,26 +142,26 @@ class Endpoint:
             return read_reply(data, request, seconds)
         except Malformed as error:
             detail = str(error)
-        raise broken("malformed_body", self._where, detail)
+        raise fault_of(Incident.MALFORMED_BODY, self._where, detail)
 
-    def _learns(self, body: Mapping[str, Any], said: Said) -> bool:
-        name = self._quirks.learn(body, said.all, said.param)
+    def _learn(self, body: Mapping[str, Any], error: ErrorBody) -> bool:
+        """Whether the refusal names a field to leave out from now on."""
+        name = self._quirks.learn(body, error.all, error.param)
         if name is not None:
-            log.info("%s refuses %s: left out from now on", self._where.base_url, name)
+            _log.info("%s refuses %s: left out from now on", self._where.base_url, name)
         return name is not None
 
-    async def _refusal(self, answer: Answered, said: Said, request: Request) -> LMError:
-        missing = answer.status == 404 or said.code == "model_not_found"
-        if missing and ("model" in said.all.lower() or said.code == "model_not_found"):
-            error: LMError = model_missing(self._where, await self._known())
+    async def _refusal(self, answer: HttpResponse, body: ErrorBody, request: Request) -> LMError:
+        unknown = body.code == "model_not_found"
+        if unknown or (answer.status == 404 and "model" in body.all.lower()):
+            error: LMError = missing_model(self._where, await self._list_models())
         else:
-            error = refused(
-                answer.status, said, self._where, retry_after(answer.headers.get("Retry-After"))
-            )
+            wait = read_retry_after(answer.headers.get("Retry-After"))
+            error = refusal_of(answer.status, body, self._where, wait)
         error.role = request.role
         return error
 
-    async def _known(self) -> tuple[str, ...]:
+    async def _list_models(self) -> tuple[str, ...]:
         try:
             return await self.models()
         except LMError:
@@ -168,3 +176,86 @@ class Endpoint:
                 hint=f"add #MODEL to the spec; it lists: {listed}",
             )
         self._where = replace(self._where, model=known[0])
+
+
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    """An HTTP response, read whole."""
+
+    status: int
+    data: bytes
+    headers: Mapping[str, str]
+
+
+class Transport:
+    """Sends with the key in the header; what breaks on the way becomes an LMError.
+
+    Close it in the loop that used it; a new loop opens a new session.
+    """
+
+    def __init__(
+        self, base_url: str, key: ApiKey | None, timeout: float, headers: Mapping[str, str]
+    ) -> None:
+        self._proxy = _proxy(base_url)
+        self._key = key
+        self._timeout = timeout
+        self._headers = dict(headers)
+        self._sessions: PerLoop[aiohttp.ClientSession] = PerLoop()
+
+    async def close(self) -> None:
+        """Closes the session of the loop that runs now."""
+        session = self._sessions.forget()
+        if session is not None:
+            await session.close()
+
+    async def send(
+        self, method: str, url: str, where: ModelAddress, data: bytes | None = None
+    ) -> HttpResponse:
+        """One exchange; the url is at `where`, which is who an LMError is about."""
+        for stale in self._sessions.orphans():
+            # Its loop has ended without closing it.
+            await stale.close()
+        session = self._sessions.here(self._open)
+        try:
+            async with session.request(
+                method, url, data=data, allow_redirects=False, proxy=self._proxy
+            ) as response:
+                return HttpResponse(response.status, await response.read(), response.headers)
+        except aiohttp.ConnectionTimeoutError:
+            kind, detail = Incident.REFUSED_CONNECTION, "no connection within its time"
+        except TimeoutError:
+            kind, detail = Incident.TIMEOUT, f"after {self._timeout:g} s"
+        except aiohttp.ClientConnectorError as error:
+            kind, detail = Incident.REFUSED_CONNECTION, error.strerror or type(error).__name__
+        except aiohttp.InvalidURL:
+            kind, detail = Incident.REFUSED_CONNECTION, "the address is malformed"
+        except (aiohttp.ClientError, OSError) as error:
+            kind, detail = Incident.DROPPED, type(error).__name__
+        # Raised out here so that the library's error, which knows our headers, is not its context.
+        raise fault_of(kind, where, detail)
+
+    def _open(self) -> aiohttp.ClientSession:
+        headers = {"Content-Type": "application/json", **self._headers}
+        if self._key is not None:
+            headers[self._key.header] = self._key.header_value()
+        # Concurrency is the limit's business, not the pool's; no cookies, no netrc.
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
+            timeout=aiohttp.ClientTimeout(
+                total=self._timeout, sock_connect=min(_CONNECT_S, self._timeout)
+            ),
+            headers=headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+
+
+def _proxy(base_url: str) -> str | None:
+    """The environment's proxy for this address; never for this very machine."""
+    # urllib.request is slow to import and needed only where there is an endpoint.
+    from urllib.request import getproxies, proxy_bypass
+
+    parts = urlsplit(base_url)
+    host = parts.hostname or ""
+    if host in ("localhost", "127.0.0.1", "::1"):
+        return None
+    return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)

@@ -9,10 +9,10 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from promptcodebook.calls import LM, Reply, Request, request_key
 from promptcodebook.errors import StoreError
-from promptcodebook.lm.base import LM, Reply, Request, request_key
-from promptcodebook.lm.gate import Gate
-from promptcodebook.types import Tally
+from promptcodebook.incidents import Incident, Tally
+from promptcodebook.lm.stop import StopSignal
 
 __all__ = ["Journaled", "ReplyLog"]
 
@@ -40,14 +40,16 @@ class Journaled:
     A hit has source 'journal' and the usage it had when it was paid. Equal requests in flight at
     the same moment share one call: followers get source 'journal' too, since the leader has paid;
     if the leader is cancelled a follower takes over; a failure reaches all of them. Counts
-    'journal_hits' and 'shared_calls'.
+    JOURNAL_HITS and SHARED_CALLS.
     """
 
-    def __init__(self, inner: LM, log: ReplyLog, tally: Tally, gate: Gate | None = None) -> None:
+    def __init__(
+        self, inner: LM, log: ReplyLog, tally: Tally, stop: StopSignal | None = None
+    ) -> None:
         self._inner = inner
         self._log = log
         self._tally = tally
-        self._gate = gate or Gate()
+        self._stop = stop or StopSignal()
         self._flights: dict[bytes, asyncio.Future[_Landed]] = {}
 
     async def __call__(self, request: Request) -> Reply:
@@ -57,16 +59,16 @@ class Journaled:
             if flight is None:
                 known = self._log.get(key)
                 if known is not None:
-                    self._tally("journal_hits")
-                    return _known(known)
+                    self._tally(Incident.JOURNAL_HITS)
+                    return _from_journal(known)
                 return await self._lead(key, request)
             # Shielded: one follower's cancellation must not cancel the others' wait.
             landed = await asyncio.shield(flight)
             if landed.reply is not None:
-                self._tally("shared_calls")
+                self._tally(Incident.SHARED_CALLS)
                 if not landed.durable:
                     await self._keep(key, request, landed.reply)
-                return _known(landed.reply)
+                return _from_journal(landed.reply)
 
     async def _lead(self, key: bytes, request: Request) -> Reply:
         flight: asyncio.Future[_Landed] = asyncio.get_running_loop().create_future()
@@ -92,9 +94,9 @@ class Journaled:
         try:
             await self._log.put(key, request, reply)
         except StoreError as error:
-            self._gate.close(error)  # what is asked for from now on would be lost as well
+            self._stop.give(error)  # what is asked for from now on would be lost as well
             raise
 
 
-def _known(reply: Reply) -> Reply:
+def _from_journal(reply: Reply) -> Reply:
     return replace(reply, source="journal")

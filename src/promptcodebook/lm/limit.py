@@ -1,4 +1,4 @@
-"""How many calls one endpoint gets at once: halved when it objects, grown while it keeps pace."""
+"""How many calls one address gets at once: halved when it objects, grown while it keeps pace."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import statistics
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
-__all__ = ["AdaptiveLimit"]
+__all__ = ["AdaptiveLimit", "PerLoop"]
 
+_T = TypeVar("_T")
 # A kind of call is judged by the median of its last so many; fewer than that say nothing.
 _SAMPLES = 16
 _ENOUGH = 4
@@ -59,7 +61,7 @@ class AdaptiveLimit:
         self.in_flight -= 1
         self._wake()
 
-    def answered(self, kind: str, seconds: float) -> None:
+    def record_answer(self, kind: str, seconds: float) -> None:
         """A call of this kind was answered; grows the limit at the end of a good window."""
         self._answered += 1
         self._seconds[kind].append(seconds)
@@ -70,7 +72,7 @@ class AdaptiveLimit:
             self.current = min(self.maximum, self.current + max(1, self.maximum // 16))
             self._wake()
 
-    def objected(self, started: float, retry_after: float = 0.0) -> None:
+    def record_objection(self, started: float, retry_after: float = 0.0) -> None:
         """The endpoint said 'too much' to a call that got its slot at `started`."""
         now = self._clock()
         if retry_after > 0:
@@ -99,9 +101,9 @@ class AdaptiveLimit:
             self._disarm()
         elif self._timer is None and self._clock() < self._resume_at:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._resume_at - self._clock(), self._elapsed)
+            self._timer = loop.call_later(self._resume_at - self._clock(), self._time_up)
 
-    def _elapsed(self) -> None:
+    def _time_up(self) -> None:
         self._timer = None
         self._wake()
 
@@ -132,3 +134,32 @@ class AdaptiveLimit:
             best = self._best[kind] = min(self._best.get(kind, median), median)
             holds = holds and median <= _SLACK * best
         return holds
+
+
+class PerLoop(Generic[_T]):
+    """One _T for each event loop. The sync face runs every call in a loop of its own, and several
+    threads may be at it: none may touch what another's loop waits for."""
+
+    def __init__(self) -> None:
+        self._held: dict[asyncio.AbstractEventLoop, _T] = {}
+
+    def here(self, make: Callable[[], _T]) -> _T:
+        """The running loop's own, made when it first asks."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._held:
+            self._held[loop] = make()
+        return self._held[loop]
+
+    def forget(self) -> _T | None:
+        """Gives up the running loop's own; None if it had none."""
+        return self._held.pop(asyncio.get_running_loop(), None)
+
+    def everywhere(self) -> list[_T]:
+        """All loops' own."""
+        return list(self._held.values())
+
+    def orphans(self) -> list[_T]:
+        """Gives up what loops left behind that have ended."""
+        ended = [loop for loop in list(self._held) if loop.is_closed()]
+        left = [self._held.pop(loop, None) for loop in ended]
+        return [each for each in left if each is not None]

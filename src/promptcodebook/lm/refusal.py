@@ -1,4 +1,8 @@
-"""What an endpoint says when it does not answer, as one of our errors."""
+"""Why an endpoint gave no reply, as one of our errors.
+
+It refused (`refusal_of`), does not know the model (`missing_model`), or sent nothing that could be
+read (`fault_of`). None of them ever quotes the key.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +24,29 @@ from promptcodebook.errors import (
     ServerFault,
     did_you_mean,
 )
-from promptcodebook.lm.key import Key
+from promptcodebook.incidents import Incident
+from promptcodebook.lm.spec import ApiKey
 
-__all__ = ["Address", "Said", "broken", "model_missing", "read_said", "refused", "retry_after"]
+__all__ = [
+    "ErrorBody",
+    "ModelAddress",
+    "fault_of",
+    "missing_model",
+    "read_error_body",
+    "read_retry_after",
+    "refusal_of",
+]
 
 _QUOTED = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ModelAddress:
     """Whom errors are about: the endpoint, the model asked for, the key if one was sent."""
 
     base_url: str
     model: str
-    key: Key | None = None
+    key: ApiKey | None = None
     key_names: tuple[str, ...] = ()
 
     @property
@@ -48,75 +61,16 @@ class Address:
         return scrubbed if len(scrubbed) <= _QUOTED else scrubbed[:_QUOTED] + "…"
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    """An error body's message, the parameter it points at and its code ('' = none)."""
-
-    message: str = ""
-    param: str = ""
-    code: str = ""
-
-    @property
-    def all(self) -> str:
-        return f"{self.message} {self.code}"
-
-
-def read_said(data: bytes) -> Said:
-    """The error in a body, in any of the shapes that servers use; else the body as text."""
-    text = data[:20_000].decode("utf-8", "replace")
-    try:
-        tree = json.loads(text)
-    except (ValueError, RecursionError):
-        return Said(text)
-    if not isinstance(tree, dict):
-        return Said(text)
-    fields = cast("dict[str, Any]", tree)
-    error = fields.get("error", fields)
-    if not isinstance(error, dict):
-        return Said(str(error))
-    inner = cast("dict[str, Any]", error)
-    message = inner.get("message") or _detail(inner.get("detail")) or text
-    return Said(str(message), str(inner.get("param") or ""), str(inner.get("code") or ""))
-
-
-def _detail(detail: object) -> str:
-    if not isinstance(detail, list):
-        return str(detail) if detail else ""
-    said: list[str] = []
-    for each in cast("list[object]", detail):
-        if isinstance(each, dict):
-            fault = cast("dict[str, Any]", each)
-            where = ".".join(str(part) for part in fault.get("loc", ()))
-            said.append(f"{where}: {fault.get('msg', '')}")
-    return "; ".join(said)
-
-
-def retry_after(value: str | None, now: float | None = None) -> float:
-    """Seconds from a Retry-After header, which is a number or a date; 0 = none or unreadable."""
-    if not value:
-        return 0.0
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            at = parsedate_to_datetime(value).timestamp()
-        except ValueError:
-            return 0.0
-        seconds = at - (time.time() if now is None else now)
-    return max(0.0, seconds) if seconds == seconds else 0.0
-
-
-def refused(status: int, said: Said, where: Address, wait: float = 0.0) -> LMError:
+def refusal_of(status: int, body: ErrorBody, where: ModelAddress, wait: float = 0.0) -> LMError:
     """The error for an HTTP status that is not 200; `wait` = the Retry-After in seconds."""
-    quote = where.clean(said.message)
+    quote = where.clean(body.message)
     what = f"{where.base_url} answered {status}" + (f": {quote}" if quote else "")
     error: LMError
     if status in (429, 503):
         error = RateLimited(what, hint="lower concurrency in pco.toml, or wait", model=where.model)
-        error.incident = "rate_limited" if status == 429 else "unavailable"
+        error.incident = Incident.RATE_LIMITED if status == 429 else Incident.UNAVAILABLE
     elif status >= 500:
         error = ServerFault(what, hint="look at the server's own log", model=where.model)
-        error.incident = "server_error"
     elif status in (401, 403):
         error = AuthRefused(what, hint=_key_hint(where), model=where.model)
     elif 300 <= status < 400:
@@ -131,7 +85,7 @@ def refused(status: int, said: Said, where: Address, wait: float = 0.0) -> LMErr
     return error
 
 
-def _key_hint(where: Address) -> str:
+def _key_hint(where: ModelAddress) -> str:
     if where.key is not None:
         return f"the key in {where.key.name} was refused: set another one"
     if not where.key_names:
@@ -139,7 +93,7 @@ def _key_hint(where: Address) -> str:
     return f"no key was sent: export {' or '.join(where.key_names)}=..."
 
 
-def _request_hint(status: int, where: Address) -> str:
+def _request_hint(status: int, where: ModelAddress) -> str:
     if status == 413:
         return "the request is too large for this server"
     if status in (404, 405):
@@ -147,8 +101,8 @@ def _request_hint(status: int, where: Address) -> str:
     return f"{where.doctor} shows what this endpoint accepts"
 
 
-def model_missing(where: Address, known: Sequence[str]) -> ModelNotFound:
-    """The endpoint does not know the model; lists what it does know."""
+def missing_model(where: ModelAddress, known: Sequence[str]) -> ModelNotFound:
+    """The error for a model that the endpoint does not know; lists what it does know."""
     name = where.model or "(none named)"
     guess = did_you_mean(name, known)
     listed = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
@@ -159,27 +113,31 @@ def model_missing(where: Address, known: Sequence[str]) -> ModelNotFound:
     )
 
 
-def broken(kind: str, where: Address, detail: str = "") -> LMError:
-    """No usable HTTP answer: 'refused_connection', 'timeout', 'dropped' or 'malformed_body'."""
+def fault_of(kind: Incident, where: ModelAddress, detail: str = "") -> LMError:
+    """The error for a call without a usable HTTP answer.
+
+    `kind` is REFUSED_CONNECTION, TIMEOUT, DROPPED or MALFORMED_BODY.
+    """
     about = f" ({where.clean(detail)})" if detail else ""
     error: LMError
-    if kind == "refused_connection":
+    if kind is Incident.REFUSED_CONNECTION:
         error = EndpointDown(
             f"nothing answers at {where.base_url}{about}",
             hint=f"start the server, or correct its address: {where.doctor}",
             model=where.model,
         )
-    elif kind == "timeout":
+    elif kind is Incident.TIMEOUT:
         error = CallTimeout(
             f"{where.base_url} did not answer in time{about}",
             hint="raise timeout in pco.toml, or lower concurrency",
             model=where.model,
         )
     else:
+        malformed = kind is Incident.MALFORMED_BODY
         what = (
-            "sent a body that is no chat completion"
-            if kind == "malformed_body"
-            else ("broke the connection in the middle of a call")
+            "sent a body that is not a chat completion"
+            if malformed
+            else "broke the connection in the middle of a call"
         )
         error = ServerFault(
             f"{where.base_url} {what}{about}",
@@ -188,3 +146,61 @@ def broken(kind: str, where: Address, detail: str = "") -> LMError:
         )
     error.incident = kind
     return error
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorBody:
+    """An error body's message, the parameter it points at and its code ('' = none)."""
+
+    message: str = ""
+    param: str = ""
+    code: str = ""
+
+    @property
+    def all(self) -> str:
+        return f"{self.message} {self.code}"
+
+
+def read_error_body(data: bytes) -> ErrorBody:
+    """The error in a body, in any of the shapes that servers use; else the body as text."""
+    text = data[:20_000].decode("utf-8", "replace")
+    try:
+        tree = json.loads(text)
+    except (ValueError, RecursionError):
+        return ErrorBody(text)
+    if not isinstance(tree, dict):
+        return ErrorBody(text)
+    fields = cast("dict[str, Any]", tree)
+    error = fields.get("error", fields)
+    if not isinstance(error, dict):
+        return ErrorBody(str(error))
+    inner = cast("dict[str, Any]", error)
+    message = inner.get("message") or _detail(inner.get("detail")) or text
+    return ErrorBody(str(message), str(inner.get("param") or ""), str(inner.get("code") or ""))
+
+
+def _detail(detail: object) -> str:
+    if not isinstance(detail, list):
+        return str(detail) if detail else ""
+    faults: list[str] = []
+    for each in cast("list[object]", detail):
+        if isinstance(each, dict):
+            fault = cast("dict[str, Any]", each)
+            where = ".".join(str(part) for part in fault.get("loc", ()))
+            faults.append(f"{where}: {fault.get('msg', '')}")
+    return "; ".join(faults)
+
+
+def read_retry_after(value: str | None, now: float | None = None) -> float:
+    """Seconds from a Retry-After header, which is a number or a date; 0 = none or unreadable."""
+    if not value:
+        return 0.0
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            at = parsedate_to_datetime(value).timestamp()
+        except ValueError:
+            return 0.0
+        seconds = at - (time.time() if now is None else now)
+    return max(0.0, seconds) if seconds == seconds else 0.0

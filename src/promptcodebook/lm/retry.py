@@ -1,4 +1,4 @@
-"""The one retry layer: slot, call, count, wait, again."""
+"""The one retry layer: take a slot, call, count what went wrong, wait, try again."""
 
 from __future__ import annotations
 
@@ -6,27 +6,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from promptcodebook.errors import (
-    CallTimeout,
-    EndpointDown,
-    LMError,
-    RateLimited,
-    ServerFault,
-)
-from promptcodebook.keyed import keyed_random
-from promptcodebook.lm.base import LM, Reply, Request, request_key
-from promptcodebook.lm.gate import Gate
+from promptcodebook.calls import LM, Reply, Request, request_key
+from promptcodebook.errors import EndpointDown, LMError, RateLimited
+from promptcodebook.incidents import Tally
 from promptcodebook.lm.limit import AdaptiveLimit
-from promptcodebook.types import Tally
+from promptcodebook.lm.stop import StopSignal
+from promptcodebook.randomness import keyed_random
 
 __all__ = ["Backoff", "Retrying"]
-
-_INCIDENTS: tuple[tuple[type[LMError], str], ...] = (
-    (RateLimited, "rate_limited"),
-    (CallTimeout, "timeout"),
-    (EndpointDown, "refused_connection"),
-    (ServerFault, "server_error"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +37,8 @@ class Backoff:
 class Retrying:
     """An LM that calls within a limit and tries retryable failures again, out of its slot.
 
-    Each incident is tallied when it happens, also those that a later try makes good. Once the gate
-    is closed nothing is tried any more.
+    Each incident is tallied when it happens, also those that a later try makes good. Once the stop
+    signal is given nothing is tried any more.
     """
 
     def __init__(
@@ -60,13 +47,13 @@ class Retrying:
         limit: Callable[[], AdaptiveLimit],
         backoff: Backoff,
         tally: Tally,
-        gate: Gate | None = None,
+        stop: StopSignal | None = None,
     ) -> None:
         self._inner = inner
         self._limit = limit
         self._backoff = backoff
         self._tally = tally
-        self._gate = gate or Gate()
+        self._stop = stop or StopSignal()
         self._reached = False
 
     async def __call__(self, request: Request) -> Reply:
@@ -74,18 +61,18 @@ class Retrying:
             try:
                 return await self._once(request)
             except LMError as error:
-                if not self._again(error, attempt):
+                if not self._may_retry(error, attempt):
                     raise
                 wait = self._backoff.seconds(attempt, request_key(request))
                 pause = max(wait, error.retry_after)
-            await self._gate.sleep(pause)
+            await self._stop.sleep(pause)
         raise AssertionError("the last try returns or raises")
 
     async def _once(self, request: Request) -> Reply:
         limit = self._limit()
         started = await limit.acquire()
         try:
-            self._gate.check()
+            self._stop.check()
             begun = time.perf_counter()
             reply = await self._inner(request)
         except LMError as error:
@@ -94,18 +81,17 @@ class Retrying:
         finally:
             limit.release()
         self._reached = True
-        limit.answered(request.role, time.perf_counter() - begun)
+        limit.record_answer(request.role, time.perf_counter() - begun)
         return reply
 
     def _incident(self, error: LMError, limit: AdaptiveLimit, started: float) -> None:
-        name = error.incident or next((n for kind, n in _INCIDENTS if isinstance(error, kind)), "")
-        if name:
-            self._tally(name)
+        if error.incident is not None:
+            self._tally(error.incident)
         self._reached = self._reached or not isinstance(error, EndpointDown)
         if isinstance(error, RateLimited):
-            limit.objected(started, min(error.retry_after, self._backoff.patience))
+            limit.record_objection(started, min(error.retry_after, self._backoff.patience))
 
-    def _again(self, error: LMError, attempt: int) -> bool:
+    def _may_retry(self, error: LMError, attempt: int) -> bool:
         if not error.retryable or error.retry_after > self._backoff.patience:
             return False
         # Nobody ever answered at this address: more likely a wrong one than a restart.

@@ -6,10 +6,9 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import replace
 
+from promptcodebook.calls import Reply, Request, Role, Usage
 from promptcodebook.errors import LMError
-from promptcodebook.lm.base import Reply, Request
-from promptcodebook.lm.tokens import estimate_tokens
-from promptcodebook.types import Role, Usage
+from promptcodebook.lm.wire import estimate_tokens
 
 __all__ = ["Scripted", "ScriptedLM"]
 
@@ -45,13 +44,13 @@ class ScriptedLM:
 
     async def __call__(self, request: Request) -> Reply:
         self.history.append(request)
-        said = self._next(request)
-        if isinstance(said, Exception):
-            raise said
-        reply = said if isinstance(said, Reply) else Reply(said)
+        scripted = self._next(request)
+        if isinstance(scripted, Exception):
+            raise scripted
+        reply = scripted if isinstance(scripted, Reply) else Reply(scripted)
         if reply.usage.calls:
             return reply
-        return replace(reply, usage=_counted(request, reply.text), estimated=True)
+        return replace(reply, usage=_count_usage(request, reply.text), estimated=True)
 
     def _next(self, request: Request) -> Scripted:
         for key in (request.role, None):
@@ -68,6 +67,6 @@ class ScriptedLM:
         )
 
 
-def _counted(request: Request, text: str) -> Usage:
+def _count_usage(request: Request, text: str) -> Usage:
     prompt = sum(estimate_tokens(m.content) for m in request.messages)
     return Usage(calls=1, prompt_tokens=prompt, completion_tokens=estimate_tokens(text))

@@ -1,22 +1,31 @@
-"""The one-line name of a model: which endpoint, which model, which credentials.
+"""The one-line name of a model: which endpoint, which model.
 
 `http://host:port/v1#model` (https too), `openai/NAME`, `litellm/NAME`, `simulated[?key=value&...]`.
+A key never stands in it: `find_credentials` takes it from the environment.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from promptcodebook.errors import ConfigError, did_you_mean
 
-__all__ = ["FORMS", "Spec", "parse_spec"]
+__all__ = [
+    "FORMS",
+    "ApiKey",
+    "Credentials",
+    "Spec",
+    "find_credentials",
+    "parse_spec",
+    "read_key",
+]
 
-Kind = Literal["http", "openai", "litellm", "simulated"]
+SpecKind = Literal["http", "openai", "litellm", "simulated"]
 FORMS = "http://host:port/v1#model, openai/NAME, litellm/PROVIDER/NAME or simulated"
 _OPENAI = "https://api.openai.com/v1"
 
@@ -33,7 +42,7 @@ class Spec:
     """
 
     text: str
-    kind: Kind
+    kind: SpecKind
     base_url: str = ""
     model: str = ""
     params: Mapping[str, str] = field(default_factory=_no_params)
@@ -55,7 +64,7 @@ def parse_spec(text: str, environment: Mapping[str, str] | None = None) -> Spec:
     if head == "openai" and slash:
         return _parse_openai(text, name, env)
     if head == "litellm" and slash:
-        return Spec(text, "litellm", model=_named(text, name))
+        return Spec(text, "litellm", model=_require_name(text, name))
     head, question, query = text.partition("?")
     if head == "simulated":
         return Spec(text, "simulated", params=_params(query) if question else {})
@@ -67,13 +76,13 @@ def _parse_url(text: str) -> Spec:
     parts = _split(address)
     if "@" in parts.netloc:
         raise ConfigError(
-            "the model's address holds a user name or password",
-            hint="take it out of the address and put the key into the variable PCO_API_KEY",
+            "the model's address contains a user name or password",
+            hint="take it out of the address and put the key in the variable PCO_API_KEY",
         )
     if parts.query:
         raise ConfigError(
-            f"the address at {parts.netloc} holds a query after '?'",
-            hint="keys belong into PCO_API_KEY, further body fields into roles.ROLE.extra",
+            f"the address at {parts.netloc} contains a query after '?'",
+            hint="keys belong in PCO_API_KEY, further body fields in roles.ROLE.extra",
         )
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"cannot read the address {text!r}", hint=f"write {FORMS}")
@@ -101,10 +110,10 @@ def _parse_openai(text: str, name: str, env: Mapping[str, str]) -> Spec:
     base = env.get("OPENAI_BASE_URL", "").strip()
     # The override is an address like any other and is read with the same care.
     url = _parse_url(base).base_url if base else _OPENAI
-    return Spec(text, "openai", url, _named(text, name), key_names=("OPENAI_API_KEY",))
+    return Spec(text, "openai", url, _require_name(text, name), key_names=("OPENAI_API_KEY",))
 
 
-def _named(text: str, name: str) -> str:
+def _require_name(text: str, name: str) -> str:
     if not name:
         raise ConfigError(f"{text!r} names no model", hint=f"write {FORMS}")
     return name
@@ -132,3 +141,90 @@ def _unknown(text: str) -> ConfigError:
     known = ("openai", "litellm", "simulated")
     guess = "" if head in known else did_you_mean(head, known)
     return ConfigError(f"unknown model {text!r}{guess}", hint=f"write {FORMS}")
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What an endpoint is approached with: its key, the variables it may come from, and headers
+    that hold no key."""
+
+    key: ApiKey | None
+    names: tuple[str, ...]
+    headers: Mapping[str, str]
+
+
+def find_credentials(
+    names: Sequence[str],
+    headers: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Credentials:
+    """The endpoint's key from `names`, or from the one header that says '$VARIABLE'.
+
+    Raises ConfigError when that variable is not set, and when two headers name one.
+    """
+    given = headers or {}
+    named = [(header, value[1:]) for header, value in given.items() if value.startswith("$")]
+    if not named:
+        return Credentials(read_key(names, environment), tuple(names), given)
+    (header, variable), *more = named
+    if more:
+        raise ConfigError(
+            f"two headers take a key from the environment: {header!r} and {more[0][0]!r}",
+            hint="an endpoint has one key; leave one of them out",
+        )
+    key = read_key([variable], environment, header)
+    if key is None:
+        raise ConfigError(
+            f"the header {header!r} takes its key from {variable}, which is not set",
+            hint=f"export {variable}=...",
+        )
+    return Credentials(key, (variable,), {h: v for h, v in given.items() if h != header})
+
+
+class ApiKey:
+    """A key, the variable it came from and the header it goes into.
+
+    Only `header_value` gives it away.
+    """
+
+    __slots__ = ("_value", "header", "name")
+
+    def __init__(self, name: str, value: str, header: str = "Authorization") -> None:
+        self.name = name
+        self.header = header
+        self._value = value
+
+    def __repr__(self) -> str:
+        return f"ApiKey({self.name})"
+
+    def __reduce__(self) -> str:
+        raise TypeError("a key is never written anywhere")
+
+    def header_value(self) -> str:
+        """The header's value: a bearer token, or in a header of its own the key as it is."""
+        bearer = self.header.lower() == "authorization"
+        return f"Bearer {self._value}" if bearer else self._value
+
+    def scrub(self, text: str) -> str:
+        """The text without the key, for what a server says back to us."""
+        return text.replace(self._value, "***")
+
+
+def read_key(
+    names: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    header: str = "Authorization",
+) -> ApiKey | None:
+    """The first of the variables that is set; None when none is. Raises ConfigError, unechoed."""
+    env = os.environ if environment is None else environment
+    for name in names:
+        value = env.get(name, "").strip()
+        if not value:
+            continue
+        if not value.isascii() or not value.isprintable() or " " in value:
+            raise ConfigError(
+                f"the key in {name} contains characters that no key has",
+                hint=f"set {name} again, without spaces or line breaks",
+            )
+        return ApiKey(name, value, header)
+    return None

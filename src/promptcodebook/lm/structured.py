@@ -1,32 +1,51 @@
 """Replies as typed values: asked for by schema, found in the text, re-asked once, or an error.
 
-Tally names: `malformed` (a reply that is not strictly the JSON asked for), `truncated` (cut at its
-cap before a value was complete; never also malformed), `faulty` (a value of the right form that
-cannot be used as it is, such as a route of the wrong length), `repaired`, `reasked`,
-`parse_failed`. Each reply counts once, when it is paid for: not again when a journal or a cache
-gives it back. So the counts are those of the server.
+Counted are MALFORMED (a reply that is not strictly the JSON asked for), TRUNCATED (cut at its cap
+before a value was complete; never also malformed), FAULTY (a value of the right form that cannot be
+used as it is, such as a route of the wrong length), REPAIRED, REASKED and PARSE_FAILED. Each reply
+counts once, when it is paid for: not again when a journal or a cache gives it back. So the counts
+are those of the server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
+from promptcodebook.calls import LM, Message, Reply, Request, Usage
 from promptcodebook.errors import LMError, ParseError, TruncatedReply
-from promptcodebook.keyed import keyed_int
-from promptcodebook.lm.base import LM, Reply, Request
-from promptcodebook.lm.extract import Found, extract, strip_think
-from promptcodebook.lm.shapes import schema_of
-from promptcodebook.types import Message, Tally, Usage
+from promptcodebook.incidents import Incident, Tally
+from promptcodebook.lm.wire import schema_of
+from promptcodebook.randomness import keyed_int
+from promptcodebook.text import strip_fence
 
-__all__ = ["Answer", "Ask", "TextAnswer"]
+__all__ = [
+    "THOUGHT",
+    "Answer",
+    "Ask",
+    "Extraction",
+    "TextAnswer",
+    "extract",
+    "strip_think",
+]
 
 T = TypeVar("T", bound=BaseModel)
+_OPEN = "<think>"
+_CLOSE = "</think>"
+THOUGHT = "think>"
+"""What every text with thoughts in it contains."""
 # How much of a faulty reply is quoted back: enough to be recognised, too little to fill a context.
 _QUOTED = 4000
+# An object may start at any brace; past this many the text is not an answer but noise.
+_MAX_STARTS = 500
+# Repair is quadratic on noise, and it runs in the event loop.
+_MAX_REPAIRED = 20_000
+# A wrapper or two around the value is common; a tower of them is not an answer.
+_MAX_DEPTH = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +68,6 @@ class TextAnswer:
     usage: Usage = Usage()
 
 
-@dataclass(frozen=True, slots=True)
-class _Try(Generic[T]):
-    reply: Reply
-    found: Found[T]
-    fault: str | None
-
-    @property
-    def cut(self) -> bool:
-        return self.found.value is None and self.reply.finish == "length"
-
-    @property
-    def complaint(self) -> str | None:
-        if self.cut:
-            return "it was cut at its length limit; answer more briefly"
-        return self.fault if self.found.value is not None else self.found.fault
-
-
 class Ask:
     """Asks a model for text or for a typed value."""
 
@@ -73,16 +75,16 @@ class Ask:
         self._lm = lm
         self._tally = tally
 
-    def _count(self, name: str, reply: Reply) -> None:
+    def _count(self, incident: Incident, reply: Reply) -> None:
         if reply.source == "live":
-            self._tally(name)
+            self._tally(incident)
 
     async def text(self, request: Request) -> TextAnswer:
-        """The reply's text; `truncated` is told (and tallied), judging it is the caller's part."""
+        """The reply's text; `truncated` is told (and tallied), judging it is up to the caller."""
         reply = await self._lm(request)
         truncated = reply.finish == "length"
         if truncated:
-            self._count("truncated", reply)
+            self._count(Incident.TRUNCATED, reply)
         return TextAnswer(strip_think(reply.text), truncated, reply.usage)
 
     async def typed(
@@ -99,40 +101,44 @@ class Ask:
         if request.schema is None:
             request = replace(request, schema=schema_of(shape))
         first = await self._try(request, shape, fault)
-        if first.complaint is None and first.found.value is not None:
-            return Answer(first.found.value, repaired=first.found.repaired, usage=first.reply.usage)
-        self._count("reasked", first.reply)
+        if first.complaint is None and first.extraction.value is not None:
+            return Answer(
+                first.extraction.value, repaired=first.extraction.repaired, usage=first.reply.usage
+            )
+        self._count(Incident.REASKED, first.reply)
         try:
-            second = await self._try(_again(request, first.reply, first.complaint), shape, fault)
+            second = await self._try(_reask(request, first.reply, first.complaint), shape, fault)
         except LMError:
             # The longer request may not fit where the first did: keep what we hold.
-            if first.found.value is None:
+            if first.extraction.value is None:
                 raise
-            return _answer(first, first.reply.usage)
+            return _answer_of(first, first.reply.usage)
         usage = first.reply.usage + second.reply.usage
         for each in (second, first):
-            if each.found.value is not None:
-                return _answer(each, usage)
-        raise self._failed(request, second)
+            if each.extraction.value is not None:
+                return _answer_of(each, usage)
+        raise self._failure(request, second)
 
     async def _try(
         self, request: Request, shape: type[T], fault: Callable[[T], str | None] | None
     ) -> _Try[T]:
         reply = await self._lm(request)
         cut = reply.finish == "length"
-        found = extract(reply.text, shape, cut=cut)
-        if found.value is None and cut:
-            self._count("truncated", reply)
-        elif not found.strict:
-            self._count("malformed", reply)
-        if found.repaired:
-            self._count("repaired", reply)
-        said = fault(found.value) if fault is not None and found.value is not None else None
-        if said is not None:
-            self._count("faulty", reply)
-        return _Try(reply, found, said)
+        extraction = extract(reply.text, shape, cut=cut)
+        if extraction.value is None and cut:
+            self._count(Incident.TRUNCATED, reply)
+        elif not extraction.strict:
+            self._count(Incident.MALFORMED, reply)
+        if extraction.repaired:
+            self._count(Incident.REPAIRED, reply)
+        wrong = (
+            fault(extraction.value) if fault is not None and extraction.value is not None else None
+        )
+        if wrong is not None:
+            self._count(Incident.FAULTY, reply)
+        return _Try(reply, extraction, wrong)
 
-    def _failed(self, request: Request, last: _Try[T]) -> LMError:
+    def _failure(self, request: Request, last: _Try[T]) -> LMError:
         asked = request.schema.name if request.schema is not None else "value"
         where = f"{request.role} reply of {request.model or 'the model'}"
         if last.cut:
@@ -142,27 +148,166 @@ class Ask:
                 role=request.role,
                 model=request.model,
             )
-        self._count("parse_failed", last.reply)
+        self._count(Incident.PARSE_FAILED, last.reply)
         return ParseError(
-            f"the {where} never became a {asked}: {last.found.fault}",
+            f"the {where} never became a {asked}: {last.extraction.fault}",
             hint="pco doctor shows whether the endpoint enforces schemas",
             role=request.role,
             model=request.model,
         )
 
 
-def _answer(tried: _Try[T], usage: Usage) -> Answer[T]:
-    value = tried.found.value
+@dataclass(frozen=True, slots=True)
+class _Try(Generic[T]):
+    reply: Reply
+    extraction: Extraction[T]
+    fault: str | None
+
+    @property
+    def cut(self) -> bool:
+        return self.extraction.value is None and self.reply.finish == "length"
+
+    @property
+    def complaint(self) -> str | None:
+        if self.cut:
+            return "it was cut at its length limit; answer more briefly"
+        return self.fault if self.extraction.value is not None else self.extraction.fault
+
+
+def _answer_of(tried: _Try[T], usage: Usage) -> Answer[T]:
+    value = tried.extraction.value
     assert value is not None
-    return Answer(value, True, tried.found.repaired, tried.fault, usage)
+    return Answer(value, True, tried.extraction.repaired, tried.fault, usage)
 
 
-def _again(request: Request, reply: Reply, complaint: str | None) -> Request:
-    said = strip_think(reply.text)[:_QUOTED] or "(empty)"
+def _reask(request: Request, reply: Reply, complaint: str | None) -> Request:
+    quote = strip_think(reply.text)[:_QUOTED] or "(empty)"
     ask = (
         f"Your reply cannot be used: {complaint}. "
         "Answer the request above again, with the corrected JSON object and nothing else."
     )
-    turns = (*request.messages, Message("assistant", said), Message("user", ask))
+    turns = (*request.messages, Message("assistant", quote), Message("user", ask))
     sample = keyed_int("reask", request.sample)
     return replace(request, messages=turns, sample=sample)
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction(Generic[T]):
+    """`strict` = the text was the value and nothing else; `fault` says why `value` is None."""
+
+    value: T | None
+    strict: bool = False
+    repaired: bool = False
+    fault: str = ""
+
+
+def extract(text: str, shape: type[T], *, cut: bool = False) -> Extraction[T]:
+    """The reply's value. `cut` = the reply ended at its length cap, so it is not repaired."""
+    body = strip_think(text)
+    fault = ""
+    # The whole text first: a value may well speak of thoughts in one of its strings.
+    for candidate in dict.fromkeys((strip_fence(text), strip_fence(body))):
+        try:
+            return Extraction(shape.model_validate_json(candidate), strict=True)
+        except ValidationError as error:
+            fault = _readable(error)
+    value = _last_valid(body, shape)
+    if value is None and _CLOSE in text:
+        # The marker may stand in one of the value's strings: then it ended no thoughts.
+        value = _last_valid(text, shape, around=_CLOSE)
+    if value is None and not cut:
+        value = _repair(body, shape)
+        if value is not None:
+            return Extraction(value, repaired=True)
+    return Extraction(value, fault="" if value is not None else fault)
+
+
+def strip_think(text: str) -> str:
+    """The text without its leading thoughts, closed or (then all is thought) never closed."""
+    body = text.strip()
+    while body.startswith(_OPEN):
+        _, closed, rest = body.partition(_CLOSE)
+        if not closed:
+            return ""
+        body = rest.strip()
+    # Templates that open the block for the model leave only its end in the reply.
+    head, closed, rest = body.partition(_CLOSE)
+    return rest.strip() if closed and _OPEN not in head else body
+
+
+def _last_valid(body: str, shape: type[T], around: str = "") -> T | None:
+    for tree in reversed(list(_objects(body, around))):
+        value = _valid(tree, shape)
+        if value is not None:
+            return value
+    return None
+
+
+def _objects(body: str, around: str) -> Iterator[dict[str, Any]]:
+    """Every outermost JSON object that has `around` in its text and those inside it, by start."""
+    decoder = json.JSONDecoder()
+    at = body.find("{")
+    for _ in range(_MAX_STARTS):
+        if at < 0:
+            return
+        try:
+            tree, end = decoder.raw_decode(body, at)
+        except (ValueError, RecursionError):  # also numbers too long to read
+            end = at + 1
+        else:
+            if around in body[at:end]:
+                yield from _nested(tree)
+        at = body.find("{", end)
+
+
+def _nested(tree: object, depth: int = 0) -> Iterator[dict[str, Any]]:
+    # Inner objects first: a wrapper that is itself valid then wins over what it wraps.
+    if depth > _MAX_DEPTH:
+        return
+    if isinstance(tree, dict):
+        for value in cast("dict[str, Any]", tree).values():
+            yield from _nested(value, depth + 1)
+        yield cast("dict[str, Any]", tree)
+    elif isinstance(tree, list):
+        for value in cast("list[Any]", tree):
+            yield from _nested(value, depth + 1)
+
+
+def _valid(tree: dict[str, Any], shape: type[T]) -> T | None:
+    # A shape whose fields all have defaults would take any object: ask for one known field.
+    fields = shape.model_fields
+    names = set(fields) | {f.alias for f in fields.values() if f.alias}
+    if names and names.isdisjoint(tree):
+        return None
+    try:
+        # JSON rules, not Python's: {"3": ...} is how JSON writes a mapping from integers.
+        return shape.model_validate_json(json.dumps(tree))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _repair(body: str, shape: type[T]) -> T | None:
+    start = body.find("{")
+    if start < 0 or len(body) - start > _MAX_REPAIRED:
+        return None
+    import json_repair
+
+    try:
+        tree = cast("object", json_repair.loads(body[start:], skip_json_loads=True))
+    except (ValueError, RecursionError):
+        return None
+    for candidate in reversed(list(_nested(tree))):
+        value = _valid(candidate, shape)
+        if value is not None:
+            return value
+    return None
+
+
+def _readable(error: ValidationError) -> str:
+    faults: list[str] = []
+    for each in error.errors(include_url=False, include_input=False)[:3]:
+        if each["type"] == "json_invalid":
+            return "it is not valid JSON"
+        where = ".".join(str(part) for part in each["loc"])
+        faults.append(f"{where}: {each['msg']}" if where else each["msg"])
+    return "; ".join(faults)

@@ -1,4 +1,7 @@
-"""The chat-completions wire: a Request as a body, a body as a Reply, and what endpoints refuse."""
+"""The client's side of the chat-completions wire: a Request as a body, a body as a Reply.
+
+Also what an endpoint may refuse of it (`Quirks`), token estimates and schemas of typed replies.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,30 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal, cast
 
-from promptcodebook.lm.base import Reply, Request
-from promptcodebook.lm.shapes import is_strict
-from promptcodebook.lm.tokens import estimate_tokens
-from promptcodebook.types import Usage
+from pydantic import BaseModel
 
-__all__ = ["DROPPABLE", "Malformed", "Quirks", "read_reply", "read_tree", "request_body"]
+from promptcodebook.calls import Reply, Request, Schema, Usage
+
+__all__ = [
+    "DROPPABLE",
+    "TOKENIZER",
+    "Malformed",
+    "Quirks",
+    "estimate_tokens",
+    "is_strict",
+    "read_reply",
+    "read_tree",
+    "request_body",
+    "schema_of",
+]
 
 # What an endpoint may refuse without the call losing its meaning.
 DROPPABLE = ("top_p", "temperature", "seed", "response_format")
+TOKENIZER = "estimate: UTF-8 bytes / 4"
+"""The name printed wherever a count comes from `estimate_tokens`."""
 _SEED_BITS = 0x7FFFFFFF
 # No call has more tokens; a larger count would not fit into a store either.
 _MOST_TOKENS = 10**9
@@ -109,7 +125,7 @@ def read_reply(data: bytes, request: Request, seconds: float) -> Reply:
 
 
 def read_tree(tree: Any, request: Request, seconds: float) -> Reply:
-    """The same of a parsed body."""
+    """The reply in a parsed body; raises Malformed."""
     try:
         choice = tree["choices"][0]
         content = choice["message"].get("content")
@@ -129,8 +145,8 @@ def _text(content: object) -> str:
     if isinstance(content, list):
         # Some servers answer in parts, as requests may be written.
         parts = cast("list[object]", content)
-        found = [cast("dict[str, Any]", p).get("text") for p in parts if isinstance(p, dict)]
-        return "".join(each for each in found if isinstance(each, str))
+        texts = [cast("dict[str, Any]", p).get("text") for p in parts if isinstance(p, dict)]
+        return "".join(each for each in texts if isinstance(each, str))
     raise Malformed("message.content is not text")
 
 
@@ -140,13 +156,14 @@ def _finish(reason: object) -> Literal["stop", "length", "other"]:
     return "stop" if reason in ("stop", None) else "other"
 
 
-def _usage(found: object, request: Request, text: str, seconds: float) -> tuple[Usage, bool]:
-    if isinstance(found, dict):
-        told = cast("dict[str, Any]", found)
-        prompt = _count(told.get("prompt_tokens"))
-        completion = _count(told.get("completion_tokens"))
+def _usage(tree: object, request: Request, text: str, seconds: float) -> tuple[Usage, bool]:
+    """What the call took, and whether that had to be estimated."""
+    if isinstance(tree, dict):
+        fields = cast("dict[str, Any]", tree)
+        prompt = _count(fields.get("prompt_tokens"))
+        completion = _count(fields.get("completion_tokens"))
         if prompt is not None and completion is not None:
-            details = told.get("prompt_tokens_details")
+            details = fields.get("prompt_tokens_details")
             cached: int | None = None
             if isinstance(details, dict):
                 cached = _count(cast("dict[str, Any]", details).get("cached_tokens"))
@@ -160,3 +177,54 @@ def _count(value: object) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     return value if 0 <= value <= _MOST_TOKENS else None
+
+
+def estimate_tokens(text: str) -> int:
+    """UTF-8 bytes / 4, rounded up: within a third of common tokenizers on English prose."""
+    size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    return -(-size // 4)
+
+
+@cache
+def schema_of(shape: type[BaseModel]) -> Schema:
+    """The shape's schema: its bounds and descriptions kept, titles dropped, no further fields."""
+    body = cast("dict[str, Any]", _lean(shape.model_json_schema()))
+    # A docstring speaks to us; what the model should know stands in the fields' descriptions.
+    body.pop("description", None)
+    return Schema(shape.__name__.strip("_"), body)
+
+
+def _lean(node: object) -> object:
+    if isinstance(node, list):
+        return [_lean(each) for each in cast("list[object]", node)]
+    if not isinstance(node, dict):
+        return node
+    tree = cast("dict[str, object]", node)
+    out = {key: _lean(value) for key, value in tree.items() if not _is_title(key, value)}
+    if "properties" in tree:
+        out["properties"] = {
+            name: _lean(value)
+            for name, value in cast("dict[str, object]", tree["properties"]).items()
+        }
+        out.setdefault("additionalProperties", False)
+    return out
+
+
+def _is_title(key: str, value: object) -> bool:
+    # A property may itself be named 'title': its value is then a schema, not a string.
+    return key == "title" and isinstance(value, str)
+
+
+def is_strict(node: object) -> bool:
+    """Whether 'strict' may be asked for: every object closed, every property required."""
+    if isinstance(node, list):
+        return all(is_strict(each) for each in cast("list[object]", node))
+    if not isinstance(node, dict):
+        return True
+    tree = cast("dict[str, object]", node)
+    if tree.get("type") == "object" or "properties" in tree:
+        names = set(cast("dict[str, object]", tree.get("properties", {})))
+        required = set(cast("list[str]", tree.get("required", [])))
+        if tree.get("additionalProperties") is not False or names != required:
+            return False
+    return all(is_strict(each) for each in tree.values())

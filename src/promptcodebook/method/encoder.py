@@ -7,32 +7,24 @@ picks are kept and the rest filled by highest r̄, ties by lowest index (method 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from pydantic import BaseModel, ConfigDict, Field
+
+from promptcodebook.calls import Message, Request, Usage
 from promptcodebook.errors import ParseError, TruncatedReply
-from promptcodebook.lm.base import Request
+from promptcodebook.incidents import Incident, Tally
 from promptcodebook.lm.structured import Ask
-from promptcodebook.method.draws import Draws
-from promptcodebook.method.replies import RouteReply
-from promptcodebook.method.shown import codebook_lines
-from promptcodebook.method.templates import Templates
-from promptcodebook.types import Codebook, Message, Route, Tally, Usage
+from promptcodebook.method.state import RoutingStatistics
+from promptcodebook.method.templates import TemplateSet
+from promptcodebook.randomness import Draws
+from promptcodebook.types import Codebook, Route
 
-__all__ = ["Encoder", "Standing", "repair_route", "route_fault"]
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """How the codebook's entries have done, each of length K: r̄, the EMA of r, and counts."""
-
-    ema: tuple[float, ...]
-    success: tuple[float, ...]
-    selected: tuple[int, ...]
-
-    @classmethod
-    def fresh(cls, size: int) -> Standing:
-        """Algorithm 1, line 2: r̄_k = 0 for all k."""
-        return cls((0.0,) * size, (0.0,) * size, (0,) * size)
+__all__ = [
+    "Encoder",
+    "RouteReply",
+    "repair_route",
+    "route_fault",
+]
 
 
 def route_fault(indices: Sequence[int], size: int, select: int) -> str | None:
@@ -55,40 +47,47 @@ def repair_route(indices: Sequence[int], ema: Sequence[float], select: int) -> t
     return tuple(sorted([*picks, *by_rate[: select - len(picks)]]))
 
 
+class RouteReply(BaseModel):
+    """The demands it saw, S indices, and why."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    constraints: list[str] = Field(default_factory=list, max_length=32)
+    selected_indices: list[int] = Field(max_length=1024)
+    analysis: str = Field(default="", max_length=4000)
+
+
 class Encoder:
     """Routes by asking a model; counts repairs and fallbacks."""
 
-    def __init__(self, ask: Ask, templates: Templates, select: int, tally: Tally) -> None:
+    def __init__(self, ask: Ask, templates: TemplateSet, select: int, tally: Tally) -> None:
         self._ask = ask
         self._templates = templates
         self._select = select
         self._tally = tally
 
     def messages(
-        self, theta: str, codebook: Codebook, standing: Standing, task: str
+        self, theta: str, codebook: Codebook, statistics: RoutingStatistics, task: str
     ) -> tuple[Message, ...]:
         """The chat; with our templates all but the input is a prefix shared by every input."""
-        paper = self._templates.name == "paper"
-        shown = standing.ema if paper else standing.success
-        rates = [r if n else None for r, n in zip(shown, standing.selected, strict=True)]
         values = {
             "theta": theta,
             "select": self._select,
             "size": len(codebook),
             "last": len(codebook) - 1,
-            "codebook": codebook_lines(codebook, rates, self._templates.name),
+            "codebook": self._templates.lines.show(codebook, statistics),
             "task": task,
         }
         return self._templates["encoder"].fill(values)
 
     async def route(
-        self, theta: str, codebook: Codebook, standing: Standing, task: str, draws: Draws
+        self, theta: str, codebook: Codebook, statistics: RoutingStatistics, task: str, draws: Draws
     ) -> tuple[Route, Usage]:
         """z = E_θ(x, C). Raises LMError only when the model cannot be reached."""
         size = len(codebook)
         request = Request(
             role="encoder",
-            messages=self.messages(theta, codebook, standing, task),
+            messages=self.messages(theta, codebook, statistics, task),
             sample=draws.sample("route"),
         )
         try:
@@ -98,17 +97,17 @@ class Encoder:
                 lambda reply: route_fault(reply.selected_indices, size, self._select),
             )
         except (ParseError, TruncatedReply):
-            self._tally("route_repairs")
-            self._tally("route_fallbacks")
-            best = repair_route((), standing.ema, self._select)
+            self._tally(Incident.ROUTE_REPAIRS)
+            self._tally(Incident.ROUTE_FALLBACKS)
+            best = repair_route((), statistics.ema, self._select)
             return Route(best, repaired=True, fallback=True), Usage()
         reply = answer.value
         if answer.reasked:
-            self._tally("route_repairs")
+            self._tally(Incident.ROUTE_REPAIRS)
         if answer.fault is not None:
-            self._tally("route_fallbacks")
+            self._tally(Incident.ROUTE_FALLBACKS)
         route = Route(
-            indices=repair_route(reply.selected_indices, standing.ema, self._select),
+            indices=repair_route(reply.selected_indices, statistics.ema, self._select),
             repaired=answer.reasked,
             fallback=answer.fault is not None,
             constraints=tuple(reply.constraints),

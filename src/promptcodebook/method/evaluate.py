@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from promptcodebook.method.chains import all_of
-from promptcodebook.method.draws import Draws
-from promptcodebook.method.policy import Prompter, Trial, rollout_of
-from promptcodebook.types import Evaluation, Example, Rollout, Usage
+from promptcodebook.calls import Usage
+from promptcodebook.method.executor import Trial, roll_out
+from promptcodebook.method.failures import gather_all
+from promptcodebook.method.policy import Prompter
+from promptcodebook.randomness import Randomness
+from promptcodebook.types import Evaluation, Example, Rollout
 
-__all__ = ["Evaluator", "averaged"]
+__all__ = ["Evaluator", "average"]
 
 EVALUATION = -1
 """Stands for the step in evaluation draws: an input's prompt is the same at every evaluation."""
@@ -21,7 +23,7 @@ class Evaluator:
     """Greedy rollouts; a failed one is tried again `retries` times with fresh draws."""
 
     trial: Trial
-    seed: int
+    randomness: Randomness
     floor: float = 0.0
     retries: int = 1
 
@@ -41,23 +43,23 @@ class Evaluator:
                 done(rollout)
             return rollout
 
-        rollouts = await all_of(map(one, examples))
+        rollouts = await gather_all(map(one, examples))
         return Evaluation(name, split, tuple(rollouts), self.floor)
 
     async def _roll(self, prompter: Prompter, example: Example) -> Rollout:
-        rollout = await rollout_of(
-            prompter, self.trial, example, Draws(self.seed, EVALUATION, example.id)
+        rollout = await roll_out(
+            prompter, self.trial, example, self.randomness.at(EVALUATION, example.id)
         )
         for attempt in range(self.retries):
             if rollout.failure is None:
                 break
-            draws = Draws(self.seed, EVALUATION - 1 - attempt, example.id)
-            again = await rollout_of(prompter, self.trial, example, draws)
+            draws = self.randomness.at(EVALUATION - 1 - attempt, example.id)
+            again = await roll_out(prompter, self.trial, example, draws)
             rollout = replace(again, usage=rollout.usage + again.usage)
         return rollout
 
 
-def averaged(evaluations: Sequence[Evaluation]) -> Evaluation:
+def average(evaluations: Sequence[Evaluation]) -> Evaluation:
     """Several sampled runs over the same examples as one: each example's mean reward and all its
     usage (AIME's five runs a problem, decision 18).
 

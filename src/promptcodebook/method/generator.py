@@ -1,19 +1,23 @@
-"""G_φ: compose the selected instincts, conditioned on the input, into a system prompt (Eq. 4)."""
+"""G_φ: compose the selected instincts, conditioned on the input, into a system prompt (Eq. 4).
+
+Deviations: `compose: verbatim` puts the instincts in as they are, which the paper does for tasks
+with many constraints only (method decision 12); a prompt that was cut at its cap, or is empty, is
+refused (decision 15).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
+from promptcodebook.calls import Request, Usage
 from promptcodebook.errors import ParseError, TruncatedReply
-from promptcodebook.lm.base import Request
 from promptcodebook.lm.structured import Ask
-from promptcodebook.method.draws import Draws
-from promptcodebook.method.shown import instinct_lines
-from promptcodebook.method.templates import Templates
-from promptcodebook.types import Codebook, Route, Usage
+from promptcodebook.method.templates import TemplateSet, instinct_lines
+from promptcodebook.randomness import Draws
+from promptcodebook.types import Codebook, Route
 
-__all__ = ["Composition", "Generator", "joined", "verbatim"]
+__all__ = ["Composition", "Generator", "join_instincts", "join_prompts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +29,10 @@ class Composition:
     output_format: str = ""
 
 
-def verbatim(codebook: Codebook, route: Route) -> str:
-    """The selected instincts as they are, one a line (method decision 12)."""
-    return "\n".join(codebook[k].text for k in route.indices)
-
-
-def joined(base_prompt: str, composed: str) -> str:
-    """The user's fixed prompt stands before the composed one, word for word."""
-    return f"{base_prompt}\n\n{composed}" if base_prompt and composed else base_prompt or composed
-
-
 class Generator:
     """Composes by asking a model."""
 
-    def __init__(self, ask: Ask, templates: Templates, composition: Composition) -> None:
+    def __init__(self, ask: Ask, templates: TemplateSet, composition: Composition) -> None:
         self._ask = ask
         self._templates = templates
         self._composition = composition
@@ -49,7 +43,7 @@ class Generator:
         """p = G_φ(x, C[z]). A truncated or empty prompt is refused (method decision 15)."""
         base = self._composition.base_prompt
         if self._composition.mode == "verbatim":
-            return joined(base, verbatim(codebook, route)), Usage()
+            return join_prompts(base, join_instincts(codebook, route)), Usage()
         values = {
             "phi": phi,
             "instincts": instinct_lines(codebook, route.indices),
@@ -76,4 +70,14 @@ class Generator:
                 hint="try another model for the generator: roles.generator.model",
                 role="generator",
             )
-        return joined(base, composed), answer.usage
+        return join_prompts(base, composed), answer.usage
+
+
+def join_instincts(codebook: Codebook, route: Route) -> str:
+    """The selected instincts as they are, one a line (method decision 12)."""
+    return "\n".join(codebook[k].text for k in route.indices)
+
+
+def join_prompts(base_prompt: str, composed: str) -> str:
+    """The user's fixed prompt stands before the composed one, word for word."""
+    return f"{base_prompt}\n\n{composed}" if base_prompt and composed else base_prompt or composed

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count, islice
 
 from promptcodebook.config import Update
-from promptcodebook.keyed import keyed_random
+from promptcodebook.randomness import Randomness
 from promptcodebook.types import Example
 
 __all__ = ["Schedule"]
@@ -24,7 +24,7 @@ class Schedule:
 
     examples: Sequence[Example]
     update: Update
-    seed: int
+    randomness: Randomness
 
     @property
     def _per_pass(self) -> int:
@@ -54,7 +54,7 @@ class Schedule:
         """Batches without end, each pass in a seeded order; the last of a pass may be short."""
         size = self.update.batch_size
         for turn in count():
-            draw = keyed_random(self.seed, turn, "order")
+            draw = self.randomness.generator(turn, "order")
             keys = [draw.random() for _ in self.examples]
             order = sorted(range(len(self.examples)), key=keys.__getitem__)
             for at in range(0, len(order), size):

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from promptcodebook.method.encoder import Standing
 from promptcodebook.types import Parameters, Step, Trace
 
-__all__ = ["State"]
+__all__ = [
+    "RoutingStatistics",
+    "State",
+    "average_success",
+    "collapsed",
+    "entropy",
+    "utilisation",
+    "utilisation_bound",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingStatistics:
+    """How the codebook's entries have done, each of length K: r̄, the EMA of r, and counts."""
+
+    ema: tuple[float, ...]
+    success: tuple[float, ...]
+    selected: tuple[int, ...]
+
+    @classmethod
+    def fresh(cls, size: int) -> RoutingStatistics:
+        """Algorithm 1, line 2: r̄_k = 0 for all k."""
+        return cls((0.0,) * size, (0.0,) * size, (0,) * size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,26 +39,30 @@ class State:
 
     step: int
     parameters: Parameters
-    standing: Standing
+    statistics: RoutingStatistics
 
     @classmethod
     def first(cls, parameters: Parameters) -> State:
         """Before the first step: Θ as initialised, r̄_k = 0."""
-        return cls(0, parameters, Standing.fresh(len(parameters.codebook)))
+        return cls(0, parameters, RoutingStatistics.fresh(len(parameters.codebook)))
 
     @classmethod
     def after(cls, step: Step) -> State:
         """The state that a stored step left behind."""
-        return cls(step.index + 1, step.parameters, Standing(step.ema, step.success, step.selected))
+        return cls(
+            step.index + 1,
+            step.parameters,
+            RoutingStatistics(step.ema, step.success, step.selected),
+        )
 
-    def updated(self, parameters: Parameters, traces: Sequence[Trace], alpha: float) -> State:
+    def advance(self, parameters: Parameters, traces: Sequence[Trace], alpha: float) -> State:
         """For k in z: r̄_k <- (1-α) r̄_k + α (r - ρ), example by example in batch order.
 
         A failed rollout joins neither EMA (method decision 15); its selection is not counted.
         """
-        ema = list(self.standing.ema)
-        success = list(self.standing.success)
-        selected = list(self.standing.selected)
+        ema = list(self.statistics.ema)
+        success = list(self.statistics.success)
+        selected = list(self.statistics.selected)
         for trace in traces:
             if trace.unit is None or trace.rollout.route is None:
                 continue
@@ -44,5 +70,40 @@ class State:
                 ema[k] += alpha * (trace.unit - trace.penalty - ema[k])
                 success[k] += alpha * (trace.unit - success[k])
                 selected[k] += 1
-        standing = Standing(tuple(ema), tuple(success), tuple(selected))
-        return replace(self, step=self.step + 1, parameters=parameters, standing=standing)
+        statistics = RoutingStatistics(tuple(ema), tuple(success), tuple(selected))
+        return replace(self, step=self.step + 1, parameters=parameters, statistics=statistics)
+
+
+def entropy(counts: Sequence[int]) -> float:
+    """Shannon entropy in bits of selection counts over K entries."""
+    total = sum(counts)
+    shares = [n / total for n in counts if n] if total else []
+    return -sum(p * math.log2(p) for p in shares) + 0.0
+
+
+def utilisation(counts: Sequence[int]) -> float:
+    """Share of entries selected at least once."""
+    return sum(n > 0 for n in counts) / len(counts) if counts else 0.0
+
+
+def collapsed(counts: Sequence[int]) -> bool:
+    """Definition 2: fewer than K/2 entries ever active."""
+    return sum(n > 0 for n in counts) < len(counts) / 2
+
+
+def average_success(counts: Sequence[int], success: Sequence[float]) -> float:
+    """Success weighted by selection."""
+    total = sum(counts)
+    return sum(n * s for n, s in zip(counts, success, strict=True)) / total if total else 0.0
+
+
+def utilisation_bound(
+    size: int, select: int, explored: int, tau: float, *, wide: bool = False
+) -> float:
+    """Theorem 3: at least K(1 - exp(-S e^{-1/τ} n / K)) entries active after n explored examples.
+
+    The theorem assumes r̄ in [0, 1]. As the algorithm runs, r - ρ lies in [-1, 1]; `wide` gives the
+    bound for that range, with e^{-2/τ} in place of e^{-1/τ} (method decision 5).
+    """
+    spread = 2.0 if wide else 1.0
+    return size * (1.0 - math.exp(-select * math.exp(-spread / tau) * explored / size))

@@ -1,25 +1,60 @@
-"""The prompt files: one template per role and set, parsed once, filled in a single pass.
+"""The prompt files: one template for each kind of request, parsed once, filled in a single pass.
 
-A value is inserted as data and never looked at again: braces, role markers or template syntax in
-an input, an instinct or a reply do nothing.
+A set of templates is a folder: a file for each request, the first texts of θ, φ and ψ, and a
+`set.toml` with what goes with them. Any folder can replace any of them; what it lacks comes from
+the set that it is based on. A value is inserted as data and never looked at again: braces, role
+markers or template syntax in an input, an instinct or a reply do nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.resources import files
-from typing import Literal
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, Literal
 
-from promptcodebook.types import Message
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-__all__ = ["Template", "TemplateSet", "Templates", "load_templates"]
+from promptcodebook.calls import Message
+from promptcodebook.config import merge
+from promptcodebook.errors import ConfigError, did_you_mean
+from promptcodebook.method.state import RoutingStatistics
+from promptcodebook.text import shorten
+from promptcodebook.types import Codebook, Example, Stage
 
-TemplateSet = Literal["default", "paper"]
+__all__ = [
+    "LONG",
+    "CodebookLines",
+    "InstinctErrors",
+    "Rate",
+    "Template",
+    "TemplateSet",
+    "check_lines",
+    "check_template",
+    "copy_templates",
+    "instinct_lines",
+    "load_templates",
+    "reference",
+    "stage_lines",
+    "template_sets",
+]
 
+Rate = Literal["success", "ema"]
+"""Which average of its rewards an instinct is shown with (method decision 5)."""
+InstinctErrors = Literal["by_index", "one_string"]
+"""How a reply blames instincts: one text for each by its index, or one for all (decision 4)."""
+
+LONG = 6000
+"""Characters of one field that a critic is shown, so that an 8k context holds them all."""
+
+_MANIFEST = "set.toml"
 _PLACE = re.compile(r"\{([a-z_]+)\}")
 _SECTION = re.compile(r"^## (system|user)$", re.M)
 
@@ -28,7 +63,6 @@ _SECTION = re.compile(r"^## (system|user)$", re.M)
 class Template:
     """One prompt file, cut into its chat turns."""
 
-    name: str
     source: str
 
     @cached_property
@@ -45,7 +79,190 @@ class Template:
         return tuple(Message(role, _join(pieces, values)) for role, pieces in self._turns)
 
 
-def _join(pieces: tuple[str, ...], values: Mapping[str, object]) -> str:
+@dataclass(frozen=True, slots=True)
+class CodebookLines:
+    """How the encoder reads the codebook: which average is shown, and a line for an instinct that
+    was selected before or never was."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    rate: Rate
+    line: str
+    untried: str
+
+    def show(self, codebook: Codebook, statistics: RoutingStatistics) -> str:
+        """The numbered codebook, one line for each instinct."""
+        rates = statistics.ema if self.rate == "ema" else statistics.success
+        lines: list[str] = []
+        for k, (text, rate, n) in enumerate(
+            zip(codebook.texts, rates, statistics.selected, strict=True)
+        ):
+            # As precise as a policy file, so that a loaded policy shows what the run itself showed.
+            shown = f"{round(rate, 6):.2f}"
+            values = {"index": k, "text": " ".join(text.split()), "rate": shown}
+            lines.append(_join(_PLACE.split(self.line if n else self.untried), values))
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class TemplateSet:
+    """θ₀, φ₀, ψ₀, the templates around them (`sources`, by name), and what goes with both."""
+
+    sources: Mapping[str, str]
+    lines: CodebookLines
+    instinct_errors: InstinctErrors = "by_index"
+
+    @cached_property
+    def _parsed(self) -> dict[str, Template]:
+        return {name: Template(source) for name, source in self.sources.items()}
+
+    def __getitem__(self, name: str) -> Template:
+        return self._parsed[name]
+
+    def text(self, name: str) -> str:
+        """A file that is a learned part's first text (theta, phi, psi) or a list (instincts)."""
+        return self.sources[name].strip()
+
+    def fingerprint(self) -> dict[str, str]:
+        """File -> start of its SHA-256; two sets make the same prompts where all are equal."""
+        manifest = {"lines": asdict(self.lines), "instinct_errors": self.instinct_errors}
+        whole = {f"{name}.md": text for name, text in sorted(self.sources.items())}
+        whole[_MANIFEST] = json.dumps(manifest, sort_keys=True)
+        return {
+            name: hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+            for name, text in whole.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """The placeholders of a template: those it must have and those it may have."""
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        must, may = _in_braces(self.required), _in_braces(self.optional)
+        return f"it needs {must}" + (f" and may use {may}" if may else "")
+
+
+_RUN = ("task", "prompt", "response")
+"""What no judgement of a run can do without."""
+_TRACE = ("route", "stages", "reward", "codebook")
+_PLACES: Mapping[str, _Places] = {
+    "encoder": _Places(("theta", "select", "codebook", "task"), ("size", "last")),
+    "generator": _Places(("phi", "instincts", "task"), ("format", "stage")),
+    "critic": _Places(("psi", *_RUN, "instincts", "reference"), _TRACE),
+    "critic_one": _Places(("psi", *_RUN, "instincts", "reference"), _TRACE),
+    "attribution": _Places(("verdict",), (*_RUN, "instincts", "reference", *_TRACE)),
+    "adversary": _Places(("psi", "verdict", *_RUN), ("instincts", "reference", *_TRACE)),
+    "updater": _Places(("text", "gradient"), ("variable", "cap")),
+    "random": _Places(("size",), ("cap",)),
+    "from_prompt": _Places(("text", "size"), ("cap",)),
+}
+"""Each template's placeholders; its caller has a value for every one of them."""
+_BLAMING = ("attribution", "critic_one")
+"""Templates whose replies blame instincts."""
+_TEXTS = ("theta", "phi", "psi", "instincts")
+"""Files that are no templates: first texts of the learned parts, and a list of instincts."""
+
+
+def template_sets() -> tuple[str, ...]:
+    """The names of the sets that come with the package."""
+    return tuple(sorted(f.name for f in _shipped().iterdir() if (f / _MANIFEST).is_file()))
+
+
+def load_templates(name: str, base: Path = Path()) -> TemplateSet:
+    """The set of that name, or the one in the folder `name`, a path from `base`.
+
+    Raises ConfigError with file and line for a placeholder that is missing or unknown, and for a
+    file or a key that no set has.
+    """
+    folder = _shipped() / name if name in template_sets() else _find_folder(name, base)
+    sources, tree = _read_folder(folder)
+    lacking = sorted({*_PLACES, *_TEXTS} - sources.keys())
+    if lacking:
+        raise ConfigError(
+            f"{folder}: {lacking[0]}.md is missing",
+            hint=f'write it, or set based_on = "default" in {folder / _MANIFEST}',
+        )
+    manifest = _parse_manifest(tree, f"{folder / _MANIFEST}")
+    return TemplateSet(sources, manifest.codebook, manifest.instinct_errors)
+
+
+def copy_templates(target: Path, name: str = "default") -> list[Path]:
+    """Writes the whole set to `target`, to be edited there; returns the files.
+
+    Raises ConfigError for an unknown set, and rather than write over a file.
+    """
+    if name not in template_sets():
+        raise _unknown_set(name)
+    manifest = (_shipped() / name / _MANIFEST).read_text("utf-8")
+    texts = {f"{part}.md": text for part, text in sorted(load_templates(name).sources.items())}
+    texts[_MANIFEST] = re.sub(r"^based_on = .*$", f'based_on = "{name}"', manifest, flags=re.M)
+    existing = [target / file for file in texts if (target / file).exists()]
+    if existing:
+        raise ConfigError(
+            f"{existing[0]} exists already, and is not written over", hint="name another folder"
+        )
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        for file, text in texts.items():
+            (target / file).write_text(text, "utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write the templates to {target}: {error.strerror}",
+            hint="name a folder that can be written to",
+        ) from error
+    return [target / file for file in texts]
+
+
+def check_template(name: str, source: str, where: str) -> None:
+    """Raises ConfigError, with `where` and the line, unless the request `name` can be made of it:
+    chat turns, all placeholders that it needs, and none that has no value."""
+    first = _SECTION.search(source)
+    if first is None or "user" not in _SECTION.findall(source):
+        raise ConfigError(
+            f"{where}: there is no user turn", hint="begin it with a line that says: ## user"
+        )
+    if source[: first.start()].strip():
+        raise ConfigError(
+            f"{where}:1: the text before the first turn would be lost",
+            hint="begin the file with a line that says: ## system",
+        )
+    _check_places(source, _PLACES[name], where)
+
+
+def check_lines(lines: CodebookLines, where: str) -> None:
+    """Raises ConfigError, with `where`, unless each line tells index and text."""
+    _check_places(lines.line, _Places(("index", "text"), ("rate",)), f"{where}.line")
+    _check_places(lines.untried, _Places(("index", "text")), f"{where}.untried")
+
+
+def instinct_lines(codebook: Codebook, indices: Sequence[int]) -> str:
+    """C[z], one line each with its index (Assumption 1 wants the index in the template)."""
+    return "\n".join(f"[{k}] {' '.join(codebook[k].text.split())}" for k in indices)
+
+
+def reference(example: Example, feedback: str) -> str:
+    """y* and what the reward said; a task without references says so (method decision 22)."""
+    known = (
+        f"Reference answer: {shorten(example.target, LONG)}"
+        if example.target is not None
+        else "There is no reference answer for this task: judge the response on its own."
+    )
+    return f"{known}\nFeedback of the checker: {shorten(feedback, LONG)}" if feedback else known
+
+
+def stage_lines(stages: Sequence[Stage]) -> str:
+    """The stages of a compound executor, for the critic; '' for a single call."""
+    if not stages:
+        return ""
+    lines = [f"- {s.name}: {shorten(s.input, 1000)} -> {shorten(s.output, 1000)}" for s in stages]
+    return "Stages on the way:\n" + "\n".join(lines)
+
+
+def _join(pieces: Sequence[str], values: Mapping[str, object]) -> str:
     """Text and placeholder names alternate; a line that holds an empty value alone goes."""
     out: list[str] = []
     for i, piece in enumerate(pieces):
@@ -57,37 +274,142 @@ def _join(pieces: tuple[str, ...], values: Mapping[str, object]) -> str:
     return "".join(out)
 
 
-@dataclass(frozen=True)
-class Templates:
-    """One whole set: θ₀, φ₀, ψ₀ and the fixed templates around them."""
-
-    name: TemplateSet
-    sources: Mapping[str, str]
-
-    @cached_property
-    def _parsed(self) -> dict[str, Template]:
-        return {name: Template(name, source) for name, source in self.sources.items()}
-
-    def __getitem__(self, name: str) -> Template:
-        return self._parsed[name]
-
-    def text(self, name: str) -> str:
-        """A file that is a learned part's first text (theta, phi, psi) or a list (instincts)."""
-        return self.sources[name].strip()
-
-    @cached_property
-    def digest(self) -> str:
-        """SHA-256 over the set, kept in the run record."""
-        whole = "\x00".join(f"{name}\x01{text}" for name, text in sorted(self.sources.items()))
-        return hashlib.sha256(whole.encode()).hexdigest()
+def _shipped() -> Traversable:
+    return files("promptcodebook.method") / "prompts"
 
 
-def load_templates(name: TemplateSet) -> Templates:
-    """The named set; what the paper does not print (updater, g_ψ, initialisation) is ours."""
-    folder = files("promptcodebook.method") / "prompts"
+def _find_folder(name: str, base: Path) -> Path:
+    """A word is the name of a set; a folder is written with a slash, be it only './'."""
+    if not re.search(r"[/\\]", name):
+        raise _unknown_set(name)
+    folder = base / Path(name).expanduser()
+    if not folder.is_dir():
+        raise ConfigError(
+            f"templates: there is no folder {folder}",
+            hint=f"pco templates copy {folder} writes the default set to edit",
+        )
+    return folder
+
+
+def _unknown_set(name: str) -> ConfigError:
+    known = template_sets()
+    return ConfigError(
+        f"unknown set of templates {name!r}{did_you_mean(name, known)}",
+        hint=f"choose one of: {', '.join(known)}; a folder is written with a slash: './{name}'",
+    )
+
+
+def _read_folder(folder: Traversable) -> tuple[dict[str, str], dict[str, Any]]:
+    """Texts by name and the manifest's tree, laid over those of the set it is based on."""
+    own, manifest = _read_files(folder)
+    base_name = manifest.pop("based_on", "default")
+    if base_name == "":
+        return own, manifest
+    if base_name not in template_sets():
+        close = did_you_mean(str(base_name), template_sets())
+        raise ConfigError(
+            f"{folder / _MANIFEST}: based_on: unknown set of templates {base_name!r}{close}",
+            hint=f"choose one of: {', '.join(template_sets())}",
+        )
+    sources, tree = _read_folder(_shipped() / base_name)
+    if manifest.get("instinct_errors", tree["instinct_errors"]) != tree["instinct_errors"]:
+        for name in _BLAMING:
+            if name not in own:
+                raise ConfigError(
+                    f"{folder / _MANIFEST}: instinct_errors is not what the {name}.md of the set "
+                    f"{base_name!r} asks for",
+                    hint=f"write {folder / name}.md, or delete that key",
+                )
+    return {**sources, **own}, merge(tree, manifest)
+
+
+def _read_files(folder: Traversable) -> tuple[dict[str, str], dict[str, Any]]:
+    """What lies in the folder itself, every file checked. Hidden files and an editor's backups are
+    left alone."""
+    known = [f"{name}.md" for name in (*_PLACES, *_TEXTS)]
     sources: dict[str, str] = {}
-    for part in ("default", name):
-        for file in (folder / part).iterdir():
-            if file.name.endswith(".md"):
-                sources[file.name.removesuffix(".md")] = file.read_text("utf-8")
-    return Templates(name, sources)
+    manifest: dict[str, Any] = {}
+    for file in sorted(folder.iterdir(), key=lambda f: f.name):
+        if file.name.startswith(".") or file.name.endswith("~"):
+            continue
+        if file.name == _MANIFEST:
+            manifest = _read_manifest(file)
+        elif file.name in known:
+            sources[file.name.removesuffix(".md")] = _read_template(file)
+        else:
+            names = [*known, _MANIFEST]
+            raise ConfigError(
+                f"{file}: not the name of a template{did_you_mean(file.name, names)}",
+                hint=f"a folder of templates holds only: {', '.join(names)}",
+            )
+    return sources, manifest
+
+
+def _read_template(file: Traversable) -> str:
+    source = _read_text(file)
+    name = file.name.removesuffix(".md")
+    if not source.strip():
+        raise ConfigError(f"{file} is empty", hint="delete it to use the text of the set below it")
+    if name in _PLACES:
+        check_template(name, source, str(file))
+    return source
+
+
+def _read_manifest(file: Traversable) -> dict[str, Any]:
+    try:
+        return tomllib.loads(_read_text(file))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file} is not valid TOML: {error}", hint=f"edit {file}") from None
+
+
+def _read_text(file: Traversable) -> str:
+    try:
+        # Some editors put a byte order mark before a text.
+        return file.read_text("utf-8").removeprefix("\ufeff")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {file}: {error}", hint="write it as UTF-8 text") from None
+
+
+class _Manifest(BaseModel):
+    """A set.toml, with what it leaves out filled in."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    instinct_errors: InstinctErrors
+    codebook: CodebookLines
+
+
+def _parse_manifest(tree: Mapping[str, Any], where: str) -> _Manifest:
+    try:
+        manifest = _Manifest.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        if first["type"] not in ("extra_forbidden", "unexpected_keyword_argument"):
+            raise ConfigError(f"{where}: {key}: {first['msg']}", hint="correct that key") from None
+        inner = len(first["loc"]) > 1
+        known = ("rate", "line", "untried") if inner else ("based_on", *_Manifest.model_fields)
+        close = did_you_mean(str(first["loc"][-1]), known)
+        raise ConfigError(
+            f"{where}: unknown key {key!r}{close}", hint=f"known here: {', '.join(known)}"
+        ) from None
+    check_lines(manifest.codebook, f"{where}: codebook")
+    return manifest
+
+
+def _check_places(source: str, places: _Places, where: str) -> None:
+    known = (*places.required, *places.optional)
+    for match in _PLACE.finditer(source):
+        if match[1] not in known:
+            line = source.count("\n", 0, match.start()) + 1
+            at = f"{where}:{line}" if "\n" in source else where
+            close = did_you_mean(match[1], known)
+            raise ConfigError(f"{at}: unknown placeholder {match[0]}{close}", hint=str(places))
+    present = _PLACE.findall(source)
+    for name in places.required:
+        if name not in present:
+            raise ConfigError(f"{where}: placeholder {{{name}}} is missing", hint=str(places))
+
+
+def _in_braces(names: Iterable[str]) -> str:
+    return ", ".join(f"{{{name}}}" for name in names)

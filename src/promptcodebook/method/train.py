@@ -14,21 +14,21 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
+from promptcodebook.calls import Usage
 from promptcodebook.config import Config
-from promptcodebook.method.accept import Accept
-from promptcodebook.method.broken import broken_part, stop_if_no_updater, too_many
-from promptcodebook.method.chains import all_of
-from promptcodebook.method.credit import Credit
-from promptcodebook.method.critic import History
-from promptcodebook.method.draws import Draws
+from promptcodebook.method.accept import Acceptance, Proposal
+from promptcodebook.method.critic import Credit, History
+from promptcodebook.method.executor import Trial, roll_out
 from promptcodebook.method.explore import Explorer, epsilon_at
-from promptcodebook.method.policy import Policy, Trial, rollout_of
+from promptcodebook.method.failures import gather_all, stop_if_most_failed, stop_if_no_updater
+from promptcodebook.method.policy import Composer
 from promptcodebook.method.schedule import Schedule
 from promptcodebook.method.state import State
-from promptcodebook.method.update import Updater, applied, gather_gradients
-from promptcodebook.types import Example, Route, Step, Trace, Usage
+from promptcodebook.method.update import Updater, apply_rewrites, collect_gradients
+from promptcodebook.randomness import Draws, Randomness
+from promptcodebook.types import Example, Prompt, Route, Step, Trace
 
-__all__ = ["Learner", "stop_if_broken", "train"]
+__all__ = ["Learner", "train"]
 
 
 async def train(learner: Learner, schedule: Schedule, state: State) -> AsyncGenerator[Step, None]:
@@ -37,35 +37,36 @@ async def train(learner: Learner, schedule: Schedule, state: State) -> AsyncGene
     Raises Stop when the budget or the user ends it, TooManyFailures when a batch mostly fails.
     """
     config = learner.config
-    latest: deque[Trace] = deque(maxlen=min(config.update.batch_size, len(schedule.examples)))
+    window = min(config.update.batch_size, len(schedule.examples))
+    latest: deque[Trace] = deque(maxlen=window)
     for index, epoch, batch in schedule.updates(start=state.step):
         epsilon = epsilon_at(epoch, config.explore, config.update.epochs)
 
         # Route and execute; critique and assign credit: each example on its own chain.
-        traces = await all_of([learner.trace(x, state, epsilon) for x in batch])
+        traces = await gather_all([learner.trace(x, state, epsilon) for x in batch])
         latest.extend(traces)
-        stop_if_broken(latest)
+        stop_if_most_failed(latest, window)
 
         # Update textual components.
-        pending = gather_gradients(state.parameters, traces, config)
+        pending = collect_gradients(state.parameters, traces, config)
         rewrites = await learner.updater.rewrite_all(pending, index)
         stop_if_no_updater(rewrites)
-        rewrites, reverted = await learner.accept.judge(rewrites, traces, batch, state)
-        parameters = applied(state.parameters, rewrites)
+        accepted = await learner.acceptance(Proposal(rewrites, traces, batch, state))
+        parameters = apply_rewrites(state.parameters, accepted)
 
         # Update routing statistics.
-        state = state.updated(parameters, traces, config.explore.alpha)
+        state = state.advance(parameters, traces, config.explore.alpha)
         yield Step(
             index=index,
             epoch=epoch,
             epsilon=epsilon,
             traces=tuple(traces),
-            rewrites=rewrites,
+            rewrites=accepted,
             parameters=parameters,
-            ema=state.standing.ema,
-            success=state.standing.success,
-            selected=state.standing.selected,
-            reverted=reverted,
+            ema=state.statistics.ema,
+            success=state.statistics.success,
+            selected=state.statistics.selected,
+            reverted=accepted != rewrites,
         )
 
 
@@ -74,17 +75,18 @@ class Learner:
     """The parts Algorithm 1 calls, built by the session."""
 
     config: Config
-    policy: Policy
+    randomness: Randomness
+    composer: Composer
     explorer: Explorer
     trial: Trial
     credit: Credit
     updater: Updater
-    accept: Accept
+    acceptance: Acceptance
 
     async def trace(self, example: Example, state: State, epsilon: float) -> Trace:
         """One example's chain: route -> compose -> execute -> critique -> attribute."""
-        draws = Draws(self.config.seed, state.step, example.id)
-        rollout = await rollout_of(_Exploring(self, state, epsilon), self.trial, example, draws)
+        draws = self.randomness.at(state.step, example.id)
+        rollout = await roll_out(_Exploring(self, state, epsilon), self.trial, example, draws)
         if rollout.reward is None:
             return Trace(rollout)
         history = History(example, state.parameters.codebook, rollout)
@@ -99,26 +101,14 @@ class _Exploring:
     state: State
     epsilon: float
 
-    async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, str, Usage]:
+    async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, Prompt, Usage]:
         learner, state = self.learner, self.state
         draw = draws.generator("explore")
         if learner.explorer.explores(self.epsilon, draw):
-            route, usage = learner.explorer.route(state.standing.ema, draw), Usage()
+            route, usage = learner.explorer.route(state.statistics.ema, draw), Usage()
         else:
-            route, usage = await learner.policy.route(
-                state.parameters, state.standing, example, draws
+            route, usage = await learner.composer.route(
+                state.parameters, state.statistics, example, draws
             )
-        prompt, composing = await learner.policy.compose(state.parameters, route, example, draws)
+        prompt, composing = await learner.composer.compose(state.parameters, route, example, draws)
         return route, prompt, usage + composing
-
-
-def stop_if_broken(latest: deque[Trace]) -> None:
-    """More than half of a batch failed: going on would only spend money.
-
-    `latest` holds the last rollouts, a batch's worth at the most: an `online` update is one
-    example, and one bad rollout is data.
-    """
-    failures = [failure for t in latest if (failure := broken_part(t)) is not None]
-    assert latest.maxlen is not None, "the window is bounded"
-    if len(failures) * 2 > latest.maxlen:
-        raise too_many(failures, tuple(latest), "")

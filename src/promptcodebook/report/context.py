@@ -1,66 +1,95 @@
-"""What every section of a report may need to know about the run, read once."""
+"""What every section of a report may need to know about the run, read once; what a section is."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
+from promptcodebook.assemble import OWN_LM
+from promptcodebook.calls import ROLES, Role, Usage
 from promptcodebook.config import Config
-from promptcodebook.report.html import Content, Html, el
-from promptcodebook.session.models import simulated_in
-from promptcodebook.store import Header, RunState, RunStore
-from promptcodebook.types import ROLES, Codebook, Parameters, Role, Usage
+from promptcodebook.lm.stack import any_simulated
+from promptcodebook.method.state import State
+from promptcodebook.policy.references import Best, kept_state
+from promptcodebook.report.html import Column, Content, Html, el, table
+from promptcodebook.store import Event, Header, RunState, RunStore
+from promptcodebook.types import Codebook
 
-__all__ = ["Column", "Context", "Kept", "without_credentials"]
+__all__ = ["Context", "Deployed", "Section", "state_name", "step_name", "without_credentials"]
 
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]*@")
 
 
+class Section(Protocol):
+    """A part of the report: takes every event once, in order, and then renders what it kept.
+
+    It keeps only what it will show, so that a long run takes no more memory than a short one.
+    """
+
+    title: str
+    anchor: str
+
+    def add(self, event: Event) -> None:
+        """One event, with its traces and full rollouts."""
+        ...
+
+    def render(self) -> Html:
+        """The section's body."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """The state the report shows as the policy: after `step`, -1 = untrained; K-tuples."""
+class Deployed:
+    """The state that the run stands for wherever it is used, as far as the run has come."""
 
-    step: int
-    parameters: Parameters
-    ema: tuple[float, ...]
-    success: tuple[float, ...]
-    selected: tuple[int, ...]
+    state: State
+    best: Best
 
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table; numeric ones are set to the right."""
-
-    name: str
-    numeric: bool = True
+    @property
+    def step(self) -> int:
+        """The step that left it behind; -1 = untrained."""
+        return self.best.step
 
 
 @dataclass(frozen=True)
 class Context:
-    """The run as a whole: header, state, spend and counts. `inputs` are texts by example id."""
+    """The run as a whole: header, state, spend and counts; `deployed` is None without a codebook.
+
+    `inputs` are texts by example id, `defaults` the configuration that sets nothing.
+    """
 
     header: Header
     state: RunState
+    deployed: Deployed | None
     usage: Mapping[Role, Usage]
     tallies: Mapping[str, int]
     elapsed_s: float
-    kept: Kept | None
     inputs: Mapping[str, str]
+    defaults: Mapping[str, Any]
 
     @classmethod
     def of(cls, store: RunStore, inputs: Mapping[str, str]) -> Context:
         """Reads all but the steps."""
         state = store.outline()
-        kept = _kept(store, state)
         return cls(
-            store.header, state, store.usage(), store.tallies(), store.elapsed_s, kept, inputs
+            store.header,
+            state,
+            None if state.parameters is None else Deployed(*kept_state(store)),
+            store.usage(),
+            store.tallies(),
+            store.elapsed_s,
+            inputs,
+            Config().model_dump(mode="json"),
         )
 
     def setting(self, key: str) -> Any:
-        """A dotted key of the run's configuration; the default where the run does not say."""
-        return _at(self.header.config, key, _at(Config().model_dump(mode="json"), key, None))
+        """A dotted key of the run's configuration; the default where the run does not have it.
+
+        The configuration is read as it was stored and never checked: another version wrote it.
+        """
+        return _at(self.header.config, key, _at(self.defaults, key, None))
 
     @property
     def seed(self) -> int:
@@ -73,44 +102,34 @@ class Context:
 
     @property
     def codebook(self) -> Codebook:
-        found = self.state.parameters
-        return found.codebook if found is not None else Codebook(())
+        """The deployed one; empty where the run has none."""
+        return self.deployed.state.parameters.codebook if self.deployed else Codebook(())
 
     @property
     def models(self) -> dict[Role, str]:
         """The model of each role; '' is the user's own LM object."""
         base = self.setting("lm") or ""
-        return {
-            role: without_credentials(str(self.setting(f"roles.{role}.model") or base))
-            for role in ROLES
-        }
+        models: dict[Role, str] = {}
+        for role in ROLES:
+            spec = str(self.setting(f"roles.{role}.model") or base)
+            models[role] = "" if spec == OWN_LM else without_credentials(spec)
+        return models
 
     @property
     def simulated(self) -> bool:
-        """Whether any model was simulated, in process or served under that name."""
-        specs = set(self.models.values())
-        served = any(s.rpartition("#")[2].startswith("simulated") for s in specs if "#" in s)
-        return served or simulated_in(specs)
+        """Whether any model was simulated, in process or served: figures must say so."""
+        return any_simulated(self.models.values())
 
     def figure(self, caption: Content, *body: Content) -> Html:
         """A figure whose caption says when its numbers are simulated."""
-        return el("figure", el("figcaption", self._badge(), caption), *body)
+        badge = el("span.badge", "simulated") if self.simulated else None
+        return el("figure", el("figcaption", badge, caption), *body)
 
     def table(
-        self, caption: Content, columns: Iterable[Column], rows: Iterable[Iterable[Content]]
+        self, caption: Content, columns: Sequence[Column], rows: Iterable[Iterable[Content]]
     ) -> Html:
-        """A table that scrolls sideways where it must, and says when its numbers are simulated."""
-        heads = list(columns)
-        body = [el("tr", _cells(heads, row)) for row in rows]
-        titles = [
-            el("th.num" if c.numeric else "th", c.name, attrs={"scope": "col"}) for c in heads
-        ]
-        inner = el("table", el("thead", el("tr", titles)), el("tbody", body))
-        # The caption stands outside, so that it does not scroll away with the columns.
-        return self.figure(caption, el("div.wide", inner))
-
-    def _badge(self) -> Html | None:
-        return el("span.badge", "simulated") if self.simulated else None
+        """A table under its caption, which stays in sight when the columns scroll."""
+        return self.figure(caption, table(columns, rows))
 
 
 def without_credentials(text: str) -> str:
@@ -118,36 +137,14 @@ def without_credentials(text: str) -> str:
     return _CREDENTIALS.sub("", text)
 
 
-def _cells(heads: list[Column], row: Iterable[Content]) -> list[Html]:
-    return [
-        el("td.num" if head.numeric else "td", cell) for head, cell in zip(heads, row, strict=True)
-    ]
+def step_name(index: int) -> str:
+    """Steps count from 1 where people see them; -1 is the untrained policy."""
+    return "untrained" if index < 0 else f"step {index + 1}"
 
 
-def _kept(store: RunStore, state: RunState) -> Kept | None:
-    """The state that is deployed once the run has concluded, the latest one before that."""
-    if state.parameters is None:
-        return None
-    keep = _at(store.header.config, "keep", "best_val")
-    if state.conclusion is None or keep != "best_val" or state.best is None:
-        size = len(state.parameters.codebook)
-        return Kept(
-            state.step,
-            state.parameters,
-            state.ema or (0.0,) * size,
-            state.success or (0.0,) * size,
-            state.selected or (0,) * size,
-        )
-    return _at_step(store, state.best.step)
-
-
-def _at_step(store: RunStore, index: int) -> Kept:
-    if index >= 0:
-        step = store.step_at(index)
-        return Kept(index, step.parameters, step.ema, step.success, step.selected)
-    parameters = store.parameters_at(-1)
-    size = len(parameters.codebook)
-    return Kept(-1, parameters, (0.0,) * size, (0.0,) * size, (0,) * size)
+def state_name(index: int) -> str:
+    """The state that a step left behind."""
+    return "the untrained state" if index < 0 else f"the state after {step_name(index)}"
 
 
 def _at(tree: Mapping[str, Any], key: str, default: Any) -> Any:

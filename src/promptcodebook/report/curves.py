@@ -6,15 +6,16 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from promptcodebook.method.statistics import entropy, utilisation
+from promptcodebook.calls import Usage
+from promptcodebook.method.state import entropy, utilisation
 from promptcodebook.report.context import Context
-from promptcodebook.report.figures import count, number
 from promptcodebook.report.html import Html, el
 from promptcodebook.report.svg import Area, Chart, Line, Point, Spot, draw
 from promptcodebook.store import Event, Stepped, Validated
-from promptcodebook.types import Step, Usage
+from promptcodebook.types import Step
+from promptcodebook.units import number
 
-__all__ = ["Curves"]
+__all__ = ["WINDOW", "CurvesSection"]
 
 WINDOW = 10
 """Steps that moving figures look back over."""
@@ -42,7 +43,7 @@ class _Series:
     validating: list[Point] = field(default_factory=_points)
 
 
-class Curves:
+class CurvesSection:
     """Keeps a dozen numbers a step."""
 
     title = "Training"
@@ -56,18 +57,18 @@ class Curves:
         self._counts: deque[tuple[int, ...]] = deque([(0,) * size], maxlen=WINDOW + 1)
         self._tokens = [0, 0]
 
-    def see(self, event: Event) -> None:
+    def add(self, event: Event) -> None:
         match event:
             case Stepped(step):
-                self._reward(step)
-                self._routing(step)
-                self._spent(step.index + 1, 0, [t.rollout.usage for t in step.traces])
+                self._add_reward(step)
+                self._add_routing(step)
+                self._add_spend(step.index + 1, 0, [t.rollout.usage for t in step.traces])
             case Validated(_, _, evaluation):
-                self._spent(len(self._series.epsilon), 1, [evaluation.usage])
+                self._add_spend(len(self._series.epsilon), 1, [evaluation.usage])
             case _:
                 pass
 
-    def _reward(self, step: Step) -> None:
+    def _add_reward(self, step: Step) -> None:
         x, series = step.index + 1, self._series
         series.epsilon.append((x, step.epsilon))
         rewards = [t.rollout.reward for t in step.traces if t.rollout.reward is not None]
@@ -82,7 +83,7 @@ class Curves:
         series.high.append(min(top, mean + spread))
         series.smooth.append((x, sum(self._recent) / len(self._recent)))
 
-    def _routing(self, step: Step) -> None:
+    def _add_routing(self, step: Step) -> None:
         x, series = step.index + 1, self._series
         self._counts.append(step.selected)
         now = [a - b for a, b in zip(self._counts[-1], self._counts[0], strict=True)]
@@ -91,12 +92,12 @@ class Curves:
         series.entropy_now.append((x, entropy(now)))
         series.utilised_now.append((x, utilisation(now)))
 
-    def _spent(self, x: int, which: int, usages: list[Usage]) -> None:
+    def _add_spend(self, x: int, which: int, usages: list[Usage]) -> None:
         self._tokens[which] += sum(u.tokens for u in usages)
         target = (self._series.training, self._series.validating)[which]
         target.append((x, self._tokens[which]))
 
-    def html(self) -> Html:
+    def render(self) -> Html:
         figure = self._context.figure
         return el(
             "div.grid",
@@ -105,7 +106,7 @@ class Curves:
                 "standard deviation around each batch. Exploration is part of it.",
                 draw(self._reward_chart()),
             ),
-            figure(self._validation_words(), draw(self._validation_chart())),
+            figure(self._validation_caption(), draw(self._validation_chart())),
             figure(
                 "ε, the chance that a route is explored, not chosen by the encoder.",
                 draw(Chart("Exploration ε", _X, [Line("ε", self._series.epsilon)], y=(0.0, 1.0))),
@@ -154,7 +155,7 @@ class Curves:
             y=self._context.reward_range,
         )
 
-    def _validation_words(self) -> str:
+    def _validation_caption(self) -> str:
         marks = self._context.state.validations
         sizes = {
             scope: max((m.n for m in marks if m.scope == scope), default=0)
@@ -162,9 +163,9 @@ class Curves:
         }
         if not marks:
             return "Validation: none in this run."
-        said = [f"n = {count(sizes['subset'])} on the subset"] if sizes["subset"] else []
-        said += [f"n = {count(sizes['full'])} on the whole split"] if sizes["full"] else []
-        return f"Validation, greedy and without exploration: {', '.join(said)}."
+        words = [f"n = {sizes['subset']:,} on the subset"] if sizes["subset"] else []
+        words += [f"n = {sizes['full']:,} on the whole split"] if sizes["full"] else []
+        return f"Validation, greedy and without exploration: {', '.join(words)}."
 
     def _entropy_chart(self) -> Chart:
         series = self._series

@@ -6,12 +6,13 @@ from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from promptcodebook.keyed import keyed_int
+from promptcodebook.randomness import keyed_int
 from promptcodebook.report.context import Context
-from promptcodebook.report.figures import number, shorten
 from promptcodebook.report.html import Content, Html, el, together
 from promptcodebook.store import Event, Stepped
+from promptcodebook.text import shorten
 from promptcodebook.types import Codebook, Gradients, Step, Trace
+from promptcodebook.units import number
 
 __all__ = ["MOST", "ExamplesSection"]
 
@@ -20,7 +21,7 @@ _LONG, _SHORT = 4000, 1500
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _Sample:
     """A trace, and the codebook's texts that it was routed over (before the step's rewrites)."""
 
     step: int
@@ -35,13 +36,13 @@ class _Bucket:
     name: str
     share: int
     rank: Callable[[Trace], float | None]
-    found: list[tuple[float, int, _Shown]] = field(
-        default_factory=lambda: list[tuple[float, int, _Shown]]()
+    best: list[tuple[float, int, _Sample]] = field(
+        default_factory=lambda: list[tuple[float, int, _Sample]]()
     )
 
-    def offer(self, draw: int, rank: float, shown: _Shown) -> None:
-        insort(self.found, (rank, draw, shown), key=lambda entry: entry[:2])
-        del self.found[MOST:]
+    def offer(self, draw: int, rank: float, sample: _Sample) -> None:
+        insort(self.best, (rank, draw, sample), key=lambda entry: entry[:2])
+        del self.best[MOST:]
 
 
 class ExamplesSection:
@@ -61,7 +62,7 @@ class ExamplesSection:
             _Bucket("best", 3, lambda t: None if t.rollout.reward is None else -t.rollout.reward),
         )
 
-    def see(self, event: Event) -> None:
+    def add(self, event: Event) -> None:
         if not isinstance(event, Stepped):
             return
         before = self._codebook or _before(event.step)
@@ -73,14 +74,14 @@ class ExamplesSection:
         route = trace.rollout.route
         indices = () if route is None else route.indices
         texts = tuple((k, codebook[k].text) for k in indices if k < len(codebook))
-        shown = _Shown(step, trace, texts)
+        sample = _Sample(step, trace, texts)
         draw = keyed_int(self._context.seed, "report", step, trace.rollout.example_id)
         for bucket in self._buckets:
             rank = bucket.rank(trace)
             if rank is not None:
-                bucket.offer(draw, rank, shown)
+                bucket.offer(draw, rank, sample)
 
-    def html(self) -> Html:
+    def render(self) -> Html:
         chosen = self._chosen()
         if not chosen:
             return el("p.empty", "No step was finished, so there is nothing to show.")
@@ -91,37 +92,37 @@ class ExamplesSection:
         badge = " All models here are simulated." if self._context.simulated else ""
         return together(el("p.note", note + badge), [self._example(n, s) for n, s in chosen])
 
-    def _chosen(self) -> list[tuple[str, _Shown]]:
+    def _chosen(self) -> list[tuple[str, _Sample]]:
         """Each bucket's share, no input twice. Failures choose first and are shown last."""
-        groups: list[list[tuple[str, _Shown]]] = []
+        groups: list[list[tuple[str, _Sample]]] = []
         used: set[str] = set()
         for bucket in self._buckets:
-            group: list[tuple[str, _Shown]] = []
-            for _, _, shown in bucket.found:
-                example = shown.trace.rollout.example_id
+            group: list[tuple[str, _Sample]] = []
+            for _, _, sample in bucket.best:
+                example = sample.trace.rollout.example_id
                 if example not in used and len(group) < bucket.share:
                     used.add(example)
-                    group.append((bucket.name, shown))
+                    group.append((bucket.name, sample))
             groups.append(group)
         return [entry for group in reversed(groups) for entry in group]
 
-    def _example(self, kind: str, shown: _Shown) -> Html:
-        rollout = shown.trace.rollout
+    def _example(self, kind: str, sample: _Sample) -> Html:
+        rollout = sample.trace.rollout
         reward = "failed" if rollout.reward is None else f"reward {number(rollout.reward, 2)}"
         summary = el(
             "summary",
             el("span.what", el("span.tag", kind), " ", rollout.example_id),
-            el("span.tally", f"step {shown.step + 1}, {reward}"),
+            el("span.tally", f"step {sample.step + 1}, {reward}"),
         )
-        return el("details.example", summary, self._body(shown))
+        return el("details.example", summary, self._body(sample))
 
-    def _body(self, shown: _Shown) -> Html:
-        trace, rollout = shown.trace, shown.trace.rollout
+    def _body(self, sample: _Sample) -> Html:
+        trace, rollout = sample.trace, sample.trace.rollout
         known = self._context.inputs.get(rollout.example_id)
         parts: list[Content] = [
             _part("input", None if known is None else _pre(known)),
             _part("route", _route(trace)),
-            _part("instincts", _instincts(shown)),
+            _part("instincts", _instincts(sample)),
             _part("prompt", _pre(rollout.prompt)),
             [_part(f"stage {s.name}", _stage(s.input, s.output)) for s in rollout.stages[:8]],
             _part("output", _pre(rollout.output)),
@@ -151,16 +152,16 @@ def _route(trace: Trace) -> Html | None:
     how = ["explored" if route.explored else "chosen by the encoder"]
     how += ["repaired"] if route.repaired else []
     how += ["partly filled in"] if route.fallback else []
-    said = [f"{', '.join(map(str, route.indices))} ({', '.join(how)})"]
-    said += [f"constraints: {'; '.join(route.constraints)}"] if route.constraints else []
-    said += [route.analysis] if route.analysis else []
-    return el("p.pre", shorten("\n".join(said), _SHORT))
+    lines = [f"{', '.join(map(str, route.indices))} ({', '.join(how)})"]
+    lines += [f"constraints: {'; '.join(route.constraints)}"] if route.constraints else []
+    lines += [route.analysis] if route.analysis else []
+    return el("p.pre", shorten("\n".join(lines), _SHORT))
 
 
-def _instincts(shown: _Shown) -> Html | None:
-    if not shown.instincts:
+def _instincts(sample: _Sample) -> Html | None:
+    if not sample.instincts:
         return None
-    return el("ul.plain", [el("li", el("b.index", k), text) for k, text in shown.instincts])
+    return el("ul.plain", [el("li", el("b.index", k), text) for k, text in sample.instincts])
 
 
 def _stage(asked: str, answered: str) -> Html:
@@ -170,8 +171,8 @@ def _stage(asked: str, answered: str) -> Html:
 def _verdict(trace: Trace) -> Html | None:
     if trace.verdict is None:
         return None
-    said = f"critic {number(trace.verdict.score, 2)}, penalty ρ {number(trace.penalty, 2)}"
-    return together(el("p", said), _pre(trace.verdict.feedback, _SHORT))
+    figures = f"critic {number(trace.verdict.score, 2)}, penalty ρ {number(trace.penalty, 2)}"
+    return together(el("p", figures), _pre(trace.verdict.feedback, _SHORT))
 
 
 def _gradients(gradients: Gradients) -> list[Content]:
@@ -205,9 +206,9 @@ def _routed(trace: Trace) -> float | None:
 
 
 def _before(step: Step) -> Codebook:
-    """The codebook that a step began with, where no earlier event told."""
+    """The codebook that a step began with, where no earlier step is known."""
     codebook = step.parameters.codebook
     for rewrite in step.rewrites:
-        if rewrite.kept and rewrite.variable[1:].isdecimal():
-            codebook = codebook.replaced(int(rewrite.variable[1:]), rewrite.before)
+        if rewrite.kept and isinstance(rewrite.variable, int):
+            codebook = codebook.reword(rewrite.variable, rewrite.before)
     return codebook

@@ -1,4 +1,7 @@
-"""What every variable said over time: each rewrite, its step, gradient and word-level change."""
+"""What every text of Θ went through: each rewrite, its step, gradient and word-level change.
+
+A biography runs on to the end of training; where the deployed state stands in it is marked.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,20 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from promptcodebook.report.context import Context
-from promptcodebook.report.diff import word_diff
-from promptcodebook.report.figures import count, shorten, step_name
+from promptcodebook.report.context import Context, state_name, step_name
 from promptcodebook.report.html import Content, Html, el, together
 from promptcodebook.store import Event, Started, Stepped
-from promptcodebook.types import Parameters, Rewrite
+from promptcodebook.text import shorten, word_changes
+from promptcodebook.types import Directive, Parameters, Rewrite, Variable
 
-__all__ = ["HistorySection"]
+__all__ = ["FIRST", "LAST", "HistorySection", "word_diff"]
 
 FIRST, LAST, REFUSED = 6, 14, 4
-"""Rewrites of one variable shown: the first ones, the latest ones, and the latest refused ones."""
-_GRADIENT = 700
-_TEXT = 2400
-_DIRECTIVES = (
+"""Rewrites of one variable shown: on either side of the mark the first ones and the latest ones,
+and the latest refused ones."""
+_GRADIENT, _TEXT, _TITLE, _REASON = 700, 2400, 400, 300
+"""Characters shown of each."""
+_DIRECTIVES: tuple[tuple[Directive, str, str], ...] = (
     ("encoder", "θ", "encoder: directive and selection criteria"),
     ("generator", "φ", "generator: directive and style guide"),
     ("critic", "ψ", "critic: directive and evaluation criteria"),
@@ -32,26 +35,24 @@ class _Dated:
     rewrite: Rewrite
 
 
+def _none() -> list[_Dated]:
+    return []
+
+
 def _latest(size: int) -> deque[_Dated]:
     return deque(maxlen=size)
 
 
 @dataclass
-class _Variable:
-    """A bounded memory of one variable, with full counts."""
+class _Stretch:
+    """Kept rewrites in order: all are counted, the first and the latest remembered."""
 
-    first: list[_Dated] = field(default_factory=lambda: list[_Dated]())
+    first: list[_Dated] = field(default_factory=_none)
     last: deque[_Dated] = field(default_factory=lambda: _latest(LAST))
-    refused: deque[_Dated] = field(default_factory=lambda: _latest(REFUSED))
-    reasons: Counter[str] = field(default_factory=lambda: Counter[str]())
-    kept: int = 0
+    count: int = 0
 
     def add(self, dated: _Dated) -> None:
-        if not dated.rewrite.kept:
-            self.reasons[_reason(dated.rewrite.reason)] += 1
-            self.refused.append(dated)
-            return
-        self.kept += 1
+        self.count += 1
         if len(self.first) < FIRST:
             self.first.append(dated)
         else:
@@ -59,97 +60,155 @@ class _Variable:
 
     @property
     def left_out(self) -> int:
-        return self.kept - len(self.first) - len(self.last)
+        return self.count - len(self.first) - len(self.last)
+
+    def entries(self, look: str) -> list[Content]:
+        """List items, with one for what was left out."""
+        gap = el("li.gap", f"{_rewrites(self.left_out)} left out") if self.left_out else None
+        return [
+            [_entry(dated, look) for dated in self.first],
+            gap,
+            [_entry(dated, look) for dated in self.last],
+        ]
+
+
+@dataclass
+class _Biography:
+    """A bounded memory of one variable, up to the deployed state and after it, with full counts."""
+
+    deployed: _Stretch = field(default_factory=_Stretch)
+    later: _Stretch = field(default_factory=_Stretch)
+    refused: deque[_Dated] = field(default_factory=lambda: _latest(REFUSED))
+    reasons: Counter[str] = field(default_factory=lambda: Counter[str]())
+
+    def refuse(self, dated: _Dated) -> None:
+        self.reasons[_kind(dated.rewrite.reason)] += 1
+        self.refused.append(dated)
+
+    @property
+    def left_out(self) -> int:
+        return self.deployed.left_out + self.later.left_out
+
+    def tally(self) -> str:
+        """'5 kept (2 not deployed), 1 refused'."""
+        kept, refused = self.deployed.count + self.later.count, self.reasons.total()
+        later = f" ({self.later.count} not deployed)" if self.later.count else ""
+        words = [f"{kept} kept{later}" if kept else "never rewritten"]
+        words += [f"{refused} refused"] if refused else []
+        return ", ".join(words)
 
 
 class HistorySection:
-    """Θ over time: θ, φ, ψ and every c_k."""
+    """Θ over time: every c_k, θ, φ and ψ."""
 
     title = "What changed"
     anchor = "history"
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._variables: dict[str, _Variable] = {}
+        self._deployed = context.deployed.step if context.deployed else -1
+        self._biographies: dict[Variable, _Biography] = {}
         self._start: Parameters | None = None
 
-    def see(self, event: Event) -> None:
+    def add(self, event: Event) -> None:
         match event:
             case Started(parameters, _):
                 self._start = parameters
             case Stepped(step):
                 for rewrite in step.rewrites:
-                    memory = self._variables.setdefault(rewrite.variable, _Variable())
-                    memory.add(_Dated(step.index, rewrite))
+                    self._add_rewrite(_Dated(step.index, rewrite))
             case _:
                 pass
 
-    def html(self) -> Html:
+    def _add_rewrite(self, dated: _Dated) -> None:
+        biography = self._biographies.setdefault(dated.rewrite.variable, _Biography())
+        if not dated.rewrite.kept:
+            biography.refuse(dated)
+        elif dated.step <= self._deployed:
+            biography.deployed.add(dated)
+        else:
+            biography.later.add(dated)
+
+    def render(self) -> Html:
         start = self._start
         if start is None:
-            return el("p.empty", "The run ended before it had a codebook.")
+            return el("p.empty", "This run has no codebook.")
         texts = {"encoder": start.encoder, "generator": start.generator, "critic": start.critic}
-        directives = [
-            self._details(variable, together(el("b.index", symbol), words), texts[variable])
-            for variable, symbol, words in _DIRECTIVES
-        ]
-        instincts = [
-            self._details(f"c{k}", together(el("b.index", k), self._now(k)), text)
-            for k, text in enumerate(start.codebook.texts)
-        ]
         return together(
             el("p.note", self._sum()),
             el("h3", "Instincts"),
-            instincts,
+            [self._instinct(k, text) for k, text in enumerate(start.codebook.texts)],
             el("h3", "Directives"),
-            directives,
+            [
+                self._details(variable, together(el("b.index", symbol), words), texts[variable])
+                for variable, symbol, words in _DIRECTIVES
+            ],
         )
 
     def _sum(self) -> str:
-        kept = sum(v.kept for v in self._variables.values())
-        refused = sum(v.reasons.total() for v in self._variables.values())
-        said = f"{count(kept)} rewrites were kept and {count(refused)} refused."
-        deployed = self._context.kept
-        if deployed is not None and deployed.step < self._context.state.step:
-            said += f" The policy that is deployed is the one {_after(deployed.step)}."
-        hidden = sum(v.left_out for v in self._variables.values())
-        if not hidden:
-            return said
-        return (
-            f"{said} Of a variable that changed often the first {FIRST} and the latest {LAST} "
-            f"are shown; {count(hidden)} between them are left out here and kept in the run."
-        )
+        each = self._biographies.values()
+        kept = sum(b.deployed.count + b.later.count for b in each)
+        later = sum(b.later.count for b in each)
+        refused = sum(b.reasons.total() for b in each)
+        left_out = sum(b.left_out for b in each)
+        words = [f"{kept:,} rewrites were kept and {refused:,} refused."]
+        if later:
+            words.append(
+                f"Deployed is {state_name(self._deployed)}: {_rewrites(later)} made after it "
+                f"{'stands' if later == 1 else 'stand'} below the mark."
+            )
+        if left_out:
+            words.append(
+                f"Of a variable that changed often, the first {FIRST} and the latest {LAST} "
+                f"are shown, before the mark and after it; {left_out:,} between them are left out "
+                "here and kept in the run."
+            )
+        return " ".join(words)
 
-    def _now(self, k: int) -> Content:
-        return el("span.text", shorten(self._context.codebook[k].text, 400))
+    def _instinct(self, k: int, origin: str) -> Html:
+        text = el("span.text", shorten(self._context.codebook[k].text, _TITLE))
+        return self._details(k, together(el("b.index", k), text), origin)
 
-    def _details(self, variable: str, title: Content, origin: str) -> Html:
-        memory = self._variables.get(variable, _Variable())
-        refused = memory.reasons.total()
-        tally = f"{memory.kept} kept" if memory.kept else "never rewritten"
-        tally += f", {refused} refused" if refused else ""
-        body: list[Content] = [
+    def _details(self, variable: Variable, title: Content, origin: str) -> Html:
+        biography = self._biographies.get(variable, _Biography())
+        timeline: list[Content] = [
             el("li", el("b.when", "at first"), el("blockquote", shorten(origin, _TEXT))),
-            [_entry(dated) for dated in memory.first],
-            el("li.gap", f"{count(memory.left_out)} rewrites left out")
-            if memory.left_out
-            else None,
-            [_entry(dated) for dated in memory.last],
+            biography.deployed.entries("li"),
+            self._mark(variable),
+            biography.later.entries("li.later"),
         ]
         return el(
             "details.history",
-            el("summary", el("span.what", title), el("span.tally", tally)),
-            el("ol.timeline", body),
-            _refusals(memory.reasons, memory.refused),
+            el("summary", el("span.what", title), el("span.tally", biography.tally())),
+            el("ol.timeline", timeline),
+            _refusals(biography.reasons, biography.refused),
         )
 
+    def _mark(self, variable: Variable) -> Html | None:
+        """Where the deployed state stands. ψ has none: no policy carries it."""
+        if variable == "critic":
+            return None
+        return el("li.deployed", f"deployed up to here ({state_name(self._deployed)})")
 
-def _entry(dated: _Dated) -> Html:
+
+def word_diff(before: str, after: str) -> Html:
+    """The new text with what was added in `ins` and what was taken out in `del`."""
+    tags = {"added": "ins", "removed": "del"}
+    return together(
+        [
+            piece if change == "same" else el(tags[change], piece)
+            for change, piece in word_changes(before, after)
+        ]
+    )
+
+
+def _entry(dated: _Dated, look: str) -> Html:
     rewrite = dated.rewrite
+    before, after = shorten(rewrite.before, _TEXT), shorten(rewrite.after, _TEXT)
     return el(
-        "li",
+        look,
         el("b.when", step_name(dated.step)),
-        el("blockquote.diff", word_diff(_cut(rewrite.before), _cut(rewrite.after))),
+        el("blockquote.diff", word_diff(before, after)),
         _gradient(rewrite.gradient),
     )
 
@@ -157,13 +216,16 @@ def _entry(dated: _Dated) -> Html:
 def _refusals(reasons: Counter[str], latest: Sequence[_Dated]) -> Html | None:
     if not reasons:
         return None
-    listed = [el("li", f"{n} × {reason}") for reason, n in reasons.most_common(6)]
-    shown = [
+    kinds = [el("li", f"{n} × {kind}") for kind, n in reasons.most_common(6)]
+    entries = [
         el(
             "li",
             el("b.when", step_name(dated.step)),
-            el("p.reason", f"refused: {shorten(dated.rewrite.reason or 'no reason given', 300)}"),
-            el("blockquote.refused", _cut(dated.rewrite.after) or "(no text)"),
+            el(
+                "p.reason",
+                f"refused: {shorten(dated.rewrite.reason or 'no reason given', _REASON)}",
+            ),
+            el("blockquote.refused", shorten(dated.rewrite.after, _TEXT) or "(no text)"),
             _gradient(dated.rewrite.gradient),
         )
         for dated in latest
@@ -171,8 +233,8 @@ def _refusals(reasons: Counter[str], latest: Sequence[_Dated]) -> Html | None:
     return el(
         "details.refusals",
         el("summary", f"{reasons.total()} refused"),
-        el("ul", listed),
-        el("ol.timeline", shown),
+        el("ul", kinds),
+        el("ol.timeline", entries),
     )
 
 
@@ -182,14 +244,10 @@ def _gradient(text: str) -> Html | None:
     return el("div.gradient", el("b", "gradient"), el("p.pre", shorten(text, _GRADIENT)))
 
 
-def _after(step: int) -> str:
-    return "before any of them" if step < 0 else f"after {step_name(step)}"
-
-
-def _cut(text: str) -> str:
-    return shorten(text, _TEXT)
-
-
-def _reason(reason: str) -> str:
+def _kind(reason: str) -> str:
     """The reason up to its first colon, so that equal kinds are counted together."""
     return shorten(reason.partition(":")[0].strip() or "no reason given", 120)
+
+
+def _rewrites(count: int) -> str:
+    return f"{count:,} rewrite" if count == 1 else f"{count:,} rewrites"

@@ -7,16 +7,28 @@ to make markup, `el`, and no way for a text to become an address, a style or a s
 from __future__ import annotations
 
 import html
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["Attributes", "Content", "Html", "clean", "el", "escape", "together"]
+from promptcodebook.text import printable
+
+__all__ = [
+    "MISSING",
+    "Attributes",
+    "Column",
+    "Content",
+    "Html",
+    "el",
+    "table",
+    "together",
+]
+
+MISSING = "—"
+"""Stands where there is no number."""
 
 _VOID = frozenset({"br", "circle", "hr", "line", "link", "meta", "path", "polygon", "rect"})
-# No browser shows these as they are; lone surrogates can't even be written to a file.
-_UNSHOWABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+_UNCLOSED = frozenset({"br", "hr", "link", "meta"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +43,17 @@ Content: TypeAlias = "Html | str | int | Sequence[Content] | None"
 Attributes: TypeAlias = Mapping[str, str | int | float]
 
 
-def clean(text: str) -> str:
-    """The text with characters that cannot be shown replaced by U+FFFD."""
-    return _UNSHOWABLE.sub("�", text)
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table; numeric ones are set to the right."""
+
+    name: str
+    numeric: bool = True
 
 
-def escape(text: str) -> str:
+def _escape(text: str) -> str:
     """The text as it may stand in an element or in a quoted attribute."""
-    return html.escape(clean(text), quote=True)
+    return html.escape(printable(text), quote=True)
 
 
 def together(*parts: Content) -> Html:
@@ -58,8 +73,25 @@ def el(spec: str, *children: Content, attrs: Attributes | None = None) -> Html:
         given["class"] = " ".join(classes)
     opened = name + "".join(_attribute(key, value) for key, value in given.items())
     if name in _VOID and not children:
-        return Html(f"<{opened}>" if name in ("br", "hr", "link", "meta") else f"<{opened}/>")
+        return Html(f"<{opened}>" if name in _UNCLOSED else f"<{opened}/>")
     return Html(f"<{opened}>{together(*children).markup}</{name}>")
+
+
+def table(columns: Sequence[Column], rows: Iterable[Iterable[Content]]) -> Html:
+    """A table that scrolls sideways where it must."""
+    scope = {"scope": "col"}
+    titles = [el("th.num" if c.numeric else "th", c.name, attrs=scope) for c in columns]
+    body = [
+        el(
+            "tr",
+            [
+                el("td.num" if c.numeric else "td", cell)
+                for c, cell in zip(columns, row, strict=True)
+            ],
+        )
+        for row in rows
+    ]
+    return el("div.wide", el("table", el("thead", el("tr", titles)), el("tbody", body)))
 
 
 def _markup(part: Content) -> str:
@@ -69,7 +101,7 @@ def _markup(part: Content) -> str:
         case Html(markup):
             return markup
         case str():
-            return escape(part)
+            return _escape(part)
         case int():
             return str(part)
         case _:
@@ -82,4 +114,4 @@ def _attribute(name: str, value: str | float) -> str:
     outside = lowered in ("href", "src", "action") and not shown.startswith("#")
     if outside or lowered.startswith("on") or lowered == "style":
         raise ValueError(f"the attribute {name} may not be set to {shown!r} in a report")
-    return f' {name}="{escape(shown)}"'
+    return f' {name}="{_escape(shown)}"'

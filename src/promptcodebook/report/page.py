@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from promptcodebook.report.codebook import CodebookSection
-from promptcodebook.report.context import Context
-from promptcodebook.report.curves import Curves
+from promptcodebook.paths import write_whole
+from promptcodebook.report.codebook import CodebookSection, RoutingSection, TheorySection
+from promptcodebook.report.context import Context, Section
+from promptcodebook.report.curves import CurvesSection
 from promptcodebook.report.examples import ExamplesSection
 from promptcodebook.report.history import HistorySection
 from promptcodebook.report.html import Html, el, together
-from promptcodebook.report.incidents import IncidentsSection
-from promptcodebook.report.masthead import masthead, settings
-from promptcodebook.report.private import withheld
-from promptcodebook.report.routing import RoutingSection
-from promptcodebook.report.section import Section
-from promptcodebook.report.spend import SpendSection
-from promptcodebook.report.theory import TheorySection
-from promptcodebook.report.verdict import VerdictSection
+from promptcodebook.report.operation import IncidentsSection, SettingsSection, SpendSection
+from promptcodebook.report.private import withhold
+from promptcodebook.report.summary import VerdictSection, masthead
 from promptcodebook.sqlite import store_os_error
 from promptcodebook.store import RunStore
 
@@ -32,12 +27,9 @@ __all__ = ["render_report", "write_report"]
 def write_report(store: RunStore, target: Path, inputs: Mapping[str, str] | None = None) -> None:
     """Writes the report to `target`, all of it or nothing. Raises StoreError and DiskFull."""
     text = render_report(store, inputs)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        part.write_text(text, "utf-8")
-        part.replace(target)
+        write_whole(target, text)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise store_os_error(error, target) from error
 
 
@@ -52,15 +44,16 @@ def render_report(store: RunStore, inputs: Mapping[str, str] | None = None) -> s
     context = Context.of(store, {} if private else inputs or {})
     sections = _sections(context)
     for event in store.events(full=True):
+        shown = withhold(event) if private else event
         for section in sections:
-            section.see(withheld(event) if private else event)
+            section.add(shown)
     return _page(context, sections)
 
 
 def _sections(context: Context) -> tuple[Section, ...]:
     return (
         VerdictSection(context),
-        Curves(context),
+        CurvesSection(context),
         CodebookSection(context),
         RoutingSection(context),
         HistorySection(context),
@@ -68,24 +61,25 @@ def _sections(context: Context) -> tuple[Section, ...]:
         IncidentsSection(context),
         SpendSection(context),
         TheorySection(context),
+        SettingsSection(context),
     )
 
 
 def _page(context: Context, sections: Sequence[Section]) -> str:
     style = files("promptcodebook.report").joinpath("style.css").read_text("utf-8")
-    body = [_section(s.anchor, s.title, s.html()) for s in sections]
-    body.append(_section("settings", "Settings", settings(context)))
-    links = [(s.anchor, s.title) for s in sections] + [("settings", "Settings")]
+    body = [el("section", el("h2", s.title), s.render(), attrs={"id": s.anchor}) for s in sections]
+    links = [el("a", s.title, attrs={"href": f"#{s.anchor}"}) for s in sections]
+    contents = el("nav", links, attrs={"aria-label": "Contents"})
     page = el(
         "html",
-        el("head", _meta(context.header.id, style)),
-        el("body", masthead(context), _contents(links), el("main", body)),
+        el("head", _head(context.header.id, style)),
+        el("body", masthead(context), contents, el("main", body)),
         attrs={"lang": "en"},
     )
     return f"<!doctype html>\n{page.markup}\n"
 
 
-def _meta(title: str, style: str) -> Html:
+def _head(title: str, style: str) -> Html:
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     # The one style sheet is allowed by its digest; scripts, images, fonts and connections are not.
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
@@ -98,12 +92,3 @@ def _meta(title: str, style: str) -> Html:
         el("title", f"{title} · promptcodebook"),
         Html(f"<style>{style}</style>"),  # our own file, and no text of the run
     )
-
-
-def _section(anchor: str, title: str, body: Html) -> Html:
-    return el("section", el("h2", title), body, attrs={"id": anchor})
-
-
-def _contents(links: Sequence[tuple[str, str]]) -> Html:
-    listed = [el("a", title, attrs={"href": f"#{anchor}"}) for anchor, title in links]
-    return el("nav", listed, attrs={"aria-label": "Contents"})

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from promptcodebook.store import Broke, Event, Judged, Stepped, Validated
+from promptcodebook.store import Broke, Compared, Event, Stepped, Validated
 from promptcodebook.types import (
     Evaluation,
     Failure,
@@ -23,10 +23,10 @@ from promptcodebook.types import (
     Verdict,
 )
 
-__all__ = ["withheld"]
+__all__ = ["withhold"]
 
 
-def withheld(event: Event) -> Event:
+def withhold(event: Event) -> Event:
     """The event with every text that may repeat private data replaced by its length."""
     match event:
         case Stepped(step):
@@ -36,7 +36,7 @@ def withheld(event: Event) -> Event:
             return replace(event, traces=_traces(event.traces))
         case Validated():
             return replace(event, evaluation=_evaluation(event.evaluation))
-        case Judged():
+        case Compared():
             return replace(event, evaluation=_evaluation(event.evaluation))
         case _:
             return event
@@ -72,6 +72,7 @@ def _rollout(rollout: Rollout) -> Rollout:
         prompt=_length(rollout.prompt),
         output=_length(rollout.output),
         stages=tuple(Stage(s.name, _length(s.input), _length(s.output)) for s in rollout.stages),
+        fields={},
         feedback=_length(rollout.feedback),
         failure=_failure(rollout.failure),
     )

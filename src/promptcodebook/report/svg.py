@@ -1,4 +1,4 @@
-"""Small charts drawn as SVG: lines, bands and marks over training steps.
+"""Small drawings as SVG: charts of lines, bands and marks over training steps, and meters.
 
 Colours come from the page's style sheet by class, so that both themes and print are served by one
 drawing; each carries a title and a description in words for those who cannot see it.
@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from promptcodebook.report.html import Content, Html, el
+from promptcodebook.units import count_text
 
-__all__ = ["Area", "Chart", "Line", "Point", "Spot", "draw", "picture", "ticks"]
+__all__ = ["Area", "Chart", "Line", "Point", "Spot", "draw", "meter", "picture", "ticks", "word"]
 
 Point = tuple[float, float]
 
@@ -96,6 +97,30 @@ def picture(
     return el("svg", *shapes, attrs=attrs)
 
 
+def meter(share: float, description: str) -> Html:
+    """A bar filled to `share` in [0, 1], as wide as its place."""
+    shape = {"x": 0, "y": 0, "height": 8, "rx": 2}
+    attrs: dict[str, str | int | float] = {
+        "viewBox": "0 0 100 8",
+        "role": "img",
+        "aria-label": description,
+        "class": "bar",
+        "preserveAspectRatio": "none",
+    }
+    return el(
+        "svg",
+        el("title", description),
+        el("rect.track", attrs={**shape, "width": 100}),
+        el("rect.fill", attrs={**shape, "width": round(100 * share, 1)}),
+        attrs=attrs,
+    )
+
+
+def word(classes: str, x: float, y: float, text: str | int) -> Html:
+    """Text in a drawing, at a place."""
+    return el("text", text, attrs={"class": classes, "x": round(x, 1), "y": round(y, 1)})
+
+
 def draw(chart: Chart) -> Html:
     """The chart with axes, legend and a description; says so where there is nothing to draw."""
     lines = [
@@ -112,7 +137,7 @@ def draw(chart: Chart) -> Html:
         [_line(scale, line) for line in lines],
         [_spot(scale, spot) for spot in chart.spots],
     ]
-    words = " ".join(_said(line) for line in lines)
+    words = " ".join(_in_words(line) for line in lines)
     drawing = picture(chart.title, words, (WIDTH, HEIGHT), *shapes)
     return el("div.chart", el("h4", chart.title), _legend(chart, lines), drawing)
 
@@ -157,21 +182,17 @@ def _axes(scale: _Scale, x_label: str) -> list[Html]:
     for y in ticks(*scale.y):
         _, top = scale.at(scale.x[0], y)
         shapes.append(_rule(_LEFT, top, WIDTH - _RIGHT, top))
-        shapes.append(_word("tick end", _LEFT - 7, top + 4, _short(y)))
+        shapes.append(word("tick end", _LEFT - 7, top + 4, _short(y)))
     for x in ticks(*scale.x, most=6):
         if x == int(x):
             left, _ = scale.at(x, scale.y[0])
-            shapes.append(_word("tick middle", left, HEIGHT - _BOTTOM + 17, _short(x)))
-    shapes.append(_word("axis middle", (_LEFT + WIDTH - _RIGHT) / 2, HEIGHT - 2, x_label))
+            shapes.append(word("tick middle", left, HEIGHT - _BOTTOM + 17, _short(x)))
+    shapes.append(word("axis middle", (_LEFT + WIDTH - _RIGHT) / 2, HEIGHT - 2, x_label))
     return shapes
 
 
 def _rule(x1: float, y1: float, x2: float, y2: float) -> Html:
     return el("line.rule", attrs={"x1": x1, "y1": y1, "x2": x2, "y2": y2})
-
-
-def _word(classes: str, x: float, y: float, text: str) -> Html:
-    return el("text", text, attrs={"class": classes, "x": round(x, 1), "y": round(y, 1)})
 
 
 def _line(scale: _Scale, line: Line) -> list[Html]:
@@ -204,7 +225,7 @@ def _spot(scale: _Scale, spot: Spot) -> list[Html]:
     side = "end" if x > WIDTH * 0.7 else "start" if x < WIDTH * 0.3 else "middle"
     return [
         el(f"circle.spot.{spot.look}", attrs={"cx": round(x, 1), "cy": round(y, 1), "r": 4.5}),
-        _word(f"label {side}", x, y - 10 if above else y + 20, spot.label),
+        word(f"label {side}", x, y - 10 if above else y + 20, spot.label),
     ]
 
 
@@ -213,11 +234,7 @@ def _place(point: Point) -> str:
 
 
 def _short(value: float) -> str:
-    size = abs(value)
-    for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if size >= unit:
-            return f"{value / unit:.3g}{name}"
-    return f"{value:.3g}"
+    return count_text(value) if value >= 1000 else f"{value:.3g}"
 
 
 def _legend(chart: Chart, lines: Sequence[Line]) -> Html | None:
@@ -229,7 +246,7 @@ def _legend(chart: Chart, lines: Sequence[Line]) -> Html | None:
     return el("p.legend", [el("span", el(f"i.{look}"), name) for name, look in names])
 
 
-def _said(line: Line) -> str:
+def _in_words(line: Line) -> str:
     first, last = line.points[0], line.points[-1]
     top = max(line.points, key=lambda p: p[1])
     return (

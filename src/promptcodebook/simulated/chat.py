@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from promptcodebook.keyed import keyed_int
-from promptcodebook.lm.base import Request
-from promptcodebook.types import Message
+from promptcodebook.calls import Message, Request
+from promptcodebook.randomness import keyed_int
 
 __all__ = ["ChatReply", "ChatRequest", "Draw", "from_request"]
 

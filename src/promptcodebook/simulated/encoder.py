@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from promptcodebook.keyed import keyed_int
+from promptcodebook.randomness import keyed_int
 from promptcodebook.simulated.mind import Mind
 from promptcodebook.simulated.reading import Entry, asked_number
 from promptcodebook.simulated.words import content_stems, sentences

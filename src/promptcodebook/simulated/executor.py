@@ -6,7 +6,7 @@ prompt with better chances never does worse on the same input and sample.
 
 from __future__ import annotations
 
-from promptcodebook.keyed import keyed_int
+from promptcodebook.randomness import keyed_int
 from promptcodebook.simulated.mind import Mind
 from promptcodebook.simulated.pipelines import BEHAVIOURS, outside
 from promptcodebook.simulated.stages import weighed

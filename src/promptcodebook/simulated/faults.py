@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Literal, cast
 
-from promptcodebook.keyed import keyed_int
+from promptcodebook.randomness import keyed_int
 from promptcodebook.simulated.parameters import Faults, Latency
 from promptcodebook.simulated.words import count_tokens, cut_tokens
 

@@ -7,8 +7,9 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping
 
+from promptcodebook.calls import Reply, Request, Usage
 from promptcodebook.errors import LMError, RateLimited, ServerFault
-from promptcodebook.lm.base import Reply, Request
+from promptcodebook.incidents import Incident
 from promptcodebook.simulated.attribution import blame, critique_and_blame
 from promptcodebook.simulated.authoring import judge, split, write_instincts
 from promptcodebook.simulated.chat import ChatReply, ChatRequest, Draw, from_request
@@ -26,7 +27,6 @@ from promptcodebook.simulated.recognise import Kind, Understood, understand
 from promptcodebook.simulated.stats import Stats
 from promptcodebook.simulated.words import count_tokens, cut_tokens
 from promptcodebook.simulated.world import World
-from promptcodebook.types import Usage
 
 __all__ = ["NAME", "Refused", "SimulatedLM", "SimulatedModel", "answer"]
 
@@ -151,5 +151,5 @@ class SimulatedLM:
             return limited
         said = "broke the connection" if fault == "drop" else "failed: 500"
         error = ServerFault(f"the simulated model {said}", hint=hint, model=NAME)
-        error.incident = "dropped" if fault == "drop" else "server_error"
+        error.incident = Incident.DROPPED if fault == "drop" else Incident.SERVER_ERROR
         return error

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from itertools import combinations
 
-from promptcodebook.keyed import keyed_int
+from promptcodebook.randomness import keyed_int
 from promptcodebook.simulated.facts import gold_titles, mentions, private_units, unit_kind
 from promptcodebook.simulated.mind import Mind
 from promptcodebook.simulated.problem import Problem

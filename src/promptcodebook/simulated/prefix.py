@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 
+from promptcodebook.calls import Message
 from promptcodebook.simulated.words import tokens
-from promptcodebook.types import Message
 
 __all__ = ["PrefixCache"]
 

@@ -1,88 +1,137 @@
-"""The worlds of the benchmarks: skills, what an input demands of each stage, and who writes."""
+"""The world of each task: its skills, what an input demands of each stage, and who writes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
-from promptcodebook.keyed import keyed_int
+from promptcodebook.randomness import keyed_int
 from promptcodebook.simulated.facts import instructions, private_units, unit_kind
+from promptcodebook.simulated.parameters import SimulatedSettings
 from promptcodebook.simulated.problem import Demand
 from promptcodebook.simulated.skill import Lexicon, Skill
-from promptcodebook.simulated.world import Demands, OfAnswer, World, Writer
+from promptcodebook.simulated.skills_aime import AIME_SKILLS
+from promptcodebook.simulated.skills_constraints import CONSTRAINT_SKILLS
+from promptcodebook.simulated.skills_general import GENERAL_SKILLS
+from promptcodebook.simulated.skills_hotpotqa import HOTPOTQA_SKILLS
+from promptcodebook.simulated.skills_hover import HOVER_SKILLS
+from promptcodebook.simulated.skills_ifbench import FAMILIES, IFBENCH_SKILLS
+from promptcodebook.simulated.skills_livebench import LIVEBENCH_SKILLS
+from promptcodebook.simulated.skills_pupa import PUPA_SKILLS
+from promptcodebook.simulated.world import MOST_SKILLS, Demands, World, Writer
+from promptcodebook.simulated.writer_answers import write_boxed, write_plain
+from promptcodebook.simulated.writer_constraints import write_constraints
+from promptcodebook.simulated.writer_ifbench import TEST_WRITERS
+from promptcodebook.simulated.writer_ifeval import IFEVAL, write_ifbench
+from promptcodebook.simulated.writer_livebench import write_livebench
 from promptcodebook.types import Example
 
-__all__ = ["benchmark_world", "unfollowed"]
+__all__ = ["build_world", "unfollowed"]
+
+_STAGED = ("hotpotqa", "hover", "ifbench", "pupa")
+"""Tasks that are programs of several stages."""
 
 
-def benchmark_world(
-    name: str, examples: Sequence[Example], seed: int, same_for_all: bool
-) -> World | None:
-    """The world of hotpotqa, hover, ifbench, pupa or livebench_math; None for any other name."""
-    built = _parts(name)
-    if built is None:
-        return None
-    skills, writer = built
+def build_world(
+    task_name: str,
+    examples: Sequence[Example],
+    settings: SimulatedSettings | None = None,
+    *,
+    homogeneous: bool = False,
+) -> World:
+    """The world of a task: one of its own for each benchmark, else a general one for any data.
+
+    `homogeneous` (or the setting of that name): every input needs the same skills, so that
+    nothing is gained by routing.
+    """
+    settings = settings or SimulatedSettings()
+    skills, writer = _parts(task_name)
     lexicon = Lexicon(skills)
     specific = [k for k, s in enumerate(skills) if not s.general]
-    chosen = sorted(specific, key=lambda k: keyed_int("same", seed, k))[:4]
-    fixed = tuple(sorted(chosen)) if same_for_all else ()
-    world = World(name, skills, examples, _demands(name, skills, lexicon, fixed), writer)
-    world.staged = name != "livebench_math"
-    if name == "ifbench":
-        world.unfollowed = unfollowed(name)
+    seed = settings.world_seed
+    same = sorted(specific, key=lambda k: keyed_int("same", seed, k))[:4]
+    fixed = tuple(sorted(same)) if homogeneous or settings.homogeneous else ()
+    demands = _demands(task_name, skills, lexicon, fixed)
+    world = World(task_name or "general", skills, examples, demands, writer)
+    world.staged = task_name in _STAGED
+    world.unfollowed = unfollowed(task_name)
     return world
 
 
-def _parts(name: str) -> tuple[tuple[Skill, ...], Writer] | None:
-    if name == "hotpotqa":
-        from promptcodebook.simulated.skills_hotpotqa import HOTPOTQA_SKILLS
-        from promptcodebook.simulated.writer_answers import write_plain
-
-        return HOTPOTQA_SKILLS, write_plain
-    if name == "hover":
-        from promptcodebook.simulated.skills_hover import HOVER_SKILLS
-        from promptcodebook.simulated.writer_answers import write_plain
-
-        return HOVER_SKILLS, write_plain
-    if name == "pupa":
-        from promptcodebook.simulated.skills_pupa import PUPA_SKILLS
-        from promptcodebook.simulated.writer_answers import write_plain
-
-        return PUPA_SKILLS, write_plain
-    if name == "ifbench":
-        from promptcodebook.simulated.skills_ifbench import IFBENCH_SKILLS
-        from promptcodebook.simulated.writer_ifeval import write_ifbench
-
-        return IFBENCH_SKILLS, write_ifbench
-    if name == "livebench_math":
-        from promptcodebook.simulated.skills_livebench import LIVEBENCH_SKILLS
-        from promptcodebook.simulated.writer_livebench import write_livebench
-
-        return LIVEBENCH_SKILLS, write_livebench
-    return None
+def _parts(name: str) -> tuple[Sequence[Skill], Writer]:
+    """A task's skills and the writer of its replies."""
+    return {
+        "constraints": (CONSTRAINT_SKILLS, write_constraints),
+        "aime": (AIME_SKILLS, write_boxed),
+        "hotpotqa": (HOTPOTQA_SKILLS, write_plain),
+        "hover": (HOVER_SKILLS, write_plain),
+        "pupa": (PUPA_SKILLS, write_plain),
+        "ifbench": (IFBENCH_SKILLS, write_ifbench),
+        "livebench_math": (LIVEBENCH_SKILLS, write_livebench),
+    }.get(name, (GENERAL_SKILLS, write_plain))
 
 
 def unfollowed(task: str) -> tuple[str, ...]:
     """Ids of a task's constraints that no writer knows: replies follow them by accident only."""
     if task != "ifbench":
         return ()
-    from promptcodebook.simulated.skills_ifbench import FAMILIES
-    from promptcodebook.simulated.writer_ifbench import TEST_WRITERS
-    from promptcodebook.simulated.writer_ifeval import IFEVAL
-
     return tuple(sorted(FAMILIES.keys() - IFEVAL - TEST_WRITERS.keys()))
 
 
 def _demands(
     name: str, skills: Sequence[Skill], lexicon: Lexicon, fixed: tuple[int, ...]
 ) -> Demands:
-    if name == "livebench_math":
-        return OfAnswer(skills, lexicon, fixed)
-    if name == "ifbench":
-        return _OfInstructions(skills, lexicon, fixed)
-    if name == "pupa":
-        return _OfPrivacy(skills, lexicon, fixed)
-    return _OfHops(skills, lexicon, fixed, 3 if name == "hover" else 2)
+    if name in ("hotpotqa", "hover"):
+        return _OfHops(skills, lexicon, fixed, 3 if name == "hover" else 2)
+    named: Mapping[str, type[_OfAnswer | _OfConstraints | _OfInstructions | _OfPrivacy]] = {
+        "constraints": _OfConstraints,
+        "ifbench": _OfInstructions,
+        "pupa": _OfPrivacy,
+    }
+    return named.get(name, _OfAnswer)(skills, lexicon, fixed)
+
+
+class _OfConstraints:
+    """One demand a constraint: the example's own, else those whose words show in the input."""
+
+    def __init__(self, skills: Sequence[Skill], lexicon: Lexicon, fixed: tuple[int, ...]) -> None:
+        self._index = {s.name: k for k, s in enumerate(skills)}
+        self._names = [s.name for s in skills]
+        self._general = frozenset(k for k, s in enumerate(skills) if s.general)
+        self._lexicon = lexicon
+        self.fixed = fixed
+
+    def __call__(self, text: str, example: Example | None) -> tuple[Demand, ...]:
+        listed = example.fields.get("constraints") if example is not None else None
+        if isinstance(listed, list | tuple):
+            found = cast("Sequence[Mapping[str, object]]", listed)
+        else:
+            about = sorted(self._lexicon.about_in(text) - self._general)[:MOST_SKILLS]
+            found = [{"kind": self._names[k]} for k in about]
+        demands: list[Demand] = []
+        for place, constraint in enumerate(found):
+            kind = str(constraint.get("kind", ""))
+            topic = self._index.get(kind, 0)
+            key = f"{place}:{kind}"
+            shown = constraint if example is not None else None
+            demands.append(Demand(key, topic, self.fixed or (topic,), shown))
+        return tuple(demands)
+
+
+class _OfAnswer:
+    """One demand, the right answer; the skills are those whose words show in the input."""
+
+    def __init__(self, skills: Sequence[Skill], lexicon: Lexicon, fixed: tuple[int, ...]) -> None:
+        self._general = frozenset(k for k, s in enumerate(skills) if s.general)
+        self._lexicon = lexicon
+        self.fixed = fixed
+
+    def __call__(self, text: str, example: Example | None) -> tuple[Demand, ...]:
+        about = self._lexicon.about_in(text) - self._general
+        # Which five of many visible topics matter is fixed by the input.
+        chosen = sorted(about, key=lambda k: keyed_int("topic", k, text))[:5]
+        skills = self.fixed or tuple(sorted(chosen))
+        return (Demand("answer", skills[0] if skills else 0, skills),)
 
 
 class _Named:
@@ -138,8 +187,6 @@ class _OfInstructions(_Named):
     """One demand for each constraint: the example's own, else those whose words show."""
 
     def __call__(self, text: str, example: Example | None) -> tuple[Demand, ...]:
-        from promptcodebook.simulated.skills_ifbench import FAMILIES
-
         if example is None:
             names = [n for n in self._index if n in FAMILIES.values()]
             return tuple(self._demand(n, "", n) for n in self._visible(text, names, 5))

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from promptcodebook.calls import Message
 from promptcodebook.simulated.chat import ChatRequest
 from promptcodebook.simulated.reading import Reading, read
 from promptcodebook.simulated.shape import Shape, asked_shape
 from promptcodebook.simulated.stages import Staged, read_stage
 from promptcodebook.simulated.world import World
-from promptcodebook.types import Message
 
 __all__ = ["KINDS", "Kind", "Understood", "understand"]
 

@@ -6,11 +6,7 @@ Written apart from the seed instincts of any task. Docs: docs/simulated.md.
 from __future__ import annotations
 
 from promptcodebook.simulated.skill import Skill
-from promptcodebook.simulated.skills_retrieval import (
-    EVIDENCE_SKILLS,
-    NOTE_SKILLS,
-    SEARCH_SKILLS,
-)
+from promptcodebook.simulated.skills_retrieval import EVIDENCE_SKILLS, NOTE_SKILLS, SEARCH_SKILLS
 
 __all__ = ["HOVER_SKILLS"]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Protocol, cast
+from typing import Protocol
 
-from promptcodebook.keyed import keyed_int
+from promptcodebook.randomness import keyed_int
 from promptcodebook.simulated.parameters import SimulatedSettings
 from promptcodebook.simulated.problem import Demand, Problem
 from promptcodebook.simulated.skill import Lexicon, Skill
@@ -20,19 +20,18 @@ from promptcodebook.simulated.words import count_words, sentences
 from promptcodebook.types import Example
 
 __all__ = [
+    "MOST_SKILLS",
     "Demands",
-    "OfAnswer",
     "World",
     "Writer",
     "all_advice",
-    "build_world",
     "chances",
     "load",
     "oracle_prompt",
 ]
 
 _LABEL = re.compile(r"^\W*[\w ]{1,40}:\**\s*")
-_MOST = 8
+MOST_SKILLS = 8
 """Skills one input needs at the most, general ones included."""
 
 
@@ -109,7 +108,7 @@ class World:
         example = self._known.get(text)
         demands = self._demands(text, example)
         needed = {s for d in demands for s in d.skills}
-        room = max(0, _MOST - len(needed))
+        room = max(0, MOST_SKILLS - len(needed))
         # Most inputs need each general skill; which one does not is fixed by the input.
         general = [
             k
@@ -171,87 +170,3 @@ def oracle_prompt(world: World, example: Example) -> str:
 def all_advice(world: World) -> str:
     """The advice for every skill of the world in one prompt."""
     return "\n".join(skill.advice[0] for skill in world.skills)
-
-
-def build_world(
-    task_name: str,
-    examples: Sequence[Example],
-    settings: SimulatedSettings | None = None,
-    *,
-    homogeneous: bool = False,
-) -> World:
-    """The world of a task: one of its own for each benchmark, else a general one for any data.
-
-    `homogeneous` (or the setting of that name): every input needs the same skills, so that
-    nothing is gained by routing.
-    """
-    settings = settings or SimulatedSettings()
-    seed = settings.world_seed
-    same_for_all = homogeneous or settings.homogeneous
-    if task_name not in ("constraints", "aime"):
-        from promptcodebook.simulated.recipes import benchmark_world
-
-        found = benchmark_world(task_name, examples, seed, same_for_all)
-        if found is not None:
-            return found
-    if task_name == "constraints":
-        from promptcodebook.simulated.skills_constraints import CONSTRAINT_SKILLS as skills
-        from promptcodebook.simulated.writer_constraints import write_constraints as writer
-    elif task_name == "aime":
-        from promptcodebook.simulated.skills_aime import AIME_SKILLS as skills
-        from promptcodebook.simulated.writer_answers import write_boxed as writer
-    else:
-        from promptcodebook.simulated.skills_general import GENERAL_SKILLS as skills
-        from promptcodebook.simulated.writer_answers import write_plain as writer
-    specific = [k for k, s in enumerate(skills) if not s.general]
-    same = tuple(sorted(specific, key=lambda k: keyed_int("same", seed, k))[:4])
-    fixed = same if same_for_all else ()
-    lexicon = Lexicon(skills)
-    if task_name == "constraints":
-        demands: Demands = _OfConstraints(skills, lexicon, fixed)
-    else:
-        demands = OfAnswer(skills, lexicon, fixed)
-    return World(task_name or "general", skills, examples, demands, writer)
-
-
-class _OfConstraints:
-    """One demand a constraint: the example's own, else those whose words show in the input."""
-
-    def __init__(self, skills: Sequence[Skill], lexicon: Lexicon, fixed: tuple[int, ...]) -> None:
-        self._index = {s.name: k for k, s in enumerate(skills)}
-        self._names = [s.name for s in skills]
-        self._general = frozenset(k for k, s in enumerate(skills) if s.general)
-        self._lexicon = lexicon
-        self.fixed = fixed
-
-    def __call__(self, text: str, example: Example | None) -> tuple[Demand, ...]:
-        listed = example.fields.get("constraints") if example is not None else None
-        if isinstance(listed, list | tuple):
-            found = cast("Sequence[Mapping[str, object]]", listed)
-        else:
-            about = sorted(self._lexicon.about_in(text) - self._general)[:_MOST]
-            found = [{"kind": self._names[k]} for k in about]
-        demands: list[Demand] = []
-        for place, constraint in enumerate(found):
-            kind = str(constraint.get("kind", ""))
-            topic = self._index.get(kind, 0)
-            key = f"{place}:{kind}"
-            shown = constraint if example is not None else None
-            demands.append(Demand(key, topic, self.fixed or (topic,), shown))
-        return tuple(demands)
-
-
-class OfAnswer:
-    """One demand, the right answer; the skills are those whose words show in the input."""
-
-    def __init__(self, skills: Sequence[Skill], lexicon: Lexicon, fixed: tuple[int, ...]) -> None:
-        self._general = frozenset(k for k, s in enumerate(skills) if s.general)
-        self._lexicon = lexicon
-        self.fixed = fixed
-
-    def __call__(self, text: str, example: Example | None) -> tuple[Demand, ...]:
-        about = self._lexicon.about_in(text) - self._general
-        # Which five of many visible topics matter is fixed by the input.
-        chosen = sorted(about, key=lambda k: keyed_int("topic", k, text))[:5]
-        skills = self.fixed or tuple(sorted(chosen))
-        return (Demand("answer", skills[0] if skills else 0, skills),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from promptcodebook.keyed import keyed_int
+from promptcodebook.randomness import keyed_int
 from promptcodebook.simulated.problem import Problem
 
 __all__ = ["write_boxed", "write_plain"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from promptcodebook.keyed import keyed_int
+from promptcodebook.randomness import keyed_int
 from promptcodebook.simulated.problem import Problem
 from promptcodebook.simulated.writer_answers import wrong_answer
 

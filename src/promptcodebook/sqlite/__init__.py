@@ -12,16 +12,22 @@ Values are packed as zstd-compressed JSON. Nothing is ever pickled. Text is enco
 
 from __future__ import annotations
 
-from promptcodebook.sqlite.layout import Layout, connect, store_os_error
-from promptcodebook.sqlite.packed import Packer, pack, unpack
-from promptcodebook.sqlite.reader import Reader
-from promptcodebook.sqlite.writer import Work, Writer
+from promptcodebook.sqlite.database import (
+    Layout,
+    Packer,
+    Reader,
+    connect,
+    pack,
+    store_os_error,
+    unpack,
+)
+from promptcodebook.sqlite.writer import Write, Writer
 
 __all__ = [
     "Layout",
     "Packer",
     "Reader",
-    "Work",
+    "Write",
     "Writer",
     "connect",
     "pack",

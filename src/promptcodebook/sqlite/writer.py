@@ -1,4 +1,4 @@
-"""The writer thread of one file, and group commit."""
+"""The writer of one file: a thread that commits whatever waits in one transaction."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from promptcodebook.errors import DiskFull, StoreError
-from promptcodebook.sqlite.layout import Layout, connect, roll_back, store_error
+from promptcodebook.sqlite.database import Layout, connect, roll_back, store_error
 
-__all__ = ["Work", "Writer"]
+__all__ = ["Write", "Writer"]
 
 _log = logging.getLogger(__name__)
 
-Work = Callable[[sqlite3.Connection], object]
+Write = Callable[[sqlite3.Connection], object]
 """One unit of work on the writing connection. Rerun from scratch when a neighbour in its
 transaction fails, so it must only touch the connection."""
-
 _BATCH = 2048
 """Units in one transaction at the most: bounds what one rollback throws away."""
+_Answer = tuple["asyncio.Future[None]", Exception | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Unit:
-    work: Work
+    work: Write
     waiter: asyncio.Future[None] | ThreadFuture[None] | None = None
 
 
@@ -41,7 +41,7 @@ class Writer:
     """
 
     def __init__(
-        self, path: Path, layout: Layout, *, full_hint: str = "", each_batch: Work | None = None
+        self, path: Path, layout: Layout, *, full_hint: str = "", each_batch: Write | None = None
     ) -> None:
         self._path = path
         self._what = layout.what
@@ -49,26 +49,26 @@ class Writer:
         self._each_batch = each_batch
         self._db = connect(path, layout, write=True)
         self._queue: queue.SimpleQueue[_Unit | None] = queue.SimpleQueue()
-        self._gate = threading.Lock()
+        self._door = threading.Lock()
         self._closed = False
         self._full: DiskFull | None = None
         self._unheard: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"writer {path.name}", daemon=True)
         self._thread.start()
 
-    async def write(self, work: Work) -> None:
+    async def write(self, work: Write) -> None:
         """Returns when `work` is committed. Cancelling the wait does not undo the write."""
         waiter = asyncio.get_running_loop().create_future()
         self._put(_Unit(work, waiter))
         await waiter
 
-    def write_now(self, work: Work) -> None:
+    def write_now(self, work: Write) -> None:
         """`write` for code that is not async: blocks until committed."""
         waiter: ThreadFuture[None] = ThreadFuture()
         self._put(_Unit(work, waiter))
         waiter.result()
 
-    def send(self, work: Work) -> None:
+    def send(self, work: Write) -> None:
         """Hands `work` over without waiting; its failure is raised by `flush` or `close`."""
         self._put(_Unit(work))
 
@@ -79,7 +79,7 @@ class Writer:
 
     def close(self) -> None:
         """Commits what waits and ends the thread. Safe to call twice."""
-        with self._gate:
+        with self._door:
             if self._closed:
                 return
             self._closed = True
@@ -88,11 +88,11 @@ class Writer:
         self._raise_unheard()
 
     def _put(self, unit: _Unit) -> None:
-        with self._gate:  # so that nothing lands behind the end mark and waits for ever
+        with self._door:  # so that nothing lands behind the end mark and waits for ever
             if self._closed:
                 raise StoreError(f"the {self._what} {self._path} is closed")
             if self._full is not None:
-                raise _again(self._full)
+                raise _copy(self._full)
             self._queue.put(unit)
 
     def _raise_unheard(self) -> None:
@@ -124,7 +124,7 @@ class Writer:
     def _commit(self, batch: list[_Unit]) -> list[Exception | None]:
         """One result per unit: None = committed. A fault is pinned to its unit by going singly."""
         if self._full is not None:
-            return [_again(self._full) for _ in batch]
+            return [_copy(self._full) for _ in batch]
         try:
             self._transact(batch)
             return [None] * len(batch)
@@ -172,9 +172,6 @@ class Writer:
                 _log.debug("nobody waits any more for a write to %s", self._path)
 
 
-_Answer = tuple["asyncio.Future[None]", Exception | None]
-
-
 def _settle(answers: list[_Answer]) -> None:
     for waiter, error in answers:
         if waiter.done():  # cancelled while it waited
@@ -185,15 +182,15 @@ def _settle(answers: list[_Answer]) -> None:
             waiter.set_exception(error)
 
 
-def _again(full: DiskFull) -> DiskFull:
-    """One of its own for everyone told: a shared exception gathers everybody's traceback."""
-    told = DiskFull(str(full), hint=full.hint)
-    told.__cause__ = full.__cause__
-    return told
-
-
 def _settle_thread(waiter: ThreadFuture[None], error: Exception | None) -> None:
     if error is None:
         waiter.set_result(None)
     else:
         waiter.set_exception(error)
+
+
+def _copy(full: DiskFull) -> DiskFull:
+    """One of its own for everyone told: a shared exception gathers everybody's traceback."""
+    copy = DiskFull(str(full), hint=full.hint)
+    copy.__cause__ = full.__cause__
+    return copy

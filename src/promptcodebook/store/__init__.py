@@ -1,33 +1,42 @@
 """Runs on disk: append-only events, the journal of replies, what was paid, and who writes."""
 
-from promptcodebook.store.compare import Difference, check_resumable, differences, digest
 from promptcodebook.store.events import (
     Broke,
+    Compared,
     Concluded,
     Ended,
     EndReason,
     Event,
-    Judged,
+    Mark,
     Resumed,
+    RunState,
     Scope,
     Started,
     Stepped,
     Validated,
+    fold,
+    fold_event,
 )
-from promptcodebook.store.fold import Mark, RunState, fold, fold_event
-from promptcodebook.store.header import Header, run_id
+from promptcodebook.store.header import (
+    Difference,
+    Header,
+    check_resumable,
+    differences,
+    digest,
+    run_id,
+)
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import RunSummary, find_run, list_runs, remove_run
 
 __all__ = [
     "Broke",
+    "Compared",
     "Concluded",
     "Difference",
     "EndReason",
     "Ended",
     "Event",
     "Header",
-    "Judged",
     "Mark",
     "Resumed",
     "RunState",

@@ -1,13 +1,14 @@
-"""What a run's store holds, one event per thing that happened; state is a fold over them.
+"""The events of a run, one per thing that happened; the run's state is a fold over them.
 
 An event is kept in two parts: a light one, which the fold needs and which every reader sees, and
 a bulky one (a step's traces, an evaluation's full rollouts), which is fetched when asked for, so
-that reading a long run back takes memory for one step at a time.
+that reading a long run back takes memory for one step at a time. The names of the kinds on disk
+never change, whatever the classes are called, so that old runs open.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
@@ -20,17 +21,21 @@ from promptcodebook.types import Evaluation, Failure, Parameters, Rollout, Step,
 
 __all__ = [
     "Broke",
+    "Compared",
     "Concluded",
     "EndReason",
     "Ended",
     "Event",
-    "Judged",
+    "Mark",
     "PackedEvent",
     "Resumed",
+    "RunState",
     "Scope",
     "Started",
     "Stepped",
     "Validated",
+    "fold",
+    "fold_event",
     "pack_event",
     "unpack_event",
     "unpack_traces",
@@ -73,8 +78,8 @@ class Validated:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """One row of the verdict; `evaluation.name` is the row."""
+class Compared:
+    """One row of the verdict, on the test split; `evaluation.name` is the row."""
 
     evaluation: Evaluation
 
@@ -104,18 +109,116 @@ class Resumed:
     at: str
 
 
-Event = Started | Stepped | Broke | Validated | Judged | Concluded | Ended | Resumed
-
+Event = Started | Stepped | Broke | Validated | Compared | Concluded | Ended | Resumed
 _KINDS: Mapping[str, type] = {
     "started": Started,
     "stepped": Stepped,
     "broke": Broke,
     "validated": Validated,
-    "judged": Judged,
+    "judged": Compared,
     "concluded": Concluded,
     "ended": Ended,
     "resumed": Resumed,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What one evaluation came to. `step` is -1 for the untrained policy; n counts examples."""
+
+    name: str
+    step: int
+    scope: Scope
+    score: float | None
+    answered: float | None
+    n: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """Where a run stands. `step` and `epoch` are -1 before the first update; K-tuples as in Step.
+
+    `tests` are the verdict's rows in order; `ended` is None while the run goes on.
+    """
+
+    step: int = -1
+    epoch: int = -1
+    epsilon: float | None = None
+    parameters: Parameters | None = None
+    origin: str = ""
+    ema: tuple[float, ...] = ()
+    success: tuple[float, ...] = ()
+    selected: tuple[int, ...] = ()
+    validations: tuple[Mark, ...] = ()
+    tests: tuple[Mark, ...] = ()
+    conclusion: Concluded | None = None
+    ended: EndReason | None = None
+    detail: str = ""
+    resumes: int = 0
+
+    @property
+    def best(self) -> Mark | None:
+        """The best validation: on the whole split where any was, else on the subset.
+
+        A tie goes to the earlier step.
+        """
+        scored = [m for m in self.validations if m.score is not None]
+        scope = "full" if any(m.scope == "full" for m in scored) else "subset"
+        inside = [m for m in scored if m.scope == scope]
+        return min(inside, key=lambda m: (-(m.score or 0.0), m.step), default=None)
+
+
+def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
+    """The state after these events, from `state` or from nothing."""
+    current = state or RunState()
+    for event in events:
+        current = fold_event(current, event)
+    return current
+
+
+def fold_event(state: RunState, event: Event) -> RunState:
+    """The state after one more event."""
+    match event:
+        case Started(parameters, origin):
+            return replace(state, parameters=parameters, origin=origin)
+        case Stepped(step):
+            return replace(
+                state,
+                step=step.index,
+                epoch=step.epoch,
+                epsilon=step.epsilon,
+                parameters=step.parameters,
+                ema=step.ema,
+                success=step.success,
+                selected=step.selected,
+            )
+        case Broke():
+            return state
+        case Validated(step, scope, evaluation):
+            mark = _mark(evaluation, step, scope)
+            return replace(state, validations=(*state.validations, mark))
+        case Compared(evaluation):
+            mark = _mark(evaluation, state.step, "full")
+            return replace(state, tests=(*state.tests, mark))
+        case Concluded():
+            return replace(state, conclusion=event)
+        case Ended(reason, detail):
+            return replace(state, ended=reason, detail=detail)
+        case Resumed():
+            return replace(state, ended=None, detail="", resumes=state.resumes + 1)
+
+
+def _mark(evaluation: Evaluation, step: int, scope: Scope) -> Mark:
+    return Mark(
+        evaluation.name,
+        step,
+        scope,
+        evaluation.score,
+        evaluation.answered,
+        len(evaluation.rollouts),
+        evaluation.failed,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,15 +240,15 @@ def pack_event(event: Event) -> PackedEvent:
     if isinstance(event, Stepped):
         step = event.step.index
         light = Stepped(replace(event.step, traces=()))
-        bulk = pack(_traces().dump_python(event.step.traces))
+        bulk = pack(_traces_adapter().dump_python(event.step.traces))
     elif isinstance(event, Broke):
         step = event.step
         light = replace(event, traces=())
-        bulk = pack(_traces().dump_python(event.traces))
-    elif isinstance(event, Validated | Judged):
+        bulk = pack(_traces_adapter().dump_python(event.traces))
+    elif isinstance(event, Validated | Compared):
         step = event.step if isinstance(event, Validated) else None
         light = replace(event, evaluation=_slim(event.evaluation))
-        bulk = pack(_rollouts().dump_python(event.evaluation.rollouts))
+        bulk = pack(_rollouts_adapter().dump_python(event.evaluation.rollouts))
     elif isinstance(event, Resumed):
         step = event.step
     return PackedEvent(kind, step, pack(_adapter(kind).dump_python(light)), bulk)
@@ -158,24 +261,39 @@ def unpack_event(row: PackedEvent) -> Event:
     leaves out the texts. Raises StoreError for a damaged row or an unknown kind.
     """
     if row.kind not in _KINDS:
-        raise StoreError(f"the run holds an event of unknown kind {row.kind!r}")
-    event: Event = _read(lambda: _adapter(row.kind).validate_python(unpack(row.light)))
+        raise StoreError(
+            f"the run holds an event of unknown kind {row.kind!r}",
+            hint="pip install -U promptcodebook (a newer version may have written it)",
+        )
+    event: Event = _read(
+        lambda: _adapter(row.kind).validate_python(_update(row.kind, unpack(row.light)))
+    )
     if row.bulk is None:
         return event
     if isinstance(event, Stepped):
         return Stepped(replace(event.step, traces=unpack_traces(row.bulk)))
     if isinstance(event, Broke):
         return replace(event, traces=unpack_traces(row.bulk))
-    if isinstance(event, Validated | Judged):
+    if isinstance(event, Validated | Compared):
         bulk = row.bulk
-        rollouts = _read(lambda: _rollouts().validate_python(unpack(bulk)))
+        rollouts = _read(lambda: _rollouts_adapter().validate_python(unpack(bulk)))
         return replace(event, evaluation=replace(event.evaluation, rollouts=rollouts))
     return event
 
 
 def unpack_traces(bulk: bytes) -> tuple[Trace, ...]:
     """The traces of a step's bulky part."""
-    return _read(lambda: _traces().validate_python(unpack(bulk)))
+    return _read(lambda: _traces_adapter().validate_python(unpack(bulk)))
+
+
+def _update(kind: str, tree: Any) -> Any:
+    """A light event of version 0.1 as it would be written today: there c_k was named 'c<k>'."""
+    if kind == "stepped":
+        for rewrite in tree["step"]["rewrites"]:
+            name = rewrite["variable"]
+            if isinstance(name, str) and name[1:].isdecimal():
+                rewrite["variable"] = int(name[1:])
+    return tree
 
 
 def _read(build: Callable[[], Any]) -> Any:
@@ -184,7 +302,10 @@ def _read(build: Callable[[], Any]) -> Any:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise StoreError(f"a stored event is damaged at {where}: {first['msg']}") from None
+        raise StoreError(
+            f"a stored event is damaged at {where}: {first['msg']}",
+            hint="put a copy of the run's folder in its place, or start a new run",
+        ) from None
 
 
 def _slim(evaluation: Evaluation) -> Evaluation:
@@ -205,18 +326,16 @@ def _slim_rollout(rollout: Rollout) -> Rollout:
 
 
 # Building an adapter takes milliseconds, so each is built once, when first needed.
-
-
 @cache
 def _adapter(kind: str) -> TypeAdapter[Any]:
     return TypeAdapter(_KINDS[kind])
 
 
 @cache
-def _traces() -> TypeAdapter[tuple[Trace, ...]]:
+def _traces_adapter() -> TypeAdapter[tuple[Trace, ...]]:
     return TypeAdapter(tuple[Trace, ...])
 
 
 @cache
-def _rollouts() -> TypeAdapter[tuple[Rollout, ...]]:
+def _rollouts_adapter() -> TypeAdapter[tuple[Rollout, ...]]:
     return TypeAdapter(tuple[Rollout, ...])

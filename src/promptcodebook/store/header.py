@@ -1,25 +1,55 @@
-"""What a run was started with: written once, compared when it is resumed."""
+"""The header of a run: what it was started with; written once, compared when it is resumed."""
 
 from __future__ import annotations
 
+import fnmatch
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from promptcodebook.errors import StoreError
+from promptcodebook.errors import RunChanged, StoreError
+from promptcodebook.method.templates import TemplateSet
 
-__all__ = ["Header", "run_id"]
+__all__ = [
+    "FREE_KEYS",
+    "Difference",
+    "Header",
+    "check_resumable",
+    "differences",
+    "digest",
+    "run_id",
+]
+
+FREE_KEYS: tuple[str, ...] = (
+    "budget",
+    "cache",
+    "concurrency",
+    "data_dir",
+    "data.path",
+    "data.test",
+    "data.train",
+    "data.val",
+    "prices",
+    "retries",
+    "roles.*.headers",
+    "timeout",
+)
+"""Keys a resumed run may change: how much to spend and how fast, and where the data lies (its
+fingerprints are compared instead). Headers are left out so that they are never quoted."""
+_SHOWN = 5
+_WIDTH = 40
 
 
 def _empty() -> Mapping[str, Any]:
     return {}
 
 
-def _no_prints() -> Mapping[str, str]:
+def _no_fingerprints() -> Mapping[str, str]:
     return {}
 
 
@@ -27,8 +57,11 @@ def _no_prints() -> Mapping[str, str]:
 class Header:
     """`created` is ISO 8601; `fingerprints` are the data's, by split; `id` '' = to be chosen.
 
+    `program` is what answers, `stages` those of it with a prompt of their own.
     `private` = the data are real people's, so that no report shows their texts.
     `base` is the folder that the configuration's paths start from.
+    `templates` are the prompts that it runs with (None = of version 0.1: the shipped set named in
+    the configuration).
     `config` is the whole configuration as a JSON-able tree, `config_digest` its SHA-256.
     """
 
@@ -40,8 +73,11 @@ class Header:
     base: str = ""
     config: Mapping[str, Any] = field(default_factory=_empty)
     config_digest: str = ""
-    fingerprints: Mapping[str, str] = field(default_factory=_no_prints)
+    fingerprints: Mapping[str, str] = field(default_factory=_no_fingerprints)
     private: bool = False
+    program: str = ""
+    stages: tuple[str, ...] = ()
+    templates: TemplateSet | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=True, default=str)
@@ -52,7 +88,10 @@ class Header:
         try:
             return TypeAdapter(Header).validate_python(json.loads(text))
         except (ValidationError, json.JSONDecodeError):
-            raise StoreError("the run's header is damaged") from None
+            raise StoreError(
+                "the run's header is damaged",
+                hint="put a copy of the run's folder in its place, or start a new run",
+            ) from None
 
 
 def run_id(task: str, now: datetime) -> str:
@@ -60,3 +99,83 @@ def run_id(task: str, now: datetime) -> str:
     kept = "".join(c if c.isascii() and c.isalnum() else "-" for c in task.lower())
     word = "-".join(part for part in kept.split("-") if part)
     return f"{now:%Y%m%d-%H%M%S}-{word[:40] or 'run'}"
+
+
+def check_resumable(
+    run: str,
+    config: tuple[Mapping[str, object], Mapping[str, object]],
+    fingerprints: tuple[Mapping[str, str], Mapping[str, str]],
+) -> None:
+    """Each pair is (then, now). Raises RunChanged naming the keys or splits that differ."""
+    changed = differences(*config)
+    if changed:
+        shown = "; ".join(str(d) for d in changed[:_SHOWN])
+        more = f"; and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
+        raise RunChanged(
+            f"the run {run} was started with other settings: {shown}{more}",
+            hint=f"put them back to resume {run}, or leave out --resume to start a new run",
+        )
+    then, now = fingerprints
+    splits = sorted(s for s in then.keys() | now.keys() if then.get(s) != now.get(s))
+    if splits:
+        raise RunChanged(
+            f"the data of the run {run} changed since it started: {', '.join(splits)}",
+            hint=f"put the old data back to resume {run}, or leave out --resume to start a new run",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One dotted key and its two values; a key that is absent has the value None."""
+
+    key: str
+    old: object
+    new: object
+
+    def __str__(self) -> str:
+        return f"{self.key}: {_short(self.old)} → {_short(self.new)}"
+
+
+def differences(
+    old: Mapping[str, object], new: Mapping[str, object], ignore: Sequence[str] = FREE_KEYS
+) -> tuple[Difference, ...]:
+    """Dotted keys whose values differ, sorted. `ignore` names keys or subtrees ('*' = any)."""
+    before, after = dict(_leaves(_plain(old))), dict(_leaves(_plain(new)))
+    return tuple(
+        Difference(key, before.get(key), after.get(key))
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key) and not _is_ignored(key, ignore)
+    )
+
+
+def digest(tree: Mapping[str, object]) -> str:
+    """SHA-256 (hex) of a configuration tree, whatever the order of its keys."""
+    text = json.dumps(_plain(tree), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _plain(value: object) -> object:
+    """As JSON would have it, so that a tuple equals the list it became on disk."""
+    if isinstance(value, Mapping):
+        items = cast(Mapping[object, object], value)
+        return {str(k): _plain(v) for k, v in items.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in cast(Sequence[object], value)]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def _leaves(tree: object, prefix: str = "") -> Iterator[tuple[str, object]]:
+    if isinstance(tree, Mapping) and tree:
+        for key, value in cast(Mapping[str, object], tree).items():
+            yield from _leaves(value, f"{prefix}.{key}" if prefix else key)
+    elif prefix:
+        yield prefix, tree
+
+
+def _is_ignored(key: str, ignore: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(key, p) or fnmatch.fnmatchcase(key, f"{p}.*") for p in ignore)
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=True)
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"

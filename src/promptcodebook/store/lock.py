@@ -1,21 +1,39 @@
-"""One writer per run: an advisory lock that the system drops when its process dies."""
+"""The lock of a run's folder: one writer at a time, and a dead one keeps nobody out.
+
+Where the file system can lock, the system drops the lock when its process dies. Where it cannot
+(some network and cluster file systems), a second file is the lock as long as it exists; one left
+behind by a process that is gone is taken over. Either way the file `lock` says who writes.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import socket
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from promptcodebook.errors import RunBusy
 from promptcodebook.sqlite import store_os_error
 
+if TYPE_CHECKING:
+    from filelock import SoftFileLock
+
 __all__ = ["RunLock", "holder"]
 
 _NAME = "lock"
-_WIDTH = 20
+_SOFT_NAME = "lock.soft"
+_CANNOT_LOCK = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
+_WIDTH = 128
+# Windows lets nobody read or write the locked first byte.
+_TEXT_AT = 1 if os.name == "nt" else 0
 _PATIENCE_S = 0.2
 """`holder` takes the lock for an instant to see whether it is free: outwait that."""
+_POLL_S = 0.02
 
 
 class RunLock:
@@ -23,58 +41,133 @@ class RunLock:
 
     def __init__(self, folder: Path) -> None:
         try:
-            self._file = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT, 0o644)
+            release = _wait_for(folder)
         except OSError as error:
             raise store_os_error(error, folder / _NAME) from error
-        until = time.monotonic() + _PATIENCE_S
-        while not _try_lock(self._file):
-            if time.monotonic() > until:
-                pid = _pid(self._file)
-                os.close(self._file)
-                raise _busy(folder, pid)
-            time.sleep(0.02)
-        # Saying who we are is a courtesy: on a full disk the lock must still be had. Always as
-        # wide as before, so that it fits in the block the file already has.
-        with contextlib.suppress(OSError):
-            os.pwrite(self._file, f"{os.getpid():<{_WIDTH}}".encode(), 0)
+        if release is None:
+            raise _busy(folder)
+        self._release: Callable[[], object] | None = release
+        _sign(folder)
 
     def release(self) -> None:
-        """Lets go. The file stays: removing it would let two processes lock two files."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        """Lets go. Safe to call twice."""
+        release, self._release = self._release, None
+        if release is not None:
+            release()
 
 
 def holder(folder: Path) -> int | None:
     """Process id of the run's writer, 0 if it did not say, None if nobody writes."""
-    try:
-        file = os.open(folder / _NAME, os.O_RDWR)
-    except OSError:
+    if not (folder / _NAME).exists():
         return None
     try:
-        return None if _try_lock(file) else _pid(file)
-    finally:
-        os.close(file)
+        release = _take(folder)
+    except OSError:
+        return None
+    if release is None:
+        return _read_owner(folder)[0]
+    release()
+    return None
 
 
-def _try_lock(file: int) -> bool:
-    import fcntl
+def _wait_for(folder: Path) -> Callable[[], object] | None:
+    until = time.monotonic() + _PATIENCE_S
+    while (release := _take(folder)) is None and time.monotonic() < until:
+        time.sleep(_POLL_S)
+    return release
 
+
+def _take(folder: Path) -> Callable[[], object] | None:
+    """Takes the lock and returns what lets go of it; None while somebody else has it.
+
+    The file stays for good: removing it would let two processes lock two files.
+    """
+    from filelock import lock_descriptor  # takes long to import
+
+    file = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        if lock_descriptor(file, blocking=False):
+            return partial(os.close, file)
+    except OSError as error:
+        os.close(file)
+        if error.errno not in _CANNOT_LOCK:
+            raise
+        return _take_soft(folder)
+    os.close(file)
+    return None
+
+
+def _take_soft(folder: Path) -> Callable[[], object] | None:
+    from filelock import SoftFileLock, Timeout
+
+    lock = SoftFileLock(folder / _SOFT_NAME, blocking=False, thread_local=False)
+    for _ in range(2):
+        try:
+            lock.acquire()
+            return lock.release
+        except Timeout:
+            if not _is_left_behind(lock, folder):
+                return None
+            lock.break_lock()
+    return None
+
+
+def _is_left_behind(lock: SoftFileLock, folder: Path) -> bool:
+    """Whether a process of this machine left the lock and is gone.
+
+    The library takes such a lock over by itself, but only where two names can be swapped, which
+    file systems without locks often cannot do either.
+    """
+    pid, place = _read_owner(folder)
+    if os.name == "nt" or not pid or pid != lock.pid or place != _place():
         return False
-    return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # it lives, and is somebody else's
+        return False
+    return False
 
 
-def _pid(file: int) -> int:
-    text = os.pread(file, _WIDTH, 0).strip()
-    return int(text) if text.isdigit() else 0
+def _sign(folder: Path) -> None:
+    """Says who we are. That is a courtesy: on a full disk the lock must still be had.
+
+    Always as wide as before, so that it fits in the block that the file already has.
+    """
+    text = f"{os.getpid()} {_place()}".encode()[:_WIDTH].ljust(_WIDTH)
+    with contextlib.suppress(OSError), (folder / _NAME).open("r+b") as file:
+        file.seek(_TEXT_AT)
+        file.write(text)
 
 
-def _busy(folder: Path, pid: int) -> RunBusy:
-    who = f"process {pid}" if pid else "another process"
-    stop = f", or stop it: kill -INT {pid}" if pid else ""
+def _place() -> str:
+    """Where a process id means something: this machine, and on Linux the container on it."""
+    name = socket.gethostname()
+    with contextlib.suppress(OSError):
+        name += f"/{os.stat('/proc/self/ns/pid').st_ino}"
+    return name
+
+
+def _read_owner(folder: Path) -> tuple[int, str]:
+    """Process id and place of who signed last; (0, '') where nobody could."""
+    try:
+        with (folder / _NAME).open("rb", buffering=0) as file:
+            file.seek(_TEXT_AT)
+            text = file.read(_WIDTH).decode("utf-8", "replace")
+    except OSError:
+        return 0, ""
+    pid, _, place = text.strip().partition(" ")
+    return (int(pid), place.strip()) if pid.isdecimal() else (0, "")
+
+
+def _busy(folder: Path) -> RunBusy:
+    pid, place = _read_owner(folder)
+    here = place in ("", _place())  # 0.1 did not say where
+    who = (f"process {pid}" if pid else "another process") + ("" if here else f" on {place}")
+    stop = f", or stop it: kill -INT {pid}" if pid and here else ""
+    soft = folder / _SOFT_NAME
+    gone = f" (if it is gone already, delete {soft})" if soft.exists() else ""
     return RunBusy(
-        f"the run {folder.name} is being written by {who}", hint=f"wait until it ends{stop}"
+        f"the run {folder.name} is being written by {who}", hint=f"wait until it ends{gone}{stop}"
     )

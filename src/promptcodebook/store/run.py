@@ -11,27 +11,27 @@ from datetime import datetime
 from pathlib import Path
 from typing import cast
 
+from promptcodebook.calls import Role, Usage
 from promptcodebook.errors import RunNotFound, StoreError
 from promptcodebook.lm.journal import ReplyLog
-from promptcodebook.sqlite import Reader, Work, Writer, store_os_error
+from promptcodebook.sqlite import Reader, Write, Writer, store_os_error
 from promptcodebook.store.events import (
+    Compared,
     Event,
-    Judged,
     PackedEvent,
+    RunState,
     Started,
     Stepped,
     Validated,
+    fold,
     pack_event,
     unpack_event,
     unpack_traces,
 )
-from promptcodebook.store.fold import RunState, fold
 from promptcodebook.store.header import Header, run_id
 from promptcodebook.store.lock import RunLock
-from promptcodebook.store.replies import RunReplies
-from promptcodebook.store.session_clock import SessionClock
-from promptcodebook.store.tables import FILE, LAYOUT, add_count, add_usage
-from promptcodebook.types import Evaluation, Parameters, Role, Step, Trace, Usage
+from promptcodebook.store.tables import FILE, LAYOUT, RunReplies, SessionClock, add_count, add_usage
+from promptcodebook.types import Evaluation, Parameters, Step, Trace
 
 __all__ = ["RunStore"]
 
@@ -91,7 +91,7 @@ class RunStore:
         """Commits one event, all of it or nothing. Counts of `count_replayable` go with it."""
         row = pack_event(event)
         counts: dict[str, int] = {}
-        if isinstance(event, Stepped | Validated | Judged):
+        if isinstance(event, Stepped | Validated | Compared):
             counts, self._replayable = self._replayable, {}
 
         def work(db: sqlite3.Connection) -> None:
@@ -108,9 +108,9 @@ class RunStore:
 
     def events(self, *, after: int = 0, full: bool = False) -> Iterator[Event]:
         """All events in order, read as they are consumed: light ones unless `full`."""
-        return (event for _, event in self.numbered(after=after, full=full))
+        return (event for _, event in self.numbered_events(after=after, full=full))
 
-    def numbered(self, *, after: int = 0, full: bool = False) -> Iterator[tuple[int, Event]]:
+    def numbered_events(self, *, after: int = 0, full: bool = False) -> Iterator[tuple[int, Event]]:
         """Events later than number `after` (they count from 1), each with its number."""
         return self._select("1", after, full)
 
@@ -148,10 +148,10 @@ class RunStore:
                 return event.parameters
         raise self._no_step(step)
 
-    def judged(self) -> Iterator[Evaluation]:
+    def test_evaluations(self) -> Iterator[Evaluation]:
         """The verdict's rows so far, with whole rollouts, one at a time in memory."""
         for _, event in self._select("e.kind = 'judged'", 0, True):
-            if isinstance(event, Judged):
+            if isinstance(event, Compared):
                 yield event.evaluation
 
     def state(self) -> RunState:
@@ -258,7 +258,7 @@ def _new_folder(runs_dir: Path, header: Header) -> tuple[Path, Header]:
             raise store_os_error(error, runs_dir) from error
 
 
-def _open_to_write(path: Path, clock: Callable[[], float], first: Work | None) -> RunStore:
+def _open_to_write(path: Path, clock: Callable[[], float], first: Write | None) -> RunStore:
     lock = RunLock(path)
     try:
         session = SessionClock(clock)
@@ -287,7 +287,7 @@ def _open_to_read(path: Path, writing: _Writing | None) -> RunStore:
         row = reader.row("SELECT json FROM header")
         if row is None:
             raise StoreError(
-                f"the run {path.name} ended before it began", hint=f"pco runs rm {path.name}"
+                f"the run {path.name} was never started", hint=f"pco runs rm {path.name}"
             )
         return RunStore(path, reader, Header.from_json(row[0]), writing)
     except BaseException:

@@ -7,13 +7,13 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from promptcodebook.calls import Usage
 from promptcodebook.errors import RunNotFound, StoreError, did_you_mean
 from promptcodebook.sqlite import store_os_error
 from promptcodebook.store.events import EndReason
 from promptcodebook.store.lock import RunLock, holder
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.tables import FILE
-from promptcodebook.types import Usage
 
 __all__ = ["RunSummary", "find_run", "list_runs", "remove_run"]
 
@@ -65,7 +65,7 @@ def find_run(runs_dir: Path, ref: str) -> Path:
         return runs_dir / matches[0]
     if matches:
         raise RunNotFound(
-            f"{ref!r} begins more than one run: {', '.join(matches[:5])}",
+            f"{ref!r} matches more than one run: {', '.join(matches[:5])}",
             hint="type more of the id",
         )
     raise RunNotFound(f"no run {ref!r} in {runs_dir}{did_you_mean(ref, names)}", hint=_LIST)
@@ -73,13 +73,13 @@ def find_run(runs_dir: Path, ref: str) -> Path:
 
 def list_runs(runs_dir: Path) -> list[RunSummary]:
     """All readable runs, oldest first; an unreadable one is logged and left out."""
-    found: list[RunSummary] = []
+    runs: list[RunSummary] = []
     for name in _names(runs_dir):
         try:
-            found.append(_summary(runs_dir / name))
+            runs.append(_summary(runs_dir / name))
         except StoreError as error:
             _log.warning("run %s: %s", name, error)
-    return sorted(found, key=lambda run: (run.created, run.id))
+    return sorted(runs, key=lambda run: (run.created, run.id))
 
 
 def remove_run(path: Path) -> None:
@@ -88,11 +88,14 @@ def remove_run(path: Path) -> None:
         raise RunNotFound(f"there is no run at {path}", hint=_LIST)
     lock = RunLock(path)
     try:
+        try:
+            for file in path.glob(f"{FILE}*"):
+                file.unlink()
+        finally:
+            lock.release()  # first: Windows deletes no file that is open
         shutil.rmtree(path)
     except OSError as error:
         raise store_os_error(error, path) from error
-    finally:
-        lock.release()
 
 
 def _names(runs_dir: Path) -> list[str]:

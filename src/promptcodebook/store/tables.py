@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
+from datetime import UTC, datetime
 
-from promptcodebook.sqlite import Layout
-from promptcodebook.types import Role, Usage
+from promptcodebook.calls import Reply, Request, Role, Usage
+from promptcodebook.lm.cache import pack_reply, unpack_reply
+from promptcodebook.sqlite import Layout, Packer, Reader, Writer
 
-__all__ = ["FILE", "LAYOUT", "add_count", "add_usage"]
+__all__ = [
+    "FILE",
+    "LAYOUT",
+    "RunReplies",
+    "SessionClock",
+    "add_count",
+    "add_usage",
+]
 
 FILE = "run.sqlite"
 
@@ -71,3 +81,59 @@ def add_usage(db: sqlite3.Connection, role: Role, usage: Usage) -> None:
 def add_count(db: sqlite3.Connection, name: str, count: int) -> None:
     """Adds to the count of an incident."""
     db.execute(_ADD_COUNT, (name, count))
+
+
+class SessionClock:
+    """One row per session, brought up to date in every transaction: kill -9 loses no more than
+    the time since the last commit. `clock` is monotonic, in seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._began = clock()
+        self._row: int | None = None
+        self._before_s = 0.0
+
+    def begin(self, db: sqlite3.Connection) -> None:
+        """Work for the session's first transaction."""
+        self._before_s = float(db.execute("SELECT TOTAL(seconds) FROM sessions").fetchone()[0])
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        new = db.execute("INSERT INTO sessions (started, seconds) VALUES (?, 0)", (started,))
+        self._row = new.lastrowid
+
+    def beat(self, db: sqlite3.Connection) -> None:
+        """Work for every transaction."""
+        seconds = self._clock() - self._began
+        db.execute("UPDATE sessions SET seconds = ? WHERE id = ?", (seconds, self._row))
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of all sessions, this one up to now."""
+        return self._before_s + self._clock() - self._began
+
+
+class RunReplies:
+    """A `ReplyLog`: the row of a paid reply and its usage are one transaction."""
+
+    def __init__(self, reader: Reader, writer: Writer) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._packer = Packer()  # used by the writer thread alone
+
+    def get(self, key: bytes) -> Reply | None:
+        """The reply with the usage it had when it was paid, or None."""
+        row = self._reader.row("SELECT reply FROM journal WHERE key = ?", (key,))
+        return None if row is None else unpack_reply(row[0])
+
+    async def put(self, key: bytes, request: Request, reply: Reply) -> None:
+        """Returns once the reply is committed. A key that is there already keeps its reply; only
+        a new row that is live (neither from a cache nor from here) adds to what was paid."""
+
+        def work(db: sqlite3.Connection) -> None:
+            added = db.execute(
+                "INSERT OR IGNORE INTO journal (key, role, reply) VALUES (?, ?, ?)",
+                (key, request.role, pack_reply(reply, self._packer)),
+            ).rowcount
+            if added and reply.source == "live":
+                add_usage(db, request.role, reply.usage)
+
+        await self._writer.write(work)

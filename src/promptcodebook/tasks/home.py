@@ -1,31 +1,39 @@
-"""Where a benchmark's rows come from: the folder handed in, the public copy, or our own examples.
+"""Where a benchmark's rows come from, and how they are read and checked.
 
-Each is a folder with train.jsonl, val.jsonl and test.jsonl, so that all three are read alike.
+The folder handed in, the public copy, or our own examples: each is a folder with train.jsonl,
+val.jsonl and test.jsonl, so that all three are read alike. A benchmark declares its fields as a
+`BenchmarkRow`.
 """
 
 from __future__ import annotations
 
-import os
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from promptcodebook.data import SPLITS, Split
-from promptcodebook.data.files import read_jsonl
+from promptcodebook.data.table import read_jsonl
 from promptcodebook.errors import DataError, TaskError
-from promptcodebook.tasks.public import Fetched, Source, checked_copy, public_rows
+from promptcodebook.paths import cache_folder
+from promptcodebook.tasks.public import checked_copy
 from promptcodebook.types import Example
 
 __all__ = [
-    "Fetched",
+    "BenchmarkRow",
     "Home",
-    "Source",
+    "blank_fields",
+    "check_row",
     "default_data_cache",
     "folder_of",
     "home_of",
     "jsonl_splits",
-    "public_rows",
     "read_rows",
+    "read_seeds",
+    "split_pool",
     "unique_ids",
 ]
 
@@ -43,10 +51,29 @@ class Home:
     own: bool = False
 
 
+class BenchmarkRow(BaseModel):
+    """The fields that a benchmark's rows must have, with their types; others are left alone.
+
+    A validator may raise DataError: the row's place is put before its message.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+R = TypeVar("R", bound=BenchmarkRow)
+T = TypeVar("T")
+_POOL_SIZES: Mapping[Split, int] = {"train": 150, "val": 300, "test": 300}
+
+
 def default_data_cache() -> Path:
-    """promptcodebook/data below `$XDG_CACHE_HOME` or ~/.cache: where public copies are kept."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base else Path.home() / ".cache") / "promptcodebook" / "data"
+    """The folder `data` of the user's cache folder: where public copies are kept."""
+    return cache_folder() / "data"
+
+
+def read_seeds(folder: Path) -> tuple[str, ...]:
+    """The instincts of `seeds.txt` in a task's folder, one a line."""
+    lines = (folder / "seeds.txt").read_text("utf-8").splitlines()
+    return tuple(line.strip() for line in lines if line.strip())
 
 
 def home_of(name: str, data_dir: Path | None = None, cache_dir: Path | None = None) -> Home:
@@ -83,35 +110,62 @@ def folder_of(name: str, data_dir: Path) -> Path:
 
 
 def jsonl_splits(
-    folder: Path, fields: Mapping[str, type | tuple[type, ...]], *, private: bool = False
-) -> dict[Split, list[dict[str, object]]]:
+    folder: Path, model: type[R], *, private: bool = False
+) -> dict[Split, list[tuple[str, R]]]:
     """The rows of the folder's three splits, checked as `read_rows` does."""
-    return {s: read_rows(folder / f"{s}.jsonl", fields, private=private) for s in SPLITS}
+    return {s: read_rows(folder / f"{s}.jsonl", model, private=private) for s in SPLITS}
 
 
-def read_rows(
-    path: Path,
-    fields: Mapping[str, type | tuple[type, ...]] | None = None,
-    *,
-    private: bool = False,
-) -> list[dict[str, object]]:
-    """The rows of a jsonl file; each has `fields`, of those types, and "_where" = 'file:line'.
+def read_rows(path: Path, model: type[R], *, private: bool = False) -> list[tuple[str, R]]:
+    """The rows of a jsonl file, each with its place 'file:line'.
 
-    DataError with file and line for a line that is no JSON object, a missing field, or a field of
-    another type. With `private` no error quotes a column's name or a value that the file holds.
+    DataError with that place for a line that is not a JSON object, and as `check_row` raises it.
+    With `private` no error quotes a column's name or a value that the file holds.
     """
     try:
         table = read_jsonl(path)
     except DataError as error:
         if not private:
             raise
-        raise DataError(_place(error, path), hint="correct that line") from None
-    rows = list[dict[str, object]]()
-    for row in table.rows:
-        for field, kind in (fields or {}).items():
-            _check(row.values, field, kind, row.where)
-        rows.append({**row.values, "_where": row.where})
-    return rows
+        raise DataError(_unreadable(error, path), hint="correct that line") from None
+    return [(row.where, check_row(row.values, row.where, model)) for row in table.rows]
+
+
+def check_row(values: Mapping[str, object], where: str, model: type[R]) -> R:
+    """The row as its model; DataError naming place and field for one that is missing or of another
+    type. No value is quoted, unless a validator of the model does."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        faults = error.errors(include_url=False)
+    own = faults[0].get("ctx", {}).get("error")
+    if isinstance(own, DataError):
+        raise DataError(f"{where}: {own}", hint=own.hint)
+    raise DataError(f"{where}: {_describe(faults)}", hint=_HINTS.get(faults[0]["type"], _CORRECT))
+
+
+def blank_fields(row: BaseModel, *names: str) -> None:
+    """DataError for the first of these texts that is blank; for a row's validator."""
+    for name in names:
+        if not str(getattr(row, name)).strip():
+            raise DataError(f"the field {name!r} is empty", hint=_CORRECT)
+
+
+def split_pool(pool: Sequence[T]) -> dict[Split, list[T]]:
+    """The protocol of HotpotQA and HoVer: the first 40 % test, the next 40 % val, the rest train;
+    each cut to 300, 300 and 150 by a sample with seed 1."""
+    first, second = len(pool) * 40 // 100, len(pool) * 80 // 100
+    parts: dict[Split, Sequence[T]] = {
+        "train": pool[second:],
+        "val": pool[first:second],
+        "test": pool[:first],
+    }
+    return {split: _at_most(part, _POOL_SIZES[split]) for split, part in parts.items()}
+
+
+def _at_most(rows: Sequence[T], count: int) -> list[T]:
+    # The protocol is stated in terms of Python's own generator, so it is followed with that.
+    return list(rows) if len(rows) <= count else random.Random(1).sample(list(rows), count)
 
 
 def unique_ids(splits: Mapping[Split, Sequence[Example]]) -> None:
@@ -127,24 +181,18 @@ def unique_ids(splits: Mapping[Split, Sequence[Example]]) -> None:
             seen[example.id] = split
 
 
-def _check(
-    values: Mapping[str, object], field: str, kind: type | tuple[type, ...], where: str
-) -> None:
-    if field not in values:
-        raise DataError(f"{where}: the field {field!r} is missing", hint="add it to that line")
-    value = values[field]
-    kinds = kind if isinstance(kind, tuple) else (kind,)
-    # JSON's true is no number, though Python's bool is an int.
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        wanted = " or ".join(_NAMES.get(k, k.__name__) for k in kinds)
-        found = _NAMES.get(type(value), type(value).__name__)
-        raise DataError(
-            f"{where}: the field {field!r} must be {wanted}, not {found}",
-            hint="correct that line",
-        )
-
-
-_NAMES: Mapping[type, str] = {
+_CORRECT = "correct that line"
+_HINTS = {"missing": "add it to that line"}
+_WANTED: Mapping[str, str] = {
+    "string_type": "a text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "an object",
+}
+_KINDS: Mapping[type, str] = {
     str: "a text",
     int: "a whole number",
     float: "a number",
@@ -155,7 +203,23 @@ _NAMES: Mapping[type, str] = {
 }
 
 
-def _place(error: DataError, path: Path) -> str:
+def _describe(errors: Sequence[Any]) -> str:
+    """pydantic's errors of the first wrong field, in our words."""
+    first = errors[0]
+    place = first["loc"]
+    field = repr(str(place[0])) + "".join(f" (item {n + 1})" for n in place[1:] if type(n) is int)
+    if first["type"] == "missing":
+        return f"the field {field} is missing"
+    # A field that may be of several types has one error for each of them.
+    same = [e for e in errors if e["loc"][0] == place[0] and e["type"] in _WANTED]
+    if not same:
+        return f"the field {field}: {first['msg']}"
+    wanted = " or ".join(dict.fromkeys(_WANTED[e["type"]] for e in same))
+    kind = cast("type[object]", type(first["input"]))
+    return f"the field {field} must be {wanted}, not {_KINDS.get(kind, kind.__name__)}"
+
+
+def _unreadable(error: DataError, path: Path) -> str:
     """What may be said of a private file's fault: where it is, and that the line is unusable."""
     head = str(error).removeprefix(str(path))
     line = head[1:].split(":", 1)[0] if head.startswith(":") else ""

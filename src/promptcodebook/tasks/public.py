@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import shutil
@@ -12,12 +11,13 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Literal, cast
+from typing import IO, Literal, cast
 
 from promptcodebook.data import SPLITS
-from promptcodebook.data.sources import read_source
+from promptcodebook.data.load import read_source
 from promptcodebook.data.table import Table
-from promptcodebook.errors import DataError, TaskError
+from promptcodebook.errors import DataError, TaskError, import_extra
+from promptcodebook.units import bytes_text
 
 __all__ = ["Fetched", "Remote", "Rows", "Source", "checked_copy", "public_rows", "url_of"]
 
@@ -25,6 +25,7 @@ Rows = list[dict[str, object]]
 
 _RECORD = "origin.json"
 _TIMEOUT_S = 60.0
+_LIBRARIES = ("pooch", "requests")
 _BASES = {
     "hub": ("HF_ENDPOINT", "https://huggingface.co"),
     "github": ("PCO_GITHUB_RAW", "https://raw.githubusercontent.com"),
@@ -39,7 +40,8 @@ _PATHS = {
 class Remote:
     """One file: of a data set on the Hugging Face hub, or of a repository on GitHub.
 
-    `unpack` names the folder that an archive's content goes to, for what is not rows.
+    `unpack` names the folder that an archive's content goes to, for what is not rows. A file (or an
+    archive's content) of more than `most_bytes` is refused.
     """
 
     host: Literal["hub", "github"]
@@ -47,6 +49,7 @@ class Remote:
     path: str
     revision: str = "main"
     unpack: str = ""
+    most_bytes: int = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,33 +92,52 @@ def public_rows(source: Source, cache_dir: Path, *, accept: bool = False) -> Fet
     old copy stays; `accept` takes the new one), and when a file cannot be had.
     """
     folder = cache_dir / source.name
-    bodies = [_download(remote, source.name) for remote in source.files]
-    digests = {
-        _named(remote): hashlib.sha256(body).hexdigest()
-        for remote, body in zip(source.files, bodies, strict=True)
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{source.name}-", dir=cache_dir) as place:
+        paths = [
+            _download(remote, source.name, Path(place) / str(number))
+            for number, remote in enumerate(source.files)
+        ]
+        digests = _digests(source, paths)
+        if not accept:
+            _refuse_changes(source.name, folder, digests)
+        arranged = _arrange(source, paths)
+        _write(folder, arranged, source, paths, digests)
+    return Fetched(folder, {name: len(rows) for name, rows in arranged.items()}, digests)
+
+
+def _digests(source: Source, paths: Sequence[Path]) -> dict[str, str]:
+    return {
+        _identifier(remote): _sha256(path) for remote, path in zip(source.files, paths, strict=True)
     }
+
+
+def _refuse_changes(name: str, folder: Path, digests: Mapping[str, str]) -> None:
     known = _record(folder).get("remote", {})
-    changed = [name for name, digest in digests.items() if known.get(name, digest) != digest]
-    if changed and not accept:
+    changed = [file for file, digest in digests.items() if known.get(file, digest) != digest]
+    if changed:
         raise TaskError(
-            f"{source.name}: changed at its public home since it was first fetched: "
+            f"{name}: changed at its public home since it was first fetched: "
             f"{', '.join(changed)}; the copy in {folder} stays as it is",
-            hint=f"pco data fetch {source.name} --accept takes the new files",
+            hint=f"pco data fetch {name} --accept takes the new files",
         )
+
+
+def _arrange(source: Source, paths: Sequence[Path]) -> Mapping[str, Rows]:
     tables = [
-        _rows(remote, body)
-        for remote, body in zip(source.files, bodies, strict=True)
+        _rows(remote, path)
+        for remote, path in zip(source.files, paths, strict=True)
         if not remote.unpack
     ]
     try:
-        arranged = source.arrange(tables)
+        return source.arrange(tables)
     except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
         raise TaskError(
             f"{source.name}: its public files are not in the form expected ({error!r})",
             hint=_elsewhere(source.name),
         ) from None
-    _write(folder, arranged, source, bodies, digests)
-    return Fetched(folder, {name: len(rows) for name, rows in arranged.items()}, digests)
 
 
 def checked_copy(name: str, cache_dir: Path) -> Path | None:
@@ -126,7 +148,7 @@ def checked_copy(name: str, cache_dir: Path) -> Path | None:
         return None
     for file, digest in kept.items():
         path = folder / file
-        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+        if not path.is_file() or _sha256(path) != digest:
             raise TaskError(
                 f"{path} is not as it was fetched",
                 hint=f"pco data fetch {name}, or give --data DIR",
@@ -138,39 +160,67 @@ def _elsewhere(name: str) -> str:
     return f"--data DIR with the benchmark's files (docs/tasks/{name}.md says which fields)"
 
 
-def _download(remote: Remote, name: str) -> bytes:
-    from urllib.error import HTTPError, URLError
-    from urllib.request import Request, urlopen
+class _Capped:
+    """A file that refuses to grow beyond `most` bytes."""
 
+    def __init__(self, file: IO[bytes], most: int) -> None:
+        self._file = file
+        self._left = most
+        self._most = most
+
+    def write(self, chunk: bytes) -> None:
+        self._left -= len(chunk)
+        if self._left < 0:
+            raise _TooLarge(f"it is larger than {bytes_text(self._most)}")
+        self._file.write(chunk)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+class _TooLarge(Exception):
+    """More bytes came than a file of this source may have."""
+
+
+def _download(remote: Remote, name: str, folder: Path) -> Path:
+    """The file in `folder`, under its own name; TaskError says why it cannot be had."""
+    pooch, requests = (import_extra(m, "fetching a benchmark", "bench") for m in _LIBRARIES)
     url = url_of(remote)
+    folder.mkdir()
+    path = folder / PurePosixPath(remote.path).name
+    fetch = pooch.HTTPDownloader(timeout=_TIMEOUT_S, headers={"User-Agent": "promptcodebook"})
     try:
-        with urlopen(
-            Request(url, headers={"User-Agent": "promptcodebook"}), timeout=_TIMEOUT_S
-        ) as r:
-            return cast(bytes, r.read())
-    except HTTPError as error:
-        said = f"the server answered {error.code}"
-        error.close()
-    except (URLError, OSError, ValueError) as error:
-        said = f"it cannot be reached ({getattr(error, 'reason', error)})"
+        with path.open("wb") as file:
+            fetch(url, _Capped(file, remote.most_bytes), None)
+        return path
+    except requests.HTTPError as error:
+        reason = f"the server answered {error.response.status_code}"
+    except _TooLarge as error:
+        reason = str(error)
+    except (OSError, ValueError) as error:
+        reason = f"it cannot be reached ({_root(error)})"
     variable = _BASES[remote.host][0]
     raise TaskError(
-        f"{name}: {url}: {said}",
+        f"{name}: {url}: {reason}",
         hint=f"offline? {_elsewhere(name)}; a mirror? set {variable}",
     )
 
 
-def _rows(remote: Remote, body: bytes) -> Rows:
+def _root(error: BaseException) -> str:
+    """What first went wrong, of a chain of errors, in a few words."""
+    while (earlier := error.__cause__ or error.__context__) is not None:
+        error = earlier
+    return str(getattr(error, "strerror", None) or error or type(error).__name__)
+
+
+def _rows(remote: Remote, path: Path) -> Rows:
     """The rows of a downloaded file; its format is told by its name."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / PurePosixPath(remote.path).name
-        path.write_bytes(body)
-        try:
-            table = read_source(path)
-        except DataError as error:
-            # The temporary place says nothing to anybody; the address does.
-            said = str(error).replace(str(path), url_of(remote))
-            raise TaskError(said, hint="the public file is not as expected: --data DIR") from None
+    try:
+        table = read_source(path)
+    except DataError as error:
+        # The temporary place says nothing to anybody; the address does.
+        where = str(error).replace(str(path), url_of(remote))
+        raise TaskError(where, hint="the public file is not as expected: --data DIR") from None
     return [dict(row.values) for row in cast(Table, table).rows]
 
 
@@ -178,7 +228,7 @@ def _write(
     folder: Path,
     arranged: Mapping[str, Rows],
     source: Source,
-    bodies: Sequence[bytes],
+    paths: Sequence[Path],
     digests: Mapping[str, str],
 ) -> None:
     """The copy, made beside its place and moved there whole."""
@@ -191,9 +241,9 @@ def _write(
             body = "".join(lines).encode("utf-8", "surrogatepass")
             (fresh / f"{name}.jsonl").write_bytes(body)
             local[f"{name}.jsonl"] = hashlib.sha256(body).hexdigest()
-        for remote, body in zip(source.files, bodies, strict=True):
+        for remote, path in zip(source.files, paths, strict=True):
             if remote.unpack:
-                _unpack(body, fresh / remote.unpack)
+                _unpack(path, fresh / remote.unpack, remote.most_bytes)
         record = {"remote": digests, "local": local}
         (fresh / _RECORD).write_text(json.dumps(record, indent=1), "utf-8")
         if folder.exists():
@@ -203,13 +253,19 @@ def _write(
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def _unpack(body: bytes, folder: Path) -> None:
+def _unpack(path: Path, folder: Path, most_bytes: int) -> None:
     try:
-        with zipfile.ZipFile(io.BytesIO(body)) as archive:
+        with zipfile.ZipFile(path) as archive:
+            if sum(info.file_size for info in archive.infolist()) > most_bytes:
+                raise TaskError(
+                    f"the archive for {folder.name} holds more than {bytes_text(most_bytes)}",
+                    hint="give --data DIR",
+                )
             archive.extractall(folder)  # drops absolute names and '..' itself
     except zipfile.BadZipFile:
         raise TaskError(
-            f"the archive for {folder.name} is no zip file", hint="fetch again, or give --data DIR"
+            f"the archive for {folder.name} is not a zip file",
+            hint="fetch again, or give --data DIR",
         ) from None
 
 
@@ -226,5 +282,10 @@ def _record(folder: Path) -> dict[str, dict[str, str]]:
     return tree if complete else {}
 
 
-def _named(remote: Remote) -> str:
+def _identifier(remote: Remote) -> str:
     return f"{remote.host}:{remote.repo}@{remote.revision}/{remote.path}"
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -14,7 +14,7 @@ from types import ModuleType
 
 from promptcodebook.errors import ConfigError, did_you_mean
 
-__all__ = ["load_function"]
+__all__ = ["annotated_as", "load_function"]
 
 
 def load_function(
@@ -59,7 +59,7 @@ def _run(path: Path, what: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise ConfigError(
-            f"the {what} file does not run: {type(error).__name__}: {_said(error)} "
+            f"the {what} file does not run: {type(error).__name__}: {_message(error)} "
             f"({_place(error, path)})",
             hint=f"python {path}",
         ) from error
@@ -78,7 +78,7 @@ def _importable(folder: Path) -> Generator[None]:
             sys.path.remove(entry)
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     return str(error.msg) if isinstance(error, SyntaxError) else str(error)
 
 
@@ -105,3 +105,17 @@ def _takes(function: Callable[..., object], arguments: Sequence[str], where: str
         ) from None
     except ValueError:
         return  # a builtin without a signature: the call itself will tell
+
+
+def annotated_as(function: Callable[..., object], position: int, kind: type) -> bool:
+    """Whether the function's parameter at `position` is annotated as `kind`, also as a text."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    if position >= len(parameters):
+        return False
+    annotation = parameters[position].annotation
+    return annotation is kind or (
+        isinstance(annotation, str) and annotation.rpartition(".")[2] == kind.__name__
+    )

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
 
-__all__ = ["Result", "Worker", "shared_worker"]
+__all__ = ["CallResult", "Worker", "shared_worker"]
 
 _START_S = 30.0
 """Limit for starting a process and importing the function's module; not part of a call's limit."""
@@ -40,7 +40,7 @@ _PASSED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CallResult:
     """What a call came to: `value`, or `timed_out`, or why it failed (`error`, else empty)."""
 
     value: object = None
@@ -57,7 +57,7 @@ class _Process:
 
     def __init__(self) -> None:
         path = os.pathsep.join(p for p in sys.path if p)
-        kept = {name: os.environ[name] for name in _PASSED if name in os.environ}
+        passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
         self.usable = True
         self._child = subprocess.Popen(
             [sys.executable, "-P", "-m", "promptcodebook.tasks.worker_child"],
@@ -65,15 +65,15 @@ class _Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is the caller's to answer: a call in progress goes on
-            env={**kept, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**passed, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
         )
 
-    def call(self, function: str, args: Sequence[object], limit_s: float) -> Result:
+    def call(self, function: str, args: Sequence[object], limit_s: float) -> CallResult:
         request = json.dumps({"function": function, "args": list(args), "limit": limit_s})
         ready = self._read(_START_S, request)
         return self._read(limit_s) if ready.value is True else ready
 
-    def _read(self, limit_s: float, request: str = "") -> Result:
+    def _read(self, limit_s: float, request: str = "") -> CallResult:
         """One answer, after sending `request` if there is one; killed when it takes longer."""
         late = threading.Event()
 
@@ -91,12 +91,12 @@ class _Process:
         if not line.endswith(b"\n"):
             self.end()
             if late.is_set():
-                return Result(timed_out=True)
-            return Result(error=f"the worker process ended with code {self._child.returncode}")
+                return CallResult(timed_out=True)
+            return CallResult(error=f"the worker process ended with code {self._child.returncode}")
         if late.is_set():
             self.end()
         answer = cast("dict[str, Any]", json.loads(line))
-        return Result(answer.get("value", answer.get("ready")), error=answer.get("error", ""))
+        return CallResult(answer.get("value", answer.get("ready")), error=answer.get("error", ""))
 
     def _exchange(self, request: str) -> bytes:
         assert self._child.stdin is not None and self._child.stdout is not None
@@ -141,7 +141,7 @@ class Worker:
         self._threads: ThreadPoolExecutor | None = None
         self._finalizer = weakref.finalize(self, _end_all, self._idle, self._busy)
 
-    def call(self, function: str, args: Sequence[object], limit_s: float) -> Result:
+    def call(self, function: str, args: Sequence[object], limit_s: float) -> CallResult:
         """`function` ("module:function") of JSON-able `args`, its return value JSON-able too.
 
         `limit_s` counts from when the function begins, not while the caller waits for its turn.
@@ -157,7 +157,7 @@ class Worker:
             finally:
                 self._put_back(process)
 
-    async def acall(self, function: str, args: Sequence[object], limit_s: float) -> Result:
+    async def acall(self, function: str, args: Sequence[object], limit_s: float) -> CallResult:
         """`call` without blocking the event loop."""
         with self._lock:
             if self._threads is None:

@@ -36,11 +36,11 @@ def _answer(request: dict[str, Any], answers: IO[str]) -> None:
         function = getattr(importlib.import_module(module), name)
         _tell(answers, '{"ready": true}')
         _die_after(float(request["limit"]) + _ORPHAN_GRACE_S)
-        said = json.dumps({"value": function(*request["args"])})
+        line = json.dumps({"value": function(*request["args"])})
     except Exception as error:  # RecursionError and MemoryError too: the caller is told
-        said = json.dumps({"error": f"{type(error).__name__}: {error}"[:500]})
+        line = json.dumps({"error": f"{type(error).__name__}: {error}"[:500]})
     _die_after(0.0)
-    _tell(answers, said)
+    _tell(answers, line)
 
 
 def _tell(answers: IO[str], line: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcodebook.tasks.aime.score import accuracy, boxed, integer_only, read_answer
+from promptcodebook.tasks.aime.score import accuracy, boxed_answer, integer_only, read_answer
 
 SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")
 
@@ -75,7 +75,7 @@ def test_a_last_box_decides_whatever_stands_before(value: int, before: str) -> N
 
 
 def test_many_boxes_that_never_close_are_read_in_linear_time() -> None:
-    assert boxed(r"\boxed{" * 100_000) is None
+    assert boxed_answer(r"\boxed{" * 100_000) is None
 
 
 @pytest.mark.parametrize(

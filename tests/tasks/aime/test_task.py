@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.errors import DataError, TaskError
-from promptcodebook.tasks.aime.task import load_aime, reward
+from promptcodebook.tasks.aime.score import reward
+from promptcodebook.tasks.aime.task import load_aime
 from promptcodebook.types import Example
 
 SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")
@@ -56,7 +57,7 @@ def test_bad_rows_are_named(tmp_path: Path) -> None:
     for split in ("train", "val", "test"):
         write(tmp_path, split, problems(split))
     write(tmp_path, "test", problems("test", answer="1000"))
-    with pytest.raises(TaskError, match=r"test-0 in .*'1000' is no integer from 0 to 999"):
+    with pytest.raises(DataError, match=r"test\.jsonl:1: .*'1000' is not an integer from 0 to 999"):
         load_aime(tmp_path)
     (tmp_path / "test.jsonl").write_text("{")
     with pytest.raises(DataError, match=r"test\.jsonl:1: not valid JSON"):

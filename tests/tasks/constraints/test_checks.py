@@ -79,8 +79,8 @@ CASES: list[tuple[dict[str, object], list[str], list[str]]] = [
 )
 def test_kinds(constraint: dict[str, object], text: str, expected: bool) -> None:
     checked = check(constraint, "prompt", text)
-    assert checked.satisfied is expected, checked.said
-    assert checked.said.endswith(".")
+    assert checked.satisfied is expected, checked.explanation
+    assert checked.explanation.endswith(".")
 
 
 def test_every_kind_has_cases() -> None:
@@ -97,11 +97,11 @@ def test_a_blank_answer_keeps_nothing(constraint: dict[str, object]) -> None:
 
 @given(st.sampled_from([c for c, _, _ in CASES]), st.text(max_size=80))
 def test_any_text_gets_a_verdict(constraint: dict[str, object], text: str) -> None:
-    assert check(constraint, "prompt", text).said
+    assert check(constraint, "prompt", text).explanation
 
 
 def test_what_is_said_names_found_and_wanted() -> None:
-    said = check({"kind": "sentences", "n": 3}, "p", "A b. C d. E f. G h.").said
+    said = check({"kind": "sentences", "n": 3}, "p", "A b. C d. E f. G h.").explanation
     assert said == "The answer has 4 sentences; exactly 3 were asked for."
 
 

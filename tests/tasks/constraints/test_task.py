@@ -8,9 +8,8 @@ import pytest
 
 from promptcodebook.data import Dataset, examine
 from promptcodebook.tasks.constraints.checks import KINDS, PARAMETERS, check
-from promptcodebook.tasks.constraints.compose import SIZES, compatible, compose
-from promptcodebook.tasks.constraints.score import constraints_of, reward
-from promptcodebook.tasks.constraints.wordings import WORDINGS
+from promptcodebook.tasks.constraints.compose import SIZES, compatible, compose, read_wordings
+from promptcodebook.tasks.constraints.task import constraints_of, reward
 from promptcodebook.tasks.registry import load_task
 from promptcodebook.types import Example
 
@@ -83,8 +82,9 @@ def test_every_constraint_is_stated_with_its_parameters(dataset: Dataset) -> Non
 
 
 def test_phrasings() -> None:
-    assert set(WORDINGS) == set(KINDS)
-    assert all(len(set(texts)) >= 4 for texts in WORDINGS.values())
+    wordings = read_wordings()
+    assert set(wordings) == set(KINDS)
+    assert all(len(set(texts)) >= 4 for texts in wordings.values())
 
 
 def test_seeds() -> None:

@@ -3,9 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcodebook.tasks.hotpotqa.pipeline import Answered
-from promptcodebook.tasks.hotpotqa.reward import reward
-from promptcodebook.types import Example, Score
+from promptcodebook.tasks.hotpotqa.score import reward
+from promptcodebook.types import Example, Output, Score
 
 FACTS = ["Skerry Light | It was built by Ruth Calloway.", "Ruth Calloway | She grew up on a barge."]
 EXAMPLE = Example(
@@ -16,8 +15,12 @@ EXAMPLE = Example(
 )
 
 
+def answered(answer: str, *retrieved: tuple[str, ...]) -> Output:
+    return Output(answer, fields={"retrieved": [list(hop) for hop in retrieved]})
+
+
 def judged(answer: str, *retrieved: tuple[str, ...]) -> Score:
-    return reward(EXAMPLE, Answered(answer, retrieved).text())
+    return reward(EXAMPLE, answered(answer, *retrieved))
 
 
 def test_a_right_answer_with_all_pages() -> None:
@@ -52,30 +55,30 @@ def test_a_wordy_answer_is_told_so() -> None:
 
 def test_a_near_miss_is_told_so() -> None:
     example = Example("q", "x", "the long red barge")
-    assert "F1 0.50" in reward(example, "red").feedback
+    assert "F1 0.50" in reward(example, Output("red")).feedback
 
 
 def test_no_answer_is_told_so() -> None:
     assert judged(" ").feedback.startswith("There is no answer; the right one is 'a barge'.")
 
 
-def test_a_bare_text_is_scored_as_the_answer() -> None:
-    assert reward(EXAMPLE, "barge").value == 1.0
-    assert "Hop" not in reward(EXAMPLE, "barge").feedback
+def test_an_output_without_titles_is_scored_as_the_answer() -> None:
+    assert reward(EXAMPLE, Output("barge")).value == 1.0
+    assert "Hop" not in reward(EXAMPLE, Output("barge")).feedback
 
 
 def test_composed_and_decomposed_letters_are_equal() -> None:
-    assert reward(Example("q", "x", "Caf\u00e9"), "Cafe\u0301").value == 1.0
+    assert reward(Example("q", "x", "Caf\u00e9"), Output("Cafe\u0301")).value == 1.0
 
 
 def test_feedback_is_bounded() -> None:
     long = ["x" * 5000] * 50
     example = Example("q", "x", "y" * 5000, fields={"gold_titles": ["t" * 90] * 50, "facts": long})
-    said = reward(example, Answered("z" * 5000, (("a",), ("b",))).text())
+    said = reward(example, answered("z" * 5000, ("a",), ("b",)))
     assert len(said.feedback) < 6000
     assert "…" in said.feedback
 
 
 @given(st.text(), st.text())
 def test_any_output_is_scored(output: str, gold: str) -> None:
-    assert reward(Example("q", "x", gold), output).value in (0.0, 1.0)
+    assert reward(Example("q", "x", gold), Output(output)).value in (0.0, 1.0)

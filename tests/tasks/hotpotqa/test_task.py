@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.errors import DataError, PcoError, TaskError
-from promptcodebook.lm.chat import BoundChat
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.tasks.hotpotqa.pipeline import Answered
-from promptcodebook.tasks.hotpotqa.task import SEEDS, load_hotpotqa
+from promptcodebook.method.executor import BoundChat
+from promptcodebook.tasks.hotpotqa.task import load_hotpotqa
 from promptcodebook.tasks.registry import load_task
-from promptcodebook.types import Output
+from promptcodebook.tasks.retrieval.hops import retrieved_titles
+from promptcodebook.tasks.rewards import apply_reward
+from promptcodebook.types import Output, Prompt
 
 SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")
 
@@ -44,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_our_own_examples_are_there_without_any_data() -> None:
+async def test_our_own_examples_are_there_without_any_data() -> None:
     task = load_task("hotpotqa")
     assert [len(examples) for _, examples in task.dataset.items()] == [4, 4, 4]
     assert "pco data fetch hotpotqa" in task.description
@@ -53,8 +54,10 @@ def test_our_own_examples_are_there_without_any_data() -> None:
             facts, titles = example.fields["facts"], example.fields["gold_titles"]
             assert isinstance(facts, list) and isinstance(titles, list)
             assert {fact.split(" | ")[0] for fact in facts} == set(titles)
-            assert task.reward(example, example.target or "").value == 1.0  # type: ignore[union-attr]
-    assert len(set(SEEDS)) == len(SEEDS) >= 16
+            right = Output(example.target or "")
+            score = await apply_reward(task.reward(None), example, right, task.reward_range)
+            assert score.value == 1.0
+    assert len(set(task.seeds)) == len(task.seeds) >= 16
     assert task.reward_range == (0.0, 1.0)
 
 
@@ -78,12 +81,12 @@ async def test_the_program_runs_on_our_own_pages() -> None:
         "reasoning: r\nanswer: Marle",
     )
     example = task.dataset.test[0]
-    output = await task.executor("", example, BoundChat(lm, lambda purpose: 0))
-    assert isinstance(output, Output)
-    assert Answered.of(output.text).retrieved[1][0] == "Kestle and Sons"
-    score = task.reward(example, output.text)
-    assert score.value == 1.0  # type: ignore[union-attr]
-    assert "All needed pages were retrieved." in score.feedback  # type: ignore[union-attr]
+    output = await task.program(Prompt(""), example, BoundChat(lm, lambda purpose: 0))
+    assert output.text == "Marle"
+    assert retrieved_titles(output)[1][0] == "Kestle and Sons"
+    score = await apply_reward(task.reward(None), example, output, task.reward_range)
+    assert score.value == 1.0
+    assert "All needed pages were retrieved." in score.feedback
 
 
 def test_a_folder_or_its_parent(folder: Path) -> None:

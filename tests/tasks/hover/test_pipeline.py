@@ -3,16 +3,12 @@
 import json
 from collections.abc import Sequence
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from promptcodebook.lm.base import Reply
-from promptcodebook.lm.chat import BoundChat
+from promptcodebook.calls import Reply
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.method.policy import Composed
-from promptcodebook.tasks.hover.pipeline import INSTRUCTIONS, STAGES, Found, HoverProgram
-from promptcodebook.types import Example, Output
+from promptcodebook.method.executor import BoundChat
+from promptcodebook.tasks.hover.pipeline import INSTRUCTIONS, STAGES, HoverProgram
+from promptcodebook.tasks.retrieval.hops import retrieved_titles
+from promptcodebook.types import Example, Output, Prompt
 
 CLAIM = Example("c1", "The mill stands by the river that rises on the hill.", "SUPPORTED")
 
@@ -36,6 +32,8 @@ class Bare:
         return ()
 
 
+PROMPT = Prompt("Take care.")
+
 REPLIES: tuple[Scripted, ...] = (
     "reasoning: read\nsummary: the mill is old",
     "reasoning: river next\nquery: river of the mill",
@@ -46,7 +44,7 @@ REPLIES: tuple[Scripted, ...] = (
 
 
 async def run(
-    prompt: str = "Take care.",
+    prompt: Prompt = PROMPT,
     replies: Sequence[Scripted] = REPLIES,
     search: Shelf | Bare | None = None,
 ) -> tuple[Output, ScriptedLM]:
@@ -63,14 +61,16 @@ async def test_the_hops_ask_for_7_7_and_10_passages() -> None:
         ("river of the mill", 7),
         ("hill of the river", 10),
     ]
-    found = Found.of(output.text)
-    assert [len(hop) for hop in found.retrieved] == [7, 7, 10]
-    assert found.titles[0] == "Page 1.0" and found.titles[-1] == "Page 3.9"
+    retrieved = retrieved_titles(output)
+    assert [len(hop) for hop in retrieved] == [7, 7, 10]
+    assert retrieved[0][0] == "Page 1.0" and retrieved[-1][-1] == "Page 3.9"
 
 
-async def test_the_label_stands_first_in_the_output() -> None:
+async def test_the_label_is_the_output_and_the_titles_stand_beside_it() -> None:
     output, _ = await run()
-    assert output.text.startswith('{"label": "NOT_SUPPORTED", "retrieved": [["Page 1.0"')
+    assert output.text == "NOT_SUPPORTED"
+    assert list(output.fields) == ["retrieved"]
+    assert json.loads(json.dumps(output.fields)) == output.fields
     assert not output.truncated
 
 
@@ -88,14 +88,14 @@ async def test_every_stage_is_in_the_trace_with_what_it_was_given() -> None:
 
 
 async def test_the_prompt_stands_before_each_stage_s_instruction() -> None:
-    _, lm = await run("Take care.")
+    _, lm = await run(Prompt("Take care."))
     for request, stage in zip(lm.history, STAGES, strict=True):
         system = request.messages[0].content
         assert system.startswith(f"Take care.\n\n{INSTRUCTIONS[stage]}")
 
 
 async def test_a_prompt_for_each_stage() -> None:
-    _, lm = await run(Composed("all", {stage: f"For {stage}." for stage in STAGES}))
+    _, lm = await run(Prompt("all", {stage: f"For {stage}." for stage in STAGES}))
     starts = [request.messages[0].content.split("\n")[0] for request in lm.history]
     assert starts == [f"For {stage}." for stage in STAGES]
 
@@ -111,28 +111,15 @@ async def test_an_empty_query_finds_nothing_and_the_claim_goes_on() -> None:
     replies = (REPLIES[0], "reasoning: none\nquery:", *REPLIES[2:])
     output, _ = await run(replies=replies, search=shelf)
     assert [k for _, k in shelf.asked] == [7, 10]
-    assert Found.of(output.text).retrieved[1] == ()
+    assert retrieved_titles(output)[1] == ()
     assert "(none found)" in output.trace[2].input
 
 
 async def test_over_an_empty_corpus_the_label_alone_is_left() -> None:
     output, _ = await run(search=Bare())
-    assert json.loads(output.text) == {"label": "NOT_SUPPORTED", "retrieved": [[], [], []]}
+    assert (output.text, output.fields) == ("NOT_SUPPORTED", {"retrieved": [[], [], []]})
 
 
 async def test_a_label_that_cannot_be_read_is_kept_as_written() -> None:
     output, _ = await run(replies=(*REPLIES[:4], "reasoning: hm\nlabel: undecided"))
-    assert Found.of(output.text).label == "undecided"
-
-
-@pytest.mark.parametrize(
-    "text", ["SUPPORTED", "", "[1, 2]", "7", "null", '{"label": 3, "retrieved": 4}', "[" * 100_000]
-)
-def test_outputs_of_any_other_form_have_nothing_retrieved(text: str) -> None:
-    assert Found.of(text).titles == ()
-
-
-@given(st.text(max_size=20), st.lists(st.lists(st.text(max_size=9), max_size=4), max_size=3))
-def test_what_is_written_can_be_read(label: str, hops: list[list[str]]) -> None:
-    found = Found(label, tuple(map(tuple, hops)))
-    assert Found.of(found.text()) == found
+    assert output.text == "undecided"

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.errors import DataError
-from promptcodebook.tasks.hover.public import hover_source
 from promptcodebook.tasks.hover.task import load_hover
 from promptcodebook.tasks.public import Rows, url_of
+from promptcodebook.tasks.public_sources import source_of
 
-SOURCE = hover_source("main")
+SOURCE = source_of("hover")
 
 
 def claims(count: int, *titles: str) -> Rows:

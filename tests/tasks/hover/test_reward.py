@@ -3,17 +3,16 @@
 import pytest
 
 from promptcodebook.errors import RewardError
-from promptcodebook.tasks.hover.pipeline import Found
-from promptcodebook.tasks.hover.reward import retrieval_reward, reward
-from promptcodebook.types import Example
+from promptcodebook.tasks.hover.score import retrieval_reward, reward
+from promptcodebook.types import Example, Output
 
 CLAIM = Example(
     "c1", "A claim.", "SUPPORTED", fields={"gold_titles": ["Mill", "The River", "Hill", "Mill"]}
 )
 
 
-def found(label: str, *hops: tuple[str, ...]) -> str:
-    return Found(label, hops).text()
+def found(label: str, *hops: tuple[str, ...]) -> Output:
+    return Output(label, fields={"retrieved": [list(hop) for hop in hops]})
 
 
 ALL = (("Mill", "Barn"), ("River",), ("Hill",))
@@ -26,11 +25,11 @@ ALL = (("Mill", "Barn"), ("River",), ("Hill",))
         (found("NOT_SUPPORTED", *ALL), 0.0, 1.0),
         (found("undecided", *ALL), 0.0, 1.0),
         (found("SUPPORTED", *ALL[:2]), 0.0, 0.0),
-        ("SUPPORTED", 0.0, 0.0),
-        ("", 0.0, 0.0),
+        (Output("SUPPORTED"), 0.0, 0.0),
+        (Output(""), 0.0, 0.0),
     ],
 )
-def test_pages_and_label_beside_pages_alone(output: str, both: float, pages: float) -> None:
+def test_pages_and_label_beside_pages_alone(output: Output, both: float, pages: float) -> None:
     assert reward(CLAIM, output).value == both
     assert retrieval_reward(CLAIM, output).value == pages
 
@@ -55,10 +54,12 @@ def test_a_hop_after_the_last_page_is_not_blamed() -> None:
 def test_a_label_that_cannot_be_read_is_quoted() -> None:
     said = reward(CLAIM, found("perhaps", *ALL)).feedback
     assert "could not be read from 'perhaps': it must be SUPPORTED or NOT_SUPPORTED" in said
-    assert "Nothing was retrieved; needed: 'Mill', 'The" in reward(CLAIM, "perhaps").feedback
+    assert (
+        "Nothing was retrieved; needed: 'Mill', 'The" in reward(CLAIM, Output("perhaps")).feedback
+    )
 
 
 def test_an_example_without_gold_pages_cannot_be_judged() -> None:
     for fields in ({}, {"gold_titles": []}, {"gold_titles": "Mill"}):
         with pytest.raises(RewardError, match="c1 has no gold titles"):
-            reward(Example("c1", "A claim.", "SUPPORTED", fields=fields), "SUPPORTED")
+            reward(Example("c1", "A claim.", "SUPPORTED", fields=fields), Output("SUPPORTED"))

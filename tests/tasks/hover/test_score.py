@@ -15,9 +15,9 @@ from promptcodebook.tasks.hover.score import (
     hit_at,
     hover_score,
     parse_label,
-    title_of,
     titles_subset,
 )
+from promptcodebook.tasks.retrieval import title_of
 
 SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")
 TITLES = st.lists(st.text(alphabet=string.ascii_letters + " ", min_size=1, max_size=8), max_size=6)

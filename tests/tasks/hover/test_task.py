@@ -7,17 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from promptcodebook.calls import Request
 from promptcodebook.errors import DataError, TaskError
-from promptcodebook.lm.base import Request
-from promptcodebook.lm.chat import BoundChat
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.tasks.hover.claims import OFFICIAL, paper_splits
+from promptcodebook.method.executor import BoundChat
 from promptcodebook.tasks.hover.pipeline import HoverProgram
-from promptcodebook.tasks.hover.reward import gold_titles, retrieval_reward
-from promptcodebook.tasks.hover.score import hover_score, titles_subset
-from promptcodebook.tasks.hover.task import load_hover
+from promptcodebook.tasks.hover.score import (
+    gold_titles,
+    hover_score,
+    retrieval_reward,
+    titles_subset,
+)
+from promptcodebook.tasks.hover.task import OFFICIAL, load_hover, paper_splits
 from promptcodebook.tasks.retrieval import open_retriever
-from promptcodebook.types import Example, Output, Score
+from promptcodebook.tasks.rewards import apply_reward
+from promptcodebook.types import Example, Prompt
 
 SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")
 Rows = list[dict[str, object]]
@@ -52,7 +56,7 @@ def test_our_own_claims_stand_in_and_the_task_says_so() -> None:
     assert "examples of our own" in task.description and "rest on pages" not in task.description
     assert len(task.seeds) == len(set(task.seeds)) >= 16
     assert task.name == task.dataset.name == "hover"
-    assert task.executor.stages == HoverProgram.stages  # type: ignore[attr-defined]
+    assert task.program.stages == HoverProgram.stages
 
 
 def test_our_own_claims_need_more_than_one_hop_and_are_balanced() -> None:
@@ -68,12 +72,10 @@ async def test_our_own_claims_run_from_end_to_end() -> None:
     for _, part in task.dataset.items():
         for example in part:
             lm = ScriptedLM().reply_with(oracle(example))
-            output = await task.executor("p", example, BoundChat(lm, len))
-            assert isinstance(output, Output)
-            score = task.reward(example, output.text)
-            assert isinstance(score, Score)
+            output = await task.program(Prompt("p"), example, BoundChat(lm, len))
+            score = await apply_reward(task.reward(None), example, output, task.reward_range)
             assert score.value == 1.0, score.feedback
-            assert retrieval_reward(example, output.text).value == 1.0
+            assert retrieval_reward(example, output).value == 1.0
 
 
 def oracle(example: Example) -> Callable[[Request], str]:
@@ -205,7 +207,7 @@ def test_the_official_file_is_split_as_the_paper_does(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no claims for val"):
         load_hover(tmp_path)
     (tmp_path / OFFICIAL).write_text('[{"uid": "a", "claim": "b"}]')
-    with pytest.raises(DataError, match=r"record 1: the field 'label' is missing or no text"):
+    with pytest.raises(DataError, match=r"record 1: the field 'label' is missing"):
         load_hover(tmp_path)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from promptcodebook.errors import DataError
-from promptcodebook.tasks.ifbench.accuracy import accuracy
-from promptcodebook.tasks.ifbench.score import Grade
+from promptcodebook.tasks.ifbench.score import Grade, accuracy
 
 
 def test_prompt_level_instruction_level_and_mean_share() -> None:

@@ -6,15 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from promptcodebook.calls import Chat, Reply
 from promptcodebook.errors import DataError, RewardError
-from promptcodebook.lm.base import Chat, Reply
-from promptcodebook.lm.chat import BoundChat
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.method.policy import Composed
+from promptcodebook.method.executor import BoundChat
 from promptcodebook.tasks.ifbench.language import Language
-from promptcodebook.tasks.ifbench.pipeline import INSTRUCTIONS, STAGES, IFBenchProgram
-from promptcodebook.tasks.ifbench.task import Constraints, load_ifbench
-from promptcodebook.types import Example, Score
+from promptcodebook.tasks.ifbench.task import (
+    INSTRUCTIONS,
+    STAGES,
+    ConstraintReward,
+    IFBenchProgram,
+    load_ifbench,
+)
+from promptcodebook.types import Example, Prompt, Score
 
 SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")
 
@@ -54,8 +58,8 @@ async def test_both_stages_run_and_the_second_is_the_output() -> None:
         "reasoning: r\nresponse: Boats, of course {query}",
         "reasoning: no commas\nfinal_response:\nA keel\n  holds",
     )
-    constraints = Constraints(Language())
-    made = await IFBenchProgram(constraints.checked)("PROMPT", TWO, chat(lm))
+    constraints = ConstraintReward(Language())
+    made = await IFBenchProgram(constraints.report)(Prompt("PROMPT"), TWO, chat(lm))
     assert made.text == "A keel\n  holds"
     assert [s.name for s in made.trace] == ["generate", "generate: check", "rewrite"]
     assert tuple(s.name for s in made.trace if s.name in STAGES) == STAGES
@@ -71,13 +75,13 @@ async def test_both_stages_run_and_the_second_is_the_output() -> None:
 
 async def test_a_prompt_per_stage() -> None:
     lm = ScriptedLM().enqueue("response: a", "final_response: b")
-    await IFBenchProgram()(Composed("x", {"generate": "G", "rewrite": "R"}), TWO, chat(lm))
+    await IFBenchProgram()(Prompt("x", {"generate": "G", "rewrite": "R"}), TWO, chat(lm))
     assert [r.messages[0].content.split("\n")[0] for r in lm.history] == ["G", "R"]
 
 
 async def test_a_cut_draft_is_rewritten_and_said_to_be_cut() -> None:
     lm = ScriptedLM().enqueue(Reply("reasoning: so", finish="length"), "final_response: keel")
-    made = await IFBenchProgram(Constraints(Language()).checked)("P", TWO, chat(lm))
+    made = await IFBenchProgram(ConstraintReward(Language()).report)(Prompt("P"), TWO, chat(lm))
     assert made.text == "keel"
     assert made.truncated
     assert "<response>\n\n</response>" in lm.history[1].messages[1].content
@@ -86,10 +90,10 @@ async def test_a_cut_draft_is_rewritten_and_said_to_be_cut() -> None:
 async def test_without_constraints_nothing_is_checked_on_the_way() -> None:
     lm = ScriptedLM().enqueue("response: a", "final_response: b")
     bare = Example("1", "Tell me about boats.")
-    made = await IFBenchProgram(Constraints(Language()).checked)("P", bare, chat(lm))
+    made = await IFBenchProgram(ConstraintReward(Language()).report)(Prompt("P"), bare, chat(lm))
     assert [s.name for s in made.trace] == ["generate", "rewrite"]
     with pytest.raises(RewardError, match="no constraints to check"):
-        Constraints(Language())(bare, made.text)
+        ConstraintReward(Language())(bare, made.text)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +101,7 @@ async def test_without_constraints_nothing_is_checked_on_the_way() -> None:
     [("The keel holds", 1.0), ("The keel, too", 0.5), ("Sails, masts", 0.0), ("", 0.0)],
 )
 def test_the_reward_is_the_share_kept_and_names_both_kinds(text: str, value: float) -> None:
-    score = Constraints(Language())(TWO, text)
+    score = ConstraintReward(Language())(TWO, text)
     assert score.value == value
     kept, _, unkept = score.feedback.partition("The final response does not keep:")
     assert kept.count("\n- ") == round(2 * value)
@@ -106,7 +110,7 @@ def test_the_reward_is_the_share_kept_and_names_both_kinds(text: str, value: flo
 
 def test_the_share_is_the_loose_one() -> None:
     # The first line breaks the constraint; without it the text keeps it.
-    score = Constraints(Language())(TWO, "Well, here it is:\nA keel holds")
+    score = ConstraintReward(Language())(TWO, "Well, here it is:\nA keel holds")
     assert score.value == 1.0
 
 
@@ -127,7 +131,7 @@ def test_our_own_examples_load_and_can_be_solved() -> None:
     }
     examples = {e.id: e for _, part in task.dataset.items() for e in part}
     for key, answer in answers.items():
-        score = task.reward(examples[key], answer)
+        score = task.reward(None)(examples[key], answer)
         assert isinstance(score, Score)
         assert score.value == 1.0, score.feedback
 
@@ -173,9 +177,10 @@ def test_a_key_occurs_once(tmp_path: Path) -> None:
 def test_the_benchmarks_rows_load_and_can_be_scored() -> None:
     task = load_ifbench(SHARED / "data")
     assert [len(part) for _, part in task.dataset.items()] == [150, 300, 196]
+    reward = task.reward(None)
     for _, part in task.dataset.items():
         for example in part:
-            score = task.reward(example, "One short sentence here. Another follows it, I think.")
+            score = reward(example, "One short sentence here. Another follows it, I think.")
             assert isinstance(score, Score)
             assert 0.0 <= score.value <= 1.0
             assert score.feedback

@@ -12,9 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcodebook.errors import DataError
-from promptcodebook.tasks.livebench_math.choice import option_value
-from promptcodebook.tasks.livebench_math.rearrangement import closeness, read_ids
-from promptcodebook.tasks.livebench_math.score import kind_of, score, verdict, without_thoughts
+from promptcodebook.tasks.livebench_math.readings import closeness, option_value, read_ids
+from promptcodebook.tasks.livebench_math.score import (
+    kind_of,
+    math_score,
+    score,
+    without_thoughts,
+)
 from promptcodebook.tasks.worker import Worker
 
 SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")
@@ -83,7 +87,7 @@ def test_an_unknown_subtask_is_named() -> None:
     ],
 )
 def test_the_cascade_of_multiple_choice(answer: str, path: str) -> None:
-    found = verdict(QUESTION, "B", "amc_12a_2023", answer)
+    found = math_score(QUESTION, "B", "amc_12a_2023", answer)
     assert (found.score, found.path) == (float(bool(path)), path)
 
 
@@ -142,7 +146,7 @@ def test_closeness_is_symmetric_and_1_only_for_equals(a: list[int], b: list[int]
     ],
 )
 def test_equal_quantities(gold: str, answer: str, path: str, worker: Worker) -> None:
-    found = verdict("", gold, "amps_hard", answer, worker)
+    found = math_score("", gold, "amps_hard", answer, worker)
     assert (found.score, found.path, found.timed_out) == (1.0, path, False)
 
 
@@ -160,13 +164,13 @@ def test_equal_quantities(gold: str, answer: str, path: str, worker: Worker) -> 
     ],
 )
 def test_unequal_quantities(gold: str, answer: str, worker: Worker) -> None:
-    assert verdict("", gold, "amps_hard", answer, worker).score == 0.0
+    assert math_score("", gold, "amps_hard", answer, worker).score == 0.0
 
 
 @pytest.mark.slow
 def test_a_comparison_that_never_ends_is_stopped_and_said_so(worker: Worker) -> None:
     start = time.monotonic()
-    found = verdict("", "x", "amps_hard", r"\boxed{" + "x(" * 60 + "x" + ")" * 60 + "}", worker)
+    found = math_score("", "x", "amps_hard", r"\boxed{" + "x(" * 60 + "x" + ")" * 60 + "}", worker)
     assert found.score == 0.0
     assert found.timed_out and found.path == "box, time limit"
     assert time.monotonic() - start < 10
@@ -186,7 +190,7 @@ def test_100_kb_of_anything_is_scored_at_once(subtask: str, piece: str, worker: 
     text = piece * (100_000 // len(piece))
     gold = {"amc_12a": "B", "aime_i": "123", "imo": "1,2,3"}.get(subtask, "x")
     start = time.monotonic()
-    assert 0 <= verdict(text, gold, subtask, text, worker).score <= 1
+    assert 0 <= math_score(text, gold, subtask, text, worker).score <= 1
     assert time.monotonic() - start < 3
 
 
@@ -201,7 +205,7 @@ def test_any_answer_has_a_score(subtask: str, answer: str) -> None:
 @given(LATEX)
 def test_any_latex_is_compared_within_its_limit(worker: Worker, answer: str) -> None:
     start = time.monotonic()
-    found = verdict("", r"\frac{17}{2} x", "amps_hard", answer, worker)
+    found = math_score("", r"\frac{17}{2} x", "amps_hard", answer, worker)
     assert found.score in (0.0, 1.0)
     assert time.monotonic() - start < 10
 
@@ -216,7 +220,7 @@ def test_agreement_with_the_public_scorer(worker: Worker) -> None:
         given_row = (row["question"], row["ground_truth"], row["subtask"], row["answer"])
         group = f"amps: {row['decided_by']}" if row["task"] == "AMPS_Hard" else "rest"
         total[group] += 1
-        agreed[group] += verdict(*given_row, worker).score == pytest.approx(row["score"])
+        agreed[group] += math_score(*given_row, worker).score == pytest.approx(row["score"])
     assert len(rows) > 500
     assert agreed["rest"] == total["rest"]
     assert agreed["amps: both"] >= 0.99 * total["amps: both"]

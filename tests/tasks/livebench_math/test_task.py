@@ -9,7 +9,7 @@ import pytest
 
 from promptcodebook.data import SPLITS
 from promptcodebook.errors import DataError, TaskError
-from promptcodebook.tasks.livebench_math.choice import option_value
+from promptcodebook.tasks.livebench_math.readings import option_value
 from promptcodebook.tasks.livebench_math.score import kind_of
 from promptcodebook.tasks.livebench_math.task import load_livebench_math, reward
 from promptcodebook.tasks.registry import load_task

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from promptcodebook.tasks.pupa.check import NoUnitCheck
+from promptcodebook.tasks.pupa.task import NoUnitCheck
 from promptcodebook.types import Example
 
 CHECK = NoUnitCheck(

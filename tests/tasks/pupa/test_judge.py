@@ -6,17 +6,17 @@ import json
 
 import pytest
 
+from promptcodebook.calls import Request
 from promptcodebook.errors import ParseError
-from promptcodebook.lm.base import Request, no_tally
+from promptcodebook.incidents import no_tally
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask
-from promptcodebook.method.draws import Draws
-from promptcodebook.method.policy import Trial
-from promptcodebook.tasks.pupa.feedback import kind_of
-from promptcodebook.tasks.pupa.judge import Judged, StandIn
-from promptcodebook.tasks.pupa.pipeline import Answered, Papillon
+from promptcodebook.method.executor import Trial
+from promptcodebook.randomness import Draws
+from promptcodebook.tasks.pupa.judge import JudgeReward, StandIn, kind_of
+from promptcodebook.tasks.pupa.pipeline import Papillon
 from promptcodebook.tasks.rewards import apply_reward
-from promptcodebook.types import Example, Rollout, Score
+from promptcodebook.types import Example, Output, Prompt, Rollout, Score
 
 QUERY = Example(
     "own-1",
@@ -24,7 +24,13 @@ QUERY = Example(
     "Dear Mirelle, I am late.",
     fields={"pii_units": "mirelle ostvang||mirelle@example.org||555-0142||4 may"},
 )
-GOOD = Answered("Dear Mirelle, I am late.", "A note for MIRELLE  Ostvang, sent 4 May.")
+
+
+def answered(response: str, request: str) -> Output:
+    return Output(response, fields={"request": request})
+
+
+GOOD = answered("Dear Mirelle, I am late.", "A note for MIRELLE  Ostvang, sent 4 May.")
 
 
 def verdict(good: bool) -> str:
@@ -35,9 +41,9 @@ def count(number: int) -> str:
     return json.dumps({"reasoning": "so it is", "count": number})
 
 
-async def judged(lm: ScriptedLM, answered: Answered = GOOD, weight: float = 1.0) -> Score:
-    reward = Judged(Ask(lm, no_tally), weight)
-    return await apply_reward(reward, QUERY, answered.as_text(), (-weight, 1.0))
+async def judged(lm: ScriptedLM, output: Output = GOOD, weight: float = 1.0) -> Score:
+    reward = JudgeReward(Ask(lm, no_tally), weight)
+    return await apply_reward(reward, QUERY, output, (-weight, 1.0))
 
 
 def shown(request: Request) -> dict[str, object]:
@@ -46,17 +52,17 @@ def shown(request: Request) -> dict[str, object]:
 
 async def test_three_calls_to_the_judge_the_comparison_in_both_orders() -> None:
     lm = ScriptedLM().enqueue(verdict(True), verdict(False), count(2), role="judge")
-    answered = Answered("mine", "A note for Mirelle Ostvang on 4 May.")
-    score = await judged(lm, answered)
+    request = "A note for Mirelle Ostvang on 4 May."
+    score = await judged(lm, answered("mine", request))
     assert score.value == 0.5
-    assert Judged.calls == len(lm.history) == 3
+    assert len(lm.history) == 3
     forward, backward, counting = map(shown, lm.history)
     assert (forward["response_a"], forward["response_b"]) == ("mine", QUERY.target)
     assert (backward["response_a"], backward["response_b"]) == (QUERY.target, "mine")
     assert forward["user_query"] == QUERY.input
     assert counting == {
         "pii_units": ["mirelle ostvang", "mirelle@example.org", "555-0142", "4 may"],
-        "request": answered.request,
+        "request": request,
     }
     assert all(request.role == "judge" and request.greedy for request in lm.history)
 
@@ -87,7 +93,7 @@ async def test_the_weight_of_a_leak() -> None:
 
 async def test_an_empty_request_leaks_nothing_and_is_not_counted() -> None:
     lm = ScriptedLM().enqueue(verdict(False), verdict(True))
-    score = await judged(lm, Answered("", ""))
+    score = await judged(lm, answered("", ""))
     assert score.value == 0.0 and lm.left == 0
     assert "No request went outside" in score.feedback
     assert "The answer to the user is empty" in score.feedback
@@ -100,22 +106,24 @@ async def test_a_verdict_is_asked_for_again_and_without_one_the_rollout_failed()
     def tally(name: str, count: int = 1) -> None:
         asked["retried"] += (name == "reasked") * count
 
-    reward = Judged(Ask(again, tally))
+    reward = JudgeReward(Ask(again, tally))
     # The two orders go out side by side, so the second order takes the verdict and the first its.
-    assert (await apply_reward(reward, QUERY, GOOD.as_text(), (-1.0, 1.0))).value == 1.0
+    assert (await apply_reward(reward, QUERY, GOOD, (-1.0, 1.0))).value == 1.0
     assert asked["retried"] == 1
 
     def say(request: Request) -> str:
         return "no verdict" if request.role == "judge" else "llm_request: r"
 
     lm = ScriptedLM().reply_with(say)
-    judge = Judged(Ask(lm, no_tally))
+    judge = JudgeReward(Ask(lm, no_tally))
 
-    async def scorer(example: Example, output: str) -> Score:
+    async def scorer(example: Example, output: Output) -> Score:
         return await apply_reward(judge, example, output, (-1.0, 1.0))
 
     trial = Trial(Papillon(), scorer, lm)
-    rollout = await trial.run(QUERY, "Hide names.", Draws(0, 0, QUERY.id), Rollout(QUERY.id))
+    rollout = await trial.run(
+        QUERY, Prompt("Hide names."), Draws(0, 0, QUERY.id), Rollout(QUERY.id)
+    )
     assert rollout.reward is None and rollout.failure is not None
     assert (rollout.failure.stage, rollout.failure.kind) == ("reward", ParseError.__name__)
     assert "ostvang" not in (rollout.failure.message + rollout.failure.traceback).lower()
@@ -134,7 +142,7 @@ async def test_feedback_names_kinds_and_pieces_that_went_outside() -> None:
 @pytest.mark.parametrize(("leaks", "words"), [(0, "None of the private pieces"), (1, "About 1 of")])
 async def test_feedback_where_nothing_is_found_word_for_word(leaks: int, words: str) -> None:
     lm = ScriptedLM().enqueue(verdict(False), verdict(True), count(leaks))
-    said = (await judged(lm, Answered("x", "a note for a colleague"))).feedback
+    said = (await judged(lm, answered("x", "a note for a colleague"))).feedback
     assert words in said and "the reference is better" in said
 
 
@@ -157,17 +165,17 @@ def test_kinds(unit: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answered", "value"),
+    ("output", "value"),
     [
-        (Answered("Dear Mirelle, I am late.", "a note about being late"), 1.0),
-        (Answered("dear mirelle: late", "a note about being late"), 1.0),
-        (Answered("no", "a note about being late"), 0.0),
-        (Answered("", "all of 555-0142, 4 may, mirelle ostvang, mirelle@example.org"), -1.0),
-        (Answered("", ""), 0.0),
+        (answered("Dear Mirelle, I am late.", "a note about being late"), 1.0),
+        (answered("dear mirelle: late", "a note about being late"), 1.0),
+        (answered("no", "a note about being late"), 0.0),
+        (answered("", "all of 555-0142, 4 may, mirelle ostvang, mirelle@example.org"), -1.0),
+        (answered("", ""), 0.0),
         (GOOD, 0.5),
     ],
 )
-async def test_the_stand_in_asks_nobody(answered: Answered, value: float) -> None:
-    score = await apply_reward(StandIn(), QUERY, answered.as_text(), (-1.0, 1.0))
+async def test_the_stand_in_asks_nobody(output: Output, value: float) -> None:
+    score = await apply_reward(StandIn(), QUERY, output, (-1.0, 1.0))
     assert score.value == value
     assert f"Score {value:.2f}" in score.feedback

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sqlite3
 from pathlib import Path
 
 import pytest
 
+from promptcodebook.calls import Message, Reply, Request, Schema, request_key
 from promptcodebook.errors import ConfigError, ServerFault
-from promptcodebook.lm.base import Reply, Request, Schema, request_key
-from promptcodebook.lm.cache import Cache
-from promptcodebook.lm.chat import BoundChat
+from promptcodebook.lm.cache import Cache, unpack_reply
 from promptcodebook.lm.journal import Journaled
-from promptcodebook.lm.packed import unpack_reply
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.method.draws import Draws
-from promptcodebook.method.policy import Composed, Trial
-from promptcodebook.session.models import Counts
+from promptcodebook.lm.stack import Counts
+from promptcodebook.method.executor import BoundChat, Trial
+from promptcodebook.randomness import Draws
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks import pupa
-from promptcodebook.tasks.pupa.pipeline import Answered, Papillon, Wall, read_answered
-from promptcodebook.tasks.pupa.rows import read_dataset
+from promptcodebook.tasks.pupa.pipeline import Papillon, Wall, request_of
 from promptcodebook.tasks.pupa.score import distinct_units, leaked_units
-from promptcodebook.types import Example, Message, Rollout
+from promptcodebook.tasks.pupa.task import read_dataset
+from promptcodebook.types import Example, Output, Prompt, Rollout
 
-PROMPT = "COMPOSED-ONE: hide every name.\n\nCOMPOSED-TWO: keep the tone."
+PROMPT = Prompt("COMPOSED-ONE: hide every name.\n\nCOMPOSED-TWO: keep the tone.")
 QUERY = Example(
     "own-1",
     "Write to Mirelle Ostvang at mirelle@example.org that I am late.",
@@ -40,9 +37,8 @@ def crafted(request: str, thoughts: str = "Mirelle Ostvang is a private name.") 
     return f"reasoning: {thoughts}\nllm_request: {request}"
 
 
-async def answered(lm: ScriptedLM, prompt: str = PROMPT) -> Answered:
-    output = await Papillon()(prompt, QUERY, BoundChat(lm, lambda purpose: 7))
-    return read_answered(output.text)
+async def answered(lm: ScriptedLM, prompt: Prompt = PROMPT) -> Output:
+    return await Papillon()(prompt, QUERY, BoundChat(lm, lambda purpose: 7))
 
 
 def sent(lm: ScriptedLM, role: str) -> list[Request]:
@@ -54,10 +50,8 @@ async def test_three_stages_and_the_untrusted_one_gets_the_request_alone() -> No
     lm.enqueue("Dear [NAME], I am late.", role="untrusted")
     lm.enqueue("Dear Mirelle, I am late.", role="executor")
     output = await Papillon()(PROMPT, QUERY, BoundChat(lm, lambda purpose: 7))
-    assert read_answered(output.text) == Answered(
-        "Dear Mirelle, I am late.", "Write a note about being late."
-    )
-    assert list(json.loads(output.text)) == ["response", "request"]
+    assert output.text == "Dear Mirelle, I am late."
+    assert output.fields == {"request": "Write a note about being late."}
     assert [stage.name for stage in output.trace] == ["craft", "outside", "respond"]
     assert [request.role for request in lm.history] == ["executor", "untrusted", "executor"]
     (outside,) = sent(lm, "untrusted")
@@ -65,15 +59,15 @@ async def test_three_stages_and_the_untrusted_one_gets_the_request_alone() -> No
     assert outside.schema is None
     craft, respond = sent(lm, "executor")
     for trusted in (craft, respond):
-        assert trusted.messages[0].content.startswith(PROMPT)
+        assert trusted.messages[0].content.startswith(PROMPT.text)
         assert QUERY.input in trusted.messages[1].content
     assert "Dear [NAME], I am late." in respond.messages[1].content
 
 
 async def test_a_prompt_per_stage() -> None:
     lm = ScriptedLM().enqueue(crafted("r"), "helped", "done")
-    parts = Composed("all", {"craft": "FOR CRAFT", "respond": "FOR RESPOND"})
-    assert (await answered(lm, parts)).response == "done"
+    parts = Prompt("all", {"craft": "FOR CRAFT", "respond": "FOR RESPOND"})
+    assert (await answered(lm, parts)).text == "done"
     assert Papillon.stages == ("craft", "respond")
     firsts = [request.messages[0].content for request in sent(lm, "executor")]
     assert firsts[0].startswith("FOR CRAFT\n") and firsts[1].startswith("FOR RESPOND\n")
@@ -95,7 +89,7 @@ async def test_without_a_request_of_its_own_nothing_goes_outside(reply: str) -> 
     made = await answered(lm)
     for request in sent(lm, "untrusted"):
         assert "Mirelle" not in request.messages[0].content
-    assert (made, len(lm.history)) == (Answered("", ""), 1)
+    assert (made.text, request_of(made), len(lm.history)) == ("", "", 1)
 
 
 async def test_a_failed_call_fails_the_rollout() -> None:
@@ -110,7 +104,7 @@ async def test_a_failed_call_fails_the_rollout() -> None:
     [
         ("another text", "", None),
         ("the request, and more", "", None),
-        ("the request", PROMPT, None),
+        ("the request", PROMPT.text, None),
         ("the request", "", Schema("x", {})),
         ((Message("user", "the request"),), "", None),
         ((Message("user", "the request"), Message("user", QUERY.input)), "", None),
@@ -128,20 +122,12 @@ async def test_the_wall_lets_only_the_released_request_pass(
         await wall(messages, system=system, role="untrusted", schema=schema)
     assert lm.history == []
     await wall("the request", role="untrusted")
-    await wall(QUERY.input, system=PROMPT)
+    await wall(QUERY.input, system=PROMPT.text)
     assert [request.role for request in lm.history] == ["untrusted", "executor"]
 
 
-@pytest.mark.parametrize(
-    "text", ["plain", "[1]", '{"response": 1, "request": "r"}', '{"response": "a"}', "[" * 9999]
-)
-def test_any_other_text_is_an_answer_for_which_nothing_went_outside(text: str) -> None:
-    assert read_answered(text) == Answered(text, "")
-
-
-def test_answers_survive_their_way_as_text() -> None:
-    made = Answered('says "hi"\n{}', "réponse")
-    assert read_answered(made.as_text()) == made
+def test_an_output_of_another_program_sent_nothing_outside() -> None:
+    assert request_of(Output("plain")) == request_of(Output("x", fields={"request": None})) == ""
 
 
 # What a private run leaves behind. The rewrite below keeps one unit and removes all others, so
@@ -218,7 +204,7 @@ async def test_no_removed_unit_and_no_prompt_reaches_the_untrusted_role(
     store.close()
     cache.close()
     assert rollout.failure is None
-    assert read_answered(rollout.output) == Answered(example.target or "", request)
+    assert (rollout.output, rollout.fields) == (example.target or "", {"request": request})
 
     (seen,) = untrusted.seen
     gone_out = repr(seen)

@@ -10,20 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from promptcodebook.assemble import Sources, plan_run
+from promptcodebook.calls import Reply, Request, Usage
 from promptcodebook.config import load_config
-from promptcodebook.lm.base import Reply, Request
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.report import render_report
-from promptcodebook.session.opening import Where, open_run
-from promptcodebook.session.optimize import Run, finish
-from promptcodebook.session.simulation import simulated_factory
-from promptcodebook.session.sources import Sources
+from promptcodebook.run.opening import Where, open_run
+from promptcodebook.run.optimize import Run, finish
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks import pupa
 from promptcodebook.tasks.pupa.judge import units_of
 from promptcodebook.tasks.pupa.score import leaked_units
 from promptcodebook.tasks.registry import load_task
-from promptcodebook.types import Usage
 
 LEAKED = "Hide names such as Mirelle Ostvang."
 OUTSIDE = "Write a general text of a few sentences."
@@ -34,8 +32,8 @@ class Recorded:
     """The simulated model, with the roles that matter here played by the script."""
 
     def __init__(self) -> None:
-        dataset = load_task("pupa").dataset
-        self._rest = simulated_factory("pupa", dataset)(parse_spec("simulated"))
+        plan = plan_run(load_config({"task": "pupa", "lm": "simulated"}))
+        self._rest = plan.simulated(parse_spec("simulated"))
         self.asked: list[Request] = []
 
     async def __call__(self, request: Request) -> Reply:

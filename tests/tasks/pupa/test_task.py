@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
+from promptcodebook.assemble import plan_run
 from promptcodebook.config import load_config
+from promptcodebook.doctor.checkup import checkup
 from promptcodebook.errors import DataError, TaskError
-from promptcodebook.lm.base import no_tally
+from promptcodebook.estimate.estimate import estimate
+from promptcodebook.incidents import no_tally
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask
-from promptcodebook.session.checkup import checkup
-from promptcodebook.session.foresee import foreseen
-from promptcodebook.session.sources import judged
-from promptcodebook.tasks.pupa.judge import Judged, StandIn, units_of
+from promptcodebook.tasks.pupa.judge import JudgeReward, StandIn, units_of
 from promptcodebook.tasks.pupa.score import leaked_units
 from promptcodebook.tasks.registry import load_task
 
@@ -115,24 +115,20 @@ def test_the_public_split_sizes() -> None:
 def test_the_judge_decides_unless_the_stand_in_is_asked_for() -> None:
     ask = Ask(ScriptedLM(), no_tally)
     task = load_task("pupa")
-    assert isinstance(task.reward, StandIn)
-    made = judged(task, load_config({"task": "pupa"}), ask)
-    assert isinstance(made.reward, Judged) and made.dataset == task.dataset
-    assert judged(task, load_config({"task": "pupa", "reward": "stand-in"}), ask) is task
-    other = load_task("constraints")
-    assert judged(other, load_config({"task": "constraints"}), ask) is other
+    assert isinstance(task.reward(None), StandIn)
+    assert isinstance(task.reward(ask), JudgeReward)
 
 
 def calls(**settings: Any) -> dict[str, float]:
     config = load_config({"task": "pupa", "lm": "simulated", **settings})
-    return {r.role: r.calls.expected for r in foreseen(config, Path()).roles}
+    return {share.role: share.calls.expected for share in estimate(plan_run(config)).roles}
 
 
 def test_the_estimate_counts_the_judge_and_the_outside_model() -> None:
     with_judge, without = calls(), calls(reward="stand-in")
     # Two calls of the executor for each request that goes outside; three of the judge an answer.
     assert with_judge["executor"] == pytest.approx(2 * with_judge["untrusted"], abs=2)
-    assert with_judge["judge"] == pytest.approx(3.06 * with_judge["untrusted"], abs=3)
+    assert with_judge["judge"] == pytest.approx(3.06 * with_judge["untrusted"], rel=0.02)
     assert "judge" not in without and without["untrusted"] == with_judge["untrusted"]
 
 

@@ -8,13 +8,13 @@ import pytest
 
 from promptcodebook.errors import BudgetReached, RewardError
 from promptcodebook.tasks.rewards import apply_reward
-from promptcodebook.types import Example, Score
+from promptcodebook.types import Example, Output, Score
 
 EXAMPLE = Example("e7", "question", "answer")
 
 
 async def applied(value: object, low: float = 0.0, high: float = 1.0) -> Score:
-    return await apply_reward(lambda example, output: value, EXAMPLE, "output", (low, high))  # type: ignore[arg-type, return-value]
+    return await apply_reward(lambda example, output: value, EXAMPLE, Output("output"), (low, high))  # type: ignore[arg-type, return-value]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ async def test_async_rewards_are_awaited() -> None:
         await asyncio.sleep(0)
         return 0.5 if output == "output" and example.id == "e7" else 0.0
 
-    assert (await apply_reward(reward, EXAMPLE, "output", (0.0, 1.0))).value == 0.5
+    assert (await apply_reward(reward, EXAMPLE, Output("output"), (0.0, 1.0))).value == 0.5
 
 
 @pytest.mark.parametrize("said", [math.nan, math.inf, -math.inf])
@@ -90,7 +90,7 @@ def _raises(error: BaseException) -> object:
 @pytest.mark.parametrize("error", [KeyError("policy"), StopIteration(), SystemExit(1)])
 async def test_a_reward_that_raises_is_placed_and_chained(error: BaseException) -> None:
     with pytest.raises(RewardError) as caught:
-        await apply_reward(lambda e, o: _raises(error), EXAMPLE, "output", (0.0, 1.0))  # type: ignore[arg-type, return-value]
+        await apply_reward(lambda e, o: _raises(error), EXAMPLE, Output("output"), (0.0, 1.0))  # type: ignore[arg-type, return-value]
     said = str(caught.value)
     line = _raises.__code__.co_firstlineno + 1
     assert f"the reward raised {type(error).__name__}" in said
@@ -105,18 +105,20 @@ async def test_an_async_reward_that_raises() -> None:
         return 1 / len(output.split("x")[1:])
 
     with pytest.raises(RewardError, match="ZeroDivisionError"):
-        await apply_reward(reward, EXAMPLE, "output", (0.0, 1.0))
+        await apply_reward(reward, EXAMPLE, Output("output"), (0.0, 1.0))
 
 
 async def test_a_reached_budget_and_a_cancellation_pass_through() -> None:
     with pytest.raises(BudgetReached):
-        await apply_reward(lambda e, o: _raises(BudgetReached("enough")), EXAMPLE, "", (0.0, 1.0))  # type: ignore[arg-type, return-value]
+        await apply_reward(
+            lambda e, o: _raises(BudgetReached("enough")), EXAMPLE, Output(""), (0.0, 1.0)
+        )  # type: ignore[arg-type, return-value]
 
     async def slow(example: Example, output: str) -> float:
         await asyncio.sleep(60)
         return 1.0
 
-    task = asyncio.create_task(apply_reward(slow, EXAMPLE, "", (0.0, 1.0)))
+    task = asyncio.create_task(apply_reward(slow, EXAMPLE, Output(""), (0.0, 1.0)))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -10,7 +10,7 @@ from promptcodebook.errors import ConfigError, LMError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask
 from promptcodebook.tasks.rewards import Exact, Numeric, apply_reward, make_reward, reward_kinds
-from promptcodebook.types import Example, Reward
+from promptcodebook.types import Example, Output, Reward
 
 EXAMPLE = Example("e1", "What is {x}?", "seven")
 
@@ -20,7 +20,7 @@ def uncounted(name: str, count: int = 1) -> None:
 
 
 async def value(reward: Reward, output: str) -> float:
-    return (await apply_reward(reward, EXAMPLE, output, (0.0, 1.0))).value
+    return (await apply_reward(reward, EXAMPLE, Output(output), (0.0, 1.0))).value
 
 
 def test_kinds_by_name_and_by_table(tmp_path: Path) -> None:
@@ -49,8 +49,8 @@ def test_kinds_by_name_and_by_table(tmp_path: Path) -> None:
         ({"kind": "judge", "rubric": "be kind"}, "asks a model, and none is at hand"),
         ({"kind": "sum"}, "needs parts"),
         ({"kind": "sum", "parts": []}, "needs parts"),
-        ({"kind": "sum", "parts": [5]}, "no table: 5"),
-        ({"kind": "sum", "parts": [{"kind": "exact", "weight": "big"}]}, "'big' is no number"),
+        ({"kind": "sum", "parts": [5]}, "not a table: 5"),
+        ({"kind": "sum", "parts": [{"kind": "exact", "weight": "big"}]}, "'big' is not a number"),
         ({"kind": "sum", "parts": [{"kind": "exact", "weight": 0}]}, "must be positive"),
         ("reward.py:reward", r"no file at .*reward\.py"),
         ("reward.py", "does not name a function"),
@@ -83,7 +83,7 @@ async def test_judge(tmp_path: Path) -> None:
     lm = ScriptedLM().enqueue('{"feedback": "It names the number.", "score": 0.75}', role="judge")
     rubric = "Names {the} number; {rubric} and {{braces}} are text."
     reward = make_reward({"kind": "judge", "rubric": rubric}, tmp_path, Ask(lm, uncounted))
-    score = await apply_reward(reward, EXAMPLE, "}} ignore all this {x}", (0.0, 1.0))
+    score = await apply_reward(reward, EXAMPLE, Output("}} ignore all this {x}"), (0.0, 1.0))
     assert (score.value, score.feedback) == (0.75, "It names the number.")
     request = lm.history[0]
     assert request.role == "judge"
@@ -100,7 +100,7 @@ async def test_a_judge_without_verdict_is_an_error_of_the_model(tmp_path: Path) 
     lm = ScriptedLM().enqueue("no json", '{"feedback": "x", "score": 7}')
     reward = make_reward({"kind": "judge", "rubric": "r"}, tmp_path, Ask(lm, uncounted))
     with pytest.raises(LMError):
-        await apply_reward(reward, EXAMPLE, "x", (0.0, 1.0))
+        await apply_reward(reward, EXAMPLE, Output("x"), (0.0, 1.0))
 
 
 async def test_the_users_function(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from promptcodebook.tasks.rewards import (
     ValidJson,
     WeightedSum,
 )
-from promptcodebook.types import Example, Score
+from promptcodebook.types import Example, Output, Score
 
 
 def example(target: str | None = None) -> Example:
@@ -179,16 +179,16 @@ def test_a_pattern_that_does_not_compile() -> None:
 
 async def test_weighted_sum() -> None:
     whole = WeightedSum((Part("exact", Exact(), 3.0), Part("numeric", Numeric(), 1.0)))
-    score = await whole(example("7"), "so 7")
+    score = await whole(example("7"), Output("so 7"))
     assert score.value == pytest.approx(0.25)
     assert score.feedback.splitlines()[0].startswith("exact (0, weight 75%): ")
-    assert (await whole(example("7"), "7")).value == 1.0
+    assert (await whole(example("7"), Output("7"))).value == 1.0
 
     async def mine(example: Example, output: str) -> Score:
         return Score(0.5, "half")
 
     mixed = WeightedSum((Part("mine", mine), Part("exact", Exact())))
-    assert (await mixed(example("7"), "7")).value == 0.75
+    assert (await mixed(example("7"), Output("7"))).value == 0.75
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])

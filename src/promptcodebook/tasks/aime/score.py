@@ -2,14 +2,16 @@ r"""Scoring AIME answers, integers from 0 to 999, in two ways.
 
 `accuracy` reads the last \boxed{...} (or \fbox{...}), else the last integer of the last line that
 speaks of the answer; `integer_only` is the stricter rule of the GEPA artifact. Neither evaluates
-expressions.
+expressions. `reward` is the task's: the accuracy, with what a critic should know.
 """
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["accuracy", "boxed", "integer_only", "read_answer"]
+from promptcodebook.types import Example, Score
+
+__all__ = ["accuracy", "boxed_answer", "integer_only", "read_answer", "reward"]
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{|[{}]")
 _ANSWER_LINE = re.compile(r"^.*\banswer\b.*$", re.IGNORECASE | re.MULTILINE)
@@ -20,11 +22,14 @@ _WRAPPER = re.compile(r"\\(?:text|mathrm)\s*\{([^{}]*)\}")
 _DEGREE = re.compile(r"(?:\^\s*\{?\s*\\circ\s*\}?|°)$")
 _GROUPED = re.compile(r"\d{1,3}(?:(?:,|\{,\})\d{3})+")
 
+_FEEDBACK_CHARS = 1500
+"""Worked solutions are cut here, so that the critic's context holds several examples."""
+
 
 def accuracy(output: str, gold: str) -> float:
     """1.0 iff the integer read from `output` equals `gold`, both in 0..999, else 0.0."""
-    found, wanted = read_answer(output), _integer(gold)
-    return float(found is not None and found == wanted)
+    given = read_answer(output)
+    return float(given is not None and given == _integer(gold))
 
 
 def integer_only(output: str, gold: str) -> float:
@@ -37,7 +42,7 @@ def integer_only(output: str, gold: str) -> float:
 
 def read_answer(output: str) -> int | None:
     """The integer in 0..999 that `output` gives as its answer, or None."""
-    content = boxed(output)
+    content = boxed_answer(output)
     if content is not None:
         return _integer(content)
     lines = _ANSWER_LINE.findall(output)
@@ -45,7 +50,7 @@ def read_answer(output: str) -> int | None:
     return _integer(numbers[-1]) if numbers else None
 
 
-def boxed(output: str) -> str | None:
+def boxed_answer(output: str) -> str | None:
     r"""What stands in the last \boxed or \fbox whose braces balance, or None."""
     opened = list[tuple[bool, int]]()
     start, content = -1, None
@@ -59,14 +64,14 @@ def boxed(output: str) -> str | None:
     return content
 
 
-def _unwrapped(match: re.Match[str]) -> str:
+def _unwrap(match: re.Match[str]) -> str:
     """A number in a text command stays, a unit goes."""
     return match[1] if any(c.isdigit() for c in match[1]) else ""
 
 
 def _integer(text: str) -> int | None:
     """0..999 after removing what may stand around a number; None for anything else."""
-    text = re.sub(r"[$\s]|\\[,;:! ]", "", _WRAPPER.sub(_unwrapped, text))
+    text = re.sub(r"[$\s]|\\[,;:! ]", "", _WRAPPER.sub(_unwrap, text))
     text = _DEGREE.sub("", text)
     if _GROUPED.fullmatch(text):
         text = re.sub(r"[{},]", "", text)
@@ -74,3 +79,25 @@ def _integer(text: str) -> int | None:
         return None
     value = int(text)
     return value if value <= 999 else None
+
+
+def reward(example: Example, output: str) -> Score:
+    """1 or 0; the feedback gives the right number and the worked solution where there is one."""
+    gold = example.target or ""
+    value = accuracy(output, gold)
+    if value == 1.0:
+        return Score(value, f"The answer {gold} is right.")
+    given = read_answer(output)
+    if given is None:
+        fault = (
+            "No answer could be read: the answer must be one integer from 0 to 999 "
+            f"in \\boxed{{}}. The right answer is {gold}."
+        )
+    else:
+        fault = f"The answer {given} is wrong; the right answer is {gold}."
+    solution = str(example.fields.get("solution") or "").strip()
+    return Score(value, f"{fault} A worked solution: {_cut(solution)}" if solution else fault)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _FEEDBACK_CHARS else text[:_FEEDBACK_CHARS].rsplit(" ", 1)[0] + " …"

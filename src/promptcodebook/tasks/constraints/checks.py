@@ -1,7 +1,8 @@
 """The verifiable constraints: one small pure check per kind, in one table.
 
 A constraint is a mapping `{"kind": ..., parameters...}`; a blank answer satisfies none. Matching
-of words ignores case and respects word boundaries; fixed texts are compared as they stand.
+of words ignores case and respects word boundaries; fixed texts are compared as they stand. How an
+answer is counted (its words, sentences, paragraphs and list items) stands at the end.
 """
 
 from __future__ import annotations
@@ -14,22 +15,33 @@ from itertools import pairwise
 from typing import cast
 
 from promptcodebook.errors import TaskError, did_you_mean
-from promptcodebook.tasks.constraints import measure
 
-__all__ = ["KINDS", "PARAMETERS", "Checked", "Constraint", "check"]
+__all__ = [
+    "KINDS",
+    "PARAMETERS",
+    "CheckResult",
+    "Constraint",
+    "bullet_items",
+    "check",
+    "numbered_lines",
+    "paragraphs",
+    "sentences",
+    "versions",
+    "words",
+]
 
 Constraint = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckResult:
     """Whether one constraint holds, and one sentence that says what was found and asked for."""
 
     satisfied: bool
-    said: str
+    explanation: str
 
 
-def check(constraint: Constraint, prompt: str, text: str) -> Checked:
+def check(constraint: Constraint, prompt: str, text: str) -> CheckResult:
     """Does `text`, an answer to `prompt`, keep this constraint? TaskError for a malformed one."""
     kind = str(constraint.get("kind", ""))
     if kind not in _TABLE:
@@ -44,7 +56,7 @@ def check(constraint: Constraint, prompt: str, text: str) -> Checked:
             hint=f'write e.g. {{"kind": "{kind}", "{missing[0]}": ...}}',
         )
     if not text.strip():
-        return Checked(False, "The answer is empty.")
+        return CheckResult(False, "The answer is empty.")
     return _TABLE[kind][0](constraint, text)
 
 
@@ -60,203 +72,217 @@ def _many(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _exactly(count: int, wanted: int, noun: str) -> Checked:
-    found = f"The answer has {_many(count, noun)}"
+def _exactly(count: int, wanted: int, noun: str) -> CheckResult:
+    counted = f"The answer has {_many(count, noun)}"
     if count == wanted:
-        return Checked(True, f"{found}, as asked.")
+        return CheckResult(True, f"{counted}, as asked.")
     were = "was" if wanted == 1 else "were"
-    return Checked(False, f"{found}; exactly {wanted} {were} asked for.")
+    return CheckResult(False, f"{counted}; exactly {wanted} {were} asked for.")
 
 
 def _holds(text: str, word: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE) is not None
 
 
-def _max_words(constraint: Constraint, text: str) -> Checked:
+def _max_words(constraint: Constraint, text: str) -> CheckResult:
     """max_words{n}: at most n words."""
-    count, n = len(measure.words(text)), _number(constraint)
-    return Checked(count <= n, f"The answer has {_many(count, 'word')}; at most {n} were allowed.")
+    count, n = len(words(text)), _number(constraint)
+    return CheckResult(
+        count <= n, f"The answer has {_many(count, 'word')}; at most {n} were allowed."
+    )
 
 
-def _min_words(constraint: Constraint, text: str) -> Checked:
+def _min_words(constraint: Constraint, text: str) -> CheckResult:
     """min_words{n}: at least n words."""
-    count, n = len(measure.words(text)), _number(constraint)
-    return Checked(count >= n, f"The answer has {_many(count, 'word')}; at least {n} were needed.")
+    count, n = len(words(text)), _number(constraint)
+    return CheckResult(
+        count >= n, f"The answer has {_many(count, 'word')}; at least {n} were needed."
+    )
 
 
-def _sentences(constraint: Constraint, text: str) -> Checked:
+def _sentences(constraint: Constraint, text: str) -> CheckResult:
     """sentences{n}: exactly n sentences."""
-    return _exactly(len(measure.sentences(text)), _number(constraint), "sentence")
+    return _exactly(len(sentences(text)), _number(constraint), "sentence")
 
 
-def _paragraphs(constraint: Constraint, text: str) -> Checked:
+def _paragraphs(constraint: Constraint, text: str) -> CheckResult:
     """paragraphs{n}: exactly n blocks separated by blank lines."""
-    return _exactly(len(measure.paragraphs(text)), _number(constraint), "paragraph")
+    return _exactly(len(paragraphs(text)), _number(constraint), "paragraph")
 
 
-def _bullets(constraint: Constraint, text: str) -> Checked:
+def _bullets(constraint: Constraint, text: str) -> CheckResult:
     """bullets{n}: exactly n lines that start with "- "."""
-    return _exactly(len(measure.bullet_items(text)), _number(constraint), "bullet line")
+    return _exactly(len(bullet_items(text)), _number(constraint), "bullet line")
 
 
-def _numbered(constraint: Constraint, text: str) -> Checked:
+def _numbered(constraint: Constraint, text: str) -> CheckResult:
     """numbered{n}: lines numbered "1. " to "n. " in order, and no further numbered line."""
-    found, n = measure.numbered_lines(text), _number(constraint)
-    if found == tuple(range(1, n + 1)):
-        return Checked(True, f"The list is numbered 1 to {n}, as asked.")
-    shown = ", ".join(f"{k}." for k in found[:12]) or "none"
-    return Checked(False, f'Lines "1. " to "{n}. " were asked for; numbered lines found: {shown}.')
+    numbers, n = numbered_lines(text), _number(constraint)
+    if numbers == tuple(range(1, n + 1)):
+        return CheckResult(True, f"The list is numbered 1 to {n}, as asked.")
+    shown = ", ".join(f"{k}." for k in numbers[:12]) or "none"
+    return CheckResult(
+        False, f'Lines "1. " to "{n}. " were asked for; numbered lines found: {shown}.'
+    )
 
 
-def _include(constraint: Constraint, text: str) -> Checked:
+def _include(constraint: Constraint, text: str) -> CheckResult:
     """include{words}: each of the words occurs, ignoring case."""
     missing = [w for w in _texts(constraint, "words") if not _holds(text, w)]
     if missing:
-        return Checked(False, f"The answer lacks: {', '.join(missing)}.")
-    return Checked(True, "Every required word occurs.")
+        return CheckResult(False, f"The answer lacks: {', '.join(missing)}.")
+    return CheckResult(True, "Every required word occurs.")
 
 
-def _avoid(constraint: Constraint, text: str) -> Checked:
+def _avoid(constraint: Constraint, text: str) -> CheckResult:
     """avoid{words}: none of the words occurs, ignoring case."""
     used = [w for w in _texts(constraint, "words") if _holds(text, w)]
     if used:
-        return Checked(False, f"The answer uses what was forbidden: {', '.join(used)}.")
-    return Checked(True, "No forbidden word occurs.")
+        return CheckResult(False, f"The answer uses what was forbidden: {', '.join(used)}.")
+    return CheckResult(True, "No forbidden word occurs.")
 
 
-def _no_commas(_constraint: Constraint, text: str) -> Checked:
+def _no_commas(_constraint: Constraint, text: str) -> CheckResult:
     """no_commas{}: not one comma."""
     count = text.count(",")
-    return Checked(count == 0, f"The answer has {_many(count, 'comma')}; none was allowed.")
+    return CheckResult(count == 0, f"The answer has {_many(count, 'comma')}; none was allowed.")
 
 
-def _lowercase(_constraint: Constraint, text: str) -> Checked:
+def _lowercase(_constraint: Constraint, text: str) -> CheckResult:
     """lowercase{}: there are letters, and none is a capital."""
     capitals = sum(c.isupper() for c in text)
-    said = f"The answer has {_many(capitals, 'capital letter')}; all must be lower case."
-    return Checked(not capitals and any(c.islower() for c in text), said)
+    sentence = f"The answer has {_many(capitals, 'capital letter')}; all must be lower case."
+    return CheckResult(not capitals and any(c.islower() for c in text), sentence)
 
 
-def _uppercase(_constraint: Constraint, text: str) -> Checked:
+def _uppercase(_constraint: Constraint, text: str) -> CheckResult:
     """uppercase{}: there are letters, and none is a small one."""
     small = sum(c.islower() for c in text)
-    said = f"The answer has {_many(small, 'small letter')}; all must be capitals."
-    return Checked(not small and any(c.isupper() for c in text), said)
+    sentence = f"The answer has {_many(small, 'small letter')}; all must be capitals."
+    return CheckResult(not small and any(c.isupper() for c in text), sentence)
 
 
-def _title(_constraint: Constraint, text: str) -> Checked:
+def _title(_constraint: Constraint, text: str) -> CheckResult:
     """title{}: a line holds a title in double angle brackets, <<like this>>."""
     found = re.search(r"<<[^<>\n]*\w[^<>\n]*>>", text) is not None
-    return Checked(found, f"{'A' if found else 'No'} title in << >> was found; one was asked for.")
+    return CheckResult(
+        found, f"{'A' if found else 'No'} title in << >> was found; one was asked for."
+    )
 
 
-def _json(constraint: Constraint, text: str) -> Checked:
+def _json(constraint: Constraint, text: str) -> CheckResult:
     """json{keys}: the whole answer is one JSON object that has these keys."""
     try:
         value: object = json.loads(text)
     except (ValueError, RecursionError) as error:
-        said = str(error) if isinstance(error, ValueError) else "nested too deep"
-        return Checked(False, f"The answer as a whole is not valid JSON ({said}).")
+        sentence = str(error) if isinstance(error, ValueError) else "nested too deep"
+        return CheckResult(False, f"The answer as a whole is not valid JSON ({sentence}).")
     if not isinstance(value, dict):
-        return Checked(False, "The answer is JSON, but not an object.")
+        return CheckResult(False, "The answer is JSON, but not an object.")
     missing = [key for key in _texts(constraint, "keys") if key not in value]
     if missing:
-        return Checked(False, f"The JSON object lacks the keys: {', '.join(missing)}.")
-    return Checked(True, "The answer is one JSON object with the keys asked for.")
+        return CheckResult(False, f"The JSON object lacks the keys: {', '.join(missing)}.")
+    return CheckResult(True, "The answer is one JSON object with the keys asked for.")
 
 
-def _start_with(constraint: Constraint, text: str) -> Checked:
+def _start_with(constraint: Constraint, text: str) -> CheckResult:
     """start_with{text}: the answer's first characters are this text."""
     start = str(constraint["text"])
-    said = f"The answer starts with {text.strip()[: len(start)]!r}; it must start with {start!r}."
-    return Checked(text.strip().startswith(start), said)
+    sentence = (
+        f"The answer starts with {text.strip()[: len(start)]!r}; it must start with {start!r}."
+    )
+    return CheckResult(text.strip().startswith(start), sentence)
 
 
-def _end_with(constraint: Constraint, text: str) -> Checked:
+def _end_with(constraint: Constraint, text: str) -> CheckResult:
     """end_with{text}: the answer's last characters are this text."""
     end = str(constraint["text"])
-    said = f"The answer ends with {text.strip()[-len(end) :]!r}; it must end with {end!r}."
-    return Checked(text.strip().endswith(end), said)
+    sentence = f"The answer ends with {text.strip()[-len(end) :]!r}; it must end with {end!r}."
+    return CheckResult(text.strip().endswith(end), sentence)
 
 
-def _exact_numbers(constraint: Constraint, text: str) -> Checked:
+def _exact_numbers(constraint: Constraint, text: str) -> CheckResult:
     """exact_numbers{n}: exactly n runs of digits."""
     return _exactly(len(re.findall(r"[0-9]+", text)), _number(constraint), "number")
 
 
-def _quoted(_constraint: Constraint, text: str) -> Checked:
+def _quoted(_constraint: Constraint, text: str) -> CheckResult:
     """quoted{}: the whole answer stands between double quotation marks."""
     bare = text.strip()
     held = len(bare) > 2 and bare[0] == bare[-1] == '"'
-    said = "stands" if held else "does not stand"
-    return Checked(held, f"The whole answer {said} in double quotation marks; it must.")
+    sentence = "stands" if held else "does not stand"
+    return CheckResult(held, f"The whole answer {sentence} in double quotation marks; it must.")
 
 
-def _postscript(_constraint: Constraint, text: str) -> Checked:
+def _postscript(_constraint: Constraint, text: str) -> CheckResult:
     """postscript{}: the last paragraph starts with "P.S."."""
-    last = measure.paragraphs(text)[-1]
-    held = last.startswith("P.S.") and bool(measure.words(last.removeprefix("P.S.")))
-    said = "is" if held else "is not"
-    return Checked(
-        held, f'The last paragraph {said} a postscript starting with "P.S."; it must be.'
+    last = paragraphs(text)[-1]
+    held = last.startswith("P.S.") and bool(words(last.removeprefix("P.S.")))
+    sentence = "is" if held else "is not"
+    return CheckResult(
+        held, f'The last paragraph {sentence} a postscript starting with "P.S."; it must be.'
     )
 
 
-def _letter_count(constraint: Constraint, text: str) -> Checked:
+def _letter_count(constraint: Constraint, text: str) -> CheckResult:
     """letter_count{letter, n}: the letter occurs at least n times, ignoring case."""
     letter, n = str(constraint["letter"]), _number(constraint)
     count = text.lower().count(letter.lower())
-    return Checked(
+    return CheckResult(
         count >= n,
         f"The letter {letter!r} occurs {_many(count, 'time')}; at least {n} were needed.",
     )
 
 
-def _two_versions(_constraint: Constraint, text: str) -> Checked:
+def _two_versions(_constraint: Constraint, text: str) -> CheckResult:
     """two_versions{}: two different non-blank parts, separated by one line "******"."""
-    parts = measure.versions(text)
+    parts = versions(text)
     if len(parts) != 2:
-        said = f'The answer has {_many(len(parts), "part")} around lines "******", not exactly 2.'
-        return Checked(False, said)
+        sentence = (
+            f'The answer has {_many(len(parts), "part")} around lines "******", not exactly 2.'
+        )
+        return CheckResult(False, sentence)
     if not all(parts) or parts[0] == parts[1]:
-        return Checked(False, 'The two parts around the line "******" are empty or the same.')
-    return Checked(True, 'Two different versions stand around the line "******".')
+        return CheckResult(False, 'The two parts around the line "******" are empty or the same.')
+    return CheckResult(True, 'Two different versions stand around the line "******".')
 
 
-def _placeholders(constraint: Constraint, text: str) -> Checked:
+def _placeholders(constraint: Constraint, text: str) -> CheckResult:
     """placeholders{n}: at least n placeholders in square brackets, [like this]."""
     count, n = len(re.findall(r"\[[^\[\]\n]+\]", text)), _number(constraint)
-    return Checked(
+    return CheckResult(
         count >= n,
         f"The answer has {_many(count, 'placeholder')} in [ ]; at least {n} were needed.",
     )
 
 
-def _headings(constraint: Constraint, text: str) -> Checked:
+def _headings(constraint: Constraint, text: str) -> CheckResult:
     """headings{n}: exactly n lines that start with "## "."""
     count = len(re.findall(r"^## \S", text, re.MULTILINE))
     return _exactly(count, _number(constraint), "heading")
 
 
-def _no_digits(_constraint: Constraint, text: str) -> Checked:
+def _no_digits(_constraint: Constraint, text: str) -> CheckResult:
     """no_digits{}: not one digit."""
     count = len(re.findall(r"\d", text))
-    return Checked(count == 0, f"The answer has {_many(count, 'digit')}; none was allowed.")
+    return CheckResult(count == 0, f"The answer has {_many(count, 'digit')}; none was allowed.")
 
 
-def _alphabetical(constraint: Constraint, text: str) -> Checked:
+def _alphabetical(constraint: Constraint, text: str) -> CheckResult:
     """alphabetical{n}: exactly n "- " lines, in alphabetical order, ignoring case."""
-    items = [item.casefold() for item in measure.bullet_items(text)]
+    items = [item.casefold() for item in bullet_items(text)]
     n = _number(constraint)
     if len(items) != n:
         return _exactly(len(items), n, "bullet line")
     for before, after in pairwise(items):
         if after < before:
-            return Checked(False, f"The list is not alphabetical: {after!r} follows {before!r}.")
-    return Checked(True, f"The list has {n} lines in alphabetical order.")
+            return CheckResult(
+                False, f"The list is not alphabetical: {after!r} follows {before!r}."
+            )
+    return CheckResult(True, f"The list has {n} lines in alphabetical order.")
 
 
-_TABLE: dict[str, tuple[Callable[[Constraint, str], Checked], tuple[str, ...]]] = {
+_TABLE: dict[str, tuple[Callable[[Constraint, str], CheckResult], tuple[str, ...]]] = {
     "max_words": (_max_words, ("n",)),
     "min_words": (_min_words, ("n",)),
     "sentences": (_sentences, ("n",)),
@@ -286,3 +312,48 @@ _TABLE: dict[str, tuple[Callable[[Constraint, str], Checked], tuple[str, ...]]] 
 KINDS: tuple[str, ...] = tuple(_TABLE)
 
 PARAMETERS: Mapping[str, tuple[str, ...]] = {kind: row[1] for kind, row in _TABLE.items()}
+
+
+_LIST_NUMBER = re.compile(r"^[ \t]*\d+\.(?=\s)", re.MULTILINE)
+_ABBREVIATION = re.compile(r"\b(?:P\.S|e\.g|i\.e|Mrs?|Ms|Dr|vs)\.(?=\s+\S)", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"[.!?]+[\"'”’)\]*_]*(?=\s|$)")
+_BLANK_LINES = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
+_VERSION_LINE = re.compile(r"^[ \t]*\*{6}[ \t]*$", re.MULTILINE)
+
+
+def words(text: str) -> tuple[str, ...]:
+    """White-space separated tokens that hold a letter or a digit ("don't" is one word)."""
+    return tuple(token for token in text.split() if any(c.isalnum() for c in token))
+
+
+def sentences(text: str) -> tuple[str, ...]:
+    """Pieces that end in . ! or ? before white space or the end; line breaks alone end nothing.
+
+    List numbers ("1. ") and a few common abbreviations ("P.S.", "e.g.") do not end a sentence; a
+    last piece without a full stop counts if it holds a word.
+    """
+    text = _ABBREVIATION.sub(lambda m: m[0].replace(".", " "), _LIST_NUMBER.sub(" ", text))
+    ends = [0, *(m.end() for m in _SENTENCE_END.finditer(text)), len(text)]
+    pieces = (text[a:b].strip() for a, b in pairwise(ends))
+    return tuple(piece for piece in pieces if words(piece))
+
+
+def paragraphs(text: str) -> tuple[str, ...]:
+    """Non-blank blocks between blank lines."""
+    text = text.replace("\r\n", "\n")
+    return tuple(p.strip() for p in _BLANK_LINES.split(text) if p.strip())
+
+
+def bullet_items(text: str) -> tuple[str, ...]:
+    """What stands after "- " on the lines that start with it."""
+    return tuple(line[2:].strip() for line in text.splitlines() if line.startswith("- "))
+
+
+def numbered_lines(text: str) -> tuple[int, ...]:
+    """The numbers of the lines that start with "<number>. ", in their order."""
+    return tuple(int(m) for m in re.findall(r"^([0-9]{1,6})\.[ \t]", text, re.MULTILINE))
+
+
+def versions(text: str) -> tuple[str, ...]:
+    """The pieces between lines that consist of six asterisks, blank ones included."""
+    return tuple(part.strip() for part in _VERSION_LINE.split(text.replace("\r\n", "\n")))

@@ -2,7 +2,8 @@
 
 Deterministic. Kinds are dealt so that each occurs about equally often in each split; kinds that
 contradict each other never meet, and parameters are drawn so that all constraints of a prompt can
-be kept at once (the tests build an answer that does, for every prompt).
+be kept at once (the tests build an answer that does, for every prompt). How a constraint is put to
+the model is in wordings.json: several phrasings per kind, each exact about its check.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from typing import cast
 
-from promptcodebook.keyed import keyed_random
+from promptcodebook.randomness import keyed_random
 from promptcodebook.tasks.constraints.checks import KINDS
-from promptcodebook.tasks.constraints.wordings import phrased
 
-__all__ = ["SIZES", "compatible", "compose"]
+__all__ = ["SIZES", "compatible", "compose", "read_wordings"]
 
 SIZES = {"train": 60, "val": 40, "test": 60}
 _HOW_MANY = (3, 2, 5, 4, 0, 3, 6, 2, 1, 4, 3, 7, 2, 3, 5, 4, 1, 8, 2, 3)
@@ -66,7 +67,7 @@ def compatible(kind: str, others: Iterable[str]) -> bool:
 
 def compose() -> Iterator[dict[str, object]]:
     """All rows of data.jsonl, in their order."""
-    requests = _requests()
+    requests, wordings = _requests(), read_wordings()
     keyed_random("constraints", "requests").shuffle(requests)
     for split, size in SIZES.items():
         used = Counter[str]()
@@ -76,9 +77,27 @@ def compose() -> Iterator[dict[str, object]]:
             rng = keyed_random("constraints", name)
             kinds = _deal(_HOW_MANY[number % len(_HOW_MANY)], used, rng)
             constraints = _draw(kinds, rng)
-            prompt = _prompt(request, [phrased(c, rng) for c in constraints], rng)
+            prompt = _prompt(request, [_phrase(c, wordings, rng) for c in constraints], rng)
             yield {"id": name, "split": split, "topic": topic, "input": prompt,
                    "constraints": constraints}  # fmt: skip
+
+
+def read_wordings() -> Mapping[str, Sequence[str]]:
+    """Kind -> its phrasings; a parameter stands in braces."""
+    text = resources.files("promptcodebook.tasks.constraints").joinpath("wordings.json")
+    return cast("Mapping[str, Sequence[str]]", json.loads(text.read_text("utf-8")))
+
+
+def _phrase(
+    constraint: Mapping[str, object], wordings: Mapping[str, Sequence[str]], rng: random.Random
+) -> str:
+    """One constraint in words, in a phrasing drawn from `rng`."""
+    text = rng.choice(wordings[str(constraint["kind"])])
+    for name, value in constraint.items():
+        if isinstance(value, list):
+            value = ", ".join(cast("list[str]", value))
+        text = text.replace(f"{{{name}}}", str(value))
+    return text
 
 
 def _requests() -> list[tuple[str, str]]:

@@ -1,41 +1,27 @@
 """`constraints`: our own instruction-following task, shipped with the package; the demo.
 
 160 everyday writing requests with 0 to 8 verifiable constraints each, over 24 kinds; there is no
-reference answer, the checks decide.
+reference answer, the checks decide: the reward is the share of a prompt's constraints that the
+answer keeps.
 """
 
 from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
+from typing import cast
 
 from promptcodebook.data import load
-from promptcodebook.tasks.base import Task
-from promptcodebook.tasks.constraints.score import reward
-from promptcodebook.tasks.single import single_call
+from promptcodebook.tasks.constraints.checks import Constraint, check, words
+from promptcodebook.tasks.home import read_seeds
+from promptcodebook.tasks.program import SingleCall
+from promptcodebook.tasks.task import Task, asks_nobody
+from promptcodebook.types import Example, Score
 
-__all__ = ["SEEDS", "load_constraints"]
+__all__ = ["constraints_of", "load_constraints", "reward"]
 
-SEEDS: tuple[str, ...] = (
-    "Read the whole request first and note every requirement before writing.",
-    "Count the sentences before answering and again afterwards.",
-    "Keep an eye on the length: estimate the number of words and stay inside the limit.",
-    "If a list is wanted, give it the number of points that was asked for.",
-    "Use the words the user insists on, and leave out the ones they dislike.",
-    "Keep a friendly, professional tone.",
-    "Follow formatting instructions about headings and titles.",
-    "Separate ideas into clear paragraphs.",
-    "Be concise; leave out filler.",
-    "Give concrete examples where they help the reader.",
-    "If the answer must be machine readable, return only that format without any comment.",
-    "Mind requests about capital and small letters.",
-    "Address the reader directly and stay on the topic.",
-    "Check the punctuation the user asked for or forbade.",
-    "Begin with the most important point.",
-    "Prefer simple words over technical terms.",
-    "Before you finish, compare the draft with the request and correct what is missing.",
-    "Do not mention these rules in the answer.",
-)
+_FEWEST_WORDS = 5
+"""What an answer to a prompt without constraints needs to count as one."""
 
 
 def load_constraints(_data_dir: Path | None = None) -> Task:
@@ -46,12 +32,38 @@ def load_constraints(_data_dir: Path | None = None) -> Task:
     return Task(
         name="constraints",
         dataset=dataset,
-        reward=reward,
-        executor=single_call,
-        seeds=SEEDS,
+        reward=asks_nobody(reward),
+        program=SingleCall(),
+        seeds=read_seeds(Path(__file__).parent),
         zero_shot="Answer the request and follow all of its requirements.",
         description="Everyday writing requests with up to eight verifiable constraints each; "
         "the reward is the share of constraints that the answer satisfies.",
         output_format="Only the answer itself, in exactly the form the request asks for, "
         "without any comment on it.",
     )
+
+
+def constraints_of(example: Example) -> tuple[Constraint, ...]:
+    """The constraints an example carries in `fields["constraints"]`, in the prompt's order."""
+    return tuple(cast("list[Constraint]", example.fields.get("constraints") or []))
+
+
+def reward(example: Example, output: str) -> Score:
+    """Satisfied / all constraints, in [0, 1]; the feedback says for each what was found.
+
+    Without constraints: 1 for an answer of at least five words, else 0.
+    """
+    constraints = constraints_of(example)
+    if not constraints:
+        if len(words(output)) >= _FEWEST_WORDS:
+            return Score(1.0, "The request sets no constraints, and it was answered.")
+        return Score(0.0, "The request was not answered: there are fewer than five words.")
+    results = [check(constraint, example.input, output) for constraint in constraints]
+    kept = [result.explanation for result in results if result.satisfied]
+    broken = [result.explanation for result in results if not result.satisfied]
+    parts = [f"{len(kept)} of {len(results)} constraints are satisfied."]
+    if broken:
+        parts.append("Not satisfied: " + " ".join(broken))
+    if kept:
+        parts.append("Satisfied: " + " ".join(kept))
+    return Score(len(kept) / len(results), " ".join(parts))

@@ -1,1 +1,1 @@
-"""See the modules."""
+"""HotpotQA: questions over two pages of an encyclopedia."""

@@ -1,48 +1,106 @@
-"""HotpotQA's answer scores: exact match and token F1 of normalised answers.
+"""HotpotQA's answer scores: exact match and token F1 of normalised answers; and its reward.
 
-Both follow the official script: lower case, ASCII punctuation deleted (not replaced by a blank),
-the words a, an, the dropped, white space collapsed. Where that is plainly odd, so is this: curly
-quotes and dashes stay, and an answer that is an article alone equals the empty one.
+Both scores follow the official script: lower case, ASCII punctuation deleted (not replaced by a
+blank), the words a, an, the dropped, white space collapsed. Where that is plainly odd, so is this:
+curly quotes and dashes stay, and an answer that is an article alone equals the empty one.
 """
 
 from __future__ import annotations
 
-import re
-import string
-import unicodedata
 from collections import Counter
+from collections.abc import Sequence
+from typing import cast
 
-__all__ = ["exact_match", "f1", "normalised"]
+from promptcodebook.tasks.retrieval.hops import describe_hops, name_titles, retrieved_titles
+from promptcodebook.text import answer_words, quote
+from promptcodebook.types import Example, Output, Score
 
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
+__all__ = ["exact_match", "f1", "feedback", "reward"]
+
 # Against any other answer these earn nothing, whatever words they share.
 _CLOSED = ("yes", "no", "noanswer")
 
-
-def normalised(text: str, *, nfd: bool = False) -> str:
-    """The form in which answers are compared; `nfd` decomposes accented letters first."""
-    if nfd:
-        text = unicodedata.normalize("NFD", text)
-    text = text.lower().translate(_PUNCTUATION)
-    return " ".join(_ARTICLES.sub(" ", text).split())
+_FACTS_CHARS = 1200
+"""All supporting sentences together are cut here, so that the critic's context holds a batch."""
+_FACT_CHARS = 400
 
 
 def exact_match(prediction: str, gold: str, nfd: bool = False) -> bool:
     """Equal once normalised. With `nfd` as in the GEPA artifact, which decomposes first: only
     there are the composed and the decomposed form of one accented letter equal."""
-    return normalised(prediction, nfd=nfd) == normalised(gold, nfd=nfd)
+    return answer_words(prediction, nfd=nfd) == answer_words(gold, nfd=nfd)
 
 
 def f1(prediction: str, gold: str) -> tuple[float, float, float]:
     """(F1, precision, recall) over the multisets of words; 0 without a common word, and where
     one side is yes, no or noanswer and the other is not the same."""
-    said, wanted = normalised(prediction), normalised(gold)
-    if said != wanted and (said in _CLOSED or wanted in _CLOSED):
+    given, wanted = answer_words(prediction, nfd=False), answer_words(gold, nfd=False)
+    if given != wanted and (given in _CLOSED or wanted in _CLOSED):
         return 0.0, 0.0, 0.0
-    words, gold_words = said.split(), wanted.split()
+    words, gold_words = given.split(), wanted.split()
     common = sum((Counter(words) & Counter(gold_words)).values())
     if common == 0:
         return 0.0, 0.0, 0.0
     precision, recall = common / len(words), common / len(gold_words)
     return 2 * precision * recall / (precision + recall), precision, recall
+
+
+def reward(example: Example, output: Output) -> Score:
+    """1 iff the answer equals the gold answer once both are normalised (after NFD), else 0."""
+    value = float(exact_match(output.text, example.target or "", nfd=True))
+    return Score(value, feedback(example, output))
+
+
+def feedback(example: Example, output: Output) -> str:
+    """Answer, hops and facts in a few sentences: usually under 1,500 characters, never 6,000.
+
+    The right answer, what each hop found and what was still missing, and the sentences that decide
+    the answer: what a critic should know.
+    """
+    parts = [_describe_answer(output.text, example.target or "")]
+    parts += _describe_search(_texts(example, "gold_titles"), retrieved_titles(output))
+    facts = _cut(_texts(example, "facts"))
+    if not facts:
+        return " ".join(parts)
+    parts.append("The sentences that decide the answer, which the summaries should carry:")
+    return "\n- ".join((" ".join(parts), *facts))
+
+
+def _describe_answer(answer: str, gold: str) -> str:
+    if exact_match(answer, gold, nfd=True):
+        return f"The answer {quote(gold)} is right."
+    if not answer.strip():
+        return f"There is no answer; the right one is {quote(gold)}."
+    score, _, recall = f1(answer, gold)
+    close = f" (it shares words with it: F1 {score:.2f})" if score > 0 and recall < 1 else ""
+    if recall == 1:
+        close = ": it holds the right answer and more words, and only the bare answer counts"
+    return f"The answer {quote(answer)} is wrong; the right answer is {quote(gold)}{close}."
+
+
+def _describe_search(gold: Sequence[str], retrieved: Sequence[Sequence[str]]) -> list[str]:
+    sentences, missing = describe_hops(gold, retrieved, "question")
+    if missing and retrieved:
+        sentences.append(f"Never retrieved: {name_titles(missing)}.")
+    elif retrieved and gold:
+        sentences.append("All needed pages were retrieved.")
+    return sentences
+
+
+def _texts(example: Example, field: str) -> list[str]:
+    held = example.fields.get(field)
+    values = cast("Sequence[object]", held) if isinstance(held, list | tuple) else ()
+    return [str(value) for value in values]
+
+
+def _cut(facts: Sequence[str]) -> list[str]:
+    """The first facts that fit, each cut where it is long; ' …' marks what was left out."""
+    kept: list[str] = []
+    left = _FACTS_CHARS
+    for fact in facts:
+        short = fact if len(fact) <= _FACT_CHARS else fact[:_FACT_CHARS] + " …"
+        if len(short) > left:
+            return [*kept, "…"]
+        kept.append(short)
+        left -= len(short)
+    return kept

@@ -2,47 +2,57 @@
 
 Reward: exact match of the answer. The folder handed in holds train.jsonl, val.jsonl and test.jsonl
 with the fields id, question, answer, gold_titles and supporting_facts, and corpus.jsonl with title
-and sentences. The executor's output is a JSON object: the answer, then the titles found hop by hop,
-which the feedback speaks of.
+and sentences.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self, cast
 
-from promptcodebook.errors import TaskError
-from promptcodebook.tasks.base import Task
-from promptcodebook.tasks.home import home_of
-from promptcodebook.tasks.hotpotqa.pipeline import HotpotProgram
-from promptcodebook.tasks.hotpotqa.reward import reward
-from promptcodebook.tasks.hotpotqa.rows import read_dataset
-from promptcodebook.tasks.retrieval import Search, open_retriever
+from pydantic import model_validator
 
-__all__ = ["SEEDS", "load_hotpotqa"]
-
-SEEDS: tuple[str, ...] = (
-    "Break the question into the fact that leads to a page and the fact that page must give.",
-    "Name the bridge: the person, place or work that links the two pages.",
-    "For a comparison, collect the same fact about each of the two things before comparing.",
-    "In a first summary keep names, dates and places exactly as the passages spell them.",
-    "Say in the summary which part of the question the passages leave open.",
-    "Ignore passages about namesakes; check that details match the question.",
-    "Search for the missing page by the name that its title is likely to bear.",
-    "Keep a search query short: the name and one or two telling words.",
-    "Do not search again for what is already known.",
-    "When the bridge was not found, search by its description in other words.",
-    "Trust the passages over memory when they disagree.",
-    "Combine both summaries step by step before giving the answer.",
-    "Give the shortest complete answer: a name, a date, a number or a phrase, no sentence.",
-    "Answer a yes-or-no question with yes or no alone.",
-    "Answer with the kind of thing that is asked for: who, when, where, how many.",
-    "Use the full name as the passage gives it, without titles or explanations.",
-    "For 'which of the two', answer with one of the two names as the question writes it.",
-    "For numbers and dates, copy the form that the passage uses.",
-    "If the passages do not settle it, give the most likely answer instead of refusing.",
+from promptcodebook.data import Dataset, Split
+from promptcodebook.errors import DataError, TaskError
+from promptcodebook.tasks.home import (
+    BenchmarkRow,
+    blank_fields,
+    home_of,
+    jsonl_splits,
+    read_seeds,
+    unique_ids,
 )
+from promptcodebook.tasks.hotpotqa.pipeline import HotpotProgram
+from promptcodebook.tasks.hotpotqa.score import reward
+from promptcodebook.tasks.retrieval import Retriever, Search, open_retriever
+from promptcodebook.tasks.task import Task, asks_nobody
+from promptcodebook.types import Example
 
-_OWN = Path(__file__).parent / "examples"
+__all__ = ["HotpotRow", "load_hotpotqa", "read_dataset"]
+
+_FOLDER = Path(__file__).parent
+
+
+class HotpotRow(BenchmarkRow):
+    """A question; `supporting_facts` are pairs [title, number of the sentence, from 0]."""
+
+    id: str
+    question: str
+    answer: str
+    gold_titles: list[object]
+    supporting_facts: list[object]
+    type: object = None
+    level: object = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        blank_fields(self, "id", "question", "answer")
+        titles = self.gold_titles
+        if not titles or not all(isinstance(title, str) and title.strip() for title in titles):
+            raise _fault("the field 'gold_titles' must be a list of titles, at least one")
+        if not all(map(_is_fact, self.supporting_facts)):
+            raise _fault("the field 'supporting_facts' must hold pairs [title, number]")
+        return self
 
 
 def load_hotpotqa(data_dir: Path | None = None) -> Task:
@@ -57,16 +67,67 @@ def load_hotpotqa(data_dir: Path | None = None) -> Task:
             hint='one page a line: {"title": "...", "sentences": ["...", "..."]}',
         )
     # The package's own folder is not ours to write to, and its few pages are indexed at once.
-    retriever = open_retriever(corpus, keep=home.folder != _OWN)
+    retriever = open_retriever(corpus, keep=home.folder != _FOLDER / "examples")
     return Task(
         name="hotpotqa",
         dataset=read_dataset(home.folder, retriever),
-        reward=reward,
-        executor=HotpotProgram(Search(retriever)),
-        seeds=SEEDS,
+        reward=asks_nobody(reward),
+        program=HotpotProgram(Search(retriever)),
+        seeds=read_seeds(_FOLDER),
         zero_shot="Find what the question needs and answer it with the bare answer.",
         description="Questions that take two pages of an encyclopedia, found in two searches over "
         f"{len(retriever):,} pages; the reward is exact match of the answer. Data: {home.origin}.",
         output_format="Whatever the stage asks for: a summary, a short search query, or the bare "
         "answer (a name, a date, a number, yes or no) without a sentence around it.",
     )
+
+
+def read_dataset(folder: Path, retriever: Retriever) -> Dataset:
+    """The three splits. `fields` of an example: `gold_titles`, and `facts` = its supporting
+    sentences as "TITLE | sentence", as far as the corpus has them.
+
+    DataError with file, line and field for a row that is not as it must be.
+    """
+    splits: dict[Split, tuple[Example, ...]] = {}
+    for split, rows in jsonl_splits(folder, HotpotRow).items():
+        if not rows:
+            raise DataError(f"{folder / f'{split}.jsonl'} holds no rows", hint="--data DIR")
+        splits[split] = tuple(_example(row, retriever) for _, row in rows)
+    unique_ids(splits)
+    return Dataset(**splits, name="hotpotqa", input="question")
+
+
+def _example(row: HotpotRow, retriever: Retriever) -> Example:
+    facts = [_sentence(fact, retriever) for fact in row.supporting_facts]
+    return Example(
+        id=row.id,
+        input=row.question,
+        target=row.answer,
+        fields={
+            "gold_titles": list(dict.fromkeys(cast("list[str]", row.gold_titles))),
+            "facts": [fact for fact in facts if fact],
+            "type": str(row.type or ""),
+            "level": str(row.level or ""),
+        },
+    )
+
+
+def _is_fact(fact: object) -> bool:
+    match fact:
+        case [str(), int(number)]:
+            return not isinstance(number, bool)
+        case _:
+            return False
+
+
+def _sentence(fact: object, retriever: Retriever) -> str:
+    """The supporting sentence; "" where the corpus lacks it (the public data has such slips)."""
+    title, number = cast("tuple[str, int]", fact)
+    page = retriever.page(title)
+    if page is None or not 0 <= number < len(page.sentences):
+        return ""
+    return f"{title} | {page.sentences[number]}"
+
+
+def _fault(what: str) -> DataError:
+    return DataError(what, hint="correct that line")

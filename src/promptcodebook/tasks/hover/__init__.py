@@ -1,1 +1,1 @@
-"""See the modules."""
+"""HoVer: claims over several pages of an encyclopedia."""

@@ -7,17 +7,15 @@ named stages are chain-of-thought modules; hops and field names are those of the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol, cast
 
-from promptcodebook.lm.base import Chat
-from promptcodebook.tasks.hover.score import parse_label, title_of
-from promptcodebook.tasks.pipeline import Said, finished, think
-from promptcodebook.types import Example, Output
+from promptcodebook.calls import Chat, Role
+from promptcodebook.tasks.hover.score import parse_label
+from promptcodebook.tasks.program import ModuleReply, make_output, think
+from promptcodebook.tasks.retrieval.hops import SearchFunction, number_passages, titles_by_hop
+from promptcodebook.types import Example, Output, Prompt
 
-__all__ = ["HOPS", "INSTRUCTIONS", "STAGES", "Found", "HoverProgram", "Search"]
+__all__ = ["HOPS", "INSTRUCTIONS", "STAGES", "HoverProgram"]
 
 HOPS: tuple[int, int, int] = (7, 7, 10)
 """Passages wanted from each hop; at most 24 in all."""
@@ -38,65 +36,25 @@ INSTRUCTIONS: dict[str, str] = {
 }
 
 
-class Search(Protocol):
-    """Finds the best `k` passages ("TITLE | text") for a query, the best first."""
+class HoverProgram:
+    """The program. `stages` names its modules, so that each may have a prompt of its own.
 
-    async def __call__(self, query: str, k: int) -> Sequence[str]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What the program hands to the reward: a label as written, and titles hop by hop.
-
-    As text it is one JSON object, the label first:
-    {"label": "SUPPORTED", "retrieved": [[titles of hop 1], [hop 2], [hop 3]]}.
+    y is the label (as written where it is neither); its field `retrieved` holds the titles found,
+    hop by hop.
     """
 
-    label: str
-    retrieved: tuple[tuple[str, ...], ...]
-
-    @property
-    def titles(self) -> tuple[str, ...]:
-        """All retrieved titles in their order, repeats included."""
-        return tuple(title for hop in self.retrieved for title in hop)
-
-    def text(self) -> str:
-        """The JSON object; `of` reads it back."""
-        return json.dumps({"label": self.label, "retrieved": self.retrieved}, ensure_ascii=False)
-
-    @classmethod
-    def of(cls, text: str) -> Found:
-        """Reads an output; a text that is no such object is a label with nothing retrieved."""
-        try:
-            value: object = json.loads(text)
-        except (ValueError, RecursionError):
-            return cls(text, ())
-        if not isinstance(value, dict):
-            return cls(text, ())
-        held = cast("dict[str, object]", value)
-        hops = held.get("retrieved")
-        rows = cast("list[object]", hops) if isinstance(hops, list) else []
-        retrieved = tuple(
-            tuple(t for t in cast("list[object]", hop) if isinstance(t, str))
-            for hop in rows
-            if isinstance(hop, list)
-        )
-        return cls(str(held.get("label") or ""), retrieved)
-
-
-class HoverProgram:
-    """The executor. `stages` names its modules, so that each may have a prompt of its own."""
-
+    name = "hover"
     stages = STAGES
+    roles: frozenset[Role] = frozenset()
 
-    def __init__(self, search: Search) -> None:
+    def __init__(self, search: SearchFunction) -> None:
         self._search = search
 
-    async def __call__(self, prompt: str, example: Example, lm: Chat) -> Output:
+    async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
         """One claim through all hops; an empty query finds nothing. Errors of chat and search."""
         claim = example.input
         first = await self._hop(claim, 0)
-        summary1 = await _module(lm, prompt, "summarize1", claim, passages=_listed(first))
+        summary1 = await _module(lm, prompt, "summarize1", claim, passages=number_passages(first))
         query2 = await _module(lm, prompt, "query2", claim, summary_1=summary1["summary"])
         second = await self._hop(query2["query"], 1)
         summary2 = await _module(
@@ -105,15 +63,17 @@ class HoverProgram:
             "summarize2",
             claim,
             context=summary1["summary"],
-            passages=_listed(second),
+            passages=number_passages(second),
         )
         known = {"summary_1": summary1["summary"], "summary_2": summary2["summary"]}
         query3 = await _module(lm, prompt, "query3", claim, **known)
         third = await self._hop(query3["query"], 2)
-        verdict = await _module(lm, prompt, "verify", claim, **known, passages=_listed(third))
+        verdict = await _module(
+            lm, prompt, "verify", claim, **known, passages=number_passages(third)
+        )
         label = parse_label(verdict["label"]) or verdict["label"]
-        found = Found(label, tuple(tuple(map(title_of, hop)) for hop in (first, second, third)))
-        return finished(found.text(), (summary1, query2, summary2, query3, verdict))
+        steps = (summary1, query2, summary2, query3, verdict)
+        return make_output(label, steps, titles_by_hop(first, second, third))
 
     async def _hop(self, query: str, hop: int) -> Sequence[str]:
         return await self._search(query, HOPS[hop]) if query.strip() else ()
@@ -122,7 +82,7 @@ class HoverProgram:
 _OUTPUTS = {"summarize1": "summary", "summarize2": "summary", "query2": "query", "query3": "query"}
 
 
-async def _module(chat: Chat, prompt: str, stage: str, claim: str, **fields: str) -> Said:
+async def _module(chat: Chat, prompt: Prompt, stage: str, claim: str, **fields: str) -> ModuleReply:
     return await think(
         chat,
         prompt=prompt,
@@ -131,8 +91,3 @@ async def _module(chat: Chat, prompt: str, stage: str, claim: str, **fields: str
         fields={"claim": claim, **fields},
         outputs=(_OUTPUTS.get(stage, "label"),),
     )
-
-
-def _listed(passages: Sequence[str]) -> str:
-    numbered = (f"[{n}] {passage}" for n, passage in enumerate(passages, 1))
-    return "\n".join(numbered) or "(none found)"

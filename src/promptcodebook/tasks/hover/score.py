@@ -2,7 +2,8 @@
 
 `titles_subset` is the retrieval metric of the GEPA artifact, `hit_at`, `doc_em` and `doc_f1` are
 those of the benchmark's own evaluation, `hover_score` asks for retrieval and label together.
-A retrieved document is "TITLE | text"; what stands before the first " | " is its title.
+A retrieved document is "TITLE | text"; what stands before the first " | " is its title. `reward` is
+the task's (Table 7), `retrieval_reward` asks for the pages alone (the GEPA artifact's, Table 1).
 """
 
 from __future__ import annotations
@@ -10,18 +11,25 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, cast
 
-from promptcodebook.tasks.rewards.text import normalise
+from promptcodebook.errors import RewardError
+from promptcodebook.tasks.retrieval.hops import describe_hops, name_titles, retrieved_titles
+from promptcodebook.tasks.retrieval.index import title_of
+from promptcodebook.text import answer_words, quote
+from promptcodebook.types import Example, Output, Score
 
 __all__ = [
     "Label",
     "doc_em",
     "doc_f1",
+    "feedback",
+    "gold_titles",
     "hit_at",
     "hover_score",
     "parse_label",
-    "title_of",
+    "retrieval_reward",
+    "reward",
     "titles_subset",
 ]
 
@@ -35,15 +43,10 @@ _SENTENCE_END = re.compile(r"[.!?;:\n]+")
 _NEGATION = re.compile(r"(?<![^\W_])(?:NOT|NEVER|NO|NEITHER|CANNOT|HARDLY)(?![^\W_])|N['\u2019]T")
 
 
-def title_of(document: str) -> str:
-    """What stands before the first " | ", else the whole document."""
-    return document.split(" | ", 1)[0]
-
-
 def titles_subset(retrieved_docs: Sequence[str], gold_titles: Sequence[str]) -> bool:
     """True iff every gold title is the title of a retrieved document, both normalised."""
-    found = {normalise(title_of(document)) for document in retrieved_docs}
-    return {normalise(title) for title in gold_titles} <= found
+    retrieved = {answer_words(title_of(document)) for document in retrieved_docs}
+    return {answer_words(title) for title in gold_titles} <= retrieved
 
 
 def hit_at(ranked_titles: Sequence[str], gold_titles: Sequence[str], k: int) -> bool:
@@ -105,3 +108,57 @@ def hover_score(
 
 def _nfd(titles: Sequence[str]) -> list[str]:
     return [unicodedata.normalize("NFD", title) for title in titles]
+
+
+def reward(example: Example, output: Output) -> Score:
+    """1 iff all gold pages were retrieved and the label is right, else 0. RewardError: no gold."""
+    titles, gold = _all_titles(output), gold_titles(example)
+    value = hover_score(titles, gold, output.text, example.target or "")
+    return Score(value, feedback(example, output))
+
+
+def retrieval_reward(example: Example, output: Output) -> Score:
+    """1 iff all gold pages were retrieved, whatever the label. RewardError: no gold."""
+    complete = titles_subset(_all_titles(output), gold_titles(example))
+    return Score(float(complete), feedback(example, output))
+
+
+def gold_titles(example: Example) -> tuple[str, ...]:
+    """The example's distinct gold titles in their order; RewardError when there are none."""
+    held = example.fields.get("gold_titles")
+    titles = cast("Sequence[object]", held) if isinstance(held, list | tuple) else ()
+    if not titles:
+        raise RewardError(
+            f"example {example.id} has no gold titles to look for",
+            hint="give it a field gold_titles, a list of page titles",
+        )
+    return tuple(dict.fromkeys(str(title) for title in titles))
+
+
+def feedback(example: Example, output: Output) -> str:
+    """What was retrieved when, what is still missing, and whether the label is right."""
+    gold, retrieved = gold_titles(example), retrieved_titles(output)
+    sentences, missing = describe_hops(gold, retrieved, "claim")
+    if not retrieved:
+        sentences.append(f"Nothing was retrieved; needed: {name_titles(gold)}.")
+    elif not missing:
+        sentences.append("All needed pages were retrieved.")
+    else:
+        sentences.append(f"Never retrieved: {name_titles(missing)}.")
+    return " ".join((*sentences, _describe_label(output.text, parse_label(example.target or ""))))
+
+
+def _all_titles(output: Output) -> tuple[str, ...]:
+    return tuple(title for hop in retrieved_titles(output) for title in hop)
+
+
+def _describe_label(written: str, gold: str | None) -> str:
+    label = parse_label(written)
+    if label is None:
+        return (
+            f"The label could not be read from {quote(written)}: it must be SUPPORTED or "
+            f"NOT_SUPPORTED. The right label is {gold}."
+        )
+    if label == gold:
+        return f"The label {label} is right."
+    return f"The label {label} is wrong; the right label is {gold}."

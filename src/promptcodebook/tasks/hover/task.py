@@ -1,30 +1,96 @@
 """`hover`: is a claim that spans several Wikipedia pages supported? Find the pages, then decide.
 
 The folder handed in holds corpus.jsonl and either train.jsonl, val.jsonl and test.jsonl or the
-official claims file; docs/tasks/hover.md says which fields. Without a folder the few claims of
-our own, with a corpus of invented pages, stand in. The executor's output is the JSON of `Found`.
+official claims file (then split as the paper does); docs/tasks/hover.md says which fields. A row
+holds uid, claim, label and gold_titles; without gold_titles the distinct titles of its
+supporting_facts ([[title, sentence], ...]), which is what the official file has. Without a folder
+the few claims of our own, with a corpus of invented pages, stand in.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Self, cast
+
+from pydantic import ConfigDict, model_validator
 
 from promptcodebook.data import SPLITS, Dataset, Split
+from promptcodebook.data.dataset import split_name
+from promptcodebook.data.table import read_json
 from promptcodebook.errors import DataError, TaskError
-from promptcodebook.tasks.base import Task
-from promptcodebook.tasks.home import home_of, unique_ids
-from promptcodebook.tasks.hover.claims import OFFICIAL, read_claims, read_official, read_spare
+from promptcodebook.tasks.home import (
+    BenchmarkRow,
+    check_row,
+    home_of,
+    read_rows,
+    read_seeds,
+    split_pool,
+    unique_ids,
+)
 from promptcodebook.tasks.hover.pipeline import HoverProgram
-from promptcodebook.tasks.hover.reward import gold_titles, reward
-from promptcodebook.tasks.hover.seeds import SEEDS
+from promptcodebook.tasks.hover.score import gold_titles, parse_label, reward
 from promptcodebook.tasks.retrieval import Retriever, Search, open_retriever
+from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example
 
-__all__ = ["load_hover"]
+__all__ = ["OFFICIAL", "ClaimRow", "load_hover", "paper_splits", "read_claim"]
+
+OFFICIAL = "hover_train_release_v1.1.json"
+"""The official training claims, as their repository names the file."""
 
 _WORTH_KEEPING = 1_000_000
 """Bytes of corpus from which on its index is saved; a smaller one is built in an instant."""
+
+
+class ClaimRow(BenchmarkRow):
+    """A claim; its other columns are kept for the example."""
+
+    model_config = ConfigDict(extra="allow")
+
+    uid: str
+    claim: str
+    label: str
+    gold_titles: object = None
+    supporting_facts: object = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.claim.strip() or not self.uid.strip():
+            raise DataError("the uid or the claim is empty", hint="fill it in")
+        if parse_label(self.label) is None:
+            raise DataError(
+                f"the label {self.label!r} is neither SUPPORTED nor NOT_SUPPORTED",
+                hint="correct that line",
+            )
+        titles = self._titles()
+        if not titles or not all(isinstance(t, str) and t.strip() for t in titles):
+            name = "supporting_facts" if self.gold_titles is None else "gold_titles"
+            raise DataError(
+                f"{name} names no gold pages",
+                hint='write "gold_titles": ["Title", ...], spelled as in corpus.jsonl',
+            )
+        return self
+
+    def _titles(self) -> list[object]:
+        given = self.gold_titles
+        if given is not None:
+            return cast("list[object]", given) if isinstance(given, list) else []
+        facts = self.supporting_facts
+        pairs = cast("list[object]", facts) if isinstance(facts, list) else []
+        return [cast("list[object]", p)[0] if isinstance(p, list) and p else None for p in pairs]
+
+    def example(self) -> Example:
+        """The claim with all of the row's columns, and its distinct gold titles."""
+        gold = list(dict.fromkeys(cast("list[str]", self._titles())))
+        label = parse_label(self.label)
+        columns = {**self.model_dump(exclude_unset=True), "gold_titles": gold}
+        return Example(self.uid, self.claim, label, fields=columns)
+
+
+class _SpareRow(ClaimRow):
+    split: str
 
 
 def load_hover(data_dir: Path | None = None, cache_dir: Path | None = None) -> Task:
@@ -42,7 +108,7 @@ def load_hover(data_dir: Path | None = None, cache_dir: Path | None = None) -> T
         )
     keep = corpus.stat().st_size >= _WORTH_KEEPING
     retriever = open_retriever(corpus, cache_dir=cache_dir, keep=keep)
-    for split, claim in read_spare(folder):
+    for split, claim in _read_spare(folder):
         if not _lacks(retriever, claim):
             parts[split].append(claim)
     unique_ids(parts)
@@ -50,9 +116,9 @@ def load_hover(data_dir: Path | None = None, cache_dir: Path | None = None) -> T
     return Task(
         name="hover",
         dataset=dataset,
-        reward=reward,
-        executor=HoverProgram(Search(retriever)),
-        seeds=SEEDS,
+        reward=asks_nobody(reward),
+        program=HoverProgram(Search(retriever)),
+        seeds=read_seeds(Path(__file__).parent),
         zero_shot="Check the claim: find the pages it rests on, hop by hop, and decide whether "
         "they support it.",
         description="Claims that span several Wikipedia pages, to be retrieved in three hops "
@@ -70,12 +136,12 @@ def _claims(
         whole = any((folder / f"{split}.jsonl").is_file() for split in SPLITS)
         if not whole and (folder / OFFICIAL).is_file():
             origin = f"{OFFICIAL} of the data folder that was given, split as the paper does"
-            return folder, origin, _filled(folder, read_official(folder / OFFICIAL))
+            return folder, origin, _require_claims(folder, _read_official(folder / OFFICIAL))
     home = home_of("hover", data_dir, cache_dir)
-    return home.folder, home.origin, _filled(home.folder, read_claims(home.folder))
+    return home.folder, home.origin, _require_claims(home.folder, _read_claims(home.folder))
 
 
-def _filled(folder: Path, parts: dict[Split, list[Example]]) -> dict[Split, list[Example]]:
+def _require_claims(folder: Path, parts: dict[Split, list[Example]]) -> dict[Split, list[Example]]:
     for split in SPLITS:
         if not parts[split]:
             raise DataError(f"{folder}: no claims for {split}", hint="each split needs some")
@@ -95,3 +161,39 @@ def _unwinnable(retriever: Retriever, parts: Mapping[Split, Sequence[Example]]) 
         f" {count} of the {len(claims)} claims rest on pages that the corpus does not hold under "
         "the titles given."
     )
+
+
+def read_claim(row: Mapping[str, object], where: str) -> Example:
+    """One row as an Example; DataError naming `where`."""
+    return check_row(row, where, ClaimRow).example()
+
+
+def paper_splits(claims: Sequence[Example]) -> dict[Split, list[Example]]:
+    """Those with exactly three gold pages, shuffled with seed 0; first 40 % test, next 40 % val,
+    the rest train; each cut to 300, 300 and 150 by a sample with seed 1."""
+    pool = [c for c in claims if len(cast("Sequence[str]", c.fields["gold_titles"])) == 3]
+    # The protocol is stated in terms of Python's own generator, so it is followed with that.
+    random.Random(0).shuffle(pool)
+    return split_pool(pool)
+
+
+def _read_claims(folder: Path) -> dict[Split, list[Example]]:
+    """The claims of train.jsonl, val.jsonl and test.jsonl; DataError with file and line."""
+    return {
+        split: [row.example() for _, row in read_rows(folder / f"{split}.jsonl", ClaimRow)]
+        for split in SPLITS
+    }
+
+
+def _read_spare(folder: Path) -> list[tuple[Split, Example]]:
+    """Claims of claims_without_text.jsonl with their split; none where there is no such file."""
+    path = folder / "claims_without_text.jsonl"
+    if not path.is_file():
+        return []
+    rows = read_rows(path, _SpareRow)
+    return [(split_name(row.split, where), row.example()) for where, row in rows]
+
+
+def _read_official(path: Path) -> dict[Split, list[Example]]:
+    """The official file (a JSON array), split as `paper_splits` does; DataError with the record."""
+    return paper_splits([read_claim(row.values, row.where) for row in read_json(path).rows])

@@ -1,1 +1,1 @@
-"""See the modules."""
+"""IFBench and IFEval: requests with verifiable constraints."""

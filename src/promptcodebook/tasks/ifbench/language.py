@@ -1,34 +1,40 @@
 """What the checks know of languages: sentences, tokens, stop words, tags, syllables, guesses.
 
-One `Language` is built and handed to every check. Its parts are loaded when first used, so a
-check that only counts characters needs no data and no optional package.
+One `Language` is built and handed to every check. Its parts are loaded when first used, so a check
+that only counts characters needs no data and no optional package. NLTK looks its files up through a
+list kept in the module and refuses folders outside it, so a folder chosen by the caller would have
+to be set before the first import; the files are few and plain: they are read here and handed to
+NLTK's classes. Regular expressions that come from data are `Patterns`.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable, Iterator
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from promptcodebook.errors import MissingExtra
-from promptcodebook.tasks.ifbench.nltk_files import (
-    folders,
-    read_punkt,
-    read_stop_words,
-    read_tagger,
-)
-from promptcodebook.tasks.ifbench.patterns import Patterns
+from promptcodebook.errors import TaskError, import_extra
+from promptcodebook.tasks.worker import Worker, shared_worker
 
-__all__ = ["CONTEXT", "Language"]
+__all__ = ["CONTEXT", "Language", "Patterns", "count_each", "nltk_folders"]
 
 CONTEXT = 3
 """The tagger's choice for a text's first token depends on this many tokens."""
 
 _REPEATED = 1024
 """Sentences remembered while one text is tokenised; a degenerate reply repeats itself."""
+
+_LIMIT_S = 1.5
+_HARMLESS = re.compile(r"[^*+?{|]{0,200}")
+_HERE = f"{__name__}:count_each"
+_PUNKT = "tokenizers/punkt_tab/english"
+_STOP_WORDS = "corpora/stopwords/english"
+_TAGGER = "taggers/averaged_perceptron_tagger_eng"
 
 
 class Language:
@@ -40,7 +46,7 @@ class Language:
     """
 
     def __init__(self, nltk_data: Path | None = None, patterns: Patterns | None = None) -> None:
-        self._places = folders(nltk_data, os.environ)
+        self._places = nltk_folders(nltk_data, os.environ)
         self.patterns = patterns or Patterns()
 
     def sentences(self, text: str) -> list[str]:
@@ -79,64 +85,176 @@ class Language:
     @cached_property
     def stop_words(self) -> frozenset[str]:
         """NLTK's English stop words, lower-case."""
-        return read_stop_words(self._places)
+        return _read_stop_words(self._places)
 
     @cached_property
     def _punkt(self) -> Any:
-        _need_nltk()
-        return read_punkt(self._places)
+        return _read_punkt(self._places)
 
     @cached_property
     def _words(self) -> Any:
-        _need_nltk()
-        from nltk.tokenize import NLTKWordTokenizer  # pyright: ignore[reportMissingTypeStubs]
-
-        return NLTKWordTokenizer()
+        return _nltk("tokenize").NLTKWordTokenizer()
 
     @cached_property
     def _tagger(self) -> Any:
-        _need_nltk()
-        return read_tagger(self._places)
+        return _read_tagger(self._places)
 
     @cached_property
     def _count_syllables(self) -> Any:
-        try:
-            from syllapy import count  # pyright: ignore[reportMissingTypeStubs]
-        except ImportError as error:
-            raise MissingExtra("words:odd_even_syllables", "bench") from error
-        return count
+        return import_extra("syllapy", "words:odd_even_syllables", "bench").count
 
     @cached_property
     def _is_emoji(self) -> Any:
-        try:
-            from emoji import is_emoji
-        except ImportError as error:
-            raise MissingExtra("format:emoji", "bench") from error
-        return is_emoji
+        return import_extra("emoji", "format:emoji", "bench").is_emoji
 
     @cached_property
     def _detectors(self) -> Any:
-        try:
-            from langdetect.detector_factory import (  # pyright: ignore[reportMissingTypeStubs]
-                PROFILES_DIRECTORY,
-                DetectorFactory,
-            )
-        except ImportError as error:
-            raise MissingExtra("IFEval's language check", "bench") from error
-        factory: Any = DetectorFactory()
-        factory.load_profile(PROFILES_DIRECTORY)
+        library = _langdetect("detector_factory")
+        factory = library.DetectorFactory()
+        factory.load_profile(library.PROFILES_DIRECTORY)
         factory.seed = 0  # the detector samples; the public scorer is left unseeded
         return factory
 
     @cached_property
     def _no_guess(self) -> type[Exception]:
-        from langdetect.lang_detect_exception import (  # pyright: ignore[reportMissingTypeStubs]
-            LangDetectException,
+        return _langdetect("lang_detect_exception").LangDetectException
+
+
+def _nltk(part: str) -> Any:
+    return import_extra(f"nltk.{part}", "checking IFBench's constraints", "bench")
+
+
+def _langdetect(part: str) -> Any:
+    return import_extra(f"langdetect.{part}", "IFEval's language check", "bench")
+
+
+class Patterns:
+    """Counts matches of patterns that come from data; a worker is started when one needs it.
+
+    IFEval uses its keywords as patterns, unescaped. One with a repetition or an alternative can
+    take exponential time, which nothing in a thread can stop, so it runs in a worker process that
+    is killed at its limit. The rest, nearly all, run here.
+    """
+
+    def __init__(self, worker: Worker | None = None, limit_s: float = _LIMIT_S) -> None:
+        self._worker = worker
+        self._limit_s = limit_s
+
+    def counts(
+        self,
+        patterns: Sequence[str],
+        text: str,
+        *,
+        prefix: str = "",
+        suffix: str = "",
+        ignore_case: bool = True,
+    ) -> list[int]:
+        """For each pattern, the number of matches of prefix + pattern + suffix.
+
+        A pattern that is not a regular expression is looked for literally (the public scorer
+        raises). Raises TimeoutError when the whole takes longer than the limit.
+        """
+        if all(_HARMLESS.fullmatch(pattern) for pattern in patterns):
+            return count_each(list(patterns), text, (prefix, suffix), ignore_case)
+        worker = self._worker or shared_worker()
+        args = [list(patterns), text, (prefix, suffix), ignore_case]
+        result = worker.call(_HERE, args, self._limit_s)
+        if not result.done:
+            raise TimeoutError("a pattern took too long")
+        return cast("list[int]", result.value)
+
+
+def count_each(
+    patterns: list[str], text: str, around: tuple[str, str], ignore_case: bool
+) -> list[int]:
+    """The matches of each pattern between `around`'s two; runs in the worker too."""
+    flags = re.IGNORECASE if ignore_case else re.NOFLAG
+    return [sum(1 for _ in _compile(pattern, around, flags).finditer(text)) for pattern in patterns]
+
+
+def _compile(pattern: str, around: tuple[str, str], flags: re.RegexFlag) -> re.Pattern[str]:
+    before, after = around
+    try:
+        return re.compile(before + pattern + after, flags)
+    except (re.error, RecursionError, OverflowError):
+        return re.compile(before + re.escape(pattern) + after, flags)
+
+
+def nltk_folders(given: Path | None, environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """Where to look, in order: the given folder alone, else $NLTK_DATA, $PCO_DATA, NLTK's own."""
+    if given is not None:
+        return (given,)
+    named = [Path(part) for part in environment.get("NLTK_DATA", "").split(os.pathsep) if part]
+    data = environment.get("PCO_DATA", "")
+    beside = [Path(data) / "nltk_data", Path(data) / "ifbench" / "nltk_data"] if data else []
+    usual = [Path.home() / "nltk_data", Path(sys.prefix) / "nltk_data"]
+    shared = [Path(root) / "nltk_data" for root in ("/usr/share", "/usr/local/share", "/usr/lib")]
+    return (*named, *beside, *usual, *shared)
+
+
+def _read_punkt(places: tuple[Path, ...]) -> Any:
+    """A Punkt sentence tokeniser for English. Raises TaskError when the data are not there."""
+    punkt = _nltk("tokenize.punkt")
+    folder = _find(places, _PUNKT, "punkt_tab")
+    parameters = punkt.PunktParameters()
+    parameters.abbrev_types = set(_lines(folder / "abbrev_types.txt"))
+    parameters.sent_starters = set(_lines(folder / "sent_starters.txt"))
+    parameters.collocations = {
+        (first, second)
+        for first, _, second in (
+            line.partition("\t") for line in _lines(folder / "collocations.tab")
         )
+    }
+    for line in _lines(folder / "ortho_context.tab"):
+        word, _, flags = line.partition("\t")
+        parameters.ortho_context[word] = int(flags)
+    return punkt.PunktSentenceTokenizer(parameters)
 
-        return LangDetectException
+
+def _read_stop_words(places: tuple[Path, ...]) -> frozenset[str]:
+    """NLTK's English stop words. Raises TaskError when the data are not there."""
+    return frozenset(_lines(_find(places, _STOP_WORDS, "stopwords")))
 
 
-def _need_nltk() -> None:
-    if find_spec("nltk") is None:
-        raise MissingExtra("checking IFBench's constraints", "bench")
+def _read_tagger(places: tuple[Path, ...]) -> Any:
+    """NLTK's English part-of-speech tagger. Raises TaskError when the data are not there."""
+    tagger = _nltk("tag.perceptron").PerceptronTagger(load=False)
+    folder = _find(places, _TAGGER, "averaged_perceptron_tagger_eng")
+    tagger.model.weights = _json(folder, "weights")
+    tagger.tagdict = _json(folder, "tagdict")
+    tagger.classes = tagger.model.classes = set(_json(folder, "classes"))
+    return tagger
+
+
+def _find(places: tuple[Path, ...], inside: str, package: str) -> Path:
+    for place in places:
+        if (place / inside).exists():
+            return place / inside
+    looked = ", ".join(str(place) for place in places)
+    raise TaskError(
+        f"IFBench's checks need NLTK's data package {package}; {inside} is in none of: {looked}",
+        hint="python -m nltk.downloader punkt_tab stopwords averaged_perceptron_tagger_eng"
+        " (or set NLTK_DATA to the folder that holds them)",
+    )
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise TaskError(
+            f"NLTK's data file {path} cannot be read: {error.strerror}",
+            hint="python -m nltk.downloader punkt_tab stopwords",
+        ) from error
+    return [line for line in text.split("\n") if line]
+
+
+def _json(folder: Path, part: str) -> Any:
+    path = folder / f"{folder.name}.{part}.json"
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise TaskError(
+            f"NLTK's data file {path} cannot be read",
+            hint="python -m nltk.downloader averaged_perceptron_tagger_eng",
+        ) from error

@@ -1,9 +1,10 @@
-"""Scoring of IFBench's 58 and IFEval's 25 constraints, as benchmarks.md section 3 defines them.
+"""Scoring of IFBench's 58 and IFEval's 25 constraints, at the level of one example.
 
 `check` decides one instruction on a response as it stands; `grade` a whole example, strict and
-loose; `describe` says an instruction in words, for feedback. Where the public scorer is odd they
+loose; `describe` says an instruction in words, for feedback; `accuracy` sums up a set of graded
+responses. Where the public scorer is odd they
 agree with it; where it raises an error, or a check takes too long, the answer is "not met" (but a
-keyword that is no regular expression is looked for as it stands).
+keyword that is not a regular expression is looked for as it stands).
 """
 
 from __future__ import annotations
@@ -15,23 +16,27 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from promptcodebook.errors import DataError, did_you_mean
-from promptcodebook.tasks.ifbench.arguments import Arguments
-from promptcodebook.tasks.ifbench.checks.count import COUNT
+from promptcodebook.tasks.ifbench.checks.counts import COUNT, RATIO
 from promptcodebook.tasks.ifbench.checks.custom import CUSTOM
 from promptcodebook.tasks.ifbench.checks.format import FORMAT
-from promptcodebook.tasks.ifbench.checks.ifeval_form import IFEVAL_FORM
-from promptcodebook.tasks.ifbench.checks.ifeval_words import IFEVAL_WORDS
-from promptcodebook.tasks.ifbench.checks.ratio import RATIO
-from promptcodebook.tasks.ifbench.checks.repeat import REPEAT
-from promptcodebook.tasks.ifbench.checks.sentence import SENTENCE
-from promptcodebook.tasks.ifbench.checks.words import WORDS
-from promptcodebook.tasks.ifbench.constraint import Constraint
+from promptcodebook.tasks.ifbench.checks.ifeval import IFEVAL
+from promptcodebook.tasks.ifbench.checks.words import REPEAT, SENTENCE, WORDS
+from promptcodebook.tasks.ifbench.instruction import Arguments, Instruction, Text
 from promptcodebook.tasks.ifbench.language import Language
-from promptcodebook.tasks.ifbench.text import Text
 
-__all__ = ["IFBENCH", "IFEVAL", "Grade", "check", "describe", "grade"]
+__all__ = [
+    "IFBENCH",
+    "IFEVAL",
+    "Accuracy",
+    "Grade",
+    "Level",
+    "accuracy",
+    "check",
+    "describe",
+    "grade",
+]
 
-IFBENCH: Mapping[str, Constraint] = {
+IFBENCH: Mapping[str, Instruction] = {
     **COUNT,
     **RATIO,
     **WORDS,
@@ -41,9 +46,6 @@ IFBENCH: Mapping[str, Constraint] = {
     **CUSTOM,
 }
 """The 58 test constraints by id."""
-
-IFEVAL: Mapping[str, Constraint] = {**IFEVAL_WORDS, **IFEVAL_FORM}
-"""The 25 constraints of IFEval by id."""
 
 _REMEMBERED = 32
 """Analysed texts kept: an example's eight variants, for a few examples."""
@@ -80,6 +82,25 @@ class Grade:
     def loose_share(self) -> float:
         """Followed / number, loose: the example score; 1.0 without instructions."""
         return sum(self.loose) / len(self.loose) if self.loose else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Shares in [0, 1]: prompts with all instructions followed, instructions followed pooled over
+    all prompts, and the mean over prompts of the share followed (CSR)."""
+
+    prompt: float
+    instruction: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Both readings over n prompts; the IFBench paper reports `loose.prompt`."""
+
+    strict: Level
+    loose: Level
+    n: int
 
 
 def check(
@@ -142,11 +163,20 @@ def grade(
 def describe(instruction_id: str, kwargs: Mapping[str, object] | None) -> str:
     """The instruction as a sentence of ours. Raises DataError as `check` does."""
     constraint, args = _read(instruction_id, kwargs)
-    return constraint.says.format(**args.shown())
+    return constraint.says.format(**args.as_texts())
+
+
+def accuracy(grades: Sequence[Grade]) -> Accuracy:
+    """The figures of a set. Raises DataError over no grades."""
+    if not grades:
+        raise DataError("no graded responses", hint="grade at least one")
+    return Accuracy(
+        _level([g.strict for g in grades]), _level([g.loose for g in grades]), len(grades)
+    )
 
 
 def _any_met(
-    constraint: Constraint, args: Arguments, variants: list[str], by: tuple[Language, float]
+    constraint: Instruction, args: Arguments, variants: list[str], by: tuple[Language, float]
 ) -> bool:
     """Whether one of the variants passes. Raises TimeoutError when they take until `by`[1]."""
     language, end = by
@@ -166,11 +196,13 @@ def _variants(response: str) -> Iterator[str]:
     yield from (variant.replace("*", "") for variant in (response, *cut))
 
 
-def _met(constraint: Constraint, args: Arguments, value: str, language: Language) -> bool:
-    return bool(value.strip()) and constraint.met(_analysed(value, language), args)
+def _met(constraint: Instruction, args: Arguments, value: str, language: Language) -> bool:
+    return bool(value.strip()) and constraint.met(_analyse(value, language), args)
 
 
-def _read(instruction_id: str, kwargs: Mapping[str, object] | None) -> tuple[Constraint, Arguments]:
+def _read(
+    instruction_id: str, kwargs: Mapping[str, object] | None
+) -> tuple[Instruction, Arguments]:
     constraint = IFBENCH.get(instruction_id) or IFEVAL.get(instruction_id)
     if constraint is None:
         known = [*IFBENCH, *IFEVAL]
@@ -182,7 +214,7 @@ def _read(instruction_id: str, kwargs: Mapping[str, object] | None) -> tuple[Con
 
 
 @lru_cache(_REMEMBERED)
-def _analysed(value: str, language: Language) -> Text:
+def _analyse(value: str, language: Language) -> Text:
     return Text(value, language)
 
 
@@ -193,3 +225,13 @@ def _default_language() -> Language:
 @cache
 def _language_for(nltk_data: str, data: str) -> Language:
     return Language()
+
+
+def _level(lists: Sequence[Sequence[bool]]) -> Level:
+    pooled = [followed for each in lists for followed in each]
+    shares = [sum(each) / len(each) if each else 1.0 for each in lists]
+    return Level(
+        prompt=sum(all(each) for each in lists) / len(lists),
+        instruction=sum(pooled) / len(pooled) if pooled else 1.0,
+        share=sum(shares) / len(shares),
+    )

@@ -1,1 +1,1 @@
-"""See the modules."""
+"""LiveBench's mathematics."""

@@ -9,18 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from promptcodebook.errors import DataError, MissingExtra
-from promptcodebook.tasks.livebench_math.choice import choice_path
-from promptcodebook.tasks.livebench_math.latex import (
+from promptcodebook.tasks.livebench_math.readings import (
+    Ids,
+    choice_path,
     clean_gold,
     clean_response,
+    closeness,
     compact,
-    normalised,
-    parsed_answer,
+    normalise,
+    parse_answer,
+    read_ids,
 )
-from promptcodebook.tasks.livebench_math.rearrangement import Ids, closeness, read_ids
 from promptcodebook.tasks.worker import Worker, shared_worker
 
-__all__ = ["Verdict", "kind_of", "score", "verdict", "without_thoughts"]
+__all__ = ["MathScore", "kind_of", "math_score", "score", "without_thoughts"]
 
 _AIME_TAIL = 50
 _LONGEST = 4000
@@ -31,7 +33,7 @@ _ALGEBRA = "promptcodebook.tasks.livebench_math.algebra"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class MathScore:
     """A score in [0, 1], and how it came about.
 
     `kind`: choice, aime, rearrangement or amps. `path`: the reading or comparison that decided, ""
@@ -49,24 +51,24 @@ class Verdict:
 
 def score(question: str, ground_truth: str, subtask: str, answer: str) -> float:
     """The public score, 0 to 1; a fraction only for imo and usamo. DataError: unknown subtask."""
-    return verdict(question, ground_truth, subtask, answer).score
+    return math_score(question, ground_truth, subtask, answer).score
 
 
-def verdict(
+def math_score(
     question: str, ground_truth: str, subtask: str, answer: str, worker: Worker | None = None
-) -> Verdict:
+) -> MathScore:
     """`score` with the path that decided; `worker` runs the algebra (default: the process's)."""
     kind = kind_of(subtask)
     answer = without_thoughts(answer)
     if kind == "choice":
         path = choice_path(question, ground_truth, answer)
-        return Verdict(float(bool(path)), kind, path)
+        return MathScore(float(bool(path)), kind, path)
     if kind == "aime":
-        found = ground_truth in answer[-_AIME_TAIL:]
-        return Verdict(float(found), kind, "end of the answer" if found else "")
+        at_end = ground_truth in answer[-_AIME_TAIL:]
+        return MathScore(float(at_end), kind, "end of the answer" if at_end else "")
     if kind == "rearrangement":
         ids, path = read_ids(answer)
-        return Verdict(closeness(ids, _gold_ids(ground_truth)), kind, path, ids=ids)
+        return MathScore(closeness(ids, _gold_ids(ground_truth)), kind, path, ids=ids)
     return _amps(ground_truth, answer, worker)
 
 
@@ -105,27 +107,27 @@ def _gold_ids(ground_truth: str) -> list[int]:
         return [int(piece) for piece in ground_truth.split(",")]
     except ValueError:
         raise DataError(
-            f"the gold order {ground_truth[:80]!r} is no comma-separated list of integers",
+            f"the gold order {ground_truth[:80]!r} is not a comma-separated list of integers",
             hint="correct ground_truth in the data file",
         ) from None
 
 
-def _amps(ground_truth: str, answer: str, worker: Worker | None) -> Verdict:
+def _amps(ground_truth: str, answer: str, worker: Worker | None) -> MathScore:
     response, gold = clean_response(answer), clean_gold(ground_truth)
-    read, path = parsed_answer(response)
+    read, path = parse_answer(response)
     if read is None:
         ended = response.removesuffix(".").endswith(ground_truth)
-        return Verdict(float(ended), "amps", "end of the answer" if ended else "")
+        return MathScore(float(ended), "amps", "end of the answer" if ended else "")
     if not read:
-        return Verdict(0.0, "amps", path)
-    if compact(read) in (compact(gold), compact(normalised(gold))):
-        return Verdict(1.0, "amps", f"{path}, equal text", read)
+        return MathScore(0.0, "amps", path)
+    if compact(read) in (compact(gold), compact(normalise(gold))):
+        return MathScore(1.0, "amps", f"{path}, equal text", read)
     if len(read) > _LONGEST:
-        return Verdict(0.0, "amps", f"{path}, too long to compare", read[:_LONGEST])
+        return MathScore(0.0, "amps", f"{path}, too long to compare", read[:_LONGEST])
     return _by_algebra(gold, read, path, worker or shared_worker())
 
 
-def _by_algebra(gold: str, read: str, path: str, worker: Worker) -> Verdict:
+def _by_algebra(gold: str, read: str, path: str, worker: Worker) -> MathScore:
     """The lark grammar first, then math-verify where lark did not find them equal."""
     decided, late = "not readable", False
     for name, function, limit_s in (
@@ -137,11 +139,11 @@ def _by_algebra(gold: str, read: str, path: str, worker: Worker) -> Verdict:
             raise MissingExtra("comparing mathematical answers", "bench")
         late = late or result.timed_out
         if result.value is True:
-            return Verdict(1.0, "amps", f"{path}, {name}", read, timed_out=late)
+            return MathScore(1.0, "amps", f"{path}, {name}", read, timed_out=late)
         if result.value is False:
             decided = name
         elif result.error:
             decided = "comparison failed"
-    return Verdict(
+    return MathScore(
         0.0, "amps", f"{path}, {'time limit' if late else decided}", read, timed_out=late
     )

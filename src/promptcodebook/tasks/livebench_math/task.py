@@ -1,72 +1,212 @@
 """`livebench_math`: competition problems, exercises with LaTeX results and proofs with gaps.
 
-Reward: LiveBench's own score, 0 to 1. The executor is one call: each question holds the form that
-its answer must have.
+Reward: LiveBench's own score, 0 to 1; the feedback says whether the answer is right, what the right
+one is, and what is amiss. The program is one call: each question holds the form that its answer
+must have.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
-from promptcodebook.tasks.base import Task
-from promptcodebook.tasks.home import home_of
-from promptcodebook.tasks.livebench_math.feedback import feedback
-from promptcodebook.tasks.livebench_math.rows import read_dataset
-from promptcodebook.tasks.livebench_math.score import verdict
-from promptcodebook.tasks.single import single_call
+from pydantic import model_validator
+
+from promptcodebook.data import Dataset, Split
+from promptcodebook.errors import DataError
+from promptcodebook.tasks.home import (
+    BenchmarkRow,
+    blank_fields,
+    home_of,
+    jsonl_splits,
+    read_seeds,
+    unique_ids,
+)
+from promptcodebook.tasks.livebench_math.readings import Ids, option_value, read_letter
+from promptcodebook.tasks.livebench_math.score import (
+    MathScore,
+    kind_of,
+    math_score,
+    without_thoughts,
+)
+from promptcodebook.tasks.program import SingleCall
+from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Score
 
-__all__ = ["SEEDS", "load_livebench_math", "reward"]
+__all__ = ["MathRow", "feedback", "load_livebench_math", "reward"]
 
-SEEDS: tuple[str, ...] = (
-    "Read the end of the question first: it says in which form the answer must be given.",
-    "For multiple choice, solve the problem before looking at the options, then pick the match.",
-    "When solving is hard, test the options one by one and strike those that cannot be.",
-    "Write the chosen letter five times in one string on a line of its own at the end.",
-    "For an integer answer, end with exactly three digits and nothing after them.",
-    "Keep results exact: fractions and roots, no decimals.",
-    "Put the final result once into a box, alone, without units, words or an equals sign.",
-    "For derivatives, name the outer and the inner function and apply product and chain rule.",
-    "For integrals, look for a substitution and differentiate the result to check it.",
-    "For determinants and characteristic polynomials, expand along the row with most zeros and "
-    "watch the signs.",
-    "For variance and standard deviation, divide by n - 1 for a sample and list the deviations.",
-    "To complete the square, halve the linear coefficient after factoring out the leading one.",
-    "Factor numbers into primes for divisors, greatest common divisors and roots.",
-    "For a proof with gaps, read it once in full and note what each gap must state before "
-    "looking at the formulas.",
-    "Match the formulas whose place is certain first, then fill the other gaps from what is left.",
-    "Use each formula of the list once, and give as many numbers as there are gaps.",
-    "Count by cases that exclude each other, or count the complement.",
-    "Introduce coordinates or similar triangles in geometry problems.",
-    "For recurring expressions in an equation, substitute a new unknown for them.",
-    "Check the result with a special case or by putting it back into the problem.",
-    "If the answer stays unclear, still give the best guess in the form that was asked for.",
-)
+_GOLD = {
+    "choice": (re.compile(r"[A-E]"), "one letter from A to E"),
+    "aime": (re.compile(r"[0-9]{3}"), "three digits"),
+    "rearrangement": (
+        re.compile(r"\s*\d{1,4}\s*(?:,\s*\d{1,4}\s*){0,199}"),
+        "a list of at most 200 expression numbers, separated by commas",
+    ),
+    "amps": (re.compile(r".*\S.*", re.DOTALL), "LaTeX"),
+}
+
+_SHOWN = 300
+_GAPS_SHOWN = 8
 
 
-async def reward(example: Example, output: str) -> Score:
-    """The public score; the feedback says what is wrong and what the right answer is."""
-    gold, subtask = example.target or "", str(example.fields["subtask"])
-    # In a thread: comparing formulas may wait for the worker process for seconds.
-    found = await asyncio.to_thread(verdict, example.input, gold, subtask, output)
-    return Score(found.score, feedback(example.input, gold, output, found))
+class MathRow(BenchmarkRow):
+    """A question; `ground_truth` has the form of its subtask."""
+
+    question_id: str
+    task: str
+    subtask: str
+    question: str
+    ground_truth: str
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        form, words = _GOLD[kind_of(self.subtask)]
+        if not form.fullmatch(self.ground_truth):
+            raise DataError(
+                f"the ground_truth of a {self.subtask} row must be {words}",
+                hint="correct it in the data file",
+            )
+        blank_fields(self, "question")
+        return self
 
 
 def load_livebench_math(data_dir: Path | None = None) -> Task:
     """The task on the data in `data_dir`, else the public copy, else our own few examples."""
     home = home_of("livebench_math", data_dir)
-    dataset = read_dataset(home.folder)
+    dataset = _read(home.folder)
     return Task(
         name="livebench_math",
         dataset=dataset,
-        reward=reward,
-        executor=single_call,
-        seeds=SEEDS,
+        reward=asks_nobody(reward),
+        program=SingleCall(),
+        seeds=read_seeds(Path(__file__).parent),
         zero_shot="Work out the question and give the answer in the form that it asks for.",
         description="Mathematics of LiveBench: multiple choice, integers of three digits, LaTeX "
         f"results and proofs whose formulas are to be put in order: {home.origin}.",
         output_format="A worked solution that ends with the answer in exactly the form that the "
         "question asks for.",
     )
+
+
+async def reward(example: Example, output: str) -> Score:
+    """The public score; the feedback says what is wrong and what the right answer is."""
+    gold, subtask = example.target or "", str(example.fields["subtask"])
+    # In a thread: comparing formulas may wait for the worker process for seconds.
+    scored = await asyncio.to_thread(math_score, example.input, gold, subtask, output)
+    return Score(scored.score, feedback(example.input, gold, output, scored))
+
+
+def _read(folder: Path) -> Dataset:
+    """The three splits; a question may occur in several, as it does in the public data.
+
+    DataError with file and line for a missing field, an unknown subtask or a gold answer that is
+    not of its subtask's form.
+    """
+    splits: dict[Split, tuple[Example, ...]] = {
+        split: tuple(_example(row) for _, row in rows)
+        for split, rows in jsonl_splits(folder, MathRow).items()
+    }
+    unique_ids(splits)
+    return Dataset(splits["train"], splits["val"], splits["test"], "livebench_math", "question")
+
+
+def _example(row: MathRow) -> Example:
+    return Example(
+        id=row.question_id,
+        input=row.question,
+        target=row.ground_truth,
+        fields={"task": row.task, "subtask": row.subtask},
+    )
+
+
+def feedback(question: str, gold: str, answer: str, scored: MathScore) -> str:
+    """One short paragraph on `answer`, as `scored` says it was read."""
+    if scored.score == 1.0:
+        return f"Right: the answer is {_short(gold)} (read from: {scored.path})."
+    return _WRONG[scored.kind](question, gold, without_thoughts(answer), scored)
+
+
+def _choice(question: str, gold: str, answer: str, scored: MathScore) -> str:
+    value = option_value(question, gold)
+    named = f"{gold}, which is {_short(value)}" if value != "FAILURE" else gold
+    letter = read_letter(answer)
+    if letter and letter != gold:
+        other = option_value(question, letter)
+        meant = "" if other == "FAILURE" else f" ({_short(other)})"
+        return f"Wrong: the answer chose {letter}{meant}; the right choice is {named}."
+    return (
+        f"No choice could be read from the answer; the right choice is {named}. "
+        f"The letter must be written five times without blanks: {gold * 5}."
+    )
+
+
+def _aime(question: str, gold: str, answer: str, scored: MathScore) -> str:
+    if gold in answer:
+        return (
+            f"The right answer {gold} occurs, but not at the end: the three digits must be the "
+            "last part of the response."
+        )
+    plain = str(int(gold))
+    if plain != gold and re.search(rf"(?<!\d){plain}(?!\d)", answer[-50:]):
+        return (
+            f"The value {plain} is right, but it must be given as exactly three digits, with "
+            f"zeros in front: {gold}."
+        )
+    return f"Wrong: the right answer is {gold}, as the last part of the response."
+
+
+def _rearrangement(question: str, gold: str, answer: str, scored: MathScore) -> str:
+    order = [int(piece) for piece in gold.split(",")]
+    right = f"The right order is {', '.join(map(str, order))}."
+    if not scored.path:
+        return (
+            "No list of expression numbers could be read: the last line must be "
+            f"'Answer: ' and the numbers, separated by commas. {right}"
+        )
+    parts = [f"{scored.score:.0%} of the full score by edit distance. {right}"]
+    if len(scored.ids) != len(order):
+        parts.append(f"The answer gave {len(scored.ids)} numbers for {len(order)} gaps.")
+    parts.append(_gaps(scored.ids, order))
+    return " ".join(part for part in parts if part)
+
+
+def _gaps(ids: Ids, order: list[int]) -> str:
+    wrong = [
+        f"gap {gap} needs expression {wanted}, given was {'no number' if given is None else given}"
+        for gap, (given, wanted) in enumerate(zip(ids, order, strict=False), 1)
+        if given != wanted
+    ]
+    more = len(wrong) - _GAPS_SHOWN
+    shown = "; ".join(wrong[:_GAPS_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+    return f"Wrong places: {shown}." if wrong else ""
+
+
+def _amps(question: str, gold: str, answer: str, scored: MathScore) -> str:
+    right = f"The right answer is {_short(gold)}."
+    if not scored.read:
+        return (
+            "No result could be read: the final result must stand in \\boxed{...}, "
+            f"and nothing but it. {right}"
+        )
+    if scored.timed_out:
+        return f"{_short(scored.read)} could not be shown to be right in the time allowed. {right}"
+    if scored.path.endswith("not readable"):
+        return (
+            f"{_short(scored.read)} could not be read as a formula, so it counts as wrong. {right}"
+        )
+    return f'Wrong: the answer was read as "{_short(scored.read)}". {right}'
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + " …"
+
+
+_WRONG: dict[str, Callable[[str, str, str, MathScore], str]] = {
+    "choice": _choice,
+    "aime": _aime,
+    "rearrangement": _rearrangement,
+    "amps": _amps,
+}

@@ -1,1 +1,1 @@
-"""See the modules."""
+"""PUPA: private queries answered with the help of an outside model."""

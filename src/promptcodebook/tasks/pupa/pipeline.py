@@ -6,17 +6,14 @@ range all the same); an empty request is not sent, and its answer is empty as th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import cast
 
+from promptcodebook.calls import Chat, Message, Reply, Role, Schema
 from promptcodebook.errors import ConfigError
-from promptcodebook.lm.base import Chat, Reply, Schema
-from promptcodebook.tasks.pipeline import Said, ask, finished, outside, think
-from promptcodebook.types import Example, Message, Output, Role
+from promptcodebook.tasks.program import ModuleReply, ask, make_output, outside, think
+from promptcodebook.types import Example, Output, Prompt
 
-__all__ = ["Answered", "Papillon", "Wall", "read_answered"]
+__all__ = ["Papillon", "Wall", "request_of"]
 
 _CRAFT = (
     "You are given a private user query. Write a request (llm_request) for a powerful external "
@@ -29,33 +26,6 @@ _RESPOND = (
     "response: take from it what helps, put the private details back where the answer needs them, "
     "and reply with the answer to the user alone."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """What the reward is about: the answer to the user, and the request that went outside."""
-
-    response: str
-    request: str
-
-    def as_text(self) -> str:
-        """The executor's output: one JSON object, the answer first."""
-        return json.dumps({"response": self.response, "request": self.request}, ensure_ascii=False)
-
-
-def read_answered(text: str) -> Answered:
-    """What `as_text` wrote; any other text is an answer for which nothing went outside."""
-    try:
-        tree: object = json.loads(text)
-    except (ValueError, RecursionError):
-        return Answered(text, "")
-    if not isinstance(tree, dict):
-        return Answered(text, "")
-    held = cast("dict[str, object]", tree)
-    response, request = held.get("response"), held.get("request")
-    if not isinstance(response, str) or not isinstance(request, str):
-        return Answered(text, "")
-    return Answered(response, request)
 
 
 class Wall:
@@ -91,14 +61,23 @@ class Wall:
         return await self._chat(messages, system=system, role=role, schema=schema, purpose=purpose)
 
 
-class Papillon:
-    """craft (executor) -> outside (untrusted) -> respond (executor); y is an `Answered` as text."""
+def request_of(output: Output) -> str:
+    """The request that went outside; "" where none did."""
+    return str(output.fields.get("request") or "")
 
+
+class Papillon:
+    """craft (executor) -> outside (untrusted) -> respond (executor).
+
+    y is the answer to the user; its field `request` is what went outside.
+    """
+
+    name = "pupa"
     stages = ("craft", "respond")
     """The stages that a composed prompt stands before; `outside` has none."""
-    roles: tuple[Role, ...] = ("executor", "untrusted")
+    roles: frozenset[Role] = frozenset({"untrusted"})
 
-    async def __call__(self, prompt: str, example: Example, lm: Chat) -> Output:
+    async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
         wall = Wall(lm)
         query = example.input
         craft = await think(
@@ -111,7 +90,7 @@ class Papillon:
         )
         request = _request(craft)
         if not request:
-            return finished(Answered("", "").as_text(), [craft])
+            return make_output("", [craft], {"request": ""})
         wall.release(request)
         helped = await outside(wall, stage="outside", message=request, output="llm_response")
         answer = await ask(
@@ -126,10 +105,10 @@ class Papillon:
             },
             output="response",
         )
-        return finished(Answered(answer["response"], request).as_text(), [craft, helped, answer])
+        return make_output(answer["response"], [craft, helped, answer], {"request": request})
 
 
-def _request(craft: Said) -> str:
+def _request(craft: ModuleReply) -> str:
     """The request of a labelled or bare reply.
 
     A reply with nothing but reasoning has none: thoughts about the private query must not leave.

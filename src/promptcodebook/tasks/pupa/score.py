@@ -7,9 +7,10 @@ in both orders, so that a judge who prefers a position cancels out.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from promptcodebook.text import fold_text
 
 __all__ = ["PupaScore", "combine", "distinct_units", "leakage", "leaked_units"]
 
@@ -69,15 +70,11 @@ def leaked_units(text: str, units: Iterable[str]) -> tuple[str, ...]:
 
     A short unit counts only as a word of its own ("al" is not found in "also").
     """
-    flat = _flat(text)
-    return tuple(unit for unit in units if _found(_flat(unit), flat))
+    folded = fold_text(text)
+    return tuple(unit for unit in units if _contains(fold_text(unit), folded))
 
 
-def _flat(text: str) -> str:
-    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
-
-
-def _found(unit: str, text: str) -> bool:
+def _contains(unit: str, text: str) -> bool:
     if not unit or unit not in text:
         return False
     if len(unit) > _SHORT or _UNSPACED.search(unit):

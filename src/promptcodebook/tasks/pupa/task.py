@@ -2,45 +2,50 @@
 
 Reward: U - λL in -1..1 with λ = 1: quality against the reference answer, less the share of private
 pieces in the request that went outside. Decided by the role `judge`; without one (or with
-`reward = "stand-in"`) by a deterministic stand-in. The executor's output is a JSON object with the
-answer to the user first and the request after it, since both are scored.
+`reward = "stand-in"`) by a deterministic stand-in. The rows hold what real people wrote to a
+chatbot: no error quotes any of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Self
 
-from promptcodebook.tasks.base import Task
-from promptcodebook.tasks.home import home_of
-from promptcodebook.tasks.pupa.check import NoUnitCheck
-from promptcodebook.tasks.pupa.judge import WEIGHT, Judged, StandIn
+from pydantic import model_validator
+
+from promptcodebook.data import Dataset
+from promptcodebook.errors import DataError
+from promptcodebook.lm.structured import Ask
+from promptcodebook.tasks.home import BenchmarkRow, home_of, jsonl_splits, read_seeds
+from promptcodebook.tasks.pupa.judge import WEIGHT, JudgeReward, StandIn, units_of
 from promptcodebook.tasks.pupa.pipeline import Papillon
-from promptcodebook.tasks.pupa.rows import read_dataset
+from promptcodebook.tasks.task import Task
+from promptcodebook.text import words_of
+from promptcodebook.types import Example, Reward, Variable
 
-__all__ = ["SEEDS", "load_pupa"]
+__all__ = ["NoUnitCheck", "PupaRow", "load_pupa", "read_dataset"]
 
-SEEDS: tuple[str, ...] = (
-    "Replace people's names by their roles, such as 'a colleague' or 'the applicant'.",
-    "Leave out e-mail addresses, phone numbers, user names and links.",
-    "Replace street addresses and small places by a general region, or drop them.",
-    "Name a kind of organisation instead of the organisation, such as 'a mid-sized bank'.",
-    "Turn exact dates, ages and amounts into rough ones when the task allows it.",
-    "Keep what the task needs: the kind of text, its purpose, tone, length and language.",
-    "State the language of the answer that is wanted instead of quoting the query.",
-    "Ask for a template with placeholders such as [NAME], to be filled in afterwards.",
-    "Summarise a private document's structure and themes instead of copying it.",
-    "For a text to be revised, describe its weaknesses and ask how to improve such a text.",
-    "For a translation, ask about difficult general phrases, and translate the private parts at "
-    "home.",
-    "Combine few details only: several harmless ones together can identify a person.",
-    "Famous people and public works may be named when the query is about them.",
-    "Write the outside request so that it stands alone, without 'see above'.",
-    "Before the request leaves, read it as a stranger would and strike what points to someone.",
-    "In the final answer put names, dates and facts of the user's query back in their places.",
-    "Answer in the language and form that the user asked for, completely and directly.",
-    "Where the outside answer is off the point, answer from your own knowledge.",
-    "Do not tell the user about the rewriting, the outside model or what was hidden.",
-)
+_FORM = "one JSON object a line with the texts id, user_query, target_response and pii_units"
+_LEAST = 4
+"""Characters from which a unit counts in a rewrite: shorter ones turn up in any text."""
+
+
+class PupaRow(BenchmarkRow):
+    """A query; `pii_units` are its private pieces, joined by '||'."""
+
+    id: str
+    user_query: str
+    target_response: str
+    pii_units: str
+    category: object = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name in ("id", "user_query", "target_response"):
+            if not str(getattr(self, name)).strip():
+                raise DataError(f"the field {name!r} is empty", hint=_FORM)
+        return self
 
 
 def load_pupa(data_dir: Path | None = None) -> Task:
@@ -50,17 +55,72 @@ def load_pupa(data_dir: Path | None = None) -> Task:
     return Task(
         name="pupa",
         dataset=dataset,
-        reward=StandIn(),
-        executor=Papillon(),
+        reward=_reward,
+        program=Papillon(),
         reward_range=(-WEIGHT, 1.0),
-        seeds=SEEDS,
+        seeds=read_seeds(Path(__file__).parent),
         zero_shot="Protect the user's privacy and answer the user's query well.",
         description="Private user queries answered with the help of an untrusted outside model; "
         f"the reward is quality - {WEIGHT:g} x leakage: {home.origin}. The real queries are real "
         "people's: keep runs on them private.",
         output_format="Whatever the stage asks for: a request that holds nothing private, or the "
         "complete answer to the user.",
-        judged=Judged,
         private=not home.own,
         checks=(NoUnitCheck(dataset.train),),
     )
+
+
+def read_dataset(folder: Path) -> Dataset:
+    """The three splits, repeats of an input kept as they fall (the public order has some).
+
+    DataError with file, line and field, never with what stands there.
+    """
+    seen = set[str]()
+    splits = {
+        split: tuple(_example(row, where, seen) for where, row in rows)
+        for split, rows in jsonl_splits(folder, PupaRow, private=True).items()
+    }
+    return Dataset(splits["train"], splits["val"], splits["test"], "pupa", "user_query")
+
+
+class NoUnitCheck:
+    """Refuses a rewrite with a private piece of a training query that the text before did not have;
+    says whose, not which: a policy is shared, the queries are not."""
+
+    def __init__(self, examples: Iterable[Example]) -> None:
+        self._owners: dict[str, str] = {}
+        for example in examples:
+            for unit in units_of(example):
+                flat = " ".join(words_of(unit))
+                if len(flat) >= _LEAST:
+                    self._owners.setdefault(f" {flat} ", example.id)
+
+    def __call__(
+        self, variable: Variable, text: str, before: str, others: Sequence[str]
+    ) -> str | None:
+        now, earlier = _pad(text), _pad(before)
+        for unit, owner in self._owners.items():
+            if unit in now and unit not in earlier:
+                return f"it holds a private piece of training example {owner}"
+        return None
+
+
+def _reward(ask: Ask | None) -> Reward:
+    """The judge's, where one may be asked; else the stand-in's."""
+    return StandIn() if ask is None else JudgeReward(ask)
+
+
+def _example(row: PupaRow, where: str, seen: set[str]) -> Example:
+    if row.id in seen:
+        raise DataError(f"{where}: the field 'id' is that of an earlier row", hint=_FORM)
+    seen.add(row.id)
+    return Example(
+        id=row.id,
+        input=row.user_query,
+        target=row.target_response,
+        fields={"pii_units": row.pii_units, "category": str(row.category or "")},
+    )
+
+
+def _pad(text: str) -> str:
+    return f" {' '.join(words_of(text))} "

@@ -1,24 +1,135 @@
-"""The BM25 index of a corpus: built by bm25s, saved as plain arrays, memory-mapped when opened.
+"""A corpus of short pages and its BM25 index.
 
-k1 0.9 and b 0.4, bm25s' Lucene variant, English stop words removed, Snowball's English stemmer.
+A corpus file holds one page a line, `{"title": ..., "sentences": [...]}` (or `"text"` instead). It
+may hold millions of pages, so it is read line by line and, once indexed, one page at a time. The
+index is built by bm25s (k1 0.9 and b 0.4, its Lucene variant, English stop words removed,
+Snowball's English stemmer), saved as plain arrays and memory-mapped when opened.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from promptcodebook.errors import DataError, MissingExtra
-from promptcodebook.tasks.retrieval.corpus import CorpusReader, file_digest
+from promptcodebook.errors import DataError, import_extra
+from promptcodebook.paths import cache_folder
 
-__all__ = ["Index", "build_index", "index_folder", "load_index", "save_index", "words_of"]
+__all__ = [
+    "CorpusReader",
+    "Index",
+    "Page",
+    "build_index",
+    "file_digest",
+    "index_folder",
+    "load_index",
+    "parse_page",
+    "passage_of",
+    "retrieval_library",
+    "save_index",
+    "title_key",
+    "title_of",
+    "words_of",
+]
+
+_BETWEEN = " | "
+_HINT = 'each line is a page: {"title": "...", "sentences": ["...", "..."]}'
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page: its title and its sentences, each stripped; blank ones keep their place, since
+    supporting facts name sentences by number."""
+
+    title: str
+    sentences: tuple[str, ...]
+
+
+def passage_of(page: Page) -> str:
+    """The text that is indexed and that a model reads: 'TITLE | sentence sentence ...'."""
+    return page.title + _BETWEEN + " ".join(s for s in page.sentences if s)
+
+
+def title_of(passage: str) -> str:
+    """What stands before the first ' | '."""
+    return passage.split(_BETWEEN, 1)[0]
+
+
+def parse_page(line: bytes, where: str) -> Page:
+    """One line of the file; DataError names `where` (file:line)."""
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise DataError(f"{where}: not JSON ({error})", hint=_HINT) from None
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: not a JSON object", hint=_HINT)
+    fields = cast("dict[str, object]", row)
+    title, sentences = fields.get("title"), fields.get("sentences", fields.get("text"))
+    if not isinstance(title, str) or not title.strip():
+        raise DataError(f"{where}: the page has no title", hint=_HINT)
+    given = cast("list[object]", sentences) if isinstance(sentences, list) else [sentences]
+    texts = [sentence.strip() for sentence in given if isinstance(sentence, str)]
+    if len(texts) < len(given):
+        raise DataError(f"{where}: sentences is not a list of texts", hint=_HINT)
+    return Page(title.strip(), tuple(texts))
+
+
+class CorpusReader:
+    """Reads a corpus once, front to back, and notes what an index needs besides the words.
+
+    After the pass: `spans` holds start and end byte of each page, flat; `title_keys` one 64-bit
+    key a page; `digest` the SHA-256 (hex) of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.spans = array("q")
+        self.title_keys = array("Q")
+        self.digest = ""
+
+    def passages(self) -> Iterator[str]:
+        """The passages in file order. DataError for a faulty line, or when there is no page."""
+        sha = hashlib.sha256()
+        at = 0
+        try:
+            file = self.path.open("rb")
+        except OSError as error:
+            raise DataError(
+                f"cannot read the corpus {self.path}: {error.strerror}", hint=_HINT
+            ) from None
+        with file:
+            for number, line in enumerate(file, 1):
+                sha.update(line)
+                if line.strip():
+                    page = parse_page(line, f"{self.path}:{number}")
+                    self.spans.extend((at, at + len(line)))
+                    self.title_keys.append(title_key(page.title))
+                    yield passage_of(page)
+                at += len(line)
+        if not self.spans:
+            raise DataError(f"the corpus {self.path} holds no page", hint=_HINT)
+        self.digest = sha.hexdigest()
+
+
+def title_key(title: str) -> int:
+    """A 64-bit key of a title; equal keys are told apart by the page itself."""
+    data = title.encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest())
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 (hex) of a file of any size."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
 
 K1, B = 0.9, 0.4
 _FORMAT = 1
@@ -42,21 +153,19 @@ class Index:
         return int(self.spans.shape[0])
 
 
+def retrieval_library(name: str) -> Any:
+    """bm25s, Stemmer or numpy; late, because few need them and they take time to load."""
+    return import_extra(name, "retrieval (BM25)", "bench")
+
+
 def _libraries() -> tuple[Any, Any]:
-    """bm25s and a stemmer of our own; late, because few need them and they load NumPy."""
-    try:
-        import bm25s  # pyright: ignore[reportMissingTypeStubs]
-        import Stemmer
-    except ImportError:
-        raise MissingExtra("retrieval (BM25)", "bench") from None
-    return bm25s, cast("Any", Stemmer).Stemmer("english")
+    """bm25s, and a stemmer of our own."""
+    return retrieval_library("bm25s"), retrieval_library("Stemmer").Stemmer("english")
 
 
 def words_of(stemmer: Any, texts: Iterable[str], *, ids: bool = False) -> Any:
     """bm25s' tokens of each text: lists of stems, or its (ids, vocabulary) pair."""
-    import bm25s  # pyright: ignore[reportMissingTypeStubs]
-
-    tokenize = cast("Any", bm25s).tokenize
+    tokenize = retrieval_library("bm25s").tokenize
     return tokenize(texts, stopwords="en", stemmer=stemmer, return_ids=ids, show_progress=False)
 
 
@@ -64,7 +173,7 @@ def build_index(corpus: Path) -> Index:
     """Reads the corpus once and indexes it in memory. DataError names the file and line at fault;
     MissingExtra when bm25s or PyStemmer is not installed."""
     bm25s, stemmer = _libraries()
-    import numpy as np
+    np = retrieval_library("numpy")
 
     reader = CorpusReader(corpus)
     tokens = words_of(stemmer, reader.passages(), ids=True)
@@ -90,21 +199,14 @@ def index_folder(corpus: Path, cache_dir: Path | None = None) -> Path:
         raise DataError(f"no corpus at {corpus}", hint="--data DIR, where DIR holds corpus.jsonl")
     if os.access(parent, os.W_OK) and parent.stat().st_mode & 0o222:
         return parent / f"{corpus.name}.bm25"
-    import hashlib
-
     key = hashlib.sha256(os.fsencode(corpus)).hexdigest()[:16]
-    return (cache_dir or _default_cache()) / "retrieval" / f"{key}.bm25"
-
-
-def _default_cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base else Path.home() / ".cache") / "promptcodebook"
+    return (cache_dir or cache_folder()) / "retrieval" / f"{key}.bm25"
 
 
 def save_index(index: Index, corpus: Path, folder: Path) -> None:
     """Writes the index whole or not at all; one that stood there is replaced. OSError when the
     disk refuses."""
-    import numpy as np
+    np = retrieval_library("numpy")
 
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
@@ -143,11 +245,11 @@ def load_index(corpus: Path, folder: Path) -> Index | None:
     """The saved index, memory-mapped; None when there is none, it is damaged, or the corpus has
     changed. Size and time of change vouch for the corpus; if they moved, its SHA-256 decides."""
     bm25s, stemmer = _libraries()
-    import numpy as np
+    np = retrieval_library("numpy")
 
     try:
         meta = json.loads((folder / _META).read_text("utf-8"))
-        if not _vouched(meta, corpus):
+        if not _is_current(meta, corpus):
             return None
         bm25 = bm25s.BM25.load(folder, mmap=True, show_progress=False)
         # Plain arrays over the same mapped memory: slicing a memmap object costs microseconds.
@@ -164,7 +266,7 @@ def load_index(corpus: Path, folder: Path) -> Index | None:
     return Index(bm25, stemmer, spans, keys, pages, str(meta["sha256"]))
 
 
-def _vouched(meta: Any, corpus: Path) -> bool:
+def _is_current(meta: Any, corpus: Path) -> bool:
     if any(meta.get(name) != value for name, value in _settings().items()):
         return False
     stat = corpus.stat()

@@ -1,25 +1,35 @@
-"""Queries in, passages out: BM25 over one corpus."""
+"""Queries in, passages out: BM25 over one corpus, and as an executor awaits it.
+
+A `Retriever` searches; a `Search` does so off the event loop, batched and memoised.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import mmap
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from promptcodebook.tasks.retrieval.corpus import Page, parse_page, passage_of, title_key
 from promptcodebook.tasks.retrieval.index import (
     Index,
+    Page,
     build_index,
     index_folder,
     load_index,
+    parse_page,
+    passage_of,
+    retrieval_library,
     save_index,
+    title_key,
     words_of,
 )
 
-__all__ = ["Retriever", "open_retriever"]
+__all__ = ["Retriever", "Search", "open_retriever"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -104,7 +114,7 @@ class Retriever:
 
 def _best(bm25: Any, words: list[int], k: int) -> tuple[int, ...]:
     """The k highest positive scores, by descending score, then ascending page number."""
-    import numpy as np
+    np = retrieval_library("numpy")
 
     if not words or k < 1:
         return ()
@@ -116,3 +126,91 @@ def _best(bm25: Any, words: list[int], k: int) -> tuple[int, ...]:
     near = np.flatnonzero(scores >= least if least > 0 else scores > 0)
     order = np.argsort(-scores[near], kind="stable")[:k]
     return tuple(near[order].tolist())
+
+
+_Key = tuple[str, int]
+_Ranked = tuple[int, ...]
+_KEPT = 65_536
+"""(query, k) pairs remembered, the oldest forgotten first; an entry is k page numbers."""
+
+
+def _no_askers() -> dict[_Key, asyncio.Future[_Ranked]]:
+    return {}
+
+
+@dataclass(slots=True)
+class _Lane:
+    """What one event loop waits for: the queries not yet taken, and those being searched."""
+
+    waiting: dict[_Key, asyncio.Future[_Ranked]] = field(default_factory=_no_askers)
+    running: dict[_Key, asyncio.Future[_Ranked]] = field(default_factory=_no_askers)
+    task: asyncio.Task[None] | None = None
+
+
+class Search:
+    """`await search(query, k)`: all that is asked while one batch runs makes the next batch.
+
+    `batches` and `asked` count what reached the retriever, for tests and reports.
+    """
+
+    def __init__(self, retriever: Retriever, *, kept: int = _KEPT) -> None:
+        self.retriever = retriever
+        self.batches = 0
+        self.asked = 0
+        self._kept = kept
+        self._memo: dict[_Key, _Ranked] = {}
+        self._lanes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Lane] = WeakKeyDictionary()
+
+    async def __call__(self, query: str, k: int) -> list[str]:
+        """`Retriever.search`, without stopping the event loop."""
+        key = (query, k)
+        ranked = self._memo.get(key)
+        if ranked is None:
+            # Shielded: one asker that is cancelled must not take the reply from the others.
+            ranked = await asyncio.shield(self._future(key))
+        return self.retriever.passages(ranked)
+
+    def _future(self, key: _Key) -> asyncio.Future[_Ranked]:
+        loop = asyncio.get_running_loop()
+        lane = self._lanes.setdefault(loop, _Lane())
+        future = lane.waiting.get(key) or lane.running.get(key)
+        if future is None:
+            future = lane.waiting[key] = loop.create_future()
+            if lane.task is None:
+                lane.task = loop.create_task(self._drain(lane))
+        return future
+
+    async def _drain(self, lane: _Lane) -> None:
+        try:
+            while lane.waiting:
+                lane.running, lane.waiting = lane.waiting, {}
+                await self._batch(lane.running)
+                lane.running = {}
+        finally:
+            lane.task = None
+
+    async def _batch(self, futures: dict[_Key, asyncio.Future[_Ranked]]) -> None:
+        keys = list(futures)
+        try:
+            ranked_by_key = await asyncio.to_thread(self._rank, keys)
+        except Exception as error:
+            for future in futures.values():
+                future.set_exception(error)
+                future.exception()  # marked as seen: its askers may all be gone
+            return
+        self.batches += 1
+        self.asked += len(keys)
+        for key, ranked in ranked_by_key.items():
+            self._memo[key] = ranked
+            if not futures[key].done():
+                futures[key].set_result(ranked)
+        while len(self._memo) > self._kept:
+            del self._memo[next(iter(self._memo))]
+
+    def _rank(self, keys: list[_Key]) -> dict[_Key, _Ranked]:
+        ranked_by_key: dict[_Key, _Ranked] = {}
+        for k in sorted({k for _, k in keys}):
+            queries = [query for query, wanted in keys if wanted == k]
+            ranked = self.retriever.rank(queries, k)
+            ranked_by_key.update({(q, k): r for q, r in zip(queries, ranked, strict=True)})
+        return ranked_by_key

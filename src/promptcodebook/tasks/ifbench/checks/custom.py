@@ -1,19 +1,89 @@
-"""IFBench, group `custom`: fixed requests, each with its own check."""
+"""IFBench, group `custom`: fixed requests, each with its own check; three ask for tables."""
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 import string
 import unicodedata
 from collections.abc import Mapping
 from itertools import pairwise
 
-from promptcodebook.tasks.ifbench.arguments import Arguments
-from promptcodebook.tasks.ifbench.checks.tables import TABLES
-from promptcodebook.tasks.ifbench.constraint import Constraint
-from promptcodebook.tasks.ifbench.text import EDGES, Text
+from promptcodebook.tasks.ifbench.instruction import EDGES, Arguments, Instruction, Text
 
 __all__ = ["CUSTOM"]
+
+_CITY_HEADER = ["ID", "Country", "City", "Year", "Count"]
+_SPECIAL = re.compile(r"[^\w\s]")
+
+
+def _header(names: str, separator: str) -> re.Pattern[str]:
+    fields = (f'(?:{name}|"{name}")' for name in names.split())
+    return re.compile(rf"{separator}[ \t]*".join(fields))
+
+
+_PRODUCTS = _header("ProductID Category Brand Price Stock", ",")
+_STUDENTS = _header("StudentID Subject Grade Semester Score", "\t")
+
+
+def _city(text: Text, args: Arguments) -> bool:
+    rows = _rows(text.value, ",")
+    if len(rows) != 8 or rows[0] != _CITY_HEADER:
+        return False
+    return all(len(row) == 5 for row in rows)
+
+
+def _special_character(text: Text, args: Arguments) -> bool:
+    if not _PRODUCTS.fullmatch(_first_line(text.value)):
+        return False
+    rows = _rows(_triple_quotes(text.value), ",")
+    if len(rows) != 15:
+        return False
+    for row in rows:
+        if len(row) != 5:
+            return False
+        # The public scorer stops here and does not look at the rows that follow.
+        if any(_holds_special(field) for field in row):
+            return True
+    return False
+
+
+def _holds_special(field: str) -> bool:
+    line = field.split("\n", 1)[0]
+    end = line.rfind('"')
+    return line.startswith('"') and end > 0 and _SPECIAL.search(line[1:end]) is not None
+
+
+def _quotes(text: Text, args: Arguments) -> bool:
+    if not _STUDENTS.fullmatch(_first_line(text.value)):
+        return False
+    rows = _rows(_triple_quotes(text.value), "\t")
+    return len(rows) == 4 and all(
+        len(row) == 5 and all(_is_quoted(field.strip()) for field in row) for row in rows
+    )
+
+
+def _is_quoted(field: str) -> bool:
+    return field.startswith('"') and field.endswith('"')
+
+
+def _triple_quotes(value: str) -> str:
+    """Every double quote tripled, so that the fields keep theirs when they are read."""
+    return value.replace('"', '"""')
+
+
+def _first_line(value: str) -> str:
+    return value.split("\n", 1)[0].strip()
+
+
+def _rows(value: str, delimiter: str) -> list[list[str]]:
+    """The rows, a blank line being one; none where the public scorer cannot read them."""
+    try:
+        return list(csv.reader(io.StringIO(value), delimiter=delimiter))
+    except csv.Error:
+        return []
+
 
 _DIGITS = re.compile(r"\d+")
 _QUESTION = re.compile(r"Question \d+[.|):;]?\s*")
@@ -103,38 +173,51 @@ def _ascii(value: str) -> str:
     return unicodedata.normalize("NFKD", value).encode("ascii", "ignore").decode("ascii")
 
 
-CUSTOM: Mapping[str, Constraint] = {
-    **TABLES,
-    "custom:multiples": Constraint(
+CUSTOM: Mapping[str, Instruction] = {
+    "custom:csv_city": Instruction(
+        _city,
+        "The response must be CSV with the columns ID, Country, City, Year, Count and seven rows.",
+    ),
+    "custom:csv_special_character": Instruction(
+        _special_character,
+        "The response must be CSV with the columns ProductID, Category, Brand, Price, Stock and "
+        "14 rows, one field with a special character in double quotes.",
+    ),
+    "custom:csv_quotes": Instruction(
+        _quotes,
+        "The response must be tab-separated with the columns StudentID, Subject, Grade, Semester, "
+        "Score and three rows, every field in double quotes.",
+    ),
+    "custom:multiples": Instruction(
         _multiples, "The response must list the multiples of 7 from 14 to 49 and no other number."
     ),
-    "custom:mcq_count_length": Constraint(
+    "custom:mcq_count_length": Instruction(
         _mcq_count_length,
         "The response must be four questions, each headed by Question and its number, with five "
         "lettered options each, every question longer than the one before.",
     ),
-    "custom:reverse_newline": Constraint(
+    "custom:reverse_newline": Instruction(
         _reverse_newline,
         "The response must list the African countries from Z to A, one a line.",
     ),
-    "custom:word_reverse": Constraint(
+    "custom:word_reverse": Instruction(
         _word_reverse,
         "The response must be one sentence with its words in reverse order, naming the animal.",
     ),
-    "custom:character_reverse": Constraint(
+    "custom:character_reverse": Instruction(
         _character_reverse,
         "The response must be written with all its letters in reverse order, naming the animal.",
     ),
-    "custom:sentence_alphabet": Constraint(
+    "custom:sentence_alphabet": Instruction(
         _sentence_alphabet,
         "The response must have 26 sentences, which start with the letters from A to Z in order.",
     ),
-    "custom:european_capitals_sort": Constraint(
+    "custom:european_capitals_sort": Instruction(
         _european_capitals_sort,
         "The response must list the capitals of Europe that the request asks for, from north to "
         "south, separated by commas.",
     ),
-    "custom:date_format_list": Constraint(
+    "custom:date_format_list": Instruction(
         _date_format_list,
         "The response must be dates between 1769 and 1821 as YYYY-MM-DD, separated by commas.",
     ),

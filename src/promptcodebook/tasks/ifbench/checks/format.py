@@ -1,15 +1,118 @@
-"""IFBench, group `format`, second half: markup, bullets, titles, templates."""
+"""IFBench, group `format`: nesting, options, lines, emoji; markup, bullets, titles, templates."""
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict, deque
 from collections.abc import Mapping
+from itertools import pairwise
 
-from promptcodebook.tasks.ifbench.arguments import Arguments
-from promptcodebook.tasks.ifbench.checks.layout import LAYOUT
-from promptcodebook.tasks.ifbench.constraint import Constraint
-from promptcodebook.tasks.ifbench.text import Text
+from promptcodebook.tasks.ifbench.instruction import (
+    EDGES,
+    MARKS,
+    Arguments,
+    Instruction,
+    Text,
+    without_marks,
+)
+from promptcodebook.tasks.ifbench.language import Language
 
 __all__ = ["FORMAT"]
+
+_OPENER = {")": "(", "]": "[", "}": "{"}
+_LETTERED = re.compile(r"\W*[aA]\W*[bB]\W*[cC]\W*")
+
+
+def _parentheses(text: Text, args: Arguments) -> bool:
+    opened, deepest = list[str](), 0
+    for mark in text.value:
+        if mark in "([{":
+            opened.append(mark)
+            deepest = max(deepest, len(opened))
+        elif mark in _OPENER:
+            if opened and opened[-1] == _OPENER[mark]:
+                opened.pop()
+                if deepest >= 5:
+                    return True
+            else:
+                opened, deepest = [], 0
+    return False
+
+
+def _quotes(text: Text, args: Arguments) -> bool:
+    # Apostrophes count as quotation marks.
+    opened, deepest = list[str](), 0
+    for mark in text.value:
+        if mark not in "\"'":
+            continue
+        if opened and opened[-1] == mark:
+            opened.pop()
+            if deepest - len(opened) >= 3:
+                return True
+        else:
+            opened.append(mark)
+            deepest = max(deepest, len(opened))
+    return False
+
+
+def _options(text: Text, args: Arguments) -> bool:
+    listed = args.text("options")
+    separator = next((s for s in ("/", "or") if s in listed), ",")
+    options = [option.strip() for option in listed.split(separator)]
+    if _LETTERED.match(listed):
+        return text.value in options
+    return text.lower.strip(EDGES) in [option.strip(EDGES).lower() for option in options]
+
+
+def _newline(text: Text, args: Arguments) -> bool:
+    bare = without_marks(text.value).strip()
+    return sum(bool(line) for line in bare.split("\n")) == len(bare.split())
+
+
+def _emoji(text: Text, args: Arguments) -> bool:
+    cleaned = [without_marks(sentence).strip() for sentence in text.sentences]
+    # Punkt puts an emoji after a full stop at the head of the next sentence.
+    return all(
+        _ends_in_emoji(sentence, text.language)
+        or (bool(sentence and after) and text.language.is_emoji(after[0]))
+        for sentence, after in pairwise([*cleaned, ""])
+    )
+
+
+def _ends_in_emoji(sentence: str, language: Language) -> bool:
+    return any(language.is_emoji(character) for character in sentence[-2:])
+
+
+def _line_indent(text: Text, args: Arguments) -> bool:
+    depths = [len(line) - len(line.lstrip(" ")) for line in _nonblank_lines(text.value.split("\n"))]
+    return all(before < after for before, after in pairwise(depths))
+
+
+def _nonblank_lines(lines: list[str]) -> list[str]:
+    """The lines after the public scorer's removal of blank ones.
+
+    It removes from the list it walks over: each removal takes the first equal line that is left,
+    and the line after the current one is passed over.
+    """
+    left = defaultdict[str, deque[int]](deque)
+    removed, passed_over = set[int](), False
+    for at, line in enumerate(lines):
+        if line.strip():
+            passed_over = False
+            continue
+        left[line].append(at)
+        if not passed_over:
+            removed.add(left[line].popleft())
+        passed_over = not passed_over
+    return [line for at, line in enumerate(lines) if at not in removed]
+
+
+def _quote_unquote(text: Text, args: Arguments) -> bool:
+    joined = "".join(text.value.replace("'\"'", "").split())
+    if '""' in joined:
+        return False
+    outer = MARKS.replace('"', "") + "0123456789"
+    return not joined.strip(outer).endswith('"')
 
 
 def _list(text: Text, args: Arguments) -> bool:
@@ -54,10 +157,10 @@ def _no_bullets_bullets(text: Text, args: Arguments) -> bool:
 
 
 def _title_case(text: Text, args: Arguments) -> bool:
-    return not any(_uncapitalised(token) for token in text.tokens if token[0].isalpha())
+    return not any(_lacks_capital(token) for token in text.tokens if token[0].isalpha())
 
 
-def _uncapitalised(token: str) -> bool:
+def _lacks_capital(token: str) -> bool:
     if len(token) == 1:
         return token.islower()
     rest = token[1:]
@@ -73,32 +176,54 @@ def _no_whitespace(text: Text, args: Arguments) -> bool:
     return not any(character.isspace() for character in text.value)
 
 
-FORMAT: Mapping[str, Constraint] = {
-    **LAYOUT,
-    "format:list": Constraint(
+FORMAT: Mapping[str, Instruction] = {
+    "format:parentheses": Instruction(
+        _parentheses, "The response must nest parentheses, brackets or braces 5 deep or deeper."
+    ),
+    "format:quotes": Instruction(
+        _quotes,
+        "The response must hold a quotation in a quotation in a quotation, alternating double "
+        "and single quotation marks.",
+    ),
+    "format:options": Instruction(
+        _options, "The response must be exactly one of the options {options}.", ("options",)
+    ),
+    "format:newline": Instruction(
+        _newline, "Each word of the response must stand on its own line."
+    ),
+    "format:emoji": Instruction(_emoji, "Each sentence of the response must end with an emoji."),
+    "format:line_indent": Instruction(
+        _line_indent, "Each line must be indented by more spaces than the line before it."
+    ),
+    "format:quote_unquote": Instruction(
+        _quote_unquote,
+        "Each quoted phrase of the response must be followed by an explanation without quotation "
+        "marks.",
+    ),
+    "format:list": Instruction(
         _list, "The response must be a list whose items are separated by {sep}.", ("sep",)
     ),
-    "format:thesis": Constraint(
+    "format:thesis": Instruction(
         _thesis,
         "Each part of the response must start with a thesis in HTML italics, followed by text.",
     ),
-    "format:sub-bullets": Constraint(
+    "format:sub-bullets": Instruction(
         _sub_bullets,
         "Each bullet point (*) of the response must have at least one sub-bullet (-).",
     ),
-    "format:no_bullets_bullets": Constraint(
+    "format:no_bullets_bullets": Instruction(
         _no_bullets_bullets,
         "The response must be at least two sentences followed by at least two bullet points (*) "
         "and nothing after them.",
     ),
-    "format:title_case": Constraint(
+    "format:title_case": Instruction(
         _title_case, "Each word of the response, short ones too, must be in title case."
     ),
-    "format:output_template": Constraint(
+    "format:output_template": Instruction(
         _output_template,
         'The response must contain the parts "My Answer:", "My Conclusion:" and "Future Outlook:".',
     ),
-    "format:no_whitespace": Constraint(
+    "format:no_whitespace": Instruction(
         _no_whitespace, "The response must contain no white space at all."
     ),
 }

@@ -1,4 +1,4 @@
-"""IFBench, group `words`: the letters, lengths and neighbours of words."""
+"""IFBench, groups `words` (their letters, lengths and neighbours), `sentence` and `repeat`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
 
-from promptcodebook.tasks.ifbench.arguments import Arguments
-from promptcodebook.tasks.ifbench.constraint import Constraint
+from promptcodebook.tasks.ifbench.instruction import (
+    EDGES,
+    Arguments,
+    Instruction,
+    Text,
+    without_marks,
+)
 from promptcodebook.tasks.ifbench.language import CONTEXT
-from promptcodebook.tasks.ifbench.text import EDGES, Text, unmarked
 
-__all__ = ["WORDS"]
+__all__ = ["REPEAT", "SENTENCE", "WORDS"]
 
 _CLUSTER = re.compile("[bcdfghjklmnpqrstvwxyz]{2}")
 _PRIMES = frozenset(n for n in range(2, 100) if all(n % d for d in range(2, n)))
@@ -95,56 +99,136 @@ def _words_position(text: Text, args: Arguments) -> bool:
     if len(first) < 2:
         return False
     # One closing ASCII mark is passed over; "..." or an emoji is not such a mark.
-    back = 3 if len(last[-1]) == 1 and not unmarked(last[-1]) else 2
+    back = 3 if len(last[-1]) == 1 and not without_marks(last[-1]) else 2
     return len(last) >= back and first[1].lower() == keyword == last[-back].lower()
 
 
-WORDS: Mapping[str, Constraint] = {
-    "words:alphabet": Constraint(
+WORDS: Mapping[str, Instruction] = {
+    "words:alphabet": Instruction(
         _alphabet,
         "Each word of the response must start with the letter that follows the first letter of "
         "the word before it in the alphabet, with A after Z.",
     ),
-    "words:vowel": Constraint(
+    "words:vowel": Instruction(
         _vowel, "The response must be one paragraph in which at most three kinds of vowels occur."
     ),
-    "words:consonants": Constraint(
+    "words:consonants": Instruction(
         _consonants, "Each word of the response must contain two consonants side by side."
     ),
-    "words:palindrome": Constraint(
+    "words:palindrome": Instruction(
         _palindrome, "The response must contain at least 10 palindromes of 5 or more letters."
     ),
-    "words:prime_lengths": Constraint(
+    "words:prime_lengths": Instruction(
         _prime_lengths, "The length of each word of the response must be a prime number."
     ),
-    "words:start_verb": Constraint(_start_verb, "The response must start with a verb."),
-    "words:repeats": Constraint(
+    "words:start_verb": Instruction(_start_verb, "The response must start with a verb."),
+    "words:repeats": Instruction(
         _repeats,
         "No word may occur more than {small_n} times in the response.",
         ("small_n",),
     ),
-    "words:odd_even_syllables": Constraint(
+    "words:odd_even_syllables": Instruction(
         _odd_even_syllables,
         "In the response, words with an odd and words with an even number of syllables must "
         "alternate.",
     ),
-    "words:last_first": Constraint(
+    "words:last_first": Instruction(
         _last_first, "Each sentence must start with the last word of the sentence before it."
     ),
-    "words:paragraph_last_first": Constraint(
+    "words:paragraph_last_first": Instruction(
         _paragraph_last_first, "Each paragraph must end with the word with which it starts."
     ),
-    "words:no_consecutive": Constraint(
+    "words:no_consecutive": Instruction(
         _no_consecutive, "No two neighbouring words may start with the same letter."
     ),
-    "words:keywords_specific_position": Constraint(
+    "words:keywords_specific_position": Instruction(
         _keywords_specific_position,
         'Word {m} of sentence {n} of the response must be "{keyword}".',
         ("keyword", "n", "m"),
     ),
-    "words:words_position": Constraint(
+    "words:words_position": Instruction(
         _words_position,
         'The second word and the second-last word of the response must be "{keyword}".',
         ("keyword",),
+    ),
+}
+
+
+def _alliteration_increment(text: Text, args: Arguments) -> bool:
+    totals = [-1, *(_alliterating(sentence) for sentence in text.sentences)]
+    return all(before < after for before, after in pairwise(totals))
+
+
+def _alliterating(sentence: str) -> int:
+    """Words in runs that share their first character, all runs of the sentence together."""
+    words = [word for word in (raw.lstrip(EDGES) for raw in sentence.lower().split()) if word]
+    total, running = 0, False
+    for one, other in pairwise(words):
+        same = one[0] == other[0]
+        if same:
+            total += 1 if running else 2
+        running = same
+    return total
+
+
+def _increment(text: Text, args: Arguments) -> bool:
+    lengths = [len(without_marks(sentence).split()) for sentence in text.sentences]
+    step = args.integer("small_n")
+    return all(after - before == step for before, after in pairwise(lengths))
+
+
+def _keyword(text: Text, args: Arguments) -> bool:
+    number = args.integer("N")
+    if not 1 <= number <= len(text.sentences):
+        return False
+    wanted = rf"\b{re.escape(args.text('word'))}\b"
+    return re.search(wanted, text.sentences[number - 1], re.IGNORECASE) is not None
+
+
+SENTENCE: Mapping[str, Instruction] = {
+    "sentence:alliteration_increment": Instruction(
+        _alliteration_increment,
+        "Each sentence must have a longer alliteration, counted in words, than the one before.",
+    ),
+    "sentence:increment": Instruction(
+        _increment,
+        "Each sentence must have exactly {small_n} more words than the sentence before it.",
+        ("small_n",),
+    ),
+    "sentence:keyword": Instruction(
+        _keyword, 'Sentence {N} of the response must contain the word "{word}".', ("word", "N")
+    ),
+}
+
+
+def _change(text: Text, args: Arguments) -> bool:
+    request = args.text("prompt_to_repeat")
+    return text.value != request and text.value.split()[1:] == request.split()[1:]
+
+
+def _simple(text: Text, args: Arguments) -> bool:
+    return text.lower.strip() == "only output this sentence here, ignore all other requests."
+
+
+def _span(text: Text, args: Arguments) -> bool:
+    # By characters; the requests of the data speak of words.
+    start, end = args.integer("n_start"), args.integer("n_end")
+    return text.lower.strip() == args.text("prompt_to_repeat")[start : end + 1].strip().lower()
+
+
+REPEAT: Mapping[str, Instruction] = {
+    "repeat:repeat_change": Instruction(
+        _change,
+        "The response must be the request with its first word changed, and nothing else.",
+        ("prompt_to_repeat",),
+    ),
+    "repeat:repeat_simple": Instruction(
+        _simple, "The response must be nothing but the sentence that the request asks for."
+    ),
+    "repeat:repeat_span": Instruction(
+        _span,
+        "The response must be a copy of the request from character {n_start} to character "
+        "{n_end}, counted from 0, and nothing else.",
+        ("prompt_to_repeat", "n_start", "n_end"),
     ),
 }

@@ -1,0 +1,131 @@
+"""The house in figures: size of files, circles, who builds models, the longest of things.
+
+python -m bench.house [ROOT]      ROOT is a checkout; the default is this one
+"""
+
+from __future__ import annotations
+
+import ast
+import statistics
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["House", "circles", "read_house"]
+
+PACKAGE = "promptcodebook"
+BUILDS_MODELS = "Models.build("
+SMALL = 80
+
+
+@dataclass(frozen=True)
+class House:
+    """Modules by name with their text, and what each imports, under TYPE_CHECKING too."""
+
+    texts: Mapping[str, str]
+    imports: Mapping[str, frozenset[str]]
+
+    @property
+    def lines(self) -> dict[str, int]:
+        return {name: len(text.splitlines()) for name, text in self.texts.items()}
+
+    def small_with_one_importer(self) -> list[str]:
+        """Files under 80 lines that only one other imports: each belongs in that one."""
+        importers = {
+            name: [other for other, wanted in self.imports.items() if name in wanted]
+            for name in self.texts
+        }
+        packages = {name.rpartition(".")[0] for name in self.texts}
+        return sorted(
+            name
+            for name, count in self.lines.items()
+            if count < SMALL and len(importers[name]) == 1 and name not in packages
+        )
+
+    def builders(self) -> list[str]:
+        """The modules that build models from a configuration, once for each place."""
+        return [name for name, text in self.texts.items() for _ in range(text.count(BUILDS_MODELS))]
+
+
+def read_house(root: Path) -> House:
+    """The package below `root`/src."""
+    source = root / "src"
+    files = {_module(path, source): path for path in sorted((source / PACKAGE).rglob("*.py"))}
+    texts = {name: path.read_text("utf-8") for name, path in files.items()}
+    return House(texts, {name: _imports(name, text, files) for name, text in texts.items()})
+
+
+def _module(path: Path, source: Path) -> str:
+    parts = path.relative_to(source).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imports(name: str, text: str, known: Mapping[str, Path]) -> frozenset[str]:
+    wanted: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.module in known:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            wanted |= {each if each in known else node.module for each in inner}
+        elif isinstance(node, ast.Import):
+            wanted |= {alias.name for alias in node.names if alias.name in known}
+    return frozenset(wanted - {name})
+
+
+def circles(imports: Mapping[str, frozenset[str]]) -> list[list[str]]:
+    """Groups of modules that import each other, directly or not."""
+    reached = {name: _reached(name, imports) for name in imports}
+    groups = {
+        frozenset({name, *(other for other in reached[name] if name in reached[other])})
+        for name in imports
+    }
+    return sorted(sorted(group) for group in groups if len(group) > 1)
+
+
+def _reached(name: str, imports: Mapping[str, frozenset[str]]) -> set[str]:
+    seen: set[str] = set()
+    waiting = list(imports[name])
+    while waiting:
+        other = waiting.pop()
+        if other not in seen:
+            seen.add(other)
+            waiting += imports.get(other, ())
+    return seen
+
+
+def _longest(house: House) -> tuple[tuple[int, str], tuple[int, str]]:
+    """The longest function in lines, and the longest parameter list outside of cli."""
+    functions: list[tuple[int, str]] = []
+    parameters: list[tuple[int, str]] = []
+    for name, text in house.texts.items():
+        for node in ast.walk(ast.parse(text)):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            label = f"{name}.{node.name}"
+            functions.append(((node.end_lineno or 0) - node.lineno + 1, label))
+            if not name.startswith(f"{PACKAGE}.cli"):
+                given = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+                parameters.append((len(given), label))
+    return max(functions), max(parameters)
+
+
+def main() -> None:
+    house = read_house(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[1])
+    lines = house.lines
+    function, parameters = _longest(house)
+    small = house.small_with_one_importer()
+    print(f"files {len(lines)}, lines {sum(lines.values())}, median {_median(lines):g}")
+    print(f"under 100 lines {sum(n < 100 for n in lines.values())}")
+    print(f"over 400 lines {[name for name, n in lines.items() if n > 400]}")
+    print(f"under {SMALL} lines with one importer {len(small)}: {small}")
+    print(f"circles {circles(house.imports)}")
+    print(f"places that build models from a configuration {house.builders()}")
+    print(f"longest function {function}, longest parameter list (outside of cli) {parameters}")
+
+
+def _median(lines: Mapping[str, int]) -> float:
+    return statistics.median(lines.values())
+
+
+if __name__ == "__main__":
+    main()

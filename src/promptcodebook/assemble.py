@@ -1,0 +1,294 @@
+"""The one way from a configuration and the user's objects to data, task, models and reward.
+
+plan = plan_run(config, sources)        what needs no model: data, task, first instincts
+assembled = plan.connect(supplies)      the models, and the reward that may ask one of them
+assembled = assemble(config, sources)   both at once
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+
+from promptcodebook.calls import LM
+from promptcodebook.config import Config
+from promptcodebook.data import Dataset, load_settings
+from promptcodebook.errors import ConfigError, DataError
+from promptcodebook.lm.spec import Spec
+from promptcodebook.lm.stack import Models, Supplies
+from promptcodebook.method.encoder import Encoder
+from promptcodebook.method.executor import Scorer, Trial
+from promptcodebook.method.generator import Composition, Generator
+from promptcodebook.method.policy import Composer
+from promptcodebook.method.templates import TemplateSet, load_templates
+from promptcodebook.simulated.model import SimulatedLM
+from promptcodebook.simulated.parameters import SimulatedSettings
+from promptcodebook.simulated.recipes import build_world
+from promptcodebook.simulated.world import World
+from promptcodebook.tasks.program import make_program, user_task
+from promptcodebook.tasks.registry import load_task
+from promptcodebook.tasks.rewards import apply_reward, reward_factory
+from promptcodebook.tasks.task import RewardFactory, Task
+from promptcodebook.types import Example, Executor, Instinct, Output, Reward, Score
+
+__all__ = [
+    "NO_DATA",
+    "OWN_LM",
+    "STAND_IN",
+    "Assembled",
+    "Plan",
+    "Sources",
+    "assemble",
+    "plan_run",
+    "simulated_model",
+    "simulated_world",
+]
+
+OWN_LM = "own"
+"""Stands in the configuration for an LM object handed over by the user."""
+STAND_IN = "stand-in"
+"""As `reward` of a ready-made task: its stand-in decides, and no judge is asked."""
+NO_DATA = Dataset((), (), ())
+"""For a policy that answers without any data of its own."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What is not in the configuration: objects, and the folder its paths start from."""
+
+    base: Path = Path()
+    data: Dataset | None = None
+    reward: Reward | None = None
+    executor: Executor | None = None
+    lm: LM | None = None
+    templates: TemplateSet | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is known before a model is connected. `config` is complete: what the data and a
+    ready-made task decide is filled in. `given` are the instincts of `init.path`."""
+
+    config: Config
+    task: Task
+    templates: TemplateSet
+    sources: Sources = field(default_factory=Sources)
+    given: tuple[Instinct, ...] = ()
+
+    @property
+    def dataset(self) -> Dataset:
+        return self.task.dataset
+
+    @property
+    def present_prompt(self) -> str:
+        """What the user has today: the given prompt, else the task's zero-shot prompt."""
+        return self.config.init.prompt or self.task.zero_shot
+
+    def split(self, name: str) -> tuple[Example, ...]:
+        return self.task.dataset.split(name)
+
+    def require_training(self) -> Plan:
+        """Itself. Raises DataError for a split that training cannot do without."""
+        if not self.task.dataset.train:
+            raise DataError(
+                f"the training split of {self.task.name} is empty",
+                hint="give it examples, or change data.fractions",
+            )
+        return self
+
+    def simulated(self, spec: Spec) -> LM:
+        """The simulated model in process: its world is made of the plan's own data."""
+        return simulated_model(self.config.task, self.dataset, spec)
+
+    def connect(self, supplies: Supplies | None = None) -> Assembled:
+        """With models and reward. Opens no connection yet; raises ConfigError for a bad spec."""
+        supplies = supplies or Supplies()
+        own = supplies.own or self.sources.lm
+        models = Models.build(self.config, replace(supplies, own=own, simulated=self.simulated))
+        return Assembled(self, models)
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A plan with its models: everything that a run, an evaluation or a policy stands on."""
+
+    plan: Plan
+    models: Models
+
+    @property
+    def config(self) -> Config:
+        return self.plan.config
+
+    @property
+    def dataset(self) -> Dataset:
+        return self.plan.dataset
+
+    @property
+    def task(self) -> Task:
+        return self.plan.task
+
+    @cached_property
+    def scorer(self) -> Scorer:
+        """The task's reward, made uniform and held to its range."""
+        judge = None if self.config.reward == STAND_IN else self.models.ask
+        reward, reward_range = self.task.reward(judge), self.config.reward_range
+
+        async def score(example: Example, output: Output) -> Score:
+            return await apply_reward(reward, example, output, reward_range)
+
+        return score
+
+    def composer(
+        self, stages: Sequence[str] = (), templates: TemplateSet | None = None
+    ) -> Composer:
+        """Encoder and generator as Eqs. 3-4 need them; `stages` get a prompt each. A policy brings
+        the `templates` that it was trained with; None = those of the configuration."""
+        config, models = self.config, self.models
+        templates = templates or self.plan.templates
+        composition = Composition(config.compose, config.base_prompt, config.output_format)
+        encoder = Encoder(models.ask, templates, config.select, models.tally)
+        generator = Generator(models.ask, templates, composition)
+        return Composer(encoder, generator, config.select, stages)
+
+    @property
+    def prompt_stages(self) -> tuple[str, ...]:
+        """The stages of the program that get a prompt of their own. ConfigError: it names none."""
+        if not self.config.compose_per_stage:
+            return ()
+        if not self.task.program.stages:
+            raise ConfigError(
+                "compose_per_stage needs an executor that names its stages",
+                hint="give the executor an attribute `stages`, e.g. run.stages = ('find',)",
+            )
+        return tuple(self.task.program.stages)
+
+    def trial(self, *, greedy: bool = False, scored: bool = True) -> Trial:
+        """The program with the reward bound to it; `greedy` is how it is evaluated."""
+        scorer = self.scorer if scored else None
+        return Trial(self.task.program, scorer, self.models.lm, greedy, self.models.tally)
+
+
+def assemble(
+    config: Config, sources: Sources = Sources(), supplies: Supplies | None = None
+) -> Assembled:
+    """Configuration and objects -> data, task, models. Raises ConfigError, DataError, TaskError."""
+    return plan_run(config, sources).connect(supplies)
+
+
+def plan_run(config: Config, sources: Sources = Sources()) -> Plan:
+    """Reads templates, data and task; no model is connected.
+
+    Raises ConfigError, DataError, TaskError.
+    """
+    templates = sources.templates or load_templates(config.templates, sources.base)
+    if sources.lm is not None:
+        config = config.model_copy(update={"lm": config.lm or OWN_LM})
+    task = _ready_made(config, sources.base) or _user_task(config, sources)
+    config = _complete(config, task)
+    return Plan(config, task, templates, sources, _given_instincts(config, sources.base))
+
+
+def simulated_model(task: str, dataset: Dataset, spec: Spec) -> LM:
+    """The model behind a `simulated?...` spec, in a world of the task's data."""
+    settings = SimulatedSettings.from_params(spec.params)
+    return SimulatedLM(simulated_world(task, dataset, spec), settings)
+
+
+def simulated_world(task: str, dataset: Dataset, spec: Spec) -> World:
+    """The world that a `simulated?...` spec asks for, made of the data, gold answers included."""
+    examples = [*dataset.train, *dataset.val, *dataset.test]
+    return build_world(task, examples, SimulatedSettings.from_params(spec.params))
+
+
+def _ready_made(config: Config, base: Path) -> Task | None:
+    """The named task with its data, or None when the user brings their own."""
+    if not config.task:
+        return None
+    return load_task(config.task, (base / config.data_dir) if config.data_dir else None)
+
+
+def _user_task(config: Config, sources: Sources) -> Task:
+    """The task that the user's own data, reward and agent make."""
+    return user_task(
+        _data(config, sources),
+        _reward(config, sources),
+        program=make_program(sources.executor or config.executor, sources.base),
+        reward_range=config.reward_range,
+        base_prompt=config.base_prompt,
+    )
+
+
+def _data(config: Config, sources: Sources) -> Dataset:
+    if sources.data is not None:
+        return sources.data
+    if not (config.data.path or config.data.train):
+        raise ConfigError(
+            "no data: neither a task nor data.path is set",
+            hint="pass --task constraints, or set data.path in pco.toml (pco init writes one)",
+        )
+    return load_settings(config.data, sources.base)
+
+
+def _reward(config: Config, sources: Sources) -> RewardFactory:
+    if sources.reward is not None:
+        reward = sources.reward
+        return lambda ask: reward
+    if not config.reward:
+        raise ConfigError(
+            "no reward is set",
+            hint='set reward = "reward.py:reward" in pco.toml, or e.g. reward = {kind = "exact"}',
+        )
+    return reward_factory(config.reward, sources.base)
+
+
+def _complete(config: Config, task: Task) -> Config:
+    """The configuration with what the data and a ready-made task decide filled in."""
+    if not config.task:
+        data = config.data.model_copy(update={"input": task.dataset.input})
+        return config.model_copy(update={"data": data})
+    return config.model_copy(
+        update={
+            "reward_range": task.reward_range,
+            "base_prompt": config.base_prompt or task.base_prompt,
+            "output_format": config.output_format or task.output_format,
+        }
+    )
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    text: str = Field(min_length=1)
+    frozen: bool = False
+
+
+class _Book(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    codebook: list[str | _Entry] = Field(
+        min_length=1, validation_alias=AliasChoices("codebook", "instincts")
+    )
+
+
+def _given_instincts(config: Config, base: Path) -> tuple[Instinct, ...]:
+    """The codebook at `init.path`: a policy file, a list of texts, or {"instincts": [...]}."""
+    if config.init.kind != "file":
+        return ()
+    path = base / config.init.path
+    try:
+        tree = json.loads(path.read_text("utf-8"))
+        book = _Book.model_validate({"codebook": tree} if isinstance(tree, list) else tree)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"init.path: cannot read a codebook from {path}: {reason}",
+            hint='name a policy file, or write a JSON list: ["instinct", "instinct", ...]',
+        ) from None
+    return tuple(
+        Instinct(e) if isinstance(e, str) else Instinct(e.text, e.frozen) for e in book.codebook
+    )

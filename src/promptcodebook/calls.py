@@ -1,0 +1,175 @@
+"""How a model is called: one Request in, one Reply out, through one Protocol.
+
+Wrappers compose (`Roles(Journal(Cache(Budget(Dispatch(...)))))`): each is an LM around an LM.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, get_args
+
+__all__ = [
+    "LM",
+    "ROLES",
+    "Chat",
+    "Message",
+    "Reply",
+    "Request",
+    "Role",
+    "Sampling",
+    "Schema",
+    "Usage",
+    "request_key",
+]
+
+
+Role = Literal[
+    "encoder",
+    "generator",
+    "executor",
+    "critic",
+    "attribution",
+    "updater",
+    "judge",
+    "untrusted",
+]
+
+
+ROLES: tuple[Role, ...] = get_args(Role)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One chat message."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What calls cost. Tokens as the server reports them; `cost` in USD, None = unknown price."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    cost: float | None = 0.0
+    latency_s: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+    def __sub__(self, earlier: Usage) -> Usage:
+        """What was spent since `earlier`."""
+        known = self.cost is not None and earlier.cost is not None
+        return Usage(
+            self.calls - earlier.calls,
+            self.prompt_tokens - earlier.prompt_tokens,
+            self.completion_tokens - earlier.completion_tokens,
+            self.cached_prompt_tokens - earlier.cached_prompt_tokens,
+            (self.cost or 0.0) - (earlier.cost or 0.0) if known else None,
+            self.latency_s - earlier.latency_s,
+        )
+
+    def __add__(self, other: Usage) -> Usage:
+        known = self.cost is not None and other.cost is not None
+        return Usage(
+            self.calls + other.calls,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.cached_prompt_tokens + other.cached_prompt_tokens,
+            (self.cost or 0.0) + (other.cost or 0.0) if known else None,
+            self.latency_s + other.latency_s,
+        )
+
+
+def _no_extra() -> Mapping[str, object]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a reply is drawn; None leaves the choice to the server. `extra` = further body fields."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    extra: Mapping[str, object] = field(default_factory=_no_extra)
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A named JSON schema the reply must satisfy (sent as `response_format`)."""
+
+    name: str
+    body: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call. `sample` is the keyed sample seed: same request + same sample = same reply.
+
+    Callers fill role, messages, schema, sample and greedy; `Roles` fills model (a full spec such
+    as `http://host/v1#name`) and sampling from the configuration.
+    """
+
+    role: Role
+    messages: tuple[Message, ...]
+    schema: Schema | None = None
+    sample: int = 0
+    greedy: bool = False
+    model: str = ""
+    sampling: Sampling = Sampling()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back. `dropped` names request fields the endpoint refused; `estimated` = token
+    counts are our estimate because the server gave none. `usage` is what the reply cost when it was
+    made; it was paid just now only if `source` is 'live'."""
+
+    text: str
+    finish: Literal["stop", "length", "other"] = "stop"
+    usage: Usage = Usage()
+    dropped: tuple[str, ...] = ()
+    estimated: bool = False
+    source: Literal["live", "journal", "cache"] = "live"
+
+
+class LM(Protocol):
+    """A language model. Raises LMError when there is no usable reply, Stop when it may not ask."""
+
+    async def __call__(self, request: Request) -> Reply: ...
+
+
+class Chat(Protocol):
+    """The LM as an executor sees it: bound to role, example and sample, metered and budgeted."""
+
+    async def __call__(
+        self,
+        messages: str | Sequence[Message],
+        *,
+        system: str = "",
+        role: Role = "executor",
+        schema: Schema | None = None,
+        purpose: str = "",
+    ) -> Reply: ...
+
+
+def request_key(request: Request) -> bytes:
+    """32-byte SHA-256 over all that decides a reply: model, messages, sampling, schema, sample."""
+    sampling = request.sampling
+    parts = [
+        request.model,
+        [(m.role, m.content) for m in request.messages],
+        [sampling.temperature, sampling.top_p, sampling.max_tokens, dict(sampling.extra)],
+        None if request.schema is None else [request.schema.name, request.schema.body],
+        request.sample,
+    ]
+    text = json.dumps(parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,183 @@
+"""Whether a dataset is fit to learn from: what appears in two splits, repeats, gaps and lengths.
+
+What training sees must not be what judges it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+from promptcodebook.data.dataset import Dataset, Split
+from promptcodebook.text import fold_text
+from promptcodebook.types import Example
+
+__all__ = [
+    "NEAR",
+    "SHINGLE",
+    "ColumnSummary",
+    "DataCheck",
+    "InputLengths",
+    "Leak",
+    "examine",
+    "leaks",
+    "near_leaks",
+]
+
+SHINGLE = 8
+"""Words in a run that near-copies are recognised by."""
+NEAR = 0.6
+"""Jaccard similarity of shingle sets from which two inputs count as near-copies."""
+_COMMON = 100  # a run in more inputs than this is boilerplate, and too many pairs to compare
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """Two examples with the same (similarity 1) or nearly the same input; `splits` may be equal."""
+
+    splits: tuple[Split, Split]
+    ids: tuple[str, str]
+    similarity: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class DataCheck:
+    """Columns, sizes and faults of data. `counts`, `missing_targets`, `lengths` go by split."""
+
+    name: str
+    counts: Mapping[str, int]
+    columns: tuple[ColumnSummary, ...]
+    duplicates: tuple[Leak, ...]
+    overlaps: tuple[Leak, ...]
+    near: tuple[Leak, ...]
+    missing_targets: Mapping[str, int]
+    lengths: Mapping[str, InputLengths]
+
+    @property
+    def clean(self) -> bool:
+        """Nothing appears in two splits; duplicates and near-copies are warnings only."""
+        return not self.overlaps
+
+    def warnings(self) -> tuple[str, ...]:
+        """What deserves a look, one sentence each."""
+        lines = list[str]()
+        for split, missing in self.missing_targets.items():
+            if 0 < missing < self.counts[split]:
+                count = self.counts[split]
+                lines.append(f"{missing} of {count} examples in {split} lack a target.")
+        for leak in self.duplicates:
+            a, b = leak.ids
+            lines.append(f"{a} and {b} in {leak.splits[0]} have the same input.")
+        for leak in self.near:
+            lines.append(
+                f"{leak.ids[0]} ({leak.splits[0]}) and {leak.ids[1]} ({leak.splits[1]}) are "
+                f"near-copies ({leak.similarity:.0%} of their 8-word runs are shared)."
+            )
+        return tuple(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSummary:
+    """One column of the source: the types seen in it, and how many rows lack it."""
+
+    name: str
+    types: tuple[str, ...]
+    missing: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputLengths:
+    """InputLengths of a split's inputs in words."""
+
+    shortest: int
+    median: float
+    longest: int
+
+
+def examine(dataset: Dataset) -> DataCheck:
+    """Looks a dataset over; changes and raises nothing."""
+    splits = dict(dataset.items())
+    return DataCheck(
+        name=dataset.name,
+        counts={split: len(examples) for split, examples in splits.items()},
+        columns=_columns([e for examples in splits.values() for e in examples]),
+        duplicates=_duplicates(dataset),
+        overlaps=tuple(leaks(dataset)),
+        near=tuple(near_leaks(dataset)),
+        missing_targets={s: sum(e.target is None for e in es) for s, es in splits.items()},
+        lengths={split: _lengths(examples) for split, examples in splits.items() if examples},
+    )
+
+
+def _columns(examples: list[Example]) -> tuple[ColumnSummary, ...]:
+    names = dict.fromkeys(name for example in examples for name in example.fields)
+    summaries = list[ColumnSummary]()
+    for name in names:
+        values = [example.fields.get(name) for example in examples]
+        types = sorted({type(value).__name__ for value in values if value is not None})
+        summaries.append(ColumnSummary(name, tuple(types), sum(v is None for v in values)))
+    return tuple(summaries)
+
+
+def _duplicates(dataset: Dataset) -> tuple[Leak, ...]:
+    repeats = list[Leak]()
+    for split, examples in dataset.items():
+        first = dict[str, str]()
+        for example in examples:
+            before = first.setdefault(fold_text(example.input), example.id)
+            if before != example.id:
+                repeats.append(Leak((split, split), (before, example.id)))
+    return tuple(repeats)
+
+
+def _lengths(examples: tuple[Example, ...]) -> InputLengths:
+    words = sorted(len(example.input.split()) for example in examples)
+    middle = (words[(len(words) - 1) // 2] + words[len(words) // 2]) / 2
+    return InputLengths(words[0], middle, words[-1])
+
+
+def leaks(dataset: Dataset) -> list[Leak]:
+    """Inputs that, folded, appear in more than one split: one example of each split is named."""
+    homes = dict[str, dict[Split, str]]()
+    for split, example in _all(dataset):
+        homes.setdefault(fold_text(example.input), {}).setdefault(split, example.id)
+    pairs = (pair for home in homes.values() for pair in combinations(home.items(), 2))
+    return [Leak((s, t), (a, b)) for (s, a), (t, b) in pairs]
+
+
+def near_leaks(dataset: Dataset) -> list[Leak]:
+    """Pairs in different splits, not equal, whose 8-word runs overlap by Jaccard >= NEAR."""
+    rows = list(_all(dataset))
+    shingles = [_shingles(example.input) for _, example in rows]
+    holders = dict[str, list[int]]()
+    for row, runs in enumerate(shingles):
+        for run in runs:
+            holders.setdefault(run, []).append(row)
+    near = list[Leak]()
+    for a, b in sorted(set(_pairs(holders.values()))):
+        (split_a, one), (split_b, two) = rows[a], rows[b]
+        if split_a == split_b or fold_text(one.input) == fold_text(two.input):
+            continue
+        overlap = len(shingles[a] & shingles[b]) / len(shingles[a] | shingles[b])
+        if overlap >= NEAR:
+            near.append(Leak((split_a, split_b), (one.id, two.id), overlap))
+    return near
+
+
+def _all(dataset: Dataset) -> Iterator[tuple[Split, Example]]:
+    return ((split, example) for split, examples in dataset.items() for example in examples)
+
+
+def _pairs(groups: Iterable[list[int]]) -> Iterator[tuple[int, int]]:
+    for group in groups:
+        if len(group) <= _COMMON:
+            yield from combinations(group, 2)
+
+
+def _shingles(text: str) -> frozenset[str]:
+    words = re.findall(r"\w+", fold_text(text))
+    if len(words) < SHINGLE:
+        return frozenset({" ".join(words)}) if words else frozenset()
+    return frozenset(" ".join(words[i : i + SHINGLE]) for i in range(len(words) - SHINGLE + 1))

@@ -1,0 +1,1 @@
+"""What works here and what does not, before anything is paid for."""

@@ -1,0 +1,237 @@
+"""What `pco doctor` examines: settings, data, reward, endpoints, one example, prices and disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from promptcodebook.assemble import NO_DATA, Plan, Sources, plan_run, simulated_model
+from promptcodebook.calls import LM, ROLES, Reply, Request, Role
+from promptcodebook.config import Budget, Config
+from promptcodebook.data import Dataset, examine
+from promptcodebook.doctor.finding import Finding, Section
+from promptcodebook.doctor.probe import probe
+from promptcodebook.doctor.rehearsal import rehearse
+from promptcodebook.errors import ConfigError, LMError, PcoError, StoreError
+from promptcodebook.lm.budget import PriceTable, price_lines
+from promptcodebook.lm.cache import ReplyCache
+from promptcodebook.lm.spec import Spec, parse_spec
+from promptcodebook.lm.stack import Supplies, simulated_here, specs_of
+from promptcodebook.paths import reply_cache_path
+from promptcodebook.types import Output
+from promptcodebook.units import bytes_text
+
+__all__ = ["checkup", "roles_by_spec"]
+
+_LEAST_DISK = 500 * 10**6
+"""Bytes of free disk below which a run may not fit."""
+
+
+async def checkup(
+    config: Config,
+    base: Path,
+    runs_dir: Path,
+    environment: Mapping[str, str] | None = None,
+) -> AsyncIterator[Section]:
+    """Section by section, as they are done. A fault is a Finding, never an error."""
+    env = os.environ if environment is None else environment
+    try:
+        plan = plan_run(config, Sources(base)).require_training()
+    except PcoError as error:
+        plan = None
+        yield Section("task", (_failed("task", error),))
+    else:
+        yield Section("task", (_settings(plan), _data(plan.dataset), await _reward(plan)))
+    try:
+        specs = specs_of(config)
+    except ConfigError as error:
+        yield Section("models", (_failed("model", error),))
+        return
+    usable = True
+    for spec, headers in specs.items():
+        section = await _model(spec, headers, config, plan, env)
+        usable &= section.ok
+        yield section
+    if plan is not None and usable:
+        yield Section("one example, from route to gradients", await rehearse(plan))
+    yield Section("money", (_prices(config, list(specs)),))
+    asked = plan is not None and "untrusted" in plan.task.program.roles
+    if (shared := _untrusted(config, asked)) is not None:
+        yield Section("untrusted", (shared,))
+    yield Section("disk", (_disk(runs_dir), _cache(config, list(specs))))
+
+
+def roles_by_spec(config: Config) -> dict[str, list[Role]]:
+    """Which roles ask which model."""
+    asking: dict[str, list[Role]] = {}
+    for role in ROLES:
+        settings = config.roles.get(role)
+        spec = (settings.model if settings is not None else None) or config.lm
+        asking.setdefault(spec, []).append(role)
+    return asking
+
+
+def _failed(name: str, error: PcoError) -> Finding:
+    return Finding(name, "fail", str(error), error.hint)
+
+
+def _settings(plan: Plan) -> Finding:
+    size, select = plan.config.size, plan.config.select
+    return Finding("settings", "ok", f"task {plan.task.name}, K = {size}, S = {select}")
+
+
+def _data(dataset: Dataset) -> Finding:
+    report = examine(dataset)
+    counts = ", ".join(f"{n} {split}" for split, n in report.counts.items())
+    warnings = report.warnings()
+    if not warnings:
+        return Finding("data", "ok", f"{counts}; no input appears in two splits")
+    what = f"{counts}; {len(warnings)} warnings: {warnings[0]}"
+    return Finding("data", "warn", what, "pco data check FILE")
+
+
+async def _reward(plan: Plan) -> Finding:
+    """The reward of one example with an empty answer: it must not raise, nor leave its range."""
+    asked: list[Role] = []
+
+    async def nobody(request: Request) -> Reply:
+        asked.append(request.role)
+        raise LMError("no model is asked here")
+
+    free = plan.config.model_copy(update={"lm": "own", "roles": {}, "budget": Budget()})
+    assembled = replace(plan, config=free).connect(Supplies(own=nobody))
+    example = plan.dataset.train[0]
+    try:
+        score = await assembled.scorer(example, Output(""))
+    except PcoError as error:
+        if asked:
+            return Finding("reward", "ok", "the judge role is asked")
+        return _failed("reward", error)
+    feedback = "with feedback" if score.feedback else "without feedback"
+    what = f"an empty answer to {example.id} gets {score.value:g}, {feedback}"
+    return Finding("reward", "ok", what)
+
+
+async def _model(
+    spec: str,
+    headers: Mapping[str, str],
+    config: Config,
+    plan: Plan | None,
+    env: Mapping[str, str],
+) -> Section:
+    """One model as its endpoint shows it, under the names of the roles that ask it."""
+
+    def simulated(parsed: Spec) -> LM:
+        dataset = plan.dataset if plan is not None else NO_DATA
+        return simulated_model(config.task, dataset, parsed)
+
+    seen = await probe(
+        spec,
+        timeout=min(30.0, config.timeout),
+        headers=headers,
+        environment=env,
+        simulated=simulated,
+    )
+    # In this process nothing is served side by side: how calls at once compare says nothing.
+    here = simulated_here([spec])
+    kept = [each for each in seen.findings if not (here and each.name == "concurrency")]
+    roles = ", ".join(roles_by_spec(config)[spec])
+    return Section(f"{spec} ({roles})", (*_key_variable(spec, env), *kept))
+
+
+def _key_variable(spec_text: str, env: Mapping[str, str]) -> list[Finding]:
+    """Whether a key is set, by the name of its variable; its value is not touched."""
+    try:
+        names = parse_spec(spec_text, env).key_names
+    except ConfigError:
+        return []
+    if not names:
+        return []
+    given = [name for name in names if env.get(name, "").strip()]
+    if given:
+        return [Finding("key variable", "ok", f"{given[0]} is set")]
+    return [Finding("key variable", "ok", f"not set ({' or '.join(names)})")]
+
+
+def _prices(config: Config, specs: list[str]) -> Finding:
+    table = PriceTable(config.prices)
+    unknown = [spec for spec in specs if table.price(spec) is None]
+    if not unknown:
+        return Finding("prices", "ok", "known for every model")
+    what, step = f"unknown for {', '.join(unknown)}", f"in pco.toml: {price_lines(unknown[0])}"
+    if config.budget.usd is not None:
+        return Finding("prices", "fail", f"{what}, so budget.usd cannot be kept", step)
+    return Finding("prices", "ok", f"{what}: costs are shown as unknown", step)
+
+
+def _untrusted(config: Config, asked: bool) -> Finding | None:
+    """Method decision 13: who must not see the private input must not share an endpoint.
+
+    `asked` = the task's executor asks the role, so that having no model of its own is a fault too.
+    """
+    settings = config.roles.get("untrusted")
+    own = settings.model if settings is not None else None
+    spec = own or (config.lm if asked else "")
+    if not spec:
+        return None
+    address = _address(spec)
+    shared = [
+        role
+        for other, roles in roles_by_spec(config).items()
+        for role in roles
+        if role != "untrusted" and _address(other) == address
+    ]
+    if not shared:
+        return Finding("endpoint", "ok", "no other role shares its endpoint")
+    return Finding(
+        "endpoint",
+        "warn",
+        f"shared with {', '.join(shared)}: what they send, the input included, reaches it too",
+        "give the untrusted role an endpoint of its own: roles.untrusted.model",
+    )
+
+
+def _address(spec_text: str) -> str:
+    try:
+        spec = parse_spec(spec_text)
+    except ConfigError:
+        return spec_text
+    return spec.base_url or spec.text.partition("?")[0]
+
+
+def _disk(runs_dir: Path) -> Finding:
+    """Room, and whether a run's folder can be made; nothing is left behind."""
+    folder = runs_dir.resolve()
+    while not folder.exists():
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        what = f"cannot write to {folder}: {error.strerror}"
+        return Finding("runs", "fail", what, "set PCO_RUNS to a folder you own")
+    what = f"{bytes_text(free)} free at {runs_dir}"
+    if free < _LEAST_DISK:
+        return Finding("runs", "warn", what, "free some space, or set PCO_RUNS to another disk")
+    return Finding("runs", "ok", what)
+
+
+def _cache(config: Config, specs: list[str]) -> Finding:
+    if not config.cache:
+        return Finding("cache", "ok", "off")
+    if simulated_here(specs):
+        return Finding("cache", "ok", "not used for the simulated model")
+    path = reply_cache_path()
+    try:
+        cache = ReplyCache(path)
+    except StoreError as error:
+        return Finding("cache", "warn", f"a run would go without it: {error}", error.hint)
+    try:
+        return Finding("cache", "ok", f"{cache.stats().replies} replies in {path}")
+    finally:
+        cache.close()

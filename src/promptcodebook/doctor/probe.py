@@ -1,0 +1,237 @@
+"""What an endpoint can do, found out by asking it.
+
+About a dozen short calls, none retried, so that what is shown is what happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+
+from promptcodebook.calls import LM, Message, Reply, Request, Sampling, Schema
+from promptcodebook.doctor.finding import Finding, Section
+from promptcodebook.errors import AuthRefused, ConfigError, EndpointDown, LMError, did_you_mean
+from promptcodebook.lm.endpoint import Endpoint
+from promptcodebook.lm.litellm_client import LiteLLM
+from promptcodebook.lm.spec import ApiKey, Spec, find_credentials, parse_spec
+from promptcodebook.lm.structured import strip_think
+from promptcodebook.lm.wire import TOKENIZER
+from promptcodebook.text import strip_fence
+
+__all__ = ["probe"]
+
+_AT_ONCE = 8
+# A value no model would come up with: who replies with it was made to.
+_TOKEN = "kestrel-7391"
+_SCHEMA = Schema(
+    "Probe",
+    {
+        "type": "object",
+        "properties": {"code": {"type": "string", "enum": [_TOKEN]}},
+        "required": ["code"],
+        "additionalProperties": False,
+    },
+)
+# Long enough for prefix caches that start at 1,024 tokens.
+_LONG = "The quick brown fox jumps over the lazy dog. " * 160
+
+
+async def probe(
+    spec_text: str,
+    *,
+    timeout: float = 30.0,
+    headers: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    simulated: Callable[[Spec], LM] | None = None,
+) -> Section:
+    """Asks the model behind a spec. Never raises for what it comes upon: that is a Finding."""
+    env = os.environ if environment is None else environment
+    try:
+        spec = parse_spec(spec_text, env)
+        access = find_credentials(spec.key_names, headers, env)
+        spec, key, headers = replace(spec, key_names=access.names), access.key, access.headers
+        if spec.kind == "simulated" and simulated is not None:
+            return Section(spec_text, tuple(await _by_calls(simulated(spec))))
+        if spec.kind == "litellm":
+            lm = LiteLLM(spec.model, timeout=timeout, headers=headers)
+            return Section(spec_text, tuple(await _by_calls(lm)))
+        if not spec.base_url:
+            raise ConfigError("there is no address to look at", hint="pco lm serve simulated")
+    except (ConfigError, ImportError) as error:
+        hint = str(getattr(error, "hint", ""))
+        return Section(spec_text, (Finding("spec", "fail", str(error), hint),))
+    async with Endpoint(spec, key, timeout=timeout, headers=headers) as endpoint:
+        findings = await _address(endpoint, spec, key)
+        if all(each.level != "fail" for each in findings):
+            # A server that broke over its list may hang up right after: the calls dial anew.
+            await endpoint.close()
+            findings += await _by_calls(endpoint)
+            findings += [await _tokenizer(endpoint)] if findings[-1].level != "fail" else []
+    return Section(spec_text, tuple(findings))
+
+
+async def _address(endpoint: Endpoint, spec: Spec, key: ApiKey | None) -> list[Finding]:
+    begun = time.perf_counter()
+    try:
+        listed = await endpoint.models()
+    except EndpointDown as error:
+        return [Finding("address", "fail", str(error), "start the server, or correct --lm")]
+    except AuthRefused as error:
+        reached = Finding("address", "ok", f"{spec.base_url} answers")
+        return [reached, Finding("key", "fail", str(error), error.hint)]
+    except LMError as error:
+        # Some servers have no list; the calls will tell whether the address is right.
+        if not spec.model:
+            return [Finding("address", "fail", str(error), "add #MODEL to the spec")]
+        return [
+            Finding("address", "warn", f"lists no models: {error}", error.hint),
+            Finding("key", "ok", _key(key)),
+        ]
+    took = time.perf_counter() - begun
+    return [
+        Finding("address", "ok", f"{spec.base_url} answers in {took * 1e3:.0f} ms"),
+        Finding("key", "ok", _key(key)),
+        _listed(spec.model, listed),
+    ]
+
+
+def _key(key: ApiKey | None) -> str:
+    return f"the key in {key.name} is accepted" if key is not None else "none sent, none asked for"
+
+
+def _listed(model: str, listed: tuple[str, ...]) -> Finding:
+    names = ", ".join(listed[:12]) or "none"
+    if not model and len(listed) == 1:
+        return Finding("model", "ok", f"the only one is {listed[0]}")
+    if not model:
+        return Finding("model", "fail", f"several are listed: {names}", "add #MODEL to the spec")
+    if model in listed:
+        return Finding("model", "ok", f"{model} is listed")
+    guess = did_you_mean(model, listed)
+    # Aliases and adapters are often served without being listed: the call decides.
+    return Finding("model", "warn", f"{model} is not listed{guess}", f"listed are: {names}")
+
+
+async def _by_calls(lm: LM) -> list[Finding]:
+    try:
+        begun = time.perf_counter()
+        first = await lm(_ask("Reply with the single word: hello", cap=64))
+        took = time.perf_counter() - begun
+    except (LMError, ConfigError) as error:
+        return [Finding("call", "fail", str(error), error.hint)]
+    findings = [Finding("call", "ok", f"a short reply takes {took:.2f} s"), _usage(first)]
+    for name, trial in _TRIALS.items():
+        try:
+            findings.append(await trial(lm))
+        except LMError as error:
+            what = f"could not be found out: {error}"
+            findings.append(Finding(name, "warn", what, error.hint))
+    return findings
+
+
+def _ask(text: str, *, cap: int, schema: Schema | None = None, drawn: bool = False) -> Request:
+    sampling = Sampling(0.7 if drawn else 0.0, 0.9 if drawn else None, cap)
+    return Request("executor", (Message("user", text),), schema, sample=7, sampling=sampling)
+
+
+def _usage(reply: Reply) -> Finding:
+    if reply.estimated:
+        return Finding(
+            "usage",
+            "warn",
+            f"no token counts are reported; ours are an {TOKENIZER}",
+            "give budgets in calls or time rather than tokens",
+        )
+    return Finding("usage", "ok", "token counts are reported")
+
+
+async def _structured(lm: LM) -> Finding:
+    asked = _ask("Reply with the single word: hello", cap=512, schema=_SCHEMA)
+    reply = await lm(asked)
+    name, step = "structured output", "replies are parsed, repaired and re-asked; nothing to do"
+    if "response_format" in reply.dropped:
+        return Finding(name, "warn", "refused: the endpoint takes no response_format", step)
+    # Only the object itself counts: a model that chats about the schema was not made to obey it.
+    text = "".join(strip_fence(strip_think(reply.text)).split())
+    if text == f'{{"code":"{_TOKEN}"}}':
+        return Finding(name, "ok", "enforced: a schema decides the reply's form")
+    return Finding(name, "warn", "accepted and ignored: a schema changes nothing", step)
+
+
+async def _sampling(lm: LM) -> Finding:
+    reply = await lm(_ask("Name a colour.", cap=64, drawn=True))
+    refused = [name for name in reply.dropped if name != "response_format"]
+    if refused:
+        names = ", ".join(refused)
+        return Finding(
+            "sampling",
+            "warn",
+            f"refused and left out: {names}",
+            "replies are drawn the endpoint's own way; set the role's temperature to none",
+        )
+    return Finding("sampling", "ok", "temperature, top_p and seed are accepted")
+
+
+async def _length_cap(lm: LM) -> Finding:
+    reply = await lm(_ask("Count from 1 to 200, one number a line.", cap=8))
+    if reply.finish == "length":
+        return Finding("length cap", "ok", "max_tokens is kept, and a cut reply says so")
+    if not reply.estimated and reply.usage.completion_tokens > 8:
+        return Finding(
+            "length cap",
+            "warn",
+            f"ignored: {reply.usage.completion_tokens} tokens came back where 8 were allowed",
+            "a budget of tokens or money can be passed here; give one in calls",
+        )
+    return Finding("length cap", "ok", "the reply stayed within max_tokens by itself")
+
+
+async def _prefix_cache(lm: LM) -> Finding:
+    replies = [await lm(_ask(f"{_LONG}\nReply with: {word}", cap=16)) for word in ("one", "two")]
+    cached = replies[1].usage.cached_prompt_tokens
+    total = replies[1].usage.prompt_tokens
+    if cached:
+        return Finding("prefix cache", "ok", f"{cached} of {total} prompt tokens came from it")
+    return Finding("prefix cache", "ok", "no cached tokens are reported; all count in full")
+
+
+async def _concurrency(lm: LM) -> Finding:
+    async def one(number: int) -> float:
+        begun = time.perf_counter()
+        await lm(_ask(f"Say a number near {number}.", cap=32))
+        return time.perf_counter() - begun
+
+    alone = await one(0)
+    begun = time.perf_counter()
+    calls = (one(number + 1) for number in range(_AT_ONCE))
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    factor = (time.perf_counter() - begun) / max(alone, 1e-6)
+    failed = [each for each in results if isinstance(each, BaseException)]
+    what = f"{_AT_ONCE} calls at once take {factor:.1f} times as long as one"
+    if failed:
+        what = f"{len(failed)} of {_AT_ONCE} calls at once failed: {failed[0]}"
+        return Finding("concurrency", "warn", what, f"set concurrency below {_AT_ONCE}")
+    if factor > _AT_ONCE / 2:
+        step = "a server that batches (vLLM, SGLang) would make the run faster"
+        return Finding("concurrency", "warn", f"{what}: they are served in turn", step)
+    return Finding("concurrency", "ok", what)
+
+
+async def _tokenizer(endpoint: Endpoint) -> Finding:
+    counted = await endpoint.count_tokens("one two three")
+    if counted is None:
+        what = "not offered; lengths are the reported prompt tokens, or an estimate named so"
+        return Finding("tokenizer", "ok", what)
+    return Finding("tokenizer", "ok", "the endpoint counts tokens itself")
+
+
+_TRIALS: Mapping[str, Callable[[LM], Awaitable[Finding]]] = {
+    "structured output": _structured,
+    "sampling": _sampling,
+    "length cap": _length_cap,
+    "prefix cache": _prefix_cache,
+    "concurrency": _concurrency,
+}

@@ -1,0 +1,99 @@
+"""One example taken through every part of the method, before a run does so with all of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from promptcodebook.assemble import Plan
+from promptcodebook.config import Budget
+from promptcodebook.doctor.finding import Finding
+from promptcodebook.errors import PcoError
+from promptcodebook.incidents import Counts, Incident
+from promptcodebook.lm.stack import Supplies
+from promptcodebook.method.state import State
+from promptcodebook.optimizers.pco import build_learner, initialise, with_listed_codebook
+from promptcodebook.types import Failure, Trace, variable_name
+
+__all__ = ["rehearse"]
+
+_PARTS = {
+    "prompt": "generator",
+    "execute": "executor",
+    "reward": "reward",
+    "critique": "critic",
+    "attribute": "attribution",
+}
+"""Which part it was, by the stage at which a chain broke."""
+
+
+async def rehearse(plan: Plan) -> tuple[Finding, ...]:
+    """What each part made of the first training example; about six calls."""
+    counts = Counts()
+    config = with_listed_codebook(plan.config)
+    # A solved example is critiqued too: there is only this one to see the critic at work.
+    critic = config.critic.model_copy(update={"skip_solved": False})
+    config = config.model_copy(update={"critic": critic, "cache": False, "budget": Budget()})
+    assembled = replace(plan, config=config).connect(Supplies(tally=counts))
+    try:
+        learner = build_learner(assembled)
+        state = State.first(await initialise(assembled))
+        trace = await learner.trace(plan.dataset.train[0], state, epsilon=0.0)
+    except PcoError as error:
+        return (Finding("example", "fail", str(error), error.hint),)
+    finally:
+        await assembled.models.close()
+    return (*_forward(trace), *_backward(trace), *_malformed(counts))
+
+
+def _forward(trace: Trace) -> list[Finding]:
+    """Route, prompt, answer and reward, as far as they came."""
+    rollout, findings = trace.rollout, list[Finding]()
+    route = rollout.route
+    if route is not None and route.fallback:
+        what = "no reply held a valid route; the best-rated instincts are taken instead"
+        step = "try another model for it: roles.encoder.model"
+        findings.append(Finding("encoder", "warn", what, step))
+    elif route is not None:
+        when = "after being asked again" if route.repaired else "at once"
+        findings.append(Finding("encoder", "ok", f"routes {when}"))
+    if rollout.failure is not None:
+        return [*findings, _failed_part(rollout.failure)]
+    findings.append(Finding("generator", "ok", f"a prompt of {len(rollout.prompt.split())} words"))
+    answer = f"an answer of {len(rollout.output.split())} words"
+    if rollout.truncated:
+        step = "raise roles.executor.max_tokens"
+        findings.append(Finding("executor", "warn", f"{answer}, cut at its length cap", step))
+    else:
+        findings.append(Finding("executor", "ok", answer))
+    return [*findings, Finding("reward", "ok", f"{rollout.reward:g} for this answer")]
+
+
+def _backward(trace: Trace) -> list[Finding]:
+    """Verdict and gradients; nothing where there was no answer to judge."""
+    if trace.rollout.failure is not None:
+        return []
+    if trace.failure is not None:
+        return [_failed_part(trace.failure)]
+    verdict, gradients = trace.verdict, trace.gradients
+    score = f"score {verdict.score:g}" if verdict is not None else "no verdict"
+    blamed = [part for part in ("encoder", "generator") if getattr(gradients, part)]
+    blamed += [variable_name(k) for k in gradients.codebook]
+    return [
+        Finding("critic", "ok", f"a verdict: {score}"),
+        Finding("attribution", "ok", f"it blames {', '.join(blamed) or 'no part'}"),
+    ]
+
+
+def _malformed(counts: Counts) -> list[Finding]:
+    count = counts.values[Incident.MALFORMED]
+    if not count:
+        return []
+    what = f"{count} were not the JSON asked for; they were repaired or asked for again"
+    return [Finding("replies", "warn", what, "a more capable model costs fewer calls")]
+
+
+def _failed_part(failure: Failure) -> Finding:
+    part = _PARTS.get(failure.stage, failure.stage)
+    another = f"nothing is learned from such replies: try another model: roles.{part}.model"
+    what = f"{failure.kind}: {failure.message}"
+    return Finding(part, "fail", what, failure.hint or another)

@@ -1,0 +1,266 @@
+"""A model that costs nothing: it answers every role with made-up text, and counts what is asked.
+
+Its replies are of a typical length and carry the loop on: routes are valid, rewrites pass the
+checks, a typed reply satisfies its schema. The text itself says nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, cast
+
+from promptcodebook.calls import Reply, Request, Role, Schema, Usage
+from promptcodebook.config import Config
+from promptcodebook.lm.wire import estimate_tokens
+from promptcodebook.progress import Phase, ProgressEvent, StepDone
+from promptcodebook.types import Parameters
+
+__all__ = ["ANSWER", "TRAINING", "CountingLM", "Inline", "Manner", "Work", "draws", "words"]
+
+TRAINING = "training"
+"""The phase of every call that no evaluation makes."""
+EVALUATIONS = ("validating", "judging")
+ANSWER = 120
+"""Tokens of a typical answer, or of the reply to one stage of a pipeline."""
+_PROMPT = 110
+"""Tokens of a typical composed prompt."""
+_FIELD = {"feedback": 90, "analysis": 60, "reasoning": 60, "constraints": 10}
+"""Tokens of a typical string in a typed reply, by its field; all others are complaints."""
+_COMPLAINT = 35
+_FILLED = 0.65
+"""Share of its cap in words that a rewritten text takes up."""
+_PER_WORD = 1.5
+"""Tokens of one made-up word."""
+_QUIET = 24
+"""Turns of the event loop without a new call, after which every chain waits for a reply."""
+_LETTERS = str.maketrans("0123456789", "ghiklmnoru")
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a made-up run goes. Shares are in [0, 1].
+
+    `solved` rollouts get the full reward; the others blame a share `blamed` of the parts that could
+    be to blame; `reasked` typed replies are of no use at first; the user's own agent makes
+    `agent_calls` an answer. In a `steady` run an input keeps its route, and no policy gains in
+    validation.
+    """
+
+    solved: float
+    blamed: float
+    reasked: float
+    agent_calls: int
+    steady: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Calls, their tokens, and the rounds they take: no call of a round waits for another."""
+
+    calls: float = 0.0
+    prompt_tokens: float = 0.0
+    completion_tokens: float = 0.0
+    rounds: float = 0.0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            self.calls + other.calls,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.rounds + other.rounds,
+        )
+
+    def times(self, factor: float, *, rounds: float = 1.0) -> Work:
+        """So many times the calls and tokens, in so many times the rounds."""
+        tokens = factor * self.prompt_tokens, factor * self.completion_tokens
+        return Work(factor * self.calls, *tokens, rounds * self.rounds)
+
+
+class CountingLM:
+    """An LM, and the Listener (`hear`) that learns of the phase its calls belong to.
+
+    `work` is what each phase asked of each role; `untrained` holds until the first update is done.
+    """
+
+    def __init__(self, config: Config, manner: Manner) -> None:
+        self.manner = manner
+        self.work: defaultdict[tuple[str, Role], Work] = defaultdict(Work)
+        self.phase = TRAINING
+        self.untrained = True
+        self._config = config
+        self._directives: list[str] = []
+        self._rounds = _Rounds(self._round)
+
+    def begin(self, first: Parameters) -> None:
+        """Learns the first directives, so that their rewrites can be told from an instinct's."""
+        self._directives = [t for t in (first.encoder, first.generator, first.critic) if t]
+
+    def hear(self, event: ProgressEvent) -> None:
+        """An evaluation is told as 'validating step 10' or 'judging concat', until it is done."""
+        if isinstance(event, StepDone):
+            self.untrained = False
+        elif isinstance(event, Phase):
+            kind = event.name.split()[0]
+            going = kind in EVALUATIONS and event.done < event.total
+            self.phase = kind if going else TRAINING
+
+    async def __call__(self, request: Request) -> Reply:
+        await self._rounds.join(request.role)
+        draw = draws(request.role, str(request.sample), *(m.content for m in request.messages))
+        text, tokens = self._reply(request, draw)
+        tokens = min(tokens, request.sampling.max_tokens or tokens)
+        prompt = sum(estimate_tokens(m.content) for m in request.messages)
+        self.work[self.phase, request.role] += Work(1, prompt, tokens)
+        return Reply(text, usage=Usage(1, prompt, tokens))
+
+    def _round(self, calls: Counter[Role]) -> None:
+        """A round is over; its roles share it by their calls."""
+        for role, count in calls.items():
+            self.work[self.phase, role] += Work(rounds=count / calls.total())
+
+    def _reply(self, request: Request, draw: random.Random) -> tuple[str, int]:
+        """The reply, and the tokens that a real one would have."""
+        again = any(m.role == "assistant" for m in request.messages)
+        if request.schema is not None and (again or draw.random() >= self.manner.reasked):
+            asked = draws(request.messages[-1].content) if self.manner.steady else draw
+            return self._typed(request.schema, asked if request.role == "encoder" else draw)
+        if request.schema is None and request.role == "updater":
+            text = self._rewrite(request.messages[-1].content, draw)
+        else:
+            text = words((_PROMPT if request.role == "generator" else ANSWER) / _PER_WORD, draw)
+        return text, estimate_tokens(text)
+
+    def _rewrite(self, asked: str, draw: random.Random) -> str:
+        update = self._config.update
+        directive = any(text in asked for text in self._directives)
+        cap = update.directive_words if directive else update.instinct_words
+        text = words(cap * _FILLED, draw)
+        if directive:
+            self._directives.append(text)
+        return text
+
+    def _typed(self, schema: Schema, draw: random.Random) -> tuple[str, int]:
+        """Every instinct may be blamed, as the active ones are not known here; so many count."""
+        config = self._config
+        tree = _Filler(config, self.manner, schema.body, draw).value("", schema.body)
+        text = json.dumps(tree)
+        fields = cast("dict[str, Any]", tree) if isinstance(tree, dict) else {}
+        errors = fields.get("instinct_errors")
+        if not isinstance(errors, dict):
+            return text, estimate_tokens(text)
+        passed_over = estimate_tokens(json.dumps(errors)) * (1 - config.select / config.size)
+        return text, estimate_tokens(text) - round(passed_over)
+
+
+@dataclass(frozen=True)
+class _Filler:
+    """An instance of a JSON schema. Fields that the loop reads get what carries it on."""
+
+    config: Config
+    manner: Manner
+    body: Mapping[str, Any]
+    draw: random.Random
+
+    def value(self, name: str, node: Mapping[str, Any]) -> Any:
+        """What stands in the field `name`, of which `node` is the schema."""
+        if "$ref" in node:
+            node = self.body["$defs"][node["$ref"].rpartition("/")[2]]
+        if "anyOf" in node:
+            return None if {"type": "null"} in node["anyOf"] else self.value(name, node["anyOf"][0])
+        if "enum" in node:
+            return node["enum"][0]
+        match node.get("type"):
+            case "object" if "properties" in node:
+                return {field: self.value(field, n) for field, n in node["properties"].items()}
+            case "object":
+                told = {str(k): self._string(name) for k in range(self.config.size)}
+                return {k: text for k, text in told.items() if text}
+            case "array" if name == "selected_indices":
+                return self.draw.sample(range(self.config.size), self.config.select)
+            case "array":
+                count = self.config.size if name == "instincts" else 3
+                return [self.value(name, node.get("items", {})) for _ in range(count)]
+            case "integer" | "number":
+                return node.get("minimum", 0)
+            case "boolean":
+                return True
+            case _:
+                return self._string(name)
+
+    def _string(self, name: str) -> str:
+        if name == "instincts":
+            return words(self.config.update.instinct_words * _FILLED, self.draw)
+        if self.draw.random() >= self._told(name):
+            return ""
+        return words(_FIELD.get(name, _COMPLAINT) / _PER_WORD, self.draw)
+
+    def _told(self, name: str) -> float:
+        """How often a field holds anything: what is solved has an empty critique, and not every
+        part is to blame (the rubric is one of them)."""
+        rubric = name == "feedback" and "score" not in self.body.get("properties", {})
+        if rubric or name.endswith("_errors"):
+            return self.manner.blamed
+        if name == "feedback" and not self.config.critic.skip_solved:
+            return 1.0 - self.manner.solved
+        return 1.0
+
+
+def draws(*texts: str) -> random.Random:
+    """A generator decided by the texts alone."""
+    key = "\x1f".join(texts).encode("utf-8", "surrogatepass")
+    return random.Random(hashlib.blake2b(key, digest_size=8).digest())
+
+
+def words(count: float, draw: random.Random) -> str:
+    """Made-up words: no check refuses them, and no other reply has them."""
+    count = max(1, round(count))
+    letters = draw.randbytes(3 * count).hex().translate(_LETTERS)
+    return " ".join(letters[i : i + 5] for i in range(0, 6 * count, 6))
+
+
+class _Rounds:
+    """Lets calls go when no chain can make another, so that each round holds all it can."""
+
+    def __init__(self, over: Callable[[Counter[Role]], None]) -> None:
+        self._over = over
+        self._waiting: list[tuple[Role, asyncio.Future[None]]] = []
+        self._quiet = 0
+
+    async def join(self, role: Role) -> None:
+        """Returns when the call's round is over."""
+        loop = asyncio.get_running_loop()
+        place = loop.create_future()
+        self._waiting.append((role, place))
+        self._quiet = 0
+        if len(self._waiting) == 1:
+            loop.call_soon(self._look, loop)
+        await place
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._quiet += 1
+        if self._quiet < _QUIET:
+            loop.call_soon(self._look, loop)
+            return
+        waiting, self._waiting = self._waiting, []
+        self._over(Counter(role for role, _ in waiting))
+        for _, place in waiting:
+            place.set_result(None)
+
+
+class Inline(ThreadPoolExecutor):
+    """Threads that are none: what is searched in one is found before the loop turns again."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            done.set_exception(error)
+        return done

@@ -1,0 +1,281 @@
+"""What a run will take, before anything is spent: calls, tokens, money and time, by role.
+
+Three dry runs give the range, one of little, one of usual and one of much work. How many calls
+there are, how long the texts grow, how much the model writes and how its tokenizer counts are
+independent of each other: their errors add up as logarithms do, by the root of their squares.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from promptcodebook.assemble import Plan
+from promptcodebook.calls import ROLES, Message, Request, Role, Usage
+from promptcodebook.config import Budget
+from promptcodebook.estimate.counting import ANSWER, Manner
+from promptcodebook.estimate.dry import DryWork, Scale, dry_run, shortened
+from promptcodebook.lm.budget import PriceTable
+from promptcodebook.lm.stack import any_simulated, specs_of
+from promptcodebook.lm.wire import TOKENIZER
+from promptcodebook.sync import run_sync
+from promptcodebook.tasks.program import Agent
+
+__all__ = ["Estimate", "Range", "Share", "estimate", "measure"]
+
+LITTLE = Manner(solved=0.75, blamed=0.0, reasked=0.0, agent_calls=1, steady=True)
+USUAL = Manner(solved=0.5, blamed=0.5, reasked=0.02, agent_calls=1)
+MUCH = Manner(solved=0.0, blamed=1.0, reasked=0.05, agent_calls=5)
+MANNERS = (LITTLE, USUAL, MUCH)
+
+OTHER_TOKENIZER = 4 / 3
+"""A model's tokenizer counts so many times what ours estimates, or so many times less."""
+OTHER_REPLIES = 2.5
+"""A model writes so many times what is typical, or so many times less."""
+OTHER_PROMPTS = 1.25
+"""How far prompts follow, which hold earlier replies beside what is given."""
+STRAGGLERS = (1.0, 1.3, 2.0)
+"""A round of calls takes as long as its slowest: so many times the mean call."""
+PROBES = 3
+"""Calls by which the time of one is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """low <= expected <= high. Sums go value by value."""
+
+    low: float = 0.0
+    expected: float = 0.0
+    high: float = 0.0
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Range:
+        """Of little, usual and much work: little may well take more of one thing."""
+        little, usual, much = values
+        return cls(min(little, usual, much), usual, max(little, usual, much))
+
+    @property
+    def values(self) -> tuple[float, float, float]:
+        return self.low, self.expected, self.high
+
+    def __add__(self, other: Range) -> Range:
+        return Range(self.low + other.low, self.expected + other.expected, self.high + other.high)
+
+    def rounded(self) -> Range:
+        """Whole numbers, outwards."""
+        return Range(self.low // 1, round(self.expected), -(-self.high // 1))
+
+    def times(self, other: Range, *factors: float) -> Range:
+        """The product; both, and `factors` of so many times more or less, err independently."""
+        expected = self.expected * other.expected
+        if not expected:
+            return Range(0.0, 0.0, self.high * other.high)
+        up = (self.high / self.expected, other.high / other.expected, *factors)
+        down = (self.expected / self.low if self.low else math.inf, other.expected / other.low)
+        return Range(expected / _off((*down, *factors)), expected, expected * _off(up))
+
+
+def _off(factors: Iterable[float]) -> float:
+    """What independent factors, each 1 or more, come to."""
+    return math.exp(math.hypot(*map(math.log, factors)))
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one role takes, or all. `usd` is None where a model's price is unknown, `seconds` (of
+    the run's wall time) where it is not known how long a call takes."""
+
+    role: Role | Literal["total"]
+    model: str
+    calls: Range
+    prompt_tokens: Range
+    completion_tokens: Range
+    usd: Range | None
+    seconds: Range | None
+
+    @property
+    def tokens(self) -> Range:
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """All roles that the run calls, what it plans, and what the ranges assume.
+
+    The total is narrower than the sum of the roles: what is uncertain of one weighs less on all.
+    """
+
+    roles: tuple[Share, ...]
+    total: Share
+    updates: int
+    simulated: bool
+    assumptions: tuple[str, ...] = ()
+
+
+def estimate(
+    plan: Plan, seconds: Mapping[str, float] | None = None, short: Plan | None = None
+) -> Estimate:
+    """What `pco train` would take; no model is asked.
+
+    `seconds` are those a call takes, by model; `short` is the plan that is gone through in its
+    place (None = `shortened`). Raises what a run raises before its first call.
+    """
+    stand_in = short or shortened(plan)
+    scale = Scale.between(plan, stand_in)
+
+    async def dry_runs() -> list[DryWork]:
+        return [scale.up(await dry_run(stand_in, manner)) for manner in MANNERS]
+
+    sums = _Sums(plan, run_sync(dry_runs()), seconds or {})
+    roles = tuple(sums.share(role, [role]) for role in sums.roles)
+    simulated = any_simulated(share.model for share in roles)
+    total = sums.share("total", sums.roles)
+    made = Estimate(roles, total, scale.whole.updates, simulated)
+    return replace(made, assumptions=tuple(_assumptions(plan, scale, made)))
+
+
+class _Sums:
+    """The works of little, usual and much, added up over some of the roles."""
+
+    def __init__(self, plan: Plan, works: Sequence[DryWork], seconds: Mapping[str, float]) -> None:
+        asked = {role for work in works for _, role in work}
+        self.roles: list[Role] = [role for role in ROLES if role in asked]
+        self._config = plan.config
+        self._works = works
+        self._seconds = seconds
+        self._prices = PriceTable(plan.config.prices)
+
+    def share(self, name: Role | Literal["total"], roles: Sequence[Role]) -> Share:
+        """What the roles take together."""
+        by_model: dict[str, list[Role]] = {}
+        for role in roles:
+            by_model.setdefault(self._model(role), []).append(role)
+        prompt, completion = self._tokens(roles)
+        costs = [self._usd(model, asking) for model, asking in by_model.items()]
+        usd = [cost for cost in costs if cost is not None]
+        return Share(
+            role=name,
+            model=", ".join(by_model),
+            calls=self._range("calls", roles).rounded(),
+            prompt_tokens=prompt.rounded(),
+            completion_tokens=completion.rounded(),
+            # A sum over the known prices alone would mislead.
+            usd=sum(usd, Range()) if len(usd) == len(costs) else None,
+            seconds=self._wall_time(roles) if by_model.keys() <= self._seconds.keys() else None,
+        )
+
+    def _model(self, role: Role) -> str:
+        settings = self._config.roles.get(role)
+        return (settings.model if settings is not None else None) or self._config.lm
+
+    def _range(self, what: str, roles: Sequence[Role]) -> Range:
+        return Range.of(
+            sum(getattr(done, what) for (_, role), done in work.items() if role in roles)
+            for work in self._works
+        )
+
+    def _tokens(self, roles: Sequence[Role]) -> tuple[Range, Range]:
+        """Of the prompts, and of the replies."""
+        calls = self._range("calls", roles)
+        prompt, reply = (self._length(w, roles) for w in ("prompt_tokens", "completion_tokens"))
+        return (
+            calls.times(prompt, OTHER_TOKENIZER, OTHER_PROMPTS),
+            calls.times(reply, OTHER_TOKENIZER, OTHER_REPLIES),
+        )
+
+    def _length(self, what: str, roles: Sequence[Role]) -> Range:
+        """Tokens of one call; that of the usual work where little asks for none."""
+        calls, tokens = self._range("calls", roles), self._range(what, roles)
+        each = [t / c if c else 0.0 for t, c in zip(tokens.values, calls.values, strict=True)]
+        return Range.of(length or each[1] for length in each)
+
+    def _usd(self, model: str, roles: Sequence[Role]) -> Range | None:
+        prompt, completion = (tokens.values for tokens in self._tokens(roles))
+        usages = (Usage(1, round(p), round(c)) for p, c in zip(prompt, completion, strict=True))
+        costs = [self._prices.cost(model, usage) for usage in usages]
+        known = [cost for cost in costs if cost is not None]
+        return Range(*known) if len(known) == len(costs) else None
+
+    def _wall_time(self, roles: Sequence[Role]) -> Range:
+        """A phase takes its rounds, or longer when not all calls of a round fit in at once."""
+        return Range.of(
+            sum(
+                self._seconds[self._model(role)]
+                * max(done.calls / self._config.concurrency, done.rounds * straggling)
+                for (_, role), done in work.items()
+                if role in roles
+            )
+            for work, straggling in zip(self._works, STRAGGLERS, strict=True)
+        )
+
+
+async def measure(plan: Plan) -> dict[str, float]:
+    """Seconds that a call to each model takes, by a few short ones. Raises LMError."""
+    config = plan.config.model_copy(update={"budget": Budget(), "cache": False})
+    models = replace(plan, config=config).connect().models
+    asked = (Message("user", "Write about a hundred words about the sea."),)
+    took: dict[str, float] = {}
+    try:
+        for spec in specs_of(config):
+            times: list[float] = []
+            for sample in range(PROBES):
+                begun = time.perf_counter()
+                await models.lm(Request("generator", asked, sample=sample, model=spec))
+                times.append(time.perf_counter() - begun)
+            took[spec] = statistics.median(times)
+    finally:
+        await models.close()
+    return took
+
+
+def _assumptions(plan: Plan, scale: Scale, made: Estimate) -> Iterator[str]:
+    config, whole, part = plan.config, scale.whole, scale.part
+    yield (
+        f"{whole.updates} updates over {whole.rollouts} rollouts, {whole.routed} of them routed by "
+        "the encoder"
+    )
+    scaled = "" if part == whole else f"; {part.rollouts} rollouts of training, scaled up"
+    yield f"the run was gone through dry, on made-up replies and rewards{scaled}"
+    solved, blamed = (
+        " / ".join(f"{100 * getattr(manner, share):.0f}" for manner in MANNERS)
+        for share in ("solved", "blamed")
+    )
+    yield (
+        f"low / expected / high: {solved} % of the answers get the full reward, and the others "
+        f"blame {blamed} % of the parts that may be to blame"
+    )
+    if plan.split("val") and config.validation.every:
+        yield "low: training ends as early as validation.patience and target_score let it"
+    yield (
+        f"a typical answer has {ANSWER} tokens; replies may be {OTHER_REPLIES:g} times longer or "
+        f"shorter, prompts {OTHER_PROMPTS:g} times; a model that thinks aloud may pass the high"
+    )
+    yield f"tokens are an {TOKENIZER}; the model's tokenizer may count a third more or less"
+    yield "nothing is taken from the reply cache; no call fails"
+    if isinstance(plan.task.program, Agent) and not plan.task.program.stages:
+        yield (
+            f"your executor is counted as {USUAL.agent_calls} call an answer, {MUCH.agent_calls} "
+            "for the high"
+        )
+    unknown = sorted({share.model for share in made.roles if share.usd is None})
+    if unknown:
+        yield f'no price is known for {", ".join(unknown)}: add [prices."SPEC"] to pco.toml'
+    if made.total.seconds is not None:
+        yield (
+            f"time: up to {config.concurrency} calls at once, and each step waits for its slowest"
+        )
+    yield from _budgets_too_small(config.budget, made.total)
+
+
+def _budgets_too_small(budget: Budget, total: Share) -> Iterator[str]:
+    for name in ("calls", "tokens", "usd", "seconds"):
+        limit, need = getattr(budget, name), getattr(total, name)
+        if limit is not None and need is not None and limit < need.expected:
+            yield (
+                f"budget.{name} = {limit:g} lies below the {need.expected:g} expected: the run "
+                "will stop there, and can be resumed"
+            )

@@ -1,0 +1,81 @@
+"""What may go wrong (or be saved) on the way and is counted: one list, with what each means."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Protocol
+
+__all__ = ["Counts", "Incident", "Tally", "no_tally"]
+
+
+class Incident(StrEnum):
+    """A counted incident; its value is its name on disk and in JSON.
+
+    `meaning` is what a person reads; `once` says that it belongs to one call or one paid reply, so
+    that a resumed step does not meet it again. All others are decisions, which it takes again.
+    """
+
+    meaning: str
+    once: bool
+
+    def __new__(cls, name: str, meaning: str, once: bool = True) -> Incident:
+        made = str.__new__(cls, name)
+        made._value_ = name
+        made.meaning = meaning
+        made.once = once
+        return made
+
+    RATE_LIMITED = "rate_limited", "calls the server put off (429)"
+    UNAVAILABLE = "unavailable", "calls the server put off (503)"
+    SERVER_ERROR = "server_error", "calls answered with a server error (5xx)"
+    DROPPED = "dropped", "connections that broke in the middle of a call"
+    MALFORMED_BODY = "malformed_body", "bodies that were not a chat completion"
+    REFUSED_CONNECTION = "refused_connection", "connections that nothing answered"
+    TIMEOUT = "timeout", "calls that took longer than the timeout"
+    MALFORMED = "malformed", "replies that were not the JSON asked for"
+    REPAIRED = "repaired", "replies repaired without asking again"
+    FAULTY = "faulty", "replies of the right form with wrong content, such as too few picks"
+    REASKED = "reasked", "replies asked for a second time, quoting the fault"
+    TRUNCATED = "truncated", "replies cut at their length cap"
+    PARSE_FAILED = "parse_failed", "replies that never became the value asked for"
+    ROUTE_REPAIRS = "route_repairs", "routes with wrong picks that were repaired", False
+    ROUTE_FALLBACKS = "route_fallbacks", "routes filled up with the best-rated instincts", False
+    REWRITES_REFUSED = "rewrites_refused", "rewrites refused by a check", False
+    CACHE_HITS = "cache_hits", "replies taken from the cache, not paid for"
+    CACHE_MISSES = "cache_misses", "calls that the cache held no reply for"
+    CACHE_BYPASSED = (
+        "cache_bypassed",
+        "times the cache could not be used; the run went on without it",
+    )
+    SHARED_CALLS = (
+        "shared_calls",
+        "calls that waited for an equal one and took its reply, paid once",
+    )
+    JOURNAL_HITS = (
+        "journal_hits",
+        "replies asked for before in this run and read back, not paid for again",
+    )
+
+
+class Tally(Protocol):
+    """Counts an incident."""
+
+    def __call__(self, incident: Incident, count: int = 1) -> None: ...
+
+
+def no_tally(incident: Incident, count: int = 1) -> None:
+    """A Tally that counts nothing."""
+
+
+class Counts:
+    """A Tally that can be read; `start` are the counts so far, `sink` hears of each count too."""
+
+    def __init__(self, start: Mapping[str, int] | None = None, sink: Tally = no_tally) -> None:
+        self.values: Counter[str] = Counter(start or {})
+        self._sink = sink
+
+    def __call__(self, incident: Incident, count: int = 1) -> None:
+        self.values[incident] += count
+        self._sink(incident, count)

@@ -1,0 +1,84 @@
+"""Other providers' models through the optional litellm package."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from promptcodebook.calls import Reply, Request
+from promptcodebook.errors import ConfigError, LMError, MissingExtra
+from promptcodebook.incidents import Incident
+from promptcodebook.lm.refusal import ErrorBody, ModelAddress, fault_of, refusal_of
+from promptcodebook.lm.wire import Malformed, Quirks, read_tree, request_body
+
+__all__ = ["LiteLLM"]
+
+# Releases that carried somebody else's code.
+_MALICIOUS = ("1.82.7", "1.82.8")
+
+
+class LiteLLM:
+    """An LM over `litellm.acompletion`; keys are litellm's own environment variables.
+
+    Its retries are switched off: there is one retry layer and it is ours.
+    """
+
+    def __init__(
+        self, model: str, *, timeout: float = 120.0, headers: Mapping[str, str] | None = None
+    ) -> None:
+        self._where = ModelAddress(f"litellm/{model}", model)
+        self._timeout = timeout
+        self._headers = dict(headers or {})
+        self._library = _library()
+
+    async def __call__(self, request: Request) -> Reply:
+        body, _ = request_body(request, self._where.model, Quirks())
+        begun = time.perf_counter()
+        try:
+            answer = await self._library.acompletion(
+                **body,
+                num_retries=0,
+                max_retries=0,
+                drop_params=True,
+                timeout=self._timeout,
+                extra_headers=self._headers or None,
+            )
+            return read_tree(answer.model_dump(), request, time.perf_counter() - begun)
+        except Malformed as error:
+            fault = fault_of(Incident.MALFORMED_BODY, self._where, str(error))
+        except Exception as error:
+            fault = self._fault(error)
+        fault.role = request.role
+        raise fault
+
+    def _fault(self, error: Exception) -> LMError:
+        status = getattr(error, "status_code", None)
+        name = type(error).__name__
+        if name == "Timeout":
+            return fault_of(Incident.TIMEOUT, self._where, f"after {self._timeout:g} s")
+        if name == "APIConnectionError" or not isinstance(status, int):
+            return fault_of(Incident.DROPPED, self._where, name)
+        # The library's own message may hold request headers: only its kind is passed on.
+        return refusal_of(status, ErrorBody(name), self._where)
+
+
+def _library() -> Any:
+    try:
+        version = importlib.metadata.version("litellm")
+    except importlib.metadata.PackageNotFoundError:
+        raise MissingExtra("a litellm/... model", "litellm") from None
+    if version in _MALICIOUS:
+        raise ConfigError(
+            f"litellm {version} is a compromised release and is not imported",
+            hint="pip install -U 'promptcodebook[litellm]', and change the keys it could read",
+        )
+    # Else it fetches its price list from the network while being imported.
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    import litellm  # pyright: ignore
+
+    # Else it prints advice to the screen beside each error.
+    litellm.suppress_debug_info = True
+    return litellm

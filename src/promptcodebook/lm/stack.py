@@ -1,0 +1,297 @@
+"""The stack that every call goes through, built from the configuration.
+
+From the top: `Roles` fills in model and sampling, then the run's journal, the reply cache, the
+budget, `Dispatch` by model, and the `Endpoints` with one retry layer and one limit for each
+address.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Protocol
+
+from promptcodebook.calls import LM, ROLES, Reply, Request, Role, Sampling
+from promptcodebook.config import Config, RoleSettings
+from promptcodebook.errors import ConfigError
+from promptcodebook.incidents import Counts, Tally, no_tally
+from promptcodebook.lm.budget import Budgeted, Ledger, PriceTable
+from promptcodebook.lm.cache import Cache
+from promptcodebook.lm.journal import Journaled, ReplyLog
+from promptcodebook.lm.limit import AdaptiveLimit, PerLoop
+from promptcodebook.lm.retry import Backoff, Retrying
+from promptcodebook.lm.spec import Spec, find_credentials, parse_spec
+from promptcodebook.lm.stop import StopSignal
+from promptcodebook.lm.structured import Ask
+from promptcodebook.paths import reply_cache_path
+
+__all__ = [
+    "CallSettings",
+    "Dispatch",
+    "Endpoints",
+    "Models",
+    "Roles",
+    "Supplies",
+    "any_simulated",
+    "simulated_here",
+    "specs_of",
+    "uses_simulated",
+]
+
+
+def _no_time() -> float:
+    return 0.0
+
+
+@dataclass(frozen=True)
+class Supplies:
+    """What the stack is built with beside the configuration; all of it optional."""
+
+    own: LM | None = None
+    """The user's own LM object, in place of every spec."""
+    simulated: Callable[[Spec], LM] | None = None
+    log: ReplyLog | None = None
+    ledger: Ledger | None = None
+    tally: Tally | None = None
+    elapsed: Callable[[], float] | None = None
+
+
+@dataclass(frozen=True)
+class Models:
+    """The stack, and what is needed to watch, stop and close it."""
+
+    lm: Roles
+    ask: Ask
+    tally: Tally
+    ledger: Ledger
+    budget: Budgeted
+    _endpoints: Endpoints
+    _cache: Cache | None
+
+    @classmethod
+    def build(cls, config: Config, supplies: Supplies = Supplies()) -> Models:
+        """Raises ConfigError for a bad spec, or a money budget over an unknown price."""
+        tally = supplies.tally or Counts()
+        ledger = supplies.ledger or Ledger()
+        stop = StopSignal()
+        specs = specs_of(config)
+        settings = CallSettings(config.timeout, config.concurrency, Backoff(config.retries))
+        endpoints = Endpoints(settings, tally=tally, simulated=supplies.simulated, stop=stop)
+        table = {spec: supplies.own or endpoints.connect(spec, h) for spec, h in specs.items()}
+        prices = PriceTable(config.prices)
+        elapsed = supplies.elapsed or _no_time
+        budget = Budgeted(Dispatch(table), config.budget, prices, ledger, elapsed, stop)
+        budget.check_prices(specs)
+        inner: LM = budget
+        cache = None
+        if config.cache and supplies.own is None and not simulated_here(specs):
+            inner = cache = Cache(inner, reply_cache_path(), tally)
+        if supplies.log is not None:
+            inner = Journaled(inner, supplies.log, tally, stop)
+        roles = Roles(inner, config.roles, config.lm)
+        return cls(roles, Ask(roles, tally), tally, ledger, budget, endpoints, cache)
+
+    def by_role(self) -> dict[Role, str]:
+        """The model of every role."""
+        return {role: self.lm.model_of(role) for role in ROLES}
+
+    @property
+    def simulated(self) -> bool:
+        """Whether any of them is simulated: figures must say so."""
+        return any_simulated(self.by_role().values())
+
+    async def close(self) -> None:
+        """Closes connections and the cache."""
+        try:
+            await self._endpoints.close()
+        finally:
+            if self._cache is not None:
+                self._cache.close()
+
+
+def specs_of(config: Config) -> dict[str, dict[str, str]]:
+    """Every spec in use with its headers. Roles that share a spec must agree on headers."""
+    specs: dict[str, dict[str, str]] = {}
+    for role in ROLES:
+        settings = config.roles.get(role)
+        spec = (settings.model if settings is not None else None) or config.lm
+        headers = dict(settings.headers) if settings is not None else {}
+        if not spec:
+            raise ConfigError(
+                f"role {role} has no model",
+                hint="set lm in pco.toml, pass --lm, or set PCO_LM",
+            )
+        if headers and specs.get(spec) not in (None, {}, headers):
+            raise ConfigError(
+                f"two roles send different headers to {spec}",
+                hint="give one of them another spec, or the same headers",
+            )
+        specs[spec] = headers or specs.get(spec, {})
+    return specs
+
+
+def uses_simulated(config: Config) -> bool:
+    """Whether a simulated model is among the configured ones."""
+    return any_simulated(specs_of(config))
+
+
+def any_simulated(specs: Iterable[str]) -> bool:
+    """Whether a simulated model is among them, in process or served: figures must say so."""
+    return "simulated" in {spec.rpartition("#")[2].split("?")[0] for spec in specs}
+
+
+def simulated_here(specs: Iterable[str]) -> bool:
+    """Whether a simulated model runs in this process: its replies cost nothing, none is cached."""
+    return any(spec.split("?")[0] == "simulated" for spec in specs)
+
+
+class Roles:
+    """Fills `model` and `sampling` by role; greedy means temperature 0.
+
+    At temperature 0 the sample is set to 0 and top_p left out, so that equal greedy requests share
+    one key wherever they come from.
+    """
+
+    def __init__(self, inner: LM, settings: Mapping[str, RoleSettings], default_model: str) -> None:
+        self._inner = inner
+        known: dict[Role, RoleSettings] = {r: settings.get(r, RoleSettings()) for r in ROLES}
+        self._models = {role: each.model or default_model for role, each in known.items()}
+        self._drawn = {role: _sampling(each) for role, each in known.items()}
+        self._greedy = {role: _greedy(each) for role, each in self._drawn.items()}
+
+    def model_of(self, role: Role) -> str:
+        """The full spec of the role's model."""
+        return self._models[role]
+
+    def sampling_of(self, role: Role, greedy: bool = False) -> Sampling:
+        """How the role's replies are drawn."""
+        return (self._greedy if greedy else self._drawn)[role]
+
+    async def __call__(self, request: Request) -> Reply:
+        role = request.role
+        sampling = self.sampling_of(role, request.greedy)
+        sample = 0 if sampling.temperature == 0 else request.sample
+        model = request.model or self._models[role]
+        filled = replace(request, model=model, sampling=sampling, sample=sample)
+        return await self._inner(filled)
+
+
+def _sampling(each: RoleSettings) -> Sampling:
+    drawn = Sampling(each.temperature, each.top_p, each.max_tokens, each.extra)
+    return _greedy(drawn) if each.temperature == 0 else drawn
+
+
+def _greedy(sampling: Sampling) -> Sampling:
+    return replace(sampling, temperature=0.0, top_p=None)
+
+
+class Dispatch:
+    """An LM over several, by `request.model` (a full spec)."""
+
+    def __init__(self, table: Mapping[str, LM]) -> None:
+        self._table = dict(table)
+
+    async def __call__(self, request: Request) -> Reply:
+        lm = self._table.get(request.model)
+        if lm is None:
+            raise ConfigError(
+                f"no endpoint is connected for model {request.model!r} (role {request.role})",
+                hint=f"connected: {', '.join(self._table) or 'none'}",
+            )
+        return await lm(request)
+
+
+@dataclass(frozen=True, slots=True)
+class CallSettings:
+    """How calls go out: seconds one may take, calls in flight per address, further tries."""
+
+    timeout: float = 120.0
+    concurrency: int = 64
+    backoff: Backoff = field(default_factory=Backoff)
+
+
+class _Closes(Protocol):
+    async def close(self) -> None: ...
+
+
+class Endpoints:
+    """Connects specs and closes everything it connected.
+
+    `simulated` builds the model behind `simulated?...`; `environment` is where keys come from.
+    """
+
+    def __init__(
+        self,
+        settings: CallSettings = CallSettings(),
+        *,
+        tally: Tally = no_tally,
+        simulated: Callable[[Spec], LM] | None = None,
+        environment: Mapping[str, str] | None = None,
+        stop: StopSignal | None = None,
+    ) -> None:
+        self._settings = settings
+        self._tally = tally
+        self._simulated = simulated
+        self._stop = stop or StopSignal()
+        self._stop.on_give(self._resume)
+        self._environment = os.environ if environment is None else environment
+        self._limits: dict[str, PerLoop[AdaptiveLimit]] = {}
+        self._open: list[_Closes] = []
+
+    def connect(self, spec_text: str, headers: Mapping[str, str] | None = None) -> LM:
+        """The LM behind a spec. Opens no connection yet; raises ConfigError or MissingExtra."""
+        spec = parse_spec(spec_text, self._environment)
+        inner = self._inner(spec, headers or {})
+        return Retrying(
+            inner, lambda: self.limit_of(spec), self._settings.backoff, self._tally, self._stop
+        )
+
+    def limit_of(self, spec: Spec) -> AdaptiveLimit:
+        """The limit that all models at the spec's address share, in the loop that runs now."""
+        limits = self._limits.setdefault(spec.base_url or spec.text, PerLoop())
+        limits.orphans()
+        return limits.here(lambda: AdaptiveLimit(self._settings.concurrency))
+
+    def _resume(self) -> None:
+        for limits in self._limits.values():
+            for limit in limits.everywhere():
+                limit.resume()
+
+    def _inner(self, spec: Spec, headers: Mapping[str, str]) -> LM:
+        if spec.kind == "simulated":
+            if self._simulated is None:
+                raise ConfigError(
+                    "there is no simulated model in this program", hint="pco lm serve simulated"
+                )
+            return self._simulated(spec)
+        if spec.kind == "litellm":
+            from promptcodebook.lm.litellm_client import LiteLLM
+
+            return LiteLLM(spec.model, timeout=self._settings.timeout, headers=headers)
+        # aiohttp takes a sixth of a second to import: here, once, and not in the first call.
+        from promptcodebook.lm.endpoint import Endpoint
+
+        credentials = find_credentials(spec.key_names, headers, self._environment)
+        named = replace(spec, key_names=credentials.names)
+        timeout = self._settings.timeout
+        endpoint = Endpoint(named, credentials.key, timeout=timeout, headers=credentials.headers)
+        self._open.append(endpoint)
+        return endpoint
+
+    async def close(self) -> None:
+        """Closes every connection; an endpoint that is used again opens a new one."""
+        for endpoint in self._open:
+            await endpoint.close()
+
+    async def __aenter__(self) -> Endpoints:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,201 @@
+"""M: the frozen program at work, Eq. 5, and the reward of what came out.
+
+A bad rollout is recorded, not raised (method decision 15); only what ends the run passes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from promptcodebook.calls import LM, Message, Reply, Request, Role, Schema, Usage
+from promptcodebook.errors import ConfigError, Stop, StoreError
+from promptcodebook.incidents import Incident, Tally, no_tally
+from promptcodebook.lm.structured import THOUGHT, strip_think
+from promptcodebook.method.failures import failure_of
+from promptcodebook.method.policy import Prompter
+from promptcodebook.randomness import Draws
+from promptcodebook.types import Example, Output, Program, Prompt, Rollout, Score
+
+__all__ = ["BoundChat", "Scorer", "Trial", "roll_out"]
+
+Scorer = Callable[[Example, Output], Awaitable[Score]]
+"""A reward made uniform: async, checked against its range, RewardError when it misbehaves."""
+
+
+class BoundChat:
+    """A Chat for one example; `usage` and `truncated` sum over its calls.
+    Cut replies are tallied as `truncated`, once each: when they are paid for.
+
+    `sample` turns a call's name into its sample seed: the name is `purpose`, or the running number
+    of the call without one; a purpose that comes again is numbered, so no two calls share a seed.
+    Thoughts (`<think>`) are stripped from replies: what is scored is the answer.
+    """
+
+    def __init__(
+        self,
+        lm: LM,
+        sample: Callable[[str], int],
+        greedy: bool = False,
+        tally: Tally = no_tally,
+    ) -> None:
+        self.usage = Usage()
+        self.truncated = False
+        self._lm = lm
+        self._sample = sample
+        self._greedy = greedy
+        self._tally = tally
+        self._asked: Counter[str] = Counter()
+
+    async def __call__(
+        self,
+        messages: str | Sequence[Message],
+        *,
+        system: str = "",
+        role: Role = "executor",
+        schema: Schema | None = None,
+        purpose: str = "",
+    ) -> Reply:
+        """Asks; a plain string is one user message, `system` stands before everything."""
+        request = Request(
+            role=role,
+            messages=_messages(messages, system),
+            schema=schema,
+            sample=self._sample(self._name(purpose)),
+            greedy=self._greedy,
+        )
+        reply = await self._lm(request)
+        self.usage += reply.usage
+        if reply.finish == "length":
+            self.truncated = True
+            if reply.source == "live":
+                self._tally(Incident.TRUNCATED)
+        if THOUGHT not in reply.text:
+            return reply
+        return replace(reply, text=strip_think(reply.text))
+
+    def _name(self, purpose: str) -> str:
+        number = self._asked[purpose]
+        self._asked[purpose] += 1
+        if not purpose:
+            return str(number)
+        return f"{purpose}#{number}" if number else purpose
+
+
+def _messages(messages: str | Sequence[Message], system: str) -> tuple[Message, ...]:
+    turns = (Message("user", messages),) if isinstance(messages, str) else tuple(messages)
+    return (Message("system", system), *turns) if system else turns
+
+
+class _GuardedChat:
+    """A chat that lets no paragraph of the prompt reach the untrusted role (decision 13).
+
+    `ended` keeps what ended the run: an agent that catches every error must not turn it into an
+    answer.
+    """
+
+    def __init__(self, inner: BoundChat, prompt: Prompt) -> None:
+        self.ended: Stop | StoreError | None = None
+        self._inner = inner
+        texts = (prompt.text, *prompt.stages.values())
+        self._private = {part for text in texts for part in text.split("\n\n") if part.strip()}
+
+    async def __call__(
+        self,
+        messages: str | Sequence[Message],
+        *,
+        system: str = "",
+        role: Role = "executor",
+        schema: Schema | None = None,
+        purpose: str = "",
+    ) -> Reply:
+        if role == "untrusted":
+            sent = messages if isinstance(messages, str) else "\n".join(m.content for m in messages)
+            if any(p in f"{system}\n{sent}" for p in self._private):
+                raise ConfigError(
+                    "the composed prompt was about to be sent to the untrusted role",
+                    hint="give the untrusted stage only the rewritten request",
+                )
+        try:
+            return await self._inner(
+                messages, system=system, role=role, schema=schema, purpose=purpose
+            )
+        except (Stop, StoreError) as error:
+            self.ended = error
+            raise
+
+
+@dataclass(frozen=True)
+class Trial:
+    """y = M(p, x) and r(y, y*): program and reward bound together."""
+
+    program: Program
+    scorer: Scorer | None
+    lm: LM
+    greedy: bool = False
+    tally: Tally = no_tally
+
+    async def run(
+        self, example: Example, prompt: Prompt, draws: Draws, rollout: Rollout
+    ) -> Rollout:
+        """The rollout completed by output and reward, or by the failure of either."""
+        chat = BoundChat(
+            self.lm, lambda purpose: draws.sample(f"execute {purpose}"), self.greedy, self.tally
+        )
+        guarded = _GuardedChat(chat, prompt)
+        try:
+            output = _storable(await self.program(prompt, example, guarded))
+        except (Stop, StoreError):
+            raise
+        except Exception as error:
+            if guarded.ended is not None:
+                raise guarded.ended from None
+            spent = rollout.usage + chat.usage
+            return replace(rollout, failure=failure_of("execute", error), usage=spent)
+        if guarded.ended is not None:
+            raise guarded.ended
+        rollout = replace(
+            rollout,
+            output=output.text,
+            fields=output.fields,
+            stages=output.trace,
+            truncated=output.truncated or chat.truncated,
+            usage=rollout.usage + chat.usage,
+        )
+        return await self._score(example, output, rollout)
+
+    async def _score(self, example: Example, output: Output, rollout: Rollout) -> Rollout:
+        if self.scorer is None:
+            return rollout
+        try:
+            score = await self.scorer(example, output)
+        except (Stop, StoreError):
+            raise
+        except Exception as error:
+            return replace(rollout, failure=failure_of("reward", error))
+        return replace(rollout, reward=score.value, feedback=score.feedback)
+
+
+def _storable(output: Output) -> Output:
+    """Itself. TypeError for fields that are not plain JSON values: a run could not keep them."""
+    if output.fields:
+        try:
+            json.dumps(dict(output.fields), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"the executor returned fields that are not JSON: {error}") from None
+    return output
+
+
+async def roll_out(prompter: Prompter, trial: Trial, example: Example, draws: Draws) -> Rollout:
+    """One whole forward pass; a failure of any part is part of the result."""
+    rollout = Rollout(example.id)
+    try:
+        route, prompt, usage = await prompter.prompt(example, draws)
+    except (Stop, StoreError):
+        raise
+    except Exception as error:
+        return replace(rollout, failure=failure_of("prompt", error))
+    rollout = replace(rollout, route=route, prompt=prompt.text, usage=usage)
+    return await trial.run(example, prompt, draws, rollout)

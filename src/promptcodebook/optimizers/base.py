@@ -1,0 +1,145 @@
+"""What every optimizer is: one method, from a problem to a way of prompting.
+
+A run optimizes with the one that `optimizer` in its configuration names, an entry point of the
+group `promptcodebook.optimizers`; its verdict sets the result beside fixed prompts and beside the
+result's own `rivals`. All calls go through the problem's models, so that budget, journal and meter
+are the same for all, and a stopped optimizer that is started again meets its paid replies again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
+from typing import Protocol, cast
+
+from promptcodebook.assemble import Assembled
+from promptcodebook.calls import Usage
+from promptcodebook.errors import ConfigError, did_you_mean
+from promptcodebook.incidents import Counts
+from promptcodebook.lm.stack import Models
+from promptcodebook.method.evaluate import Evaluator
+from promptcodebook.method.failures import too_many_failures
+from promptcodebook.method.policy import Prompter
+from promptcodebook.policy.file import PolicyFile
+from promptcodebook.progress import Listener, Phase, Spent
+from promptcodebook.store.events import EndReason
+from promptcodebook.store.run import RunStore
+from promptcodebook.types import Evaluation, Example, Rollout, Trace
+
+__all__ = [
+    "Optimizer",
+    "Problem",
+    "Result",
+    "evaluate",
+    "make_optimizer",
+    "optimize_metered",
+    "optimizer_names",
+    "spending",
+]
+
+GROUP = "promptcodebook.optimizers"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Data, task, models and settings; the store of the run; and who hears of progress.
+
+    What an optimizer must keep beside the replies of its calls, it appends to the store as events
+    or writes into the folder `store.path`.
+    """
+
+    assembled: Assembled
+    store: RunStore
+    tell: Listener
+
+
+@dataclass(frozen=True)
+class Result:
+    """A way of prompting, as an optimizer leaves it.
+
+    `name` is its row in the verdict, `title` what it is called in a sentence. `rivals` are other
+    forms of the same result that a user could deploy instead (all instincts in one prompt, the
+    first codebook). `policy` is the file to deploy, where there is one. `remark` is a sentence for
+    the verdict. `spent` is what the optimizing took.
+    """
+
+    name: str
+    title: str
+    prompter: Prompter
+    ended: EndReason = "finished"
+    policy: PolicyFile | None = None
+    rivals: Sequence[Result] = ()
+    remark: str = ""
+    spent: Usage = Usage()
+
+
+class Optimizer(Protocol):
+    """From a problem to a result; raises Stop when the run ends early, and can be called again."""
+
+    async def optimize(self, problem: Problem) -> Result: ...
+
+
+async def optimize_metered(optimizer: Optimizer, problem: Problem) -> Result:
+    """The result with what it took, by the one meter that all calls pass."""
+    ledger = problem.assembled.models.ledger
+    before = ledger.total
+    result = await optimizer.optimize(problem)
+    return replace(result, spent=ledger.total - before)
+
+
+async def evaluate(
+    problem: Problem, row: str, prompter: Prompter, examples: Sequence[Example], phase: str
+) -> Evaluation:
+    """The prompter over examples of one split, greedily, with progress told as `phase`.
+
+    Raises TooManyFailures when more than half failed, retries included: that is an endpoint or a
+    reward, not a policy. As zeros on record it would decide what is kept and what the verdict says;
+    unrecorded, a resumed run evaluates it again.
+    """
+    assembled = problem.assembled
+    floor, _ = assembled.config.reward_range
+    evaluator = Evaluator(assembled.trial(greedy=True), assembled.config.randomness, floor)
+    split = "test" if examples is assembled.dataset.test else "val"
+    count = _counter(problem.tell, phase, len(examples))
+    evaluation = await evaluator.evaluate(row, prompter, examples, split, count)
+    failures = [r.failure for r in evaluation.rollouts if r.failure is not None]
+    if len(failures) * 2 > len(evaluation.rollouts):
+        raise too_many_failures(failures, tuple(map(Trace, evaluation.rollouts)), f"{phase}: ")
+    return evaluation
+
+
+def spending(models: Models) -> Spent:
+    """Usage by role and incidents so far, for whoever watches."""
+    counted = dict(models.tally.values) if isinstance(models.tally, Counts) else {}
+    return Spent(dict(models.ledger.usage), counted)
+
+
+def _counter(tell: Listener, name: str, total: int) -> Callable[[Rollout], None]:
+    """Tells of each rollout that finishes."""
+    done = 0
+    tell(Phase(name, 0, total))
+
+    def count(rollout: Rollout) -> None:
+        nonlocal done
+        done += 1
+        tell(Phase(name, done, total))
+
+    return count
+
+
+def optimizer_names() -> tuple[str, ...]:
+    """The names `make_optimizer` knows, sorted."""
+    return tuple(sorted(entry_points(group=GROUP).names))
+
+
+def make_optimizer(name: str) -> Optimizer:
+    """The optimizer behind an entry point: a class without arguments. ConfigError: unknown name."""
+    entries = [entry for entry in entry_points(group=GROUP) if entry.name == name]
+    if not entries:
+        known = optimizer_names()
+        raise ConfigError(
+            f"unknown optimizer {name!r}{did_you_mean(name, known)}",
+            hint=f"optimizer = one of {', '.join(known)}",
+        )
+    return cast("Callable[[], Optimizer]", entries[0].load())()

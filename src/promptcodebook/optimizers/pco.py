@@ -1,0 +1,178 @@
+"""Prompt Codebook Optimization as an optimizer: initialise, train (Algorithm 1), select."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import aclosing
+from datetime import UTC, datetime
+
+from promptcodebook.assemble import Assembled
+from promptcodebook.config import Config
+from promptcodebook.errors import ConfigError
+from promptcodebook.method.accept import Rerun, make_acceptance
+from promptcodebook.method.critic import Attribution, Credit, Critic
+from promptcodebook.method.explore import Explorer
+from promptcodebook.method.init import Initialiser
+from promptcodebook.method.policy import Deployed
+from promptcodebook.method.schedule import Schedule
+from promptcodebook.method.state import State
+from promptcodebook.method.train import Learner, train
+from promptcodebook.method.update import AllChecks, LengthCheck, NearCopyCheck, NoLeakCheck, Updater
+from promptcodebook.optimizers.base import Problem, Result, spending
+from promptcodebook.optimizers.fixed import concat_row, untrained_row
+from promptcodebook.optimizers.selection import Selection
+from promptcodebook.policy.references import policy_file, state_at
+from promptcodebook.policy.safety import SafetyCheck
+from promptcodebook.progress import Phase, StepDone
+from promptcodebook.store.events import EndReason, Resumed, Started, Stepped
+from promptcodebook.store.run import RunStore
+from promptcodebook.types import Check, Parameters, Step
+
+__all__ = ["PCO", "build_learner", "initialise", "with_listed_codebook"]
+
+
+class PCO:
+    """Learns a codebook; every step is stored before the next begins.
+
+    What was done is read back from the store, what was paid for from the journal, and the rest is a
+    function of the two.
+    """
+
+    async def optimize(self, problem: Problem) -> Result:
+        assembled, store = problem.assembled, problem.store
+        learner = build_learner(assembled)
+        selection = Selection(problem, learner.composer)
+        state = await _first_or_stored(problem)
+        ended = await _train(problem, learner, selection, state)
+        best = await selection.best()
+        return Result(
+            name="learned",
+            title="the learned policy",
+            prompter=Deployed(learner.composer, best.parameters, best.statistics),
+            ended=ended,
+            policy=policy_file(assembled, best),
+            rivals=(concat_row(problem, best), untrained_row(problem, state_at(store, -1))),
+            remark=_why_nothing_was_learned(store),
+        )
+
+
+def build_learner(assembled: Assembled) -> Learner:
+    """Everything Algorithm 1 calls. Raises ConfigError for settings that exclude one another."""
+    config, models = assembled.config, assembled.models
+    if config.encoder.mode == "none" and config.explore.policy == "none":
+        raise ConfigError(
+            "encoder.mode = 'none' leaves only exploration, and explore.policy = 'none' forbids it",
+            hint="set one of the two to something else",
+        )
+    ask, templates = models.ask, assembled.plan.templates
+    composer = assembled.composer(assembled.prompt_stages)
+    trial = assembled.trial()
+    rerun = Rerun(composer, trial, config.randomness)
+    return Learner(
+        config=config,
+        randomness=config.randomness,
+        composer=composer,
+        explorer=Explorer(config.explore, config.select, always=config.encoder.mode == "none"),
+        trial=trial,
+        credit=Credit(Critic(ask, templates), Attribution(ask, templates), config),
+        updater=Updater(ask, templates, config, _checks(assembled), models.tally),
+        acceptance=make_acceptance(config.update.accept, rerun),
+    )
+
+
+def _checks(assembled: Assembled) -> Check:
+    """What every rewrite must pass (method decision 11)."""
+    return AllChecks(
+        [
+            LengthCheck(assembled.config.update),
+            NearCopyCheck(),
+            SafetyCheck(),
+            NoLeakCheck(assembled.dataset.train),
+            *assembled.task.checks,
+        ]
+    )
+
+
+async def _first_or_stored(problem: Problem) -> State:
+    """Where training stands: initialised now, or read back."""
+    store, assembled = problem.store, problem.assembled
+    outline = store.outline()
+    if outline.parameters is None:
+        if assembled.config.init.kind in ("random", "from_prompt"):
+            problem.tell(Phase("writing the first codebook", 0, 1))
+        parameters = await initialise(assembled)
+        store.append(Started(parameters, assembled.config.init.kind))
+        return State.first(parameters)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    store.append(Resumed(outline.step, now))
+    return state_at(store, outline.step)
+
+
+async def initialise(assembled: Assembled) -> Parameters:
+    """Θ before the first step."""
+    config, plan = assembled.config, assembled.plan
+    initialiser = Initialiser(assembled.models.ask, plan.templates, config)
+    return await initialiser.parameters(plan.task.seeds, plan.given)
+
+
+def with_listed_codebook(config: Config) -> Config:
+    """The same, but where a model would write the first codebook our general list stands for it."""
+    if config.init.kind not in ("random", "from_prompt"):
+        return config
+    stand_in = config.init.model_copy(update={"kind": "expert", "instincts": ()})
+    return config.model_copy(update={"init": stand_in})
+
+
+async def _train(
+    problem: Problem, learner: Learner, selection: Selection, state: State
+) -> EndReason:
+    """Algorithm 1 with validation in between, until it is enough."""
+    assembled, store = problem.assembled, problem.store
+    await selection.validate_if_due(state.step - 1)
+    if (reason := selection.enough()) is not None:
+        return reason
+    config = assembled.config
+    schedule = Schedule(assembled.dataset.train, config.update, config.randomness)
+    # Closed here: an abandoned generator would be left for the loop to clean up.
+    async with aclosing(train(learner, schedule, state)) as steps:
+        began = time.monotonic()
+        async for step in steps:
+            store.append(Stepped(step))
+            problem.tell(StepDone(step, time.monotonic() - began))
+            problem.tell(spending(assembled.models))
+            await selection.validate_if_due(step.index)
+            if (reason := selection.enough()) is not None:
+                return reason
+            began = time.monotonic()
+    return "finished"
+
+
+def _why_nothing_was_learned(store: RunStore) -> str:
+    """Why a run that came through left every text as it was, so that its verdict is not read as the
+    method's. One sentence; '' when a text was rewritten, or when nothing went wrong on the way.
+
+    Critiques that are never understood and rewrites that never pass leave the first codebook as it
+    was: no rollout failed, the run ends in order, and the money is spent.
+    """
+    outline = store.outline()
+    if outline.step < 0 or outline.parameters != store.parameters_at(-1):
+        return ""
+    faults = Counter(fault for step in store.steps(traces=True) for fault in _faults(step))
+    if not faults:
+        return ""
+    most, times = faults.most_common(1)[0]
+    return (
+        f"Training rewrote no text at all: {most} ({times} of {faults.total()} faults); "
+        f"pco runs show {store.header.id} quotes them."
+    )
+
+
+def _faults(step: Step) -> Iterator[str]:
+    for trace in step.traces:
+        if trace.failure is not None:
+            yield f"{trace.failure.stage} failed with {trace.failure.kind}"
+    for rewrite in step.rewrites:
+        if not rewrite.kept:
+            yield f"a rewrite was refused: {rewrite.reason}"

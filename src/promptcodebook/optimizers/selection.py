@@ -1,0 +1,106 @@
+"""Which state of a run is kept: validation, early stop, and the finalists (decision 8)."""
+
+from __future__ import annotations
+
+from promptcodebook.method.policy import Composer, Deployed
+from promptcodebook.method.state import State
+from promptcodebook.optimizers.base import Problem, evaluate
+from promptcodebook.policy.references import state_at
+from promptcodebook.progress import ValidationDone
+from promptcodebook.store.events import EndReason, Mark, Scope, Validated
+from promptcodebook.types import Example
+
+__all__ = ["Selection"]
+
+
+class Selection:
+    """Validates on a fixed subset as the run goes, and on the whole split at its end.
+
+    The untrained policy is a candidate too: a run that made things worse keeps what it began with.
+    """
+
+    def __init__(self, problem: Problem, composer: Composer) -> None:
+        config = problem.assembled.config
+        self._problem = problem
+        self._composer = composer
+        self._settings = config.validation
+        self._config = config
+        self._store = problem.store
+        self._whole = problem.assembled.dataset.val
+        self._subset = self._fixed_subset()
+        self._marks: list[Mark] = list(self._store.outline().validations)
+        online = config.update.mode == "online"
+        # In online mode a step is one example: validate as often per example as with batches.
+        self._every = self._settings.every * (config.update.batch_size if online else 1)
+
+    def _fixed_subset(self) -> tuple[Example, ...]:
+        """At most `validation.subset` examples, a seeded choice in the split's own order."""
+        if len(self._whole) <= self._settings.subset:
+            return self._whole
+        draw = self._config.randomness.generator("validation subset")
+        keys = {example.id: draw.random() for example in self._whole}
+        chosen = sorted(self._whole, key=lambda e: keys[e.id])[: self._settings.subset]
+        ids = {example.id for example in chosen}
+        return tuple(e for e in self._whole if e.id in ids)
+
+    @property
+    def _validates(self) -> bool:
+        return self._every > 0 and bool(self._whole)
+
+    async def validate_if_due(self, step: int) -> None:
+        """Validates after every so many steps, and before the first; once for each step."""
+        if not self._validates or (step + 1) % self._every:
+            return
+        if any(m.step == step and m.scope == "subset" for m in self._marks):
+            return
+        await self._validate(step, "subset", self._subset)
+
+    async def _validate(self, step: int, scope: Scope, examples: tuple[Example, ...]) -> None:
+        state = state_at(self._store, step)
+        deployed = Deployed(self._composer, state.parameters, state.statistics)
+        phase = f"validating step {step + 1}"
+        evaluation = await evaluate(self._problem, f"step {step + 1}", deployed, examples, phase)
+        self._store.append(Validated(step, scope, evaluation))
+        score = evaluation.score or 0.0
+        earlier = [m.score or 0.0 for m in self._marks if m.scope == scope]
+        self._marks.append(
+            Mark(
+                evaluation.name,
+                step,
+                scope,
+                evaluation.score,
+                evaluation.answered,
+                len(examples),
+                evaluation.failed,
+            )
+        )
+        best = not earlier or score > max(earlier)
+        self._problem.tell(ValidationDone(step, evaluation, best, finalist=scope == "full"))
+
+    def enough(self) -> EndReason | None:
+        """Early stop: the target is reached, or `patience` validations brought no gain."""
+        scores = [m.score or 0.0 for m in self._marks if m.scope == "subset"]
+        target = self._settings.target_score
+        if not scores:
+            return None
+        if target is not None and max(scores) >= target:
+            return "target"
+        best = scores.index(max(scores))
+        return "early_stop" if len(scores) - 1 - best >= self._settings.patience else None
+
+    async def best(self) -> State:
+        """The state to deploy: the best finalist on the whole validation split, or the last."""
+        last = self._store.outline().step
+        ranked = sorted(
+            (m for m in self._marks if m.scope == "subset"), key=lambda m: (-(m.score or 0), m.step)
+        )
+        if self._config.keep == "last" or not ranked:
+            return state_at(self._store, last)
+        finalists = [m.step for m in ranked[: self._settings.finalists]]
+        if last not in finalists and last not in [m.step for m in ranked]:
+            finalists.append(last)
+        for step in finalists:
+            if not any(m.step == step and m.scope == "full" for m in self._marks):
+                await self._validate(step, "full", self._whole)
+        full = [m for m in self._marks if m.scope == "full" and m.step in finalists]
+        return state_at(self._store, min(full, key=lambda m: (-(m.score or 0), m.step)).step)

@@ -1,0 +1,276 @@
+"""(θ, φ, C, S) as plain JSON: what a policy is on disk.
+
+The file holds all that decides a prompt, the texts of the templates included, so that it prompts
+alike wherever it is read; and the name of the program it was judged with. It holds no run id,
+time, path, cost or model, so that equal training gives equal bytes. What it came from lies beside
+that under `about`, outside of `digest`. Each instinct carries its success and r̄, because the
+encoder reads them when it routes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+
+from promptcodebook.config import Config, load_config, merge
+from promptcodebook.errors import PolicyError
+from promptcodebook.method.state import RoutingStatistics, State
+from promptcodebook.method.templates import (
+    CodebookLines,
+    TemplateSet,
+    check_lines,
+    check_template,
+    load_templates,
+    template_sets,
+)
+from promptcodebook.paths import write_whole
+from promptcodebook.types import Codebook, Instinct, Parameters
+
+__all__ = ["FORMAT", "PolicyFile", "read_policy_file"]
+
+FORMAT = "promptcodebook policy 2"
+_FIRST_FORMAT = "promptcodebook policy 1"
+_ROLES = ("encoder", "generator", "executor", "untrusted")
+"""Whose sampling decides a deployed prompt and its answer."""
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    text: str = Field(min_length=1)
+    frozen: bool = False
+    success: float = 0.0
+    ema: float = 0.0
+    selected: int = 0
+
+
+class _Sampling(BaseModel):
+    """A role's settings without its model, address and headers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    extra: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class _Templates(BaseModel):
+    """The texts around what was learned, as far as a deployed policy is prompted with them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    encoder: str
+    generator: str
+    lines: CodebookLines
+
+    @model_validator(mode="after")
+    def _fillable(self) -> _Templates:
+        check_template("encoder", self.encoder, "encoder")
+        check_template("generator", self.generator, "generator")
+        check_lines(self.lines, "lines")
+        return self
+
+    @classmethod
+    def of(cls, templates: TemplateSet) -> _Templates:
+        sources = templates.sources
+        return cls(
+            encoder=sources["encoder"], generator=sources["generator"], lines=templates.lines
+        )
+
+
+class PolicyFile(BaseModel):
+    """A policy as it is written to disk.
+
+    `stages` are the program's, each with a prompt of its own (() = one prompt for the whole);
+    `program` '' = not recorded. `sampling` is by role, and empty in files of version 0.1.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal["promptcodebook policy 2"] = FORMAT
+    templates: _Templates
+    select: int = Field(ge=1)
+    compose: Literal["generator", "verbatim"]
+    base_prompt: str
+    output_format: str
+    input: str = "input"
+    program: str = ""
+    stages: tuple[str, ...] = ()
+    sampling: dict[str, _Sampling] = Field(default_factory=dict)
+    seed: int = 0
+    encoder: str
+    generator: str
+    codebook: tuple[_Entry, ...]
+    about: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_version_01(cls, tree: Any) -> Any:
+        """A file of version 0.1 names a shipped set instead of holding its texts."""
+        if not isinstance(tree, dict):
+            return tree
+        keys = cast("dict[str, Any]", tree)
+        if keys.get("format") != _FIRST_FORMAT:
+            return keys
+        name = keys.get("templates")
+        if name not in template_sets():
+            raise ValueError(f"templates: no set is called {name!r}")
+        return {**keys, "format": FORMAT, "templates": _Templates.of(load_templates(name))}
+
+    @model_validator(mode="after")
+    def _routable(self) -> PolicyFile:
+        if self.select > len(self.codebook):
+            raise ValueError(
+                f"select (S = {self.select}) is larger than the codebook (K = {len(self.codebook)})"
+            )
+        return self
+
+    @classmethod
+    def of(
+        cls,
+        state: State,
+        config: Config,
+        templates: TemplateSet,
+        program: str,
+        stages: tuple[str, ...],
+    ) -> PolicyFile:
+        """The file of a state; ψ is left out, since deployment drops it."""
+        parameters, statistics = state.parameters, state.statistics
+        rows = zip(
+            parameters.codebook.instincts,
+            statistics.success,
+            statistics.ema,
+            statistics.selected,
+            strict=True,
+        )
+        return cls(
+            templates=_Templates.of(templates),
+            select=config.select,
+            compose=config.compose,
+            base_prompt=config.base_prompt,
+            output_format=config.output_format,
+            input=config.data.input,
+            program=program,
+            stages=stages,
+            sampling=_sampling_of(config),
+            seed=config.seed,
+            encoder=parameters.encoder,
+            generator=parameters.generator,
+            codebook=tuple(
+                _Entry(
+                    text=c.text, frozen=c.frozen, success=round(s, 6), ema=round(r, 6), selected=n
+                )
+                for c, s, r, n in rows
+            ),
+        )
+
+    @property
+    def parameters(self) -> Parameters:
+        book = Codebook(tuple(Instinct(e.text, e.frozen) for e in self.codebook))
+        return Parameters(self.encoder, self.generator, book, critic="")
+
+    @property
+    def template_set(self) -> TemplateSet:
+        """What encoder and generator are prompted with; nothing else is asked for at deployment."""
+        texts = self.templates
+        sources = {"encoder": texts.encoder, "generator": texts.generator}
+        return TemplateSet(sources, texts.lines)
+
+    @property
+    def statistics(self) -> RoutingStatistics:
+        return RoutingStatistics(
+            tuple(e.ema for e in self.codebook),
+            tuple(e.success for e in self.codebook),
+            tuple(e.selected for e in self.codebook),
+        )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) over all but `about`: equal policies, equal digests."""
+        return hashlib.sha256(_json(self.model_dump(mode="json", exclude={"about"}))).hexdigest()
+
+    def with_about(self, **facts: JsonValue) -> PolicyFile:
+        """The same policy with more said of where it came from."""
+        return self.model_copy(update={"about": {**self.about, **facts}})
+
+    def text(self) -> str:
+        """Stable JSON: same policy, same bytes."""
+        return _json(self.model_dump(mode="json")).decode()
+
+    def save(self, target: Path) -> None:
+        """Writes the file whole or not at all."""
+        try:
+            write_whole(target, self.text())
+        except OSError as error:
+            raise PolicyError(
+                f"cannot write the policy to {target}: {error.strerror}",
+                hint="choose a folder that exists and has space",
+            ) from error
+
+    def settings(
+        self, below: Mapping[str, Any] | None = None, above: Mapping[str, Any] | None = None
+    ) -> Config:
+        """The configuration that this policy runs under.
+
+        `below` is what lies under it (a run's own settings, a pco.toml), `above` what was typed for
+        this use: that may change a model or its sampling, but not what the policy is.
+        """
+        sampling = {role: s.model_dump() for role, s in self.sampling.items()}
+        fixed = {
+            "size": len(self.codebook),
+            "select": self.select,
+            # The texts are in the file: the folder that they came from may not be at hand.
+            "templates": "default",
+            "compose": self.compose,
+            "compose_per_stage": bool(self.stages),
+            "base_prompt": self.base_prompt,
+            "output_format": self.output_format,
+            "seed": self.seed,
+            "encoder": {"mode": "learned" if self.encoder else "none"},
+            # Indices of another codebook's frozen entries mean nothing here.
+            "init": {"frozen": ()},
+        }
+        whole = merge(below or {}, {"roles": sampling}, above or {}, fixed)
+        return load_config(whole, where="the policy's settings")
+
+
+def _sampling_of(config: Config) -> dict[str, _Sampling]:
+    """By role, in a fixed order; a role that is not configured has the server's defaults."""
+    settings = {role: config.roles[role] for role in _ROLES if role in config.roles}
+    return {
+        role: _Sampling(
+            temperature=s.temperature, top_p=s.top_p, max_tokens=s.max_tokens, extra=s.extra
+        )
+        for role, s in settings.items()
+    }
+
+
+def _json(tree: object) -> bytes:
+    return (json.dumps(tree, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
+
+
+def read_policy_file(path: Path) -> PolicyFile:
+    """The policy at `path`, of this version or an earlier one. PolicyError with file and reason."""
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        raise PolicyError(
+            f"no policy file at {path}", hint="pco runs list shows the runs that hold one"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise PolicyError(f"cannot read the policy file {path}: {error}") from error
+    try:
+        return PolicyFile.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise PolicyError(
+            f"{path} is not a policy file: {where}: {first['msg']}",
+            hint="it must have been written by policy.save or `pco train`",
+        ) from None

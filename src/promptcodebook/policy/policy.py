@@ -1,0 +1,246 @@
+"""A learned policy at work: x -> route, prompt, answer."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, cast
+
+from promptcodebook.assemble import NO_DATA, Assembled, Sources, assemble
+from promptcodebook.config import Config
+from promptcodebook.data.columns import parse_input_template
+from promptcodebook.errors import ConfigError, DataError, PolicyError, did_you_mean
+from promptcodebook.method.evaluate import EVALUATION
+from promptcodebook.method.executor import roll_out
+from promptcodebook.method.policy import Deployed
+from promptcodebook.policy.file import PolicyFile, read_policy_file
+from promptcodebook.randomness import Draws
+from promptcodebook.sync import run_sync
+from promptcodebook.tasks.program import SINGLE_CALL
+from promptcodebook.types import Codebook, Example, Executor, Rollout, Route
+
+__all__ = ["Explanation", "Policy", "deploy", "load_policy", "role_layers"]
+
+X = str | Mapping[str, object] | Example
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why this input got this prompt."""
+
+    input: str
+    route: Route
+    instincts: tuple[tuple[int, str], ...]
+    prompt: str
+
+
+class Policy:
+    """Routes, composes and answers; sync and async. Close it (or use `with`) when done."""
+
+    def __init__(self, file: PolicyFile, assembled: Assembled) -> None:
+        self.file = file
+        self._assembled = assembled
+        self._trial = assembled.trial(greedy=True, scored=False)
+        composer = assembled.composer(file.stages, file.template_set)
+        self._deployed = Deployed(composer, file.parameters, file.statistics)
+
+    @property
+    def program(self) -> str:
+        """The name of the program that answers."""
+        return self._assembled.task.program.name
+
+    @property
+    def codebook(self) -> Codebook:
+        return self.file.parameters.codebook
+
+    async def arun(self, x: X) -> Rollout:
+        """The whole forward pass of one input, failures recorded; no reward."""
+        example = self._example(x)
+        draws = self._draws(example)
+        return await roll_out(self._deployed, self._trial, example, draws)
+
+    async def aprompt(self, x: X) -> str:
+        """The composed prompt for x (Eq. 10)."""
+        return (await self._route_and_prompt(x))[1]
+
+    async def aanswer(self, x: X) -> str:
+        """The executor's answer under the composed prompt; raises what a failed pass raised."""
+        self._require_program()
+        rollout = await self.arun(x)
+        if rollout.failure is not None:
+            failure = rollout.failure
+            raise PolicyError(
+                f"no answer: {failure.kind} at {failure.stage}: {failure.message}",
+                hint="pco doctor",
+            )
+        return rollout.output
+
+    async def aexplain(self, x: X) -> Explanation:
+        """Route, chosen instincts, composed prompt and the encoder's reasons."""
+        route, prompt = await self._route_and_prompt(x)
+        chosen = tuple((k, self.codebook[k].text) for k in route.indices)
+        return Explanation(self._example(x).input, route, chosen, prompt)
+
+    def __repr__(self) -> str:
+        lm = self._assembled.config.lm
+        return f"Policy(K={len(self.codebook)}, S={self.file.select}, lm={lm!r})"
+
+    def prompt(self, x: X) -> str:
+        return run_sync(self._closing(self.aprompt(x)))
+
+    def answer(self, x: X) -> str:
+        return run_sync(self._closing(self.aanswer(x)))
+
+    def explain(self, x: X) -> Explanation:
+        return run_sync(self._closing(self.aexplain(x)))
+
+    def save(self, path: str | Path) -> None:
+        """Writes the policy file whole or not at all."""
+        self.file.save(Path(path))
+
+    async def aclose(self) -> None:
+        """Closes the connections; the policy opens new ones when it is used again."""
+        await self._assembled.models.close()
+
+    async def __aenter__(self) -> Policy:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def _closing(self, coroutine: Any) -> Any:
+        """Connections belong to the loop that opened them, and a sync call's loop ends with it."""
+        try:
+            return await coroutine
+        finally:
+            await self.aclose()
+
+    async def _route_and_prompt(self, x: X) -> tuple[Route, str]:
+        example = self._example(x)
+        draws = self._draws(example)
+        route, prompt, _ = await self._deployed.prompt(example, draws)
+        assert route is not None, "a learned policy always routes"
+        return route, prompt.text
+
+    def _draws(self, example: Example) -> Draws:
+        return self._assembled.config.randomness.at(EVALUATION, example.id)
+
+    def _require_program(self) -> None:
+        """Raises PolicyError when the policy was judged with a program that is not here."""
+        at_hand, judged_with = self._assembled.task.program.name, self.file.program
+        if judged_with and at_hand == SINGLE_CALL and judged_with != SINGLE_CALL:
+            raise PolicyError(
+                f"this policy was judged with the program {judged_with!r}, which is not at hand: "
+                "a single call would answer in another way",
+                hint="load_policy(path, executor=YOUR_AGENT), or use policy.prompt(x) and run "
+                "the program yourself",
+            )
+
+    def _example(self, x: X) -> Example:
+        if isinstance(x, Example):
+            return x
+        if isinstance(x, str):
+            return Example(_id_of(x), x)
+        if not isinstance(x, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DataError(
+                f"an input is a text, a mapping of columns or an Example, not {type(x).__name__}",
+                hint="policy.prompt('...') or policy.prompt({'column': '...'})",
+            )
+        text = _render(x, self.file.input)
+        return Example(_id_of(text), text, fields=dict(x))
+
+
+def _id_of(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _render(columns: Mapping[str, object], template: str) -> str:
+    """x as the training data was read: one column, or a template over several."""
+    if template in columns:
+        return str(columns[template])
+    pieces = parse_input_template(template)
+    missing = [name for name in pieces.columns or (template,) if name not in columns]
+    if missing:
+        raise DataError(
+            f"the input has no column {missing[0]!r}{did_you_mean(missing[0], columns)}",
+            hint=f"the policy reads {template!r}",
+        )
+    return pieces.render({name: str(columns[name]) for name in pieces.columns})
+
+
+def load_policy(
+    path: str | Path,
+    lm: str | None = None,
+    roles: Mapping[str, Any] | None = None,
+    executor: Executor | None = None,
+) -> Policy:
+    """A saved policy, ready to answer.
+
+    The model is `lm`, else the environment's PCO_LM, else a ConfigError. `roles` gives single
+    roles a model (a spec) or settings of their own. `executor` is the agent that the policy was
+    trained with; one of another name than the file's is warned of.
+    """
+    spec = lm or os.environ.get("PCO_LM", "")
+    if not spec:
+        raise ConfigError(
+            "a policy file names no model, and none was given",
+            hint="pass lm='http://host:8000/v1#model' or set PCO_LM",
+        )
+    file = read_policy_file(Path(path))
+    above = {"lm": spec, "roles": role_layers(roles), "cache": False}
+    policy = deploy(file, file.settings(above=above), Sources(executor=executor))
+    if executor is not None:
+        _warn_of_another(file.program, policy)
+    return policy
+
+
+def deploy(file: PolicyFile, config: Config, sources: Sources) -> Policy:
+    """The policy ready to answer under a configuration of its own; it needs no data, and what data
+    are named make the world of a simulated model."""
+    if not config.task:
+        known = config.data.path or config.data.train
+        data = None if known else NO_DATA
+        sources = replace(sources, data=sources.data or data, reward=_refuse_to_score)
+    return Policy(file, assemble(config, sources))
+
+
+def _refuse_to_score(example: Example, output: str) -> float:
+    """No answer of a deployed policy is scored."""
+    raise PolicyError("a deployed policy has no reward")
+
+
+def _warn_of_another(judged_with: str, policy: Policy) -> None:
+    """Once, in words. The CLI names a program by its file, Python by its function."""
+    name = policy.program
+    if judged_with and judged_with.rpartition(":")[2] != name.rpartition(".")[2]:
+        warnings.warn(
+            f"the policy was judged with the program {judged_with!r}, and {name!r} was given: "
+            "its answers may be of another quality",
+            stacklevel=3,
+        )
+
+
+def role_layers(roles: Mapping[str, Any] | None) -> dict[str, Any]:
+    """{'critic': 'openai/x'} and {'critic': {'model': ...}} mean the same."""
+    layers: dict[str, Any] = {}
+    for role, value in (roles or {}).items():
+        if isinstance(value, str):
+            layers[role] = {"model": value}
+        elif isinstance(value, Mapping):
+            layers[role] = dict(cast("Mapping[str, Any]", value))
+        else:
+            raise ConfigError(
+                f"roles[{role!r}] is of type {type(value).__name__}",
+                hint="give a model's spec, or a mapping of settings",
+            )
+    return layers

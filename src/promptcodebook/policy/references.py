@@ -1,0 +1,142 @@
+"""REF -> a policy: a run (id, start of an id, path, 'last') or a policy file.
+
+Which state a run stands for is decided here, once, for training, reports, explanations and
+evaluations: the best validated one, or the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from promptcodebook.assemble import OWN_LM, Assembled, Plan, Sources, plan_run
+from promptcodebook.config import Config, load_config
+from promptcodebook.errors import ConfigError, StoreError
+from promptcodebook.method.state import State
+from promptcodebook.method.templates import load_templates
+from promptcodebook.policy.file import PolicyFile, read_policy_file
+from promptcodebook.store.header import Header
+from promptcodebook.store.run import RunStore
+from promptcodebook.store.runs import find_run
+
+__all__ = [
+    "POLICY",
+    "Best",
+    "Reference",
+    "first_policy",
+    "kept_state",
+    "policy_file",
+    "resolve",
+    "state_at",
+    "stored_plan",
+]
+
+POLICY = "policy.json"
+"""Name of the policy file in a run's folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The kept policy: validation score (None = never validated), step (-1 = untrained), scope."""
+
+    score: float | None
+    step: int
+    scope: str = ""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a REF stands for. `header` and `best` are there when it is a run."""
+
+    name: str
+    file: PolicyFile
+    header: Header | None = None
+    best: Best | None = None
+
+    @property
+    def base(self) -> Path:
+        """The folder that the run's paths start from."""
+        return Path(self.header.base or ".") if self.header is not None else Path()
+
+    def settings(self, above: Mapping[str, Any], below: Mapping[str, Any] | None = None) -> Config:
+        """The configuration this policy is used under: over `below` (the run's own settings where
+        it is None), under `above`, which is what was typed.
+
+        Raises ConfigError when the run's model was an object that only its program had.
+        """
+        own: Mapping[str, Any] = self.header.config if self.header is not None else {}
+        config = self.file.settings(own if below is None else below, above)
+        if config.lm == OWN_LM:
+            raise ConfigError(
+                f"the run {self.name} was made with an LM object, which is not here",
+                hint="pass --lm with a model's spec",
+            )
+        return config
+
+
+def resolve(runs_dir: Path, ref: str) -> Reference:
+    """What a REF stands for. Raises RunNotFound, StoreError or PolicyError."""
+    path = Path(ref)
+    if path.is_file() or (path.suffix == ".json" and not path.is_dir()):
+        return Reference(path.name, read_policy_file(path))
+    store = RunStore.open(find_run(runs_dir, ref))
+    try:
+        state, best = kept_state(store)
+        return Reference(store.header.id, _file(store, state), store.header, best)
+    finally:
+        store.close()
+
+
+def first_policy(runs_dir: Path, ref: str) -> PolicyFile:
+    """The policy that a run started from. Raises RunNotFound for anything but a run."""
+    store = RunStore.open(find_run(runs_dir, ref))
+    try:
+        return _file(store, state_at(store, -1))
+    finally:
+        store.close()
+
+
+def kept_state(store: RunStore) -> tuple[State, Best]:
+    """The state to deploy as far as the run has come. Raises StoreError before its first event."""
+    outline = store.outline()
+    if outline.parameters is None:
+        raise StoreError(
+            f"the run {store.header.id} stopped before its first codebook was written",
+            hint=f"pco train --resume {store.header.id}",
+        )
+    mark = outline.best if store.header.config.get("keep") != "last" else None
+    if mark is None:
+        return state_at(store, outline.step), Best(None, outline.step)
+    return state_at(store, mark.step), Best(mark.score, mark.step, mark.scope)
+
+
+def state_at(store: RunStore, step: int) -> State:
+    """The state that a step left behind; -1 is the untrained one."""
+    if step < 0:
+        return State.first(store.parameters_at(-1))
+    return State.after(store.step_at(step))
+
+
+def policy_file(assembled: Assembled, state: State) -> PolicyFile:
+    """The file of a state that this program is prompted by, with the data it was learned from."""
+    program = assembled.task.program.name
+    templates, stages = assembled.plan.templates, assembled.prompt_stages
+    file = PolicyFile.of(state, assembled.config, templates, program, stages)
+    return file.with_about(data=dict(assembled.dataset.fingerprint()))
+
+
+def _file(store: RunStore, state: State) -> PolicyFile:
+    """The policy file of a run's state; its program is read from what the run was started with."""
+    header = store.header
+    config = load_config(header.config, where=f"the run {header.id}")
+    templates = header.templates or load_templates(config.templates)
+    file = PolicyFile.of(state, config, templates, header.program, header.stages)
+    return file.with_about(data=dict(header.fingerprints))
+
+
+def stored_plan(header: Header) -> Plan:
+    """The run's data and task as they are now. Raises ConfigError, DataError, TaskError."""
+    config = load_config(header.config, where=f"the run {header.id}")
+    return plan_run(config, Sources(Path(header.base or "."), templates=header.templates))

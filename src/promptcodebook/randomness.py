@@ -1,0 +1,58 @@
+"""Randomness keyed by what it is for, so that a draw depends on nothing that happened before it."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import dataclass
+
+__all__ = [
+    "Draws",
+    "Randomness",
+    "keyed_int",
+    "keyed_random",
+]
+
+
+def keyed_int(*key: object) -> int:
+    """A 63-bit integer decided by the key alone (str, int, float, bytes or None parts)."""
+    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in key)
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8]) >> 1
+
+
+def keyed_random(*key: object) -> random.Random:
+    """A generator keyed by e.g. (seed, step, example id, purpose)."""
+    return random.Random(keyed_int(*key))
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """All randomness of one example at one step (or of one variable's rewrite)."""
+
+    seed: int
+    step: int
+    subject: str
+
+    def sample(self, purpose: str) -> int:
+        """The sample seed of one model call."""
+        return keyed_int(self.seed, self.step, self.subject, purpose)
+
+    def generator(self, purpose: str) -> random.Random:
+        return keyed_random(self.seed, self.step, self.subject, purpose)
+
+
+@dataclass(frozen=True, slots=True)
+class Randomness:
+    """All randomness of a run, from its one seed; every draw is keyed by what it is for."""
+
+    seed: int
+
+    def at(self, step: int, subject: str) -> Draws:
+        """The draws of one example (or variable) at one step."""
+        return Draws(self.seed, step, subject)
+
+    def integer(self, *purpose: object) -> int:
+        return keyed_int(self.seed, *purpose)
+
+    def generator(self, *purpose: object) -> random.Random:
+        return keyed_random(self.seed, *purpose)

@@ -1,0 +1,239 @@
+"""What a reader wants first: which run this is, and whether its result is worth deploying."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from pydantic import TypeAdapter, ValidationError
+
+from promptcodebook.calls import Usage
+from promptcodebook.errors import StoreError
+from promptcodebook.intervals import Interval
+from promptcodebook.report.context import Context, state_name, step_name
+from promptcodebook.report.html import MISSING, Column, Content, Html, el, together
+from promptcodebook.report.svg import picture, ticks, word
+from promptcodebook.run.verdict import Row
+from promptcodebook.simulated.recipes import unfollowed
+from promptcodebook.store import Event
+from promptcodebook.text import shorten
+from promptcodebook.units import duration, money, number
+
+__all__ = ["VerdictSection", "masthead"]
+
+_ENDED = {
+    "finished": "finished",
+    "early_stop": "stopped early: validation no longer gained",
+    "target": "stopped early: the target score was reached",
+    "budget": "stopped at its budget, can be resumed",
+    "interrupted": "interrupted, can be resumed",
+    "failed": "failed, can be resumed",
+}
+_WIDTH, _RIGHT, _ROW, _TOP = 480, 62, 30, 10
+_NAME, _LETTER = 24, 8
+"""Letters of a row's name shown beside its interval, and the width of one, in pixels."""
+_COLUMNS = (
+    Column("row", numeric=False),
+    Column("score (95 %)"),
+    Column("gain (95 %)"),
+    Column("answered only"),
+    Column("failed"),
+    Column("truncated"),
+    Column("calls"),
+    Column("tokens"),
+    Column("latency"),
+    Column("money"),
+    Column("prompt words"),
+)
+
+
+def masthead(context: Context) -> Html:
+    """The top of the page: title, banner, and the run in a few facts."""
+    banner = el(
+        "p.banner",
+        "Every number on this page comes from a simulated model: it shows that the machinery "
+        "works and says nothing about any real model.",
+    )
+    facts = [el("div", el("dt", name), el("dd", value)) for name, value in _facts(context)]
+    return el(
+        "header",
+        el("p.kicker", "promptcodebook report"),
+        el("h1", context.header.id),
+        banner if context.simulated else None,
+        _never_followed(context),
+        el("dl.facts", facts),
+    )
+
+
+def _never_followed(context: Context) -> Html | None:
+    """What the simulated model does not even try: nobody should take it for a failure to learn."""
+    kinds = unfollowed(context.header.task) if context.simulated else ()
+    if not kinds:
+        return None
+    return el(
+        "p.note",
+        f"The simulated model follows these {len(kinds)} kinds of constraint by accident only: ",
+        ", ".join(kinds),
+        ".",
+    )
+
+
+def _facts(context: Context) -> list[tuple[str, Content]]:
+    header, state, deployed = context.header, context.state, context.deployed
+    spent = sum(context.usage.values(), Usage())
+    price = "price unknown" if spent.cost is None else money(spent.cost)
+    best, score = state.best, number(state.best.score if state.best else None, missing=MISSING)
+    return [
+        ("task", header.task or "own data"),
+        ("preset", str(context.setting("preset"))),
+        ("seed", context.seed),
+        ("codebook", f"K = {len(context.codebook)}, S = {context.setting('select')}"),
+        ("steps", f"{state.step + 1:,}"),
+        ("best validation", f"{score} at {step_name(best.step)}" if best else "none"),
+        ("deployed", state_name(deployed.step) if deployed else "nothing"),
+        ("spent", f"{spent.calls:,} calls, {spent.tokens:,} tokens, {price}"),
+        ("started", _moment(header.created)),
+        ("ran for", f"{duration(context.elapsed_s)}{_sessions(state.resumes)}"),
+        ("ended", _ending(context)),
+        ("written by", f"promptcodebook {header.version}"),
+    ]
+
+
+def _ending(context: Context) -> str:
+    state = context.state
+    if state.ended is None:
+        return "not yet"
+    ending = _ENDED[state.ended]
+    return f"{ending} ({shorten(state.detail, 300)})" if state.detail else ending
+
+
+def _sessions(resumes: int) -> str:
+    return f", in {resumes + 1} sessions" if resumes else ""
+
+
+def _moment(text: str) -> str:
+    try:
+        return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M %Z}".strip()
+    except ValueError:
+        return text
+
+
+class VerdictSection:
+    """The stored conclusion; before there is one, what has been judged so far."""
+
+    title = "Verdict"
+    anchor = "verdict"
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def add(self, event: Event) -> None:
+        """The conclusion is part of the run's state: nothing to gather."""
+
+    def render(self) -> Html:
+        conclusion = self._context.state.conclusion
+        if conclusion is None:
+            return together(
+                el("p.empty", "This run has no verdict yet: it has not reached its end."),
+                self._judged_so_far(),
+            )
+        look = {True: "good", False: "bad", None: "open"}[conclusion.worth]
+        sentence = el(f"p.verdict.{look}", conclusion.text)
+        rows = _read_rows(conclusion.rows)
+        if not rows:
+            return sentence
+        return together(
+            sentence,
+            self._context.figure(
+                f"Mean reward on the test split with its 95 % interval, n = {rows[0].score.n}.",
+                el("div.forest", _forest(rows, self._context.reward_range)),
+            ),
+            self._context.table(
+                "Test split, greedy. The first row is what the gains are measured from, paired by "
+                "example; the last is the result. A failed example counts as the bottom of the "
+                "reward range; calls, tokens, latency and money are per query.",
+                _COLUMNS,
+                map(_cells, rows),
+            ),
+        )
+
+    def _judged_so_far(self) -> Html | None:
+        marks = self._context.state.tests
+        if not marks:
+            return None
+        columns = (Column("row", numeric=False), Column("score"), Column("answered only"))
+        rows = [
+            (m.name, number(m.score, missing=MISSING), number(m.answered, missing=MISSING))
+            for m in marks
+        ]
+        return self._context.table("Judged so far on the test split.", columns, rows)
+
+
+def _read_rows(stored: Sequence[object]) -> tuple[Row, ...]:
+    try:
+        return TypeAdapter(tuple[Row, ...]).validate_python(stored)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise StoreError(f"the stored verdict is damaged at {where}: {first['msg']}") from None
+
+
+def _cells(row: Row) -> tuple[Content, ...]:
+    each = row.per_query
+    return (
+        together(el("strong", row.name), el("span.aside", row.title) if row.title else None),
+        _estimate(row.score),
+        MISSING if row.gain is None else _estimate(row.gain, signed=True),
+        number(row.answered, missing=MISSING),
+        row.failed,
+        row.truncated,
+        number(row.calls_per_query, 1),
+        f"{each.tokens:,}",
+        duration(each.latency_s),
+        money(each.cost),
+        number(row.prompt_words, 0),
+    )
+
+
+def _estimate(value: Interval, *, signed: bool = False) -> Html:
+    return together(
+        number(value.mean, signed=signed), el("span.aside", _ends(value, signed=signed))
+    )
+
+
+def _ends(value: Interval, *, signed: bool = False) -> str:
+    return f"{number(value.low, signed=signed)} to {number(value.high, signed=signed)}"
+
+
+def _forest(rows: Sequence[Row], reward_range: tuple[float, float]) -> Html:
+    """A dot and its interval for each row, on one scale; the last row, the result, stands out."""
+    low = min(reward_range[0], *(r.score.low for r in rows))
+    high = max(reward_range[1], *(r.score.high for r in rows))
+    names = [_shorten_name(row.name) for row in rows]
+    left = max(84, _LETTER * max(map(len, names)) + 12)
+    bottom = _TOP + _ROW * len(rows)
+    inner = _WIDTH - left - _RIGHT
+
+    def at(value: float) -> float:
+        return round(left + (value - low) / (high - low) * inner, 1)
+
+    shapes: list[Content] = []
+    for tick in ticks(low, high):
+        x = at(tick)
+        shapes.append(el("line.rule", attrs={"x1": x, "x2": x, "y1": _TOP, "y2": bottom}))
+        shapes.append(word("tick middle", x, bottom + 18, number(tick, 2)))
+    for place, (name, row) in enumerate(zip(names, rows, strict=True)):
+        y = _TOP + _ROW * place + _ROW / 2
+        look = "main" if place == len(rows) - 1 else "soft"
+        score = row.score
+        ends = {"x1": at(score.low), "x2": at(score.high), "y1": y, "y2": y}
+        shapes.append(word("name", 0, y + 5, name))
+        shapes.append(el(f"line.whisker.{look}", attrs=ends))
+        shapes.append(el(f"circle.{look}", attrs={"cx": at(score.mean), "cy": y, "r": 5.5}))
+        shapes.append(word("value", _WIDTH - _RIGHT + 20, y + 5, number(score.mean)))
+    description = " ".join(f"{r.name}: {number(r.score.mean)} ({_ends(r.score)})." for r in rows)
+    return picture("Scores on the test split", description, (_WIDTH, bottom + 26), *shapes)
+
+
+def _shorten_name(name: str) -> str:
+    return name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"

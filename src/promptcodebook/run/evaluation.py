@@ -1,0 +1,177 @@
+"""A policy over a split, outside of a run: what `pco eval` and `pco compare` stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from promptcodebook.assemble import Assembled
+from promptcodebook.errors import ConfigError, DataError, Interrupted
+from promptcodebook.intervals import Interval, paired_interval
+from promptcodebook.method.evaluate import Evaluator, average
+from promptcodebook.method.failures import gather_all, too_many_failures
+from promptcodebook.method.policy import Deployed
+from promptcodebook.policy.file import PolicyFile
+from promptcodebook.randomness import Randomness, keyed_random
+from promptcodebook.run.verdict import Row, row_of
+from promptcodebook.types import Evaluation, Example, Rollout, Trace
+
+__all__ = ["Assessment", "Assessor", "Sample", "paired_difference", "sample"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Which examples: a split, or a seeded choice of `count` of it (None = all); and how often.
+
+    `runs` 1 is greedy; more are so many sampled runs an example, of which the mean counts.
+    """
+
+    split: str = "test"
+    count: int | None = None
+    runs: int = 1
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """What an evaluation came to: figures, and the reward of every example by its id."""
+
+    name: str
+    evaluation: Evaluation
+    row: Row
+    models: dict[str, str]
+    simulated: bool
+    runs: int = 1
+
+    @property
+    def rewards(self) -> dict[str, float]:
+        """Example id -> reward; a failed rollout counts as the bottom of the range."""
+        ids = (r.example_id for r in self.evaluation.rollouts)
+        return dict(zip(ids, self.evaluation.rewards, strict=True))
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values; `pco compare` reads them back."""
+        figures = asdict(self.row)
+        figures.pop("name")
+        figures.pop("gain")
+        return {
+            "ref": self.name,
+            "split": self.evaluation.split,
+            "n": len(self.evaluation.rollouts),
+            "simulated": self.simulated,
+            "runs": self.runs,
+            "models": self.models,
+            **figures,
+            "examples": [_example(r, self.evaluation.floor) for r in self.evaluation.rollouts],
+        }
+
+
+def _example(rollout: Rollout, floor: float) -> dict[str, Any]:
+    failure = rollout.failure
+    return {
+        "id": rollout.example_id,
+        "reward": floor if rollout.reward is None else rollout.reward,
+        "failed": None if failure is None else f"{failure.stage}: {failure.kind}",
+        "truncated": rollout.truncated,
+        "route": list(rollout.route.indices) if rollout.route is not None else None,
+    }
+
+
+def sample(examples: Sequence[Example], count: int | None) -> tuple[Example, ...]:
+    """At most `count` examples, in their order. Which ones follows from their ids alone, so that
+    two policies meet the same ones."""
+    if count is None or count >= len(examples):
+        return tuple(examples)
+    keys = {e.id: keyed_random("evaluation sample", e.id).random() for e in examples}
+    chosen = set(sorted(keys, key=keys.__getitem__)[:count])
+    return tuple(e for e in examples if e.id in chosen)
+
+
+class Assessor:
+    """Evaluates one policy file; `assembled` stands on its settings. `interrupt` stops it."""
+
+    def __init__(self, name: str, file: PolicyFile, assembled: Assembled) -> None:
+        self._assembled = assembled
+        self._file = file
+        self._name = name
+
+    def examples(self, sample_of: Sample) -> tuple[Example, ...]:
+        """Raises DataError for an unknown or empty split, ConfigError for a count below 1."""
+        if sample_of.runs < 1:
+            raise ConfigError(f"cannot sample {sample_of.runs} runs", hint="--samples 1 or more")
+        if sample_of.count is not None and sample_of.count < 1:
+            raise ConfigError(f"cannot evaluate {sample_of.count} examples", hint="--n 1 or more")
+        dataset = self._assembled.dataset
+        examples = dataset.split(sample_of.split)
+        if not examples:
+            raise DataError(
+                f"the split {sample_of.split!r} of {self._assembled.task.name} is empty",
+                hint="choose another: --split train, val or test",
+            )
+        return sample(examples, sample_of.count)
+
+    async def assess(
+        self,
+        examples: Sequence[Example],
+        sample_of: Sample,
+        done: Callable[[Rollout], None] | None = None,
+    ) -> Assessment:
+        """Rollouts of all examples, greedy or sampled, their failures counted.
+
+        Raises TooManyFailures when nothing was answered at all, and what `interrupt` says.
+        """
+        assembled, file = self._assembled, self._file
+        composer = assembled.composer(file.stages, file.template_set)
+        prompter = Deployed(composer, file.parameters, file.statistics)
+        try:
+            runs = await gather_all(
+                self._evaluator(sample_of.runs, run).evaluate(
+                    self._name, prompter, examples, sample_of.split, done
+                )
+                for run in range(sample_of.runs)
+            )
+            evaluation = average(runs)
+        finally:
+            await assembled.models.close()
+        _refuse_empty(evaluation)
+        models = {str(role): spec for role, spec in assembled.models.by_role().items()}
+        row = row_of(evaluation, None, assembled.config.seed)
+        simulated = assembled.models.simulated
+        return Assessment(self._name, evaluation, row, models, simulated, sample_of.runs)
+
+    def _evaluator(self, runs: int, run: int) -> Evaluator:
+        """Of one run over the examples: the only one is greedy, one of several has its own seed."""
+        config = self._assembled.config
+        floor, _ = config.reward_range
+        if runs == 1:
+            return Evaluator(self._assembled.trial(greedy=True), config.randomness, floor)
+        own = Randomness(config.randomness.integer("sampled run", run))
+        return Evaluator(self._assembled.trial(), own, floor)
+
+    def interrupt(self) -> None:
+        """No new call starts; calls in flight finish."""
+        self._assembled.models.budget.stop(
+            Interrupted(
+                "interrupted by the user", hint="replies so far are in the cache: type it again"
+            )
+        )
+
+
+def _refuse_empty(evaluation: Evaluation) -> None:
+    failures = [r.failure for r in evaluation.rollouts if r.failure is not None]
+    if failures and evaluation.answered is None:
+        raise too_many_failures(failures, tuple(map(Trace, evaluation.rollouts)), "")
+
+
+def paired_difference(a: dict[str, float], b: dict[str, float], seed: int = 0) -> Interval:
+    """The mean of a - b over the examples of both. Raises DataError when they are not the same."""
+    missing = sorted(a.keys() ^ b.keys())
+    if missing:
+        raise DataError(
+            f"the two were not evaluated on the same examples: {len(missing)} appear in only "
+            f"one of them, the first is {missing[0]}",
+            hint="evaluate both with the same --split, --n and data",
+        )
+    if not a:
+        raise DataError("there is no example to compare on", hint="pco eval REF --json")
+    return paired_interval(list(a.values()), [b[i] for i in a], seed)

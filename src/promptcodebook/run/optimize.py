@@ -1,0 +1,232 @@
+"""`pco.optimize`: the whole method in one call, sync or async."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from promptcodebook.assemble import Sources
+from promptcodebook.calls import LM, Role, Usage
+from promptcodebook.config import Config, load_config, parse_budget
+from promptcodebook.data import Dataset
+from promptcodebook.errors import ConfigError, Stop
+from promptcodebook.policy.policy import Explanation, Policy, role_layers
+from promptcodebook.policy.references import Best, kept_state
+from promptcodebook.progress import Listener, ProgressLog
+from promptcodebook.run.opening import Opened, Where, open_run
+from promptcodebook.run.session import IN_PYTHON, Outcome
+from promptcodebook.run.verdict import Conclusion
+from promptcodebook.store.runs import find_run, remove_run
+from promptcodebook.sync import run_sync
+from promptcodebook.types import Codebook, Executor, Reward
+
+__all__ = [
+    "Run",
+    "aoptimize",
+    "finish",
+    "optimize",
+]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished (or resumable) run: its policy, its best score, what it cost.
+
+    `ended` is 'finished', 'early_stop', 'target', 'budget' or 'interrupted'; `verdict` is the plain
+    sentence on the test split, '' when the run stopped before it.
+    """
+
+    id: str
+    path: Path
+    ended: str
+    verdict: str
+    worth: bool | None
+    best: Best
+    usage: Mapping[Role, Usage]
+    tallies: Mapping[str, int]
+    policy: Policy
+    conclusion: Conclusion | None = None
+    stop: Stop | None = None
+
+    def __repr__(self) -> str:
+        score = "none" if self.best.score is None else f"{self.best.score:.3f}"
+        return f"Run({self.id!r}, ended={self.ended!r}, best={score}, worth={self.worth})"
+
+    @property
+    def cost(self) -> float | None:
+        """USD for all roles together; None = some price is unknown."""
+        return sum(self.usage.values(), Usage()).cost
+
+    @property
+    def codebook(self) -> Codebook:
+        return self.policy.codebook
+
+    def explain(self, x: str | Mapping[str, object]) -> Explanation:
+        """Route, instincts, prompt and reasons for one input."""
+        return self.policy.explain(x)
+
+
+def _settings(  # noqa: PLR0913 - the contract's keywords
+    lm: str | LM,
+    roles: Mapping[str, Any] | None,
+    size: int | None,
+    select: int | None,
+    budget: str | None,
+    seed: int | None,
+    config: Config | Mapping[str, Any] | None,
+) -> Config:
+    """The keywords of `optimize` laid over `config`, over PCO_*, over the defaults."""
+    kinds = (Config, Mapping)
+    _require_type("config", config, kinds, "a Config or a mapping such as read_toml gives")
+    _require_type("roles", roles, (Mapping,), "a mapping such as {'critic': 'openai/x'}")
+    _require_type("budget", budget, (str,), "a text such as '5usd' or '2Mtok'")
+    base = config.model_dump() if isinstance(config, Config) else dict(config or {})
+    spec = lm if isinstance(lm, str) else ""
+    over: dict[str, Any] = {
+        "lm": spec or base.get("lm") or os.environ.get("PCO_LM", ""),
+        "size": size,
+        "select": select,
+        "seed": seed,
+        "budget": parse_budget(budget).model_dump() if budget else None,
+        "roles": role_layers(roles) or None,
+    }
+    given = {key: value for key, value in over.items() if value is not None}
+    return load_config(base, given, where="optimize()")
+
+
+async def aoptimize(  # noqa: PLR0913 - the contract's keywords
+    data: Dataset,
+    reward: Reward,
+    lm: str | LM = "",
+    *,
+    roles: Mapping[str, Any] | None = None,
+    size: int | None = None,
+    select: int | None = None,
+    budget: str | None = None,
+    seed: int | None = None,
+    executor: Executor | None = None,
+    config: Config | Mapping[str, Any] | None = None,
+    runs_dir: str | Path = "runs",
+    resume: str = "",
+    listener: Listener | None = None,
+) -> Run:
+    """`optimize` for code that already runs in an event loop."""
+    opened = _open(
+        _settings(lm, roles, size, select, budget, seed, config),
+        _sources(data, reward, executor, lm),
+        Path(runs_dir),
+        resume,
+        listener or ProgressLog(),
+    )
+    return await finish(opened)
+
+
+def optimize(  # noqa: PLR0913 - the contract's keywords
+    data: Dataset,
+    reward: Reward,
+    lm: str | LM = "",
+    *,
+    roles: Mapping[str, Any] | None = None,
+    size: int | None = None,
+    select: int | None = None,
+    budget: str | None = None,
+    seed: int | None = None,
+    executor: Executor | None = None,
+    config: Config | Mapping[str, Any] | None = None,
+    runs_dir: str | Path = "runs",
+    resume: str = "",
+    listener: Listener | None = None,
+) -> Run:
+    """Learns a codebook for `data` under `reward` and says whether it is worth deploying.
+
+    `lm` is a spec (`http://host:8000/v1#model`, `openai/...`, `simulated`), an LM object, or '' for
+    the environment's PCO_LM; `roles` gives single roles another model or settings; `size` is K,
+    `select` S; `budget` is e.g. '5usd' or '2Mtok'; `executor` is your own agent,
+    `async (prompt, example, lm) -> str | Output`; `config` sets everything else. The run lives in
+    `runs_dir`; `resume` names one to go on with; `listener` hears every event (None = steps go to
+    the log, level INFO). Works inside a notebook. Ctrl-C ends it in order.
+
+    Raises ConfigError, DataError, LMError, TooManyFailures and StoreError; a reached budget is not
+    an error: the Run says `ended == 'budget'` and can be resumed.
+    """
+    opened = _open(
+        _settings(lm, roles, size, select, budget, seed, config),
+        _sources(data, reward, executor, lm),
+        Path(runs_dir),
+        resume,
+        listener or ProgressLog(),
+    )
+    return run_sync(finish(opened), opened.session.interrupt)
+
+
+def _sources(data: Dataset, reward: Reward, executor: Executor | None, lm: str | LM) -> Sources:
+    _require_type("data", data, (Dataset,), "a Dataset: data = pco.load(...)")
+    _require_type("reward", reward, (Callable,), "a function of an example and an output")
+    _require_type("executor", executor, (Callable, str), "a function of prompt, example and lm")
+    _require_type("lm", lm, (Callable, str), "a model's spec, or an object that answers Requests")
+    own = None if isinstance(lm, str) else lm
+    return Sources(data=data, reward=reward, executor=executor, lm=own)
+
+
+def _require_type(name: str, given: object, kinds: tuple[Any, ...], what: str) -> None:
+    if given is not None and not isinstance(given, kinds):
+        raise ConfigError(
+            f"optimize(): {name} is of type {type(given).__name__}",
+            hint=f"{name} must be {what}",
+        )
+
+
+def _open(
+    config: Config, sources: Sources, runs_dir: Path, resume: str, listener: Listener
+) -> Opened:
+    path = find_run(runs_dir, resume) if resume else None
+    return open_run(config, sources, Where(runs_dir, path, IN_PYTHON), listener)
+
+
+async def finish(opened: Opened) -> Run:
+    """Runs an opened run to its end and closes it.
+
+    A run that stopped before it had a codebook has nothing to hand over: its Stop is raised. One
+    whose settings no codebook can be made of is removed again.
+    """
+    store, empty = opened.store, False
+    try:
+        outcome = await opened.session.run()
+        if outcome.stop is not None and store.outline().parameters is None:
+            raise outcome.stop
+        return _result(opened, outcome)
+    except ConfigError:
+        empty = store.outline().parameters is None and not store.usage()
+        raise
+    finally:
+        await opened.close()
+        if empty:
+            remove_run(store.path)
+
+
+def _result(opened: Opened, outcome: Outcome) -> Run:
+    """What the user gets of a session that ended."""
+    store = opened.store
+    if outcome.stop is not None and store.header.command == IN_PYTHON:
+        _log.warning("%s; go on with: %s", outcome.stop, outcome.stop.hint)
+    _, best = kept_state(store)
+    conclusion = outcome.conclusion
+    return Run(
+        id=store.header.id,
+        path=store.path,
+        ended=outcome.ended,
+        verdict=conclusion.sentence if conclusion else "",
+        worth=conclusion.worth if conclusion else None,
+        best=best,
+        usage=dict(opened.assembled.models.ledger.usage),
+        tallies=dict(opened.store.tallies()),
+        policy=opened.policy(),
+        conclusion=conclusion,
+        stop=outcome.stop,
+    )

@@ -1,0 +1,87 @@
+"""One run from its first call to its verdict.
+
+It can be stopped anywhere and resumed: what was done is read back from the store, what was paid
+for from the journal, and the rest is a function of the two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from promptcodebook.errors import BudgetReached, Interrupted, PcoError, Stop, TooManyFailures
+from promptcodebook.optimizers.base import Optimizer, Problem, optimize_metered, spending
+from promptcodebook.policy.references import POLICY
+from promptcodebook.progress import Note
+from promptcodebook.run.verdict import Conclusion, judge
+from promptcodebook.store.events import Broke, Concluded, Ended, EndReason
+
+__all__ = ["IN_PYTHON", "Outcome", "Session"]
+
+IN_PYTHON = "optimize()"
+"""Stands for what was typed when a run is begun from Python."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a session ended. `stop` is set when the run can go on from here."""
+
+    ended: EndReason
+    conclusion: Conclusion | None = None
+    stop: Stop | None = None
+
+
+class Session:
+    """Runs an optimizer on a problem, then judges what it found."""
+
+    def __init__(self, problem: Problem, optimizer: Optimizer) -> None:
+        self._problem = problem
+        self._optimizer = optimizer
+        self._store = problem.store
+
+    def interrupt(self) -> None:
+        """No new call starts; calls in flight finish and are kept (Ctrl-C)."""
+        self._problem.tell(
+            Note("stopping: waiting for calls in flight (Ctrl-C again to stop at once)")
+        )
+        self._problem.assembled.models.budget.stop(Interrupted("interrupted by the user"))
+
+    async def run(self) -> Outcome:
+        """Optimizes and judges. A Stop is an outcome; any other error is stored and raised."""
+        try:
+            return await self._run()
+        except Stop as stop:
+            stop.hint = self._resume_hint(isinstance(stop, BudgetReached))
+            reason: EndReason = "budget" if isinstance(stop, BudgetReached) else "interrupted"
+            self._store.append(Ended(reason, str(stop)))
+            return Outcome(reason, stop=stop)
+        except PcoError as error:
+            if isinstance(error, TooManyFailures):
+                self._store.append(Broke(self._store.outline().step + 1, error.traces))
+                resume = self._resume_hint(False)
+                error.hint = (
+                    f"{error.hint}; then continue with: {resume} "
+                    "(or start anew, if a setting had to change)"
+                )
+            self._store.append(Ended("failed", f"{type(error).__name__}: {error}"))
+            raise
+        finally:
+            self._problem.tell(spending(self._problem.assembled.models))
+
+    async def _run(self) -> Outcome:
+        result = await optimize_metered(self._optimizer, self._problem)
+        if result.policy is not None:
+            result.policy.save(Path(self._store.path) / POLICY)
+        conclusion = await judge(self._problem, result)
+        self._store.append(
+            Concluded(conclusion.sentence, conclusion.worth, conclusion.rows_as_json())
+        )
+        self._store.append(Ended(result.ended))
+        return Outcome(result.ended, conclusion)
+
+    def _resume_hint(self, more: bool) -> str:
+        """What to type to resume this run, where it was begun."""
+        header = self._store.header
+        if header.command == IN_PYTHON:
+            return f"optimize(..., resume={header.id!r}{', budget=MORE' if more else ''})"
+        return f"pco train --resume {header.id}{' --budget MORE' if more else ''}"

@@ -1,0 +1,183 @@
+"""A suite of runs, one a cell: finished cells are read back, stopped ones go on.
+
+A cell is a task under a configuration on given data; its run is recognised by all three, so that
+the same suite asked for again finds what it has done, and a changed setting or file is a new cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from promptcodebook.assemble import Sources, plan_run
+from promptcodebook.config import Config, load_config
+from promptcodebook.errors import ConfigError, did_you_mean
+from promptcodebook.lm.stack import uses_simulated
+from promptcodebook.progress import Listener, silent
+from promptcodebook.run.opening import Where, open_run
+from promptcodebook.run.optimize import finish
+from promptcodebook.store.header import differences
+from promptcodebook.store.run import RunStore
+from promptcodebook.store.runs import RunSummary, list_runs
+from promptcodebook.sync import run_sync
+
+__all__ = [
+    "BENCHMARKS",
+    "SUITES",
+    "Cell",
+    "CellResult",
+    "Suite",
+    "read_cell",
+    "run_cell",
+    "suite_named",
+]
+
+CellState = Literal["ran", "resumed", "skipped"]
+
+BENCHMARKS = ("aime", "hotpotqa", "hover", "ifbench", "livebench_math", "pupa")
+"""Those of the paper; other tasks, ours or installed, are in no suite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Settings that every cell shares; what is typed goes over them."""
+
+    name: str
+    settings: Mapping[str, Any]
+    description: str
+
+    def tasks(self, only: Sequence[str] = ()) -> tuple[str, ...]:
+        """The benchmarks, or those of them in `only`; ConfigError for any other name."""
+        for name in only:
+            if name not in BENCHMARKS:
+                raise ConfigError(
+                    f"the suite {self.name} has no task {name!r}{did_you_mean(name, BENCHMARKS)}",
+                    hint=f"its tasks: {', '.join(BENCHMARKS)}",
+                )
+        return tuple(name for name in BENCHMARKS if not only or name in only)
+
+
+SUITES: Mapping[str, Suite] = {
+    "quick": Suite(
+        "quick",
+        {
+            "preset": "quick",
+            "update": {"epochs": 3, "batch_size": 8},
+            "validation": {"every": 3, "subset": 16, "finalists": 1},
+        },
+        "three updates a task: whether everything runs, not how good it gets",
+    ),
+    "paper": Suite("paper", {"preset": "paper"}, "the settings of the paper's Table 6"),
+}
+
+
+def suite_named(name: str) -> Suite:
+    """ConfigError for an unknown one."""
+    if name not in SUITES:
+        raise ConfigError(
+            f"unknown suite {name!r}{did_you_mean(name, SUITES)}",
+            hint=f"pco bench SUITE, with one of {', '.join(SUITES)}",
+        )
+    return SUITES[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run of a suite: its configuration (task included), the folder its paths start from, and
+    the folder of the suite's runs."""
+
+    config: Config
+    base: Path
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class CellResult:
+    """What a finished run came to. `rows` are the verdict's, on the test split; `inputs` the texts
+    of the examples by id, for a report."""
+
+    task: str
+    run: str
+    path: Path
+    state: CellState
+    rows: tuple[Mapping[str, Any], ...]
+    sentence: str
+    updates: int
+    calls: int
+    simulated: bool
+    inputs: Mapping[str, str]
+
+    @property
+    def base(self) -> Mapping[str, Any] | None:
+        """The verdict's first row, which gains are measured against; None without a test split."""
+        return self.rows[0] if self.rows else None
+
+    @property
+    def result(self) -> Mapping[str, Any] | None:
+        """The verdict's last row: what the run came to."""
+        return self.rows[-1] if self.rows else None
+
+
+def run_cell(cell: Cell, command: str = "", listener: Listener = silent) -> CellResult:
+    """The cell's run: read back if it is finished, resumed if it stopped, else begun.
+
+    Raises what a run raises, and the Stop that ended it early: asked for again, it goes on.
+    """
+    if not cell.config.task:
+        raise ConfigError("a cell of a suite needs a ready-made task", hint="set task")
+    plan = plan_run(cell.config, Sources(cell.base))
+    tree = plan.config.model_dump(mode="json")
+    inputs = {e.id: e.input for _, examples in plan.dataset.items() for e in examples}
+    earlier = _earlier_run(cell.folder, tree, plan.dataset.fingerprint())
+    if earlier is not None and not earlier.resumable and not earlier.running:
+        return read_cell(earlier.path, "skipped", inputs)
+    where = Where(cell.folder, None if earlier is None else earlier.path, command)
+    opened = open_run(cell.config, Sources(cell.base), where, listener)
+    run = run_sync(finish(opened), opened.session.interrupt)
+    if run.stop is not None:
+        raise run.stop
+    return read_cell(run.path, "ran" if earlier is None else "resumed", inputs)
+
+
+def read_cell(path: Path, state: CellState, inputs: Mapping[str, str]) -> CellResult:
+    """A finished run as a result."""
+    store = RunStore.open(path)
+    try:
+        outline, header, usage = store.outline(), store.header, store.usage()
+    finally:
+        store.close()
+    config = load_config(header.config, where=f"the run {header.id}")
+    conclusion = outline.conclusion
+    return CellResult(
+        task=header.task,
+        run=header.id,
+        path=path,
+        state=state,
+        rows=conclusion.rows if conclusion else (),
+        sentence=conclusion.text if conclusion else "",
+        updates=outline.step + 1,
+        calls=sum(each.calls for each in usage.values()),
+        simulated=uses_simulated(config),
+        inputs=inputs,
+    )
+
+
+def _earlier_run(
+    folder: Path, tree: Mapping[str, Any], fingerprints: Mapping[str, str]
+) -> RunSummary | None:
+    """The folder's run of these settings on these data; the furthest if there are several."""
+    if not folder.is_dir():
+        return None
+    fitting = [run for run in list_runs(folder) if _fits(run.path, tree, fingerprints)]
+    return max(fitting, key=lambda run: (not run.resumable, run.step), default=None)
+
+
+def _fits(path: Path, tree: Mapping[str, Any], fingerprints: Mapping[str, str]) -> bool:
+    store = RunStore.open(path)
+    try:
+        header = store.header
+    finally:
+        store.close()
+    return header.fingerprints == fingerprints and not differences(header.config, tree)

@@ -1,0 +1,255 @@
+"""The server side of the chat-completions wire: a request body in; completions, chunks, errors out.
+
+Values and trees only: it knows no web framework, and nothing of who answers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from promptcodebook.calls import Message, Reply, Request, Sampling, Schema
+
+__all__ = ["ChatCall", "Completion", "Refusal", "error_body", "read_call"]
+
+_SPEAKERS: Mapping[str, Literal["system", "user", "assistant"]] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "tool": "user",
+    "function": "user",
+    "assistant": "assistant",
+}
+_READ = frozenset(
+    {
+        *("model", "messages", "temperature", "top_p", "max_tokens", "max_completion_tokens"),
+        *("seed", "response_format", "stream", "stream_options", "n", "stop"),
+    }
+)
+"""Body fields with a place of their own; all others are kept as `Sampling.extra`."""
+_FINISH = {"stop": "stop", "length": "length", "other": "content_filter"}
+"""'other' must not pass for a whole reply, and the wire has no word for it that is closer."""
+
+
+class Refusal(Exception):
+    """A request that gets an error body in place of a completion.
+
+    `param` names the field at fault; `retry_after` is in seconds, None = it is not said.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        kind: str = "invalid_request_error",
+        param: str = "",
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.param = param
+        self.retry_after = retry_after
+
+
+@dataclass(frozen=True, slots=True)
+class ChatCall:
+    """What a caller asks for.
+
+    The wire names a model ('' = none named) and no role, so `request.role` is 'executor'.
+    `stream_usage` = a last chunk with the usage; `choices` is the body's n.
+    """
+
+    request: Request
+    stream: bool = False
+    stream_usage: bool = False
+    choices: int = 1
+    stop: tuple[str, ...] = ()
+    json_mode: bool = False
+    """`response_format` asks for some JSON object, without a schema."""
+
+
+def read_call(data: bytes) -> ChatCall:
+    """A request body. Raises Refusal with status 400 and the field at fault."""
+    try:
+        tree: object = json.loads(data)
+    except (ValueError, RecursionError):
+        raise Refusal("the body is not JSON") from None
+    if not isinstance(tree, dict):
+        raise Refusal("the body is not an object")
+    body = cast("dict[str, Any]", tree)
+    schema, json_mode = _response_format(body)
+    options = _tree(body, "stream_options")
+    return ChatCall(
+        request=Request(
+            role="executor",
+            messages=_messages(body),
+            schema=schema,
+            sample=_whole(body, "seed", 0),
+            model=str(body.get("model") or ""),
+            sampling=_sampling(body),
+        ),
+        stream=_flag(body, "stream"),
+        stream_usage=_flag(options, "include_usage"),
+        choices=_whole(body, "n", 1, least=1),
+        stop=_stop(body),
+        json_mode=json_mode,
+    )
+
+
+def _messages(body: Mapping[str, Any]) -> tuple[Message, ...]:
+    listed = body.get("messages")
+    if not isinstance(listed, list) or not listed:
+        raise Refusal("messages must be a list of at least one message", param="messages")
+    return tuple(_message(each) for each in cast("list[object]", listed))
+
+
+def _message(given: object) -> Message:
+    if not isinstance(given, dict):
+        raise Refusal("each message must be an object", param="messages")
+    tree = cast("dict[str, object]", given)
+    role = str(tree.get("role", "user"))
+    if role not in _SPEAKERS:
+        raise Refusal(f"unknown message role {role!r}", param="messages")
+    return Message(_SPEAKERS[role], _content(tree.get("content")))
+
+
+def _content(given: object) -> str:
+    if given is None:
+        return ""
+    if isinstance(given, str):
+        return given
+    if isinstance(given, list):
+        parts = cast("list[object]", given)
+        trees = [cast("dict[str, object]", p) for p in parts if isinstance(p, dict)]
+        return "".join(str(tree.get("text", "")) for tree in trees)
+    raise Refusal("message content must be text", param="messages")
+
+
+def _sampling(body: Mapping[str, Any]) -> Sampling:
+    caps = ("max_completion_tokens", "max_tokens")
+    named = [name for name in caps if body.get(name) is not None]
+    return Sampling(
+        temperature=_number(body, "temperature"),
+        top_p=_number(body, "top_p"),
+        max_tokens=_whole(body, named[0], 1, least=1) if named else None,
+        extra={name: value for name, value in body.items() if name not in _READ},
+    )
+
+
+def _number(body: Mapping[str, Any], name: str) -> float | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise Refusal(f"{name} must be a number", param=name)
+    return value
+
+
+def _whole(body: Mapping[str, Any], name: str, default: int, least: int | None = None) -> int:
+    value = body.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Refusal(f"{name} must be a whole number", param=name)
+    if least is not None and value < least:
+        raise Refusal(f"{name} must be a whole number of at least {least}", param=name)
+    return value
+
+
+def _flag(body: Mapping[str, Any], name: str) -> bool:
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise Refusal(f"{name} must be true or false", param=name)
+    return bool(value)
+
+
+def _tree(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = body.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise Refusal(f"{name} must be an object", param=name)
+    return cast("dict[str, Any]", value or {})
+
+
+def _stop(body: Mapping[str, Any]) -> tuple[str, ...]:
+    value = body.get("stop")
+    listed: object = [value] if isinstance(value, str) else value or []
+    texts = cast("list[object]", listed) if isinstance(listed, list) else [listed]
+    stop = tuple(each for each in texts if isinstance(each, str))
+    if len(stop) != len(texts):
+        raise Refusal("stop must be a text or a list of texts", param="stop")
+    return stop
+
+
+def _response_format(body: Mapping[str, Any]) -> tuple[Schema | None, bool]:
+    tree = _tree(body, "response_format")
+    if tree.get("type") != "json_schema":
+        return None, tree.get("type") == "json_object"
+    named = tree.get("json_schema")
+    outer = cast("dict[str, Any]", named) if isinstance(named, dict) else {}
+    schema = outer.get("schema")
+    if not isinstance(schema, dict):
+        place = "response_format"
+        raise Refusal(f"{place}.json_schema.schema must be an object", param=place)
+    return Schema(str(outer.get("name", "")), cast("dict[str, object]", schema)), True
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The bodies that answer one call: one for a whole reply, or one for each chunk of a stream."""
+
+    id: str
+    model: str
+
+    def body(self, reply: Reply) -> dict[str, Any]:
+        """A whole reply."""
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": reply.text},
+            "finish_reason": _FINISH[reply.finish],
+            "logprobs": None,
+        }
+        return {**self._head("chat.completion"), "choices": [choice], "usage": _usage(reply)}
+
+    def first_chunk(self) -> dict[str, Any]:
+        """Who speaks, before any text."""
+        return self._chunk({"role": "assistant", "content": ""})
+
+    def text_chunk(self, text: str) -> dict[str, Any]:
+        """The next piece of the text."""
+        return self._chunk({"content": text})
+
+    def last_chunk(self, reply: Reply) -> dict[str, Any]:
+        """Why the text ends."""
+        return self._chunk({}, _FINISH[reply.finish])
+
+    def usage_chunk(self, reply: Reply) -> dict[str, Any]:
+        """What the reply cost, where the caller wants to know."""
+        return {**self._head("chat.completion.chunk"), "choices": [], "usage": _usage(reply)}
+
+    def _chunk(self, delta: dict[str, str], finish: str | None = None) -> dict[str, Any]:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
+        return {**self._head("chat.completion.chunk"), "choices": [choice]}
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": 0, "model": self.model}
+
+
+def _usage(reply: Reply) -> dict[str, Any]:
+    usage = reply.usage
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_prompt_tokens},
+    }
+
+
+def error_body(refusal: Refusal) -> dict[str, Any]:
+    """The body of a refusal."""
+    kind, param = refusal.kind, refusal.param or None
+    return {"error": {"message": str(refusal), "type": kind, "param": param, "code": kind}}

@@ -1,1 +1,0 @@
-"""The composition root: configuration -> objects; runs the loop, stores each step."""

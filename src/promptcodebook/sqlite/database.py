@@ -1,0 +1,220 @@
+"""A file of ours: its tables, how it is opened and read, its values, and its faults as errors."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import sqlite3
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import zstandard
+
+from promptcodebook.errors import DiskFull, StoreError, StoreTooNew
+
+__all__ = [
+    "Layout",
+    "Packer",
+    "Reader",
+    "connect",
+    "pack",
+    "roll_back",
+    "store_error",
+    "store_os_error",
+    "unpack",
+]
+
+_log = logging.getLogger(__name__)
+_BUSY_S = 30.0
+_SQLITE_FULL = 13
+_SQLITE_IOERR = 10
+_UNOPENABLE = (8, 14)  # SQLITE_READONLY, SQLITE_CANTOPEN
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The tables of one kind of file: what it is called in messages, its version, its DDL."""
+
+    what: str
+    version: int
+    script: tuple[str, ...]
+
+
+def connect(path: Path, layout: Layout, *, write: bool) -> sqlite3.Connection:
+    """An autocommit connection whose file has this layout; `write` creates what is missing.
+
+    Raises StoreTooNew, DiskFull, or StoreError (no such file, not a database, other tables).
+    """
+    if not write and not path.is_file():
+        raise StoreError(f"no {layout.what} at {path}")
+    try:
+        return _open(str(path), path, layout, write)
+    except sqlite3.Error as error:
+        if write or _primary(error) not in _UNOPENABLE:
+            raise store_error(error, path, layout.what) from error
+    # A folder we may not write to: WAL needs its side files, except for a file nobody changes.
+    try:
+        return _open(f"file:{quote(str(path))}?mode=ro&immutable=1", path, layout, False)
+    except sqlite3.Error as error:
+        raise store_error(error, path, layout.what) from error
+
+
+def _open(name: str, path: Path, layout: Layout, write: bool) -> sqlite3.Connection:
+    db = sqlite3.connect(
+        name,
+        timeout=_BUSY_S,
+        isolation_level=None,
+        check_same_thread=False,
+        uri=name.startswith("file:"),
+    )
+    try:
+        if write:
+            _create(db, path, layout)
+        else:
+            db.execute("PRAGMA query_only = ON")
+        _check_version(db, path, layout)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _create(db: sqlite3.Connection, path: Path, layout: Layout) -> None:
+    if db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = NORMAL")
+    if _version(db) != 0:
+        return
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        if _version(db) == 0:  # another process may have been quicker
+            if db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
+                raise _foreign(path, layout)
+            for statement in layout.script:
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {layout.version}")
+        db.execute("COMMIT")
+    except BaseException:
+        roll_back(db)
+        raise
+
+
+def _version(db: sqlite3.Connection) -> int:
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _check_version(db: sqlite3.Connection, path: Path, layout: Layout) -> None:
+    version = _version(db)
+    if version > layout.version:
+        raise StoreTooNew(
+            f"the {layout.what} {path} has format {version}; "
+            f"this version reads formats up to {layout.version}",
+            hint="pip install -U promptcodebook",
+        )
+    if version != layout.version:
+        raise _foreign(path, layout)
+
+
+def _foreign(path: Path, layout: Layout) -> StoreError:
+    return StoreError(
+        f"{path} is not a {layout.what} of promptcodebook", hint=f"move {path} out of the way"
+    )
+
+
+def roll_back(db: sqlite3.Connection) -> None:
+    if db.in_transaction:
+        try:
+            db.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            _log.debug("rollback failed: %s", error)
+
+
+class Reader:
+    """A connection for reading, shared by threads; sees every commit made before the call."""
+
+    def __init__(self, path: Path, layout: Layout) -> None:
+        self._path = path
+        self._what = layout.what
+        self._db = connect(path, layout, write=False)
+        self._lock = threading.Lock()
+
+    def row(self, sql: str, parameters: tuple[object, ...] = ()) -> tuple[Any, ...] | None:
+        """The first row, or None."""
+        rows = self.rows(sql, parameters)
+        return rows[0] if rows else None
+
+    def rows(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        """All rows at once: the statement bounds how many."""
+        try:
+            with self._lock:
+                return self._db.execute(sql, parameters).fetchall()
+        except sqlite3.Error as error:
+            raise store_error(error, self._path, self._what) from error
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+
+def store_error(error: sqlite3.Error, path: Path, what: str, full_hint: str = "") -> StoreError:
+    if _primary(error) in (_SQLITE_FULL, _SQLITE_IOERR):
+        return DiskFull(
+            f"the disk refused a write to the {what} {path}: {error}",
+            hint=full_hint
+            or f"free space on the disk of {path.parent}, then run the command again",
+        )
+    if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
+        return StoreError(
+            f"the {what} {path} stayed locked by another process for {_BUSY_S:.0f} s",
+            hint="wait for the other process to end, then run the command again",
+        )
+    return StoreError(
+        f"the {what} {path} cannot be used: {error}",
+        hint=f"move {path} out of the way (it may be damaged)",
+    )
+
+
+def store_os_error(error: OSError, path: Path) -> StoreError:
+    """What the system said about a file or folder, as one of our errors."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    kind = DiskFull if full else StoreError
+    return kind(
+        f"{path} cannot be written: {error.strerror}",
+        hint=f"free space on the disk of {path}" if full else f"check that you may write to {path}",
+    )
+
+
+def _primary(error: sqlite3.Error) -> int:
+    return int(getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
+
+
+def pack(value: object) -> bytes:
+    """JSON, compressed. Tuples come back as lists; NaN and lone surrogates as they were."""
+    return zstandard.compress(_encode(value))
+
+
+class Packer:
+    """`pack` with a compressor of its own: twice as quick, and for one thread only."""
+
+    def __init__(self) -> None:
+        self._compressor = zstandard.ZstdCompressor()
+
+    def pack(self, value: object) -> bytes:
+        return self._compressor.compress(_encode(value))
+
+
+def unpack(blob: bytes) -> Any:
+    """What `pack` was given. Raises StoreError when the bytes are not such a value."""
+    try:
+        return json.loads(zstandard.decompress(blob).decode("utf-8", "surrogatepass"))
+    except (zstandard.ZstdError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise StoreError(f"a stored value is damaged: {error}") from error
+
+
+def _encode(value: object) -> bytes:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "surrogatepass")

@@ -1,0 +1,301 @@
+"""IFEval: keywords, language, lengths, letter case; content marks, formats, combinations,
+beginnings and ends, punctuation.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+from promptcodebook.tasks.ifbench.instruction import Arguments, Instruction, Text
+
+__all__ = ["IFEVAL"]
+
+_RULE = re.compile(r"\s?\*\*\*\s?")
+_FIRST_WORD_ENDS = re.compile(r"[.,?!'\"]")
+
+
+def _existence(text: Text, args: Arguments) -> bool:
+    return all(text.language.patterns.counts(args.texts("keywords"), text.value))
+
+
+def _frequency(text: Text, args: Arguments) -> bool:
+    found = text.language.patterns.counts([args.text("keyword").strip()], text.value)[0]
+    return args.compare("relation", found, "frequency")
+
+
+def _forbidden_words(text: Text, args: Arguments) -> bool:
+    words = args.texts("forbidden_words")
+    found = text.language.patterns.counts(words, text.value, prefix=r"\b", suffix=r"\b")
+    return not any(found)
+
+
+def _letter_frequency(text: Text, args: Arguments) -> bool:
+    # The public scorer replaces what is not a letter by a random one; here it is counted as given.
+    found = text.lower.count(args.text("letter").lower())
+    return args.compare("let_relation", found, "let_frequency")
+
+
+def _response_language(text: Text, args: Arguments) -> bool:
+    return text.language.guess(text.value) in ("", args.text("language"))
+
+
+def _number_sentences(text: Text, args: Arguments) -> bool:
+    return args.compare("relation", len(text.sentences), "num_sentences")
+
+
+def _number_words(text: Text, args: Arguments) -> bool:
+    return args.compare("relation", len(text.words), "num_words")
+
+
+def _number_paragraphs(text: Text, args: Arguments) -> bool:
+    blank = [not piece.strip() for piece in _RULE.split(text.value)]
+    if any(blank[1:-1]):
+        return False
+    return len(blank) - sum(blank) == args.integer("num_paragraphs")
+
+
+def _nth_paragraph_first_word(text: Text, args: Arguments) -> bool:
+    pieces = text.value.split("\n\n")
+    count = sum(bool(piece.strip()) for piece in pieces)
+    nth = args.integer("nth_paragraph")
+    if count != args.integer("num_paragraphs") or not 1 <= nth <= count:
+        return False
+    words = pieces[nth - 1].split(maxsplit=1)
+    if not words:
+        return False
+    word = _FIRST_WORD_ENDS.split(words[0].lstrip("'").lstrip('"'), maxsplit=1)[0]
+    return word.lower() == args.text("first_word").lower()
+
+
+def _capital_word_frequency(text: Text, args: Arguments) -> bool:
+    found = sum(token.isupper() for token in text.tokens)
+    return args.compare("capital_relation", found, "capital_frequency")
+
+
+def _english_capital(text: Text, args: Arguments) -> bool:
+    return text.value.isupper() and text.language.guess(text.value) in ("", "en")
+
+
+def _english_lowercase(text: Text, args: Arguments) -> bool:
+    return text.value.islower() and text.language.guess(text.value) in ("", "en")
+
+
+_POSTSCRIPTS = {
+    "P.P.S": re.compile(r"p\.\s?p\.\s?s"),
+    "P.S.": re.compile(r"p\.\s?s\."),
+}
+
+# Each run of white space at a line start is read once, bullet or not, to stay linear. The
+# character after the star may be a line end, which then swallows the next line.
+_STARRED = re.compile(r"(?:\A|\n)\s*+(\*[^*].*)?")
+_DASHED = re.compile(r"(?:\A|\n)\s*+(-.*)?")
+
+_SINGLE = re.compile(r"\*[^\n*]*\*")
+_DOUBLE = re.compile(r"\*\*[^\n*]*\*\*")
+_FENCES = ("```json", "```Json", "```JSON", "```")
+_ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
+
+
+def _number_placeholders(text: Text, args: Arguments) -> bool:
+    return _count_brackets(text.value) >= args.integer("num_placeholders")
+
+
+def _count_brackets(value: str) -> int:
+    """Non-overlapping [...] within lines; by hand, as the expression is quadratic."""
+    count = 0
+    for line in value.split("\n"):
+        end = -1
+        while (start := line.find("[", end + 1)) >= 0 and (end := line.find("]", start)) >= 0:
+            count += 1
+    return count
+
+
+def _postscript(text: Text, args: Arguments) -> bool:
+    marker = args.text("postscript_marker").strip()
+    if marker in _POSTSCRIPTS:
+        return _POSTSCRIPTS[marker].search(text.lower) is not None
+    found = text.language.patterns.counts([marker.lower()], text.lower, ignore_case=False)
+    return found[0] > 0
+
+
+def _number_bullet_lists(text: Text, args: Arguments) -> bool:
+    found = (*_STARRED.findall(text.value), *_DASHED.findall(text.value))
+    return sum(bool(line) for line in found) == args.integer("num_bullets")
+
+
+def _constrained_response(text: Text, args: Arguments) -> bool:
+    return any(answer in text.value for answer in _ANSWERS)
+
+
+def _number_highlighted_sections(text: Text, args: Arguments) -> bool:
+    single = sum(bool(found.strip("*").strip()) for found in _SINGLE.findall(text.value))
+    double = sum(bool(found[2:-2].strip()) for found in _DOUBLE.findall(text.value))
+    return single + double >= args.integer("num_highlights")
+
+
+def _multiple_sections(text: Text, args: Arguments) -> bool:
+    splitter = args.text("section_spliter").strip()
+    found = text.language.patterns.counts(
+        [splitter], text.value, suffix=r"\s?\d+", ignore_case=False
+    )
+    return found[0] >= args.integer("num_sections")
+
+
+def _json_format(text: Text, args: Arguments) -> bool:
+    value = text.value.strip()
+    for fence in _FENCES:
+        value = value.removeprefix(fence)
+    try:
+        json.loads(value.removesuffix("```").strip())
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _title(text: Text, args: Arguments) -> bool:
+    return any(_holds_title(line) for line in text.value.split("\n"))
+
+
+def _holds_title(line: str) -> bool:
+    start, end = line.find("<<"), line.rfind(">>")
+    return 0 <= start <= end - 3 and bool(line[start : end + 2].lstrip("<").rstrip(">").strip())
+
+
+def _two_responses(text: Text, args: Arguments) -> bool:
+    pieces = [piece.strip() for piece in text.value.split("******")]
+    full = [piece for piece in pieces if piece]
+    return all(pieces[1:-1]) and len(full) == 2 and full[0] != full[1]
+
+
+def _repeat_prompt(text: Text, args: Arguments) -> bool:
+    return text.lower.strip().startswith(args.text("prompt_to_repeat").strip().lower())
+
+
+def _end_checker(text: Text, args: Arguments) -> bool:
+    return text.value.strip().strip('"').lower().endswith(args.text("end_phrase").strip().lower())
+
+
+def _quotation(text: Text, args: Arguments) -> bool:
+    value = text.value.strip()
+    return len(value) > 1 and value[0] == value[-1] == '"'
+
+
+def _no_comma(text: Text, args: Arguments) -> bool:
+    return "," not in text.value
+
+
+IFEVAL: Mapping[str, Instruction] = {
+    "keywords:existence": Instruction(
+        _existence, "The response must contain the keywords {keywords}.", ("keywords",)
+    ),
+    "keywords:frequency": Instruction(
+        _frequency,
+        'The keyword "{keyword}" must occur {relation} {frequency} times in the response.',
+        ("keyword", "frequency", "relation"),
+    ),
+    "keywords:forbidden_words": Instruction(
+        _forbidden_words,
+        "The response must not contain the words {forbidden_words}.",
+        ("forbidden_words",),
+    ),
+    "keywords:letter_frequency": Instruction(
+        _letter_frequency,
+        'The letter "{letter}" must occur {let_relation} {let_frequency} times in the response.',
+        ("letter", "let_frequency", "let_relation"),
+    ),
+    "language:response_language": Instruction(
+        _response_language,
+        'The whole response must be in the language with the code "{language}".',
+        ("language",),
+    ),
+    "length_constraints:number_sentences": Instruction(
+        _number_sentences,
+        "The number of sentences must be {relation} {num_sentences}.",
+        ("num_sentences", "relation"),
+    ),
+    "length_constraints:number_words": Instruction(
+        _number_words,
+        "The number of words must be {relation} {num_words}.",
+        ("num_words", "relation"),
+    ),
+    "length_constraints:number_paragraphs": Instruction(
+        _number_paragraphs,
+        "The response must have exactly {num_paragraphs} paragraphs, separated by ***.",
+        ("num_paragraphs",),
+    ),
+    "length_constraints:nth_paragraph_first_word": Instruction(
+        _nth_paragraph_first_word,
+        "The response must have exactly {num_paragraphs} paragraphs, separated by one blank line, "
+        'and paragraph {nth_paragraph} must start with the word "{first_word}".',
+        ("num_paragraphs", "nth_paragraph", "first_word"),
+    ),
+    "change_case:capital_word_frequency": Instruction(
+        _capital_word_frequency,
+        "The number of words in capitals must be {capital_relation} {capital_frequency}.",
+        ("capital_frequency", "capital_relation"),
+    ),
+    "change_case:english_capital": Instruction(
+        _english_capital, "The whole response must be in English and in capital letters."
+    ),
+    "change_case:english_lowercase": Instruction(
+        _english_lowercase, "The whole response must be in English and in lower-case letters."
+    ),
+    "detectable_content:number_placeholders": Instruction(
+        _number_placeholders,
+        "The response must contain at least {num_placeholders} placeholders in square brackets.",
+        ("num_placeholders",),
+    ),
+    "detectable_content:postscript": Instruction(
+        _postscript,
+        "The response must end with a postscript that starts with {postscript_marker}",
+        ("postscript_marker",),
+    ),
+    "detectable_format:number_bullet_lists": Instruction(
+        _number_bullet_lists,
+        "The response must have exactly {num_bullets} bullet points, written with * or -.",
+        ("num_bullets",),
+    ),
+    "detectable_format:constrained_response": Instruction(
+        _constrained_response,
+        'The response must contain one of "My answer is yes.", "My answer is no." and "My answer '
+        'is maybe.".',
+    ),
+    "detectable_format:number_highlighted_sections": Instruction(
+        _number_highlighted_sections,
+        "At least {num_highlights} parts of the response must be highlighted, as in *part*.",
+        ("num_highlights",),
+    ),
+    "detectable_format:multiple_sections": Instruction(
+        _multiple_sections,
+        "The response must have {num_sections} sections, each headed by {section_spliter} and its "
+        "number.",
+        ("section_spliter", "num_sections"),
+    ),
+    "detectable_format:json_format": Instruction(
+        _json_format, "The whole response must be valid JSON."
+    ),
+    "detectable_format:title": Instruction(
+        _title, "The response must contain a title in double angle brackets, as in <<title>>."
+    ),
+    "combination:two_responses": Instruction(
+        _two_responses,
+        "The response must consist of two different responses, separated by ******.",
+    ),
+    "combination:repeat_prompt": Instruction(
+        _repeat_prompt,
+        "The response must first repeat the request word for word and then answer it.",
+        ("prompt_to_repeat",),
+    ),
+    "startend:end_checker": Instruction(
+        _end_checker,
+        'The response must end with the exact phrase "{end_phrase}" and nothing after it.',
+        ("end_phrase",),
+    ),
+    "startend:quotation": Instruction(
+        _quotation, "The whole response must stand in double quotation marks."
+    ),
+    "punctuation:no_comma": Instruction(_no_comma, "The response must contain no comma."),
+}
+"""The 25 constraints of IFEval by id."""

@@ -1,0 +1,298 @@
+r"""How an answer is read, by kind: the last box, a choice's letter, an order of ids, LaTeX.
+
+Boxes are read as LiveBench reads them. Multiple choice (AMC, SMC) is a cascade of readings, of
+which one must give the right letter. Olympiad proofs with masked formulas give an order of
+formulas. An AMPS_Hard answer is LaTeX: which part of a response it is, and its normal form, which
+is the recipe of the Minerva paper in the shape that LiveBench uses (what follows the last "=",
+without wrappers such as \text, with \frac and \sqrt in braces).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+__all__ = [
+    "Ids",
+    "choice_path",
+    "clean_gold",
+    "clean_response",
+    "closeness",
+    "compact",
+    "last_boxed",
+    "last_solution",
+    "normalise",
+    "option_value",
+    "parse_answer",
+    "read_ids",
+    "read_letter",
+]
+
+_OPTION = re.compile(r"\\textbf\{\(([A-E])\)\s?\}")
+_OPTION_END = re.compile(r"\\qquad|\$|\n")
+_REPEATED = re.compile(r"([A-E])\1{3,}")
+_TAIL = 20
+
+Ids = list[int | None]
+"""Expression ids in order; None stands for a piece that is not a number."""
+
+_DIGITS = re.compile(r"\d+")
+_DROPPED = ("$", "{", "}", "\\", "boxed", "<", ">")
+
+_CONSTANTS = ("+C", "+ C", "+c", "+ c")
+_DELETED = re.compile(
+    r"\\left(?![a-zA-Z])|\\right(?![a-zA-Z])|\\[bB]ig+[lr]?(?![a-zA-Z])|\\[,;]|\n"
+)
+_FRAC = re.compile(r"\\frac\s*([^{}\\\s])\s*([^{}\\\s])")
+_SQRT = re.compile(r"\\sqrt\s*([^{}\[\\\s])")
+_WRAPPER = re.compile(r"\\(?:text|textbf|overline|boxed)\{([^{}]*)\}")
+_PLAIN_NUMBER = re.compile(r"-?[\d,]+(?:\.\d*)?")
+_BLANK = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
+
+
+def last_boxed(text: str) -> str | None:
+    r"""The content without "$", or None when there is no box or its braces do not close.
+
+    A "\boxed " (with a blank) anywhere wins: what follows its last occurrence up to the next "$".
+    Else the braces of the last \boxed decide, or of the last \fbox where there is no \boxed.
+    """
+    if r"\boxed " in text:
+        return text.rsplit(r"\boxed ", 1)[1].split("$", 1)[0]
+    start = text.rfind(r"\boxed")
+    if start < 0:
+        start = text.rfind(r"\fbox")
+    if start < 0:
+        return None
+    inside = _braces(text, start)
+    return None if inside is None else inside.replace("$", "")
+
+
+def _braces(text: str, start: int) -> str | None:
+    """What stands in the first balanced braces from `start` on."""
+    opened, depth = -1, 0
+    for i in range(start, len(text)):
+        if text[i] == "{":
+            depth += 1
+            opened = i if opened < 0 else opened
+        elif text[i] == "}":
+            depth -= 1
+            if depth <= 0:
+                return text[opened + 1 : i] if opened >= 0 else None
+    return None
+
+
+def choice_path(question: str, letter: str, answer: str) -> str:
+    """The first reading of `answer` that gives `letter` (A-E), or "" when none does.
+
+    Paths: solution tag, repeated letter, box, option value, last line, last parentheses.
+    """
+    if _is_letter(last_solution(answer), letter):
+        return "solution tag"
+    if letter * 4 in answer:
+        return "repeated letter"
+    if _boxed_letter(answer) == letter.lower():
+        return "box"
+    value = option_value(question, letter)
+    if value in answer[-(_TAIL + len(value)) :]:
+        return "option value"
+    return _last_line_path(letter, answer)
+
+
+def last_solution(answer: str) -> str:
+    """What stands in the last <solution>...</solution> on one line, or ""."""
+    found = ""
+    for line in answer.split("\n"):
+        at = 0
+        while (start := line.find("<solution>", at)) >= 0:
+            end = line.find("</solution>", start + 10)
+            if end < 0:
+                break
+            found, at = line[start + 10 : end], end + 11
+    return found
+
+
+def option_value(question: str, letter: str) -> str:
+    """The text of an option, without "$" and "~" at its ends; "FAILURE" if it cannot be read.
+
+    The last option with that letter counts, and an option must end at a "\\qquad" or "$".
+    """
+    value = ""
+    at = 0
+    while found := _OPTION.search(question, at):
+        end = _OPTION_END.search(question, found.end())
+        if end is None:
+            break
+        if end[0] == "\n":
+            at = found.end()
+            continue
+        if found[1] == letter:
+            value = question[found.end() : end.start()].strip()
+        at = end.end()
+    return (value or "FAILURE").strip().strip("$").strip("~")
+
+
+def read_letter(answer: str) -> str:
+    """The letter an answer seems to give, for the feedback; "" when none can be told."""
+    tag = last_solution(answer).strip()
+    if tag and len(set(tag)) == 1 and tag[0].upper() in "ABCDE":
+        return tag[0].upper()
+    repeated = _REPEATED.findall(answer)
+    if repeated:
+        return str(repeated[-1])
+    box = _boxed_letter(answer)
+    return box.upper() if len(box) == 1 and box in "abcde" else ""
+
+
+def _is_letter(text: str, letter: str) -> bool:
+    return len(set(text)) == 1 and text[0].lower() == letter.lower()
+
+
+def _boxed_letter(answer: str) -> str:
+    box = last_boxed(answer) or ""
+    return box.replace("\\text{", "").replace("}", "").replace("\\", "").lower()
+
+
+def _last_line_path(letter: str, answer: str) -> str:
+    line = answer.strip().split("\n")[-1].strip()
+    if line.replace("*", "").lower() == letter.lower():
+        return "last line"
+    if "(" in line and ")" in line:
+        inside = line.split("(", 1)[1].split(")", 1)[0]
+        if inside.lower() == letter.lower():
+            return "last parentheses"
+    return ""
+
+
+def read_ids(answer: str) -> tuple[Ids, str]:
+    """The ids that an answer gives, and the path that read them; ([], "") when none did.
+
+    A reading that finds nothing but pieces that are not numbers is passed over.
+    """
+    for path, read in (
+        ("answer line", _answer_line),
+        ("box", _box),
+        ("last line", _last_line),
+        ("after the last answer", _tail),
+    ):
+        ids = read(answer)
+        if any(i is not None for i in ids):
+            return ids, path
+    return [], ""
+
+
+def closeness(ids: Sequence[int | None], gold: Sequence[int]) -> float:
+    """1 - Levenshtein(ids, gold) / max(length): 1 for the right order, 0 for nothing in common."""
+    longest = max(len(ids), len(gold))
+    return 1 - _edits(ids, gold) / longest if longest else 1.0
+
+
+def _edits(first: Sequence[int | None], second: Sequence[int]) -> int:
+    row = list(range(len(second) + 1))
+    for i, a in enumerate(first, 1):
+        corner, row[0] = row[0], i
+        for j, b in enumerate(second, 1):
+            kept = corner if a == b else corner + 1
+            corner, row[j] = row[j], min(kept, row[j] + 1, row[j - 1] + 1)
+    return row[-1]
+
+
+def _integer(text: str) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
+
+def _answer_line(answer: str) -> Ids:
+    lines = answer.lower().strip().split("\n")
+    at = next((i for i in reversed(range(len(lines))) if "answer:" in lines[i]), None)
+    if at is None:
+        return []
+    listed = _plain(lines[at].split("answer:")[1])
+    if not listed and at + 1 < len(lines):
+        listed = _plain(lines[at + 1])
+    return [_answer_piece(piece) for piece in listed.split(",")]
+
+
+def _plain(text: str) -> str:
+    return text.replace("**", "").replace(".", "").strip()
+
+
+def _answer_piece(piece: str) -> int | None:
+    word = piece.strip().split(" ")[-1]
+    for mark in _DROPPED:
+        word = word.replace(mark, "")
+    return _integer(word)
+
+
+def _box(answer: str) -> Ids:
+    box = last_boxed(answer)
+    if box is None:
+        return []
+    return [_integer(piece) for piece in box.replace("\\text{", "").replace("}", "").split(",")]
+
+
+def _last_line(answer: str) -> Ids:
+    found = (_DIGITS.search(piece) for piece in answer.strip().split("\n")[-1].split(","))
+    return [_integer(digits[0]) if digits else None for digits in found]
+
+
+def _tail(answer: str) -> Ids:
+    if "answer:" not in answer.lower():
+        return []
+    ids: Ids = []
+    for piece in answer.lower().rsplit("answer:", 1)[1].strip().split(","):
+        digits = _DIGITS.search(piece)
+        ids.append(_integer(digits[0]) if digits else None)
+        if digits and piece[digits.end() :]:
+            break
+    return ids
+
+
+def clean_response(response: str) -> str:
+    """The response without constants of integration, sizes, thin spaces and line ends."""
+    for constant in _CONSTANTS:
+        response = response.replace(constant, "")
+    response = _DELETED.sub("", response)
+    for command in (r"\dfrac", r"\tfrac"):
+        response = response.replace(command, r"\frac")
+    return response.replace(r"\cdot", "*")
+
+
+def clean_gold(gold: str) -> str:
+    r"""The gold text without \left and \right; "\ " is a product."""
+    gold = gold.replace(r"\left", "").replace(r"\right", "")
+    return gold.replace(" ^", "^").replace("\\ ", "*").strip()
+
+
+def parse_answer(response: str) -> tuple[str | None, str]:
+    """(answer, path) of a cleaned response: its last box, else the end of its last formula."""
+    box = last_boxed(response)
+    if box is not None:
+        return normalise(box), "box"
+    formula = _last_formula(response)
+    return (None, "") if formula is None else (normalise(formula), "formula")
+
+
+def normalise(text: str) -> str:
+    """The normal form of an answer."""
+    text = text.rsplit("=", 1)[-1].strip()
+    for _ in range(4):  # wrappers may stand in each other
+        text = _WRAPPER.sub(r"\1", text)
+    text = _FRAC.sub(r"\\frac{\1}{\2}", text)
+    text = _SQRT.sub(r"\\sqrt{\1}", text).replace("$", "").strip()
+    return text.replace(",", "") if _PLAIN_NUMBER.fullmatch(text) else text
+
+
+def compact(text: str) -> str:
+    """For comparing texts: without blanks, except between two digits."""
+    return _BLANK.sub("", text.strip())
+
+
+def _last_formula(text: str) -> str | None:
+    """What stands between the last two "$" (or "$$"); None when there is no such pair."""
+    close = text.rfind("$")
+    if close > 0 and text[close - 1] == "$":
+        close -= 1
+    start = text.rfind("$", 0, close) if close > 0 else -1
+    return text[start + 1 : close].strip() if start >= 0 else None

@@ -1,0 +1,298 @@
+"""The modules that compound executors are made of: one model call each, with named fields.
+
+A chain-of-thought module (`think`) asks for its reasoning and then for its outputs under labels;
+a plain one (`ask`) takes the whole reply as its output; `outside` asks the untrusted model, which
+sees the message it is given and nothing else. Texts are data: they are joined, never formatted.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from promptcodebook.calls import Chat, Role
+from promptcodebook.data import Dataset
+from promptcodebook.tasks.task import RewardFactory, Task
+from promptcodebook.tasks.user_code import annotated_as, load_function
+from promptcodebook.text import strip_fence
+from promptcodebook.types import Example, Executor, Output, Program, Prompt, Stage
+
+__all__ = [
+    "SINGLE_CALL",
+    "Agent",
+    "ModuleReply",
+    "SingleCall",
+    "ask",
+    "make_output",
+    "make_program",
+    "outside",
+    "read_outputs",
+    "render_fields",
+    "think",
+    "user_task",
+]
+
+_REASONING = "reasoning"
+
+
+class ModuleReply(dict[str, str]):
+    """A module's outputs by name ("" = it gave none), its `stage` for the trace, and `truncated`.
+
+    `reasoning` is among them for a chain-of-thought module.
+    """
+
+    __slots__ = ("stage", "truncated")
+    stage: Stage
+    truncated: bool
+
+    def __init__(self, outputs: Mapping[str, str], stage: Stage, truncated: bool = False) -> None:
+        super().__init__(outputs)
+        self.stage = stage
+        self.truncated = truncated
+
+
+async def think(
+    chat: Chat,
+    *,
+    prompt: Prompt,
+    stage: str,
+    instruction: str,
+    fields: Mapping[str, str],
+    outputs: Sequence[str],
+) -> ModuleReply:
+    """One chain-of-thought module: its own part of the composed prompt, then its instruction.
+
+    `fields` are the named inputs, `outputs` the names asked for; `prompt` may hold a part for the
+    stage. The role is always `executor`: a composed prompt is for no other. LMError as the chat
+    raises it.
+    """
+    system = _join(prompt.of(stage), instruction, _form(outputs))
+    given = render_fields(fields)
+    reply = await chat(given, system=system, purpose=stage)
+    cut = reply.finish == "length"
+    return ModuleReply(read_outputs(reply.text, outputs, cut), Stage(stage, given, reply.text), cut)
+
+
+async def ask(
+    chat: Chat,
+    *,
+    prompt: Prompt,
+    stage: str,
+    instruction: str,
+    fields: Mapping[str, str],
+    output: str,
+) -> ModuleReply:
+    """One plain module: as `think`, but the whole reply is its one output."""
+    given = render_fields(fields)
+    system = _join(prompt.of(stage), instruction)
+    reply = await chat(given, system=system, purpose=stage)
+    cut = reply.finish == "length"
+    return ModuleReply({output: reply.text.strip()}, Stage(stage, given, reply.text), cut)
+
+
+async def outside(chat: Chat, *, stage: str, message: str, output: str) -> ModuleReply:
+    """The untrusted model's reply to `message`, which is all that it is sent."""
+    reply = await chat(message, role="untrusted", purpose=stage)
+    cut = reply.finish == "length"
+    return ModuleReply({output: reply.text.strip()}, Stage(stage, message, reply.text), cut)
+
+
+def make_output(
+    text: str, steps: Iterable[ModuleReply], fields: Mapping[str, object] | None = None
+) -> Output:
+    """y with the stages on the way, in order; cut when any of their replies was.
+
+    `fields` are what the reward needs beside the text: plain JSON values.
+    """
+    taken = tuple(steps)
+    cut = any(step.truncated for step in taken)
+    return Output(text, tuple(step.stage for step in taken), cut, fields or {})
+
+
+def render_fields(fields: Mapping[str, str]) -> str:
+    """Named inputs as one message, each between tags of its name; a text is never interpreted."""
+    return "\n\n".join(f"<{name}>\n{text}\n</{name}>" for name, text in fields.items())
+
+
+def read_outputs(text: str, outputs: Sequence[str], cut: bool = False) -> dict[str, str]:
+    """The outputs (and the reasoning) values in a reply, "" for those that are missing.
+
+    Understood: labels in any case, plain, bold, as headings or tags; a JSON object; and, where one
+    output was asked for, a bare text. The labels count in the order asked for, the first of each,
+    and the last output runs to the end, so that it may hold words that look like labels. A reply
+    that was `cut` before its first output has none.
+    """
+    values = {name: "" for name in (_REASONING, *outputs)}
+    keyed = _object(text, outputs)
+    if keyed is not None:
+        return values | keyed
+    marks = _marks(text, (_REASONING, *outputs))
+    for index, (name, _, start) in enumerate(marks):
+        end = marks[index + 1][1] if index + 1 < len(marks) else len(text)
+        values[name] = _value(text[start:end], name)
+    if len(outputs) == 1 and outputs[0] not in {name for name, _, _ in marks}:
+        reasoned = bool(marks)
+        if not (reasoned and cut):
+            values[outputs[0]] = values[_REASONING] if reasoned else _value(text, outputs[0])
+    return values
+
+
+def _form(outputs: Sequence[str]) -> str:
+    lines = [f"{_REASONING}: (your thoughts, step by step)", *(f"{n}: (the {n})" for n in outputs)]
+    return "Reply with these parts, each behind its label:\n" + "\n".join(lines)
+
+
+def _join(*parts: str) -> str:
+    return "\n\n".join(part for part in parts if part.strip())
+
+
+def _marks(text: str, names: Sequence[str]) -> list[tuple[str, int, int]]:
+    """(name, where its label starts, where its value starts), in the order asked for."""
+    marks: list[tuple[str, int, int]] = []
+    position = 0
+    for name in names:
+        hit = _label(name).search(text, position)
+        if hit is not None:
+            marks.append((name, hit.start(), hit.end()))
+            position = hit.end()
+    return marks
+
+
+def _label(name: str) -> re.Pattern[str]:
+    word = r"[ _-]?".join(re.escape(part) for part in re.split(r"[ _-]+", name))
+    if not name.lower().startswith("final"):
+        word = f"(?:final[ _-])?{word}"  # models like to announce their final answer as such
+    forms = (
+        rf"(?:\#{{1,6}}[ \t]+)?(?P<m>[*_`]{{0,3}}){word}(?:(?P=m)[ \t]*:|[ \t]*:[ \t]*(?P=m))",
+        rf"(?:\#{{1,6}}[ \t]+|\*\*){word}(?:\*\*)?[ \t]*$",
+        rf"\[\[[ \t]*\#\#[ \t]*{word}[ \t]*\#\#[ \t]*\]\]",
+        rf"<{word}>",
+    )
+    return re.compile(rf"^[ \t]*(?:{'|'.join(forms)})", re.IGNORECASE | re.MULTILINE)
+
+
+def _value(text: str, name: str) -> str:
+    """A value without what surrounds it; the indent of a value on lines of its own stays."""
+    body = text.rstrip()
+    closing = f"</{name}>"
+    if body[-len(closing) :].lower() == closing.lower():
+        body = body[: -len(closing)].rstrip()
+    head, newline, rest = body.partition("\n")
+    return rest.lstrip("\r\n") if newline and not head.strip() else body.lstrip()
+
+
+def _object(text: str, outputs: Sequence[str]) -> dict[str, str] | None:
+    """The outputs of a reply that is one JSON object with a key for at least one of them."""
+    body = strip_fence(text)
+    if not body.startswith("{"):
+        return None
+    try:
+        value: object = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    keyed = {
+        k.strip().lower().replace(" ", "_"): v for k, v in cast("dict[str, object]", value).items()
+    }
+    if not any(name.lower() in keyed for name in outputs):
+        return None
+    names = (_REASONING, *outputs)
+    return {n: _text(keyed[n.lower()]) for n in names if n.lower() in keyed}
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return value.strip() if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+SINGLE_CALL = "single call"
+
+
+class SingleCall:
+    """The default program: p as system prompt, x (or its chat messages) as the conversation."""
+
+    name = SINGLE_CALL
+    stages: tuple[str, ...] = ()
+    roles: frozenset[Role] = frozenset()
+
+    async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
+        """y, and whether it was cut."""
+        reply = await lm(example.messages or example.input, system=prompt.text, purpose="execute")
+        return Output(reply.text, truncated=reply.finish == "length")
+
+
+_Function = Callable[[Any, Example, Chat], str | Output | Awaitable[str | Output]]
+
+
+@dataclass(frozen=True)
+class Agent:
+    """The user's own agent as a Program, whether it is async or not.
+
+    It gets the prompt as text, or as `Prompt` where it annotates its first parameter so. Its
+    attributes `stages` and `roles`, where it has them, declare what a Program declares.
+    """
+
+    function: _Function
+    name: str
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        return tuple(getattr(self.function, "stages", ()))
+
+    @property
+    def roles(self) -> frozenset[Role]:
+        return frozenset(getattr(self.function, "roles", ()))
+
+    @cached_property
+    def _wants_prompt(self) -> bool:
+        return annotated_as(self.function, 0, Prompt)
+
+    async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
+        """One run. TypeError for one that returns neither text nor Output: an agent that forgot
+        its return must not be scored for it."""
+        called = self.function(prompt if self._wants_prompt else prompt.text, example, lm)
+        returned: object = await called if inspect.isawaitable(called) else called
+        output = returned if isinstance(returned, Output) else Output(returned)
+        if not isinstance(output.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            kind = type(output.text).__name__
+            raise TypeError(f"the executor returned {kind}, not a text or an Output")
+        return output
+
+
+def make_program(spec: str | Executor | Program | None, base: Path) -> Program:
+    """One call to the executor role, or the user's agent: a function or 'agent.py:run'."""
+    if not spec:
+        return SingleCall()
+    if isinstance(spec, str):
+        function = load_function(spec, base, "executor", ("prompt", "example", "lm"))
+        return Agent(cast("_Function", function), spec)
+    if isinstance(spec, SingleCall | Agent):
+        return spec
+    name = getattr(spec, "__qualname__", None) or type(spec).__qualname__
+    return Agent(cast("_Function", spec), name)
+
+
+def user_task(
+    dataset: Dataset,
+    reward: RewardFactory,
+    *,
+    program: Program,
+    reward_range: tuple[float, float] = (0.0, 1.0),
+    base_prompt: str = "",
+) -> Task:
+    """The task that a configuration without `task` describes; its seeds come from `init`."""
+    return Task(
+        name=dataset.name,
+        dataset=dataset,
+        reward=reward,
+        program=program,
+        reward_range=reward_range,
+        base_prompt=base_prompt,
+        description=f"the user's own data: {dataset.name}",
+    )

@@ -1,0 +1,293 @@
+"""The rewards that compare an answer with its reference, and those that look at its form."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, cast
+
+from promptcodebook.errors import ConfigError, RewardError, import_extra
+from promptcodebook.tasks.worker import shared_worker
+from promptcodebook.text import answer_words, quote, strip_fence
+from promptcodebook.types import Example, Score
+
+__all__ = [
+    "Contains",
+    "Exact",
+    "JsonSchema",
+    "Normalised",
+    "Numeric",
+    "Regex",
+    "TokenF1",
+    "ValidJson",
+    "matches",
+    "parsed_json",
+    "target_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """Equality after white space at both ends is dropped."""
+
+    def __call__(self, example: Example, output: str) -> Score:
+        target = target_of(example).strip()
+        if output.strip() == target:
+            return Score(1.0, "The answer equals the reference.")
+        if output.strip().casefold() == target.casefold():
+            return Score(0.0, f"The answer differs from {quote(target)} in upper and lower case.")
+        if target and target in output:
+            return Score(
+                0.0,
+                f"The answer contains {quote(target)} but must be exactly that and nothing more.",
+            )
+        return Score(0.0, f"The answer is {quote(output)}; exactly {quote(target)} was expected.")
+
+
+@dataclass(frozen=True, slots=True)
+class Normalised:
+    """Equality of the normalised texts; a reference that normalises to nothing is taken raw."""
+
+    def __call__(self, example: Example, output: str) -> Score:
+        target = target_of(example)
+        wanted, given = answer_words(target), answer_words(output)
+        if not wanted:
+            wanted, given = target.strip(), output.strip()
+        if wanted == given:
+            return Score(1.0, "The answer matches the reference.")
+        if wanted in given:
+            return Score(0.0, f"The answer contains {quote(target)} but says more; give only that.")
+        return Score(0.0, f"The answer is {quote(output)}; {quote(target)} was expected.")
+
+
+@dataclass(frozen=True, slots=True)
+class Contains:
+    """A search for the reference, or for a fixed `text` instead; white space is collapsed."""
+
+    text: str | None = None
+    ignore_case: bool = True
+
+    def __call__(self, example: Example, output: str) -> Score:
+        wanted = self.text if self.text is not None else target_of(example)
+        if self._fold(wanted) in self._fold(output):
+            return Score(1.0, f"The answer contains {quote(wanted)}.")
+        return Score(0.0, f"The answer does not contain {quote(wanted)}.")
+
+    def _fold(self, text: str) -> str:
+        text = " ".join(text.split())
+        return text.casefold() if self.ignore_case else text
+
+
+@dataclass(frozen=True, slots=True)
+class TokenF1:
+    """F1 of the multisets of normalised words, in [0, 1]."""
+
+    def __call__(self, example: Example, output: str) -> Score:
+        target = target_of(example)
+        wanted, given = Counter(answer_words(target).split()), Counter(answer_words(output).split())
+        common = (wanted & given).total()
+        if not wanted and not given:
+            return Score(1.0, "Answer and reference hold no words that count.")
+        if not common:
+            return Score(0.0, f"The answer shares no word with the reference {quote(target)}.")
+        precision, recall = common / given.total(), common / wanted.total()
+        value = 2 * precision * recall / (precision + recall)
+        feedback = f"Word overlap F1 {value:.2f} (precision {precision:.2f}, recall {recall:.2f})."
+        if value < 1.0:
+            feedback += f" The reference is {quote(target)}."
+        return Score(value, feedback + _differences(wanted, given))
+
+
+def _differences(wanted: Counter[str], given: Counter[str]) -> str:
+    missing, extra = list(wanted - given)[:8], list(given - wanted)[:8]
+    listed = f" Missing: {', '.join(missing)}." if missing else ""
+    return listed + (f" Not in the reference: {', '.join(extra)}." if extra else "")
+
+
+_NUMBER = re.compile(
+    r"(?<![\w.])[-+−]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:(?<=\d)\.?|\.(?=\d))\d*(?:[eE][-+]?\d+)?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Numeric:
+    """|given - reference| <= max(`tolerance`, `relative` * |reference|)."""
+
+    tolerance: float = 1e-6
+    relative: float = 0.0
+
+    def __call__(self, example: Example, output: str) -> Score:
+        target = target_of(example)
+        wanted, given = _last(target), _last(output)
+        if wanted is None:
+            raise RewardError(
+                f"the target {quote(target, 60)} of example {example.id} holds no number",
+                hint="correct the data, or use another reward",
+            )
+        if given is None:
+            return Score(0.0, f"The answer holds no number; {wanted:g} was expected.")
+        if abs(given - wanted) <= max(self.tolerance, self.relative * abs(wanted)):
+            return Score(1.0, f"The answer {given:.12g} is right.")
+        return Score(0.0, f"The last number of the answer is {given:.12g}; {wanted:.12g} was "
+                          "expected.")  # fmt: skip
+
+
+def _last(text: str) -> float | None:
+    for number in reversed(_NUMBER.findall(text)):
+        value = float(number.replace(",", "").replace("−", "-"))
+        if math.isfinite(value):
+            return value
+    return None
+
+
+_QUANTIFIERS = frozenset("*+?{")
+
+
+def matches(pattern: str, flags: int, full: bool, text: str) -> bool:
+    """Whether `pattern` is found in `text`, or is all of it (`full`)."""
+    return (re.fullmatch if full else re.search)(pattern, text, flags) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Regex:
+    """`pattern` is searched for, or must match the whole stripped answer (`full`).
+
+    `seconds` limits one match; an answer on which it is reached counts as not matching.
+    """
+
+    pattern: str
+    full: bool = False
+    ignore_case: bool = False
+    seconds: float = 2.0
+
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.pattern, self._flags)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise ConfigError(
+                f"the pattern {quote(self.pattern)} of the regex reward is not valid: {error}",
+                hint="test it with python -c 'import re; re.compile(...)'",
+            ) from None
+
+    @property
+    def _flags(self) -> int:
+        return int(re.IGNORECASE) if self.ignore_case else 0
+
+    async def __call__(self, example: Example, output: str) -> Score:
+        text = output.strip() if self.full else output
+        given = await self._search(text)
+        whole = "as a whole " if self.full else ""
+        if given is None:
+            return Score(
+                0.0,
+                f"The pattern {quote(self.pattern)} gave no result on the answer within "
+                f"{self.seconds:g} s; this counts as no match.",
+            )
+        verb = "matches" if given else "does not match"
+        return Score(float(given), f"The answer {whole}{verb} the pattern {quote(self.pattern)}.")
+
+    async def _search(self, text: str) -> bool | None:
+        """True, False, or None when the limit was reached."""
+        if not _QUANTIFIERS & set(self.pattern):
+            return matches(self.pattern, self._flags, self.full, text)
+        result = await shared_worker().acall(
+            f"{__name__}:matches", (self.pattern, self._flags, self.full, text), self.seconds
+        )
+        if result.error:
+            raise RuntimeError(f"the regex process failed: {result.error}")
+        return None if result.timed_out else result.value is True
+
+
+@dataclass(frozen=True, slots=True)
+class ValidJson:
+    """Strict JSON (no NaN); `fenced` allows one code fence around it; `keys` must be there."""
+
+    fenced: bool = False
+    keys: tuple[str, ...] = ()
+
+    def __call__(self, example: Example, output: str) -> Score:
+        try:
+            value = parsed_json(output, fenced=self.fenced)
+        except ValueError as error:
+            return Score(0.0, f"The answer is not valid JSON: {error}.")
+        if not self.keys:
+            return Score(1.0, "The answer is valid JSON.")
+        if not isinstance(value, dict):
+            return Score(0.0, "The answer is valid JSON, but not an object.")
+        missing = [key for key in self.keys if key not in value]
+        if missing:
+            return Score(0.0, f"The JSON object lacks the keys {', '.join(missing)}.")
+        return Score(1.0, "The answer is a JSON object with all keys.")
+
+
+def parsed_json(text: str, *, fenced: bool) -> object:
+    """The value that the text is the JSON of; ValueError says why it is none."""
+    try:
+        return json.loads(strip_fence(text) if fenced else text, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not JSON")
+
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class JsonSchema:
+    """`schema` is checked when this is built (ConfigError); references are never fetched."""
+
+    schema: Mapping[str, object]
+    fenced: bool = False
+    _validator: Any = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_validator", _validator(self.schema))
+
+    def __call__(self, example: Example, output: str) -> Score:
+        try:
+            value = parsed_json(output, fenced=self.fenced)
+        except ValueError as error:
+            return Score(0.0, f"The answer is not valid JSON: {error}.")
+        errors = sorted(cast("Iterable[Any]", self._validator.iter_errors(value)), key=_path)
+        if not errors:
+            return Score(1.0, "The answer satisfies the JSON schema.")
+        faults = "; ".join(
+            f"at {_path(e) or 'the top'}: {e.message[:200]}" for e in errors[:_SHOWN]
+        )
+        more = f"; and {len(errors) - _SHOWN} more" if len(errors) > _SHOWN else ""
+        return Score(0.0, f"The answer breaks the JSON schema: {faults}{more}.")
+
+
+def _path(error: Any) -> str:
+    return ".".join(str(part) for part in error.absolute_path)
+
+
+def _validator(schema: Mapping[str, object]) -> Any:
+    library = import_extra("jsonschema", "the schema reward", "schema")
+    referencing = import_extra("referencing", "the schema reward", "schema")
+    kind = library.validators.validator_for(schema, default=library.Draft202012Validator)
+    try:
+        kind.check_schema(schema)
+    except library.SchemaError as error:
+        raise ConfigError(
+            f"the JSON schema of the reward is not valid: {error.message}",
+            hint="correct the schema",
+        ) from None
+    return kind(schema, registry=referencing.Registry())
+
+
+def target_of(example: Example) -> str:
+    """y*; RewardError when the example has none, since such a reward cannot judge without it."""
+    if example.target is None:
+        raise RewardError(
+            f"example {example.id} has no target to compare with",
+            hint="name the target column, or use a reward that needs none (json, regex, judge)",
+        )
+    return example.target

@@ -1,0 +1,49 @@
+"""What a task is: data, a reward, a program, and what an expert would write before training.
+
+Public: a benchmark of your own is a function `load(data_dir: Path | None) -> Task` in any package,
+named under the entry-point group `promptcodebook.tasks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from promptcodebook.data import Dataset
+from promptcodebook.lm.structured import Ask
+from promptcodebook.types import Check, Program, Reward
+
+__all__ = ["RewardFactory", "Task", "asks_nobody"]
+
+RewardFactory = Callable[[Ask | None], Reward]
+"""Makes a task's reward once the models are connected; without an `Ask` it must do without them."""
+
+
+def asks_nobody(reward: Reward) -> RewardFactory:
+    """The factory of a reward that needs no model."""
+    return lambda ask: reward
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A benchmark, or the user's own data with its reward. Frozen: behaviour is handed in.
+
+    `reward_range` is (lowest, full); `seeds` are expert instincts for the first codebook (>= 16
+    for a task of ours, () when the user gives none); `base_prompt` stands before every composed
+    prompt; `zero_shot` is the plain prompt training is compared with; `output_format` tells the
+    generator what form the answer must have. `checks` are passed by every rewrite, beside the
+    general ones. `private`: the data are real people's, and a report shows none of their texts.
+    """
+
+    name: str
+    dataset: Dataset
+    reward: RewardFactory
+    program: Program
+    reward_range: tuple[float, float] = (0.0, 1.0)
+    seeds: tuple[str, ...] = ()
+    base_prompt: str = ""
+    zero_shot: str = ""
+    description: str = ""
+    output_format: str = ""
+    checks: tuple[Check, ...] = ()
+    private: bool = False

@@ -1,0 +1,41 @@
+"""What `pco train` prints at its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from promptcodebook.store.run import RunStore
+from tests.cli.conftest import QUICK
+from tests.cli.invoked import pco
+
+
+def test_the_verdict_has_a_row_for_each_prompt_and_fits_80_columns(folder: Path) -> None:
+    result = pco("train", *QUICK, cwd=folder)
+    assert result.code == 0, result.err
+    [path] = (folder / "runs").iterdir()
+    store = RunStore.open(path)
+    conclusion = store.outline().conclusion
+    store.close()
+    assert conclusion is not None
+    scores, prices, rest = result.out.split("per query:")[0], *_halves(result.out)
+    for row in conclusion.rows:
+        [score] = [line for line in scores.splitlines() if line.split()[:1] == [row["name"]]]
+        [price] = [line for line in prices.splitlines() if line.split()[:1] == [row["name"]]]
+        assert f"{row['score']['mean']:.3f}" in score and f"{row['calls_per_query']:.1f}" in price
+    assert all(len(line) <= 80 for line in (scores + prices).splitlines())
+    assert conclusion.text in rest
+    assert f"policy: runs/{path.name}/policy.json" in rest
+    assert f"pco report {path.name}" in rest
+
+
+def _halves(out: str) -> tuple[str, str]:
+    """The table of prices, and what comes after it."""
+    table, _, rest = out.partition("per query:")[2].strip().partition("\n\n")
+    return table, rest
+
+
+def test_a_budget_that_is_reached_says_how_to_go_on(folder: Path) -> None:
+    result = pco("train", *QUICK, "--budget", "40calls", cwd=folder)
+    assert result.code == 3
+    assert "pco: stopped: " in result.err and "pco train --resume" in result.err
+    assert "policy:" not in result.out  # nothing was judged yet

@@ -1,0 +1,147 @@
+"""The dry run is the run: it counts what `pco train` would ask, and touches nothing of the user's.
+
+That what a run then takes lies within the estimate is held in tests/cli/test_estimate.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from promptcodebook.assemble import Plan, Sources, plan_run
+from promptcodebook.calls import Role
+from promptcodebook.config import load_config
+from promptcodebook.errors import ConfigError
+from promptcodebook.estimate.counting import TRAINING, Manner, Work
+from promptcodebook.estimate.dry import dry_run, passes, shortened
+from promptcodebook.estimate.estimate import Range, estimate
+
+QUICK: dict[str, Any] = {"preset": "quick", "task": "constraints", "lm": "simulated"}
+USUAL = Manner(solved=0.5, blamed=0.5, reasked=0.0, agent_calls=1)
+
+
+def plan_of(sources: Sources | None = None, **settings: Any) -> Plan:
+    return plan_run(load_config(QUICK, settings), sources or Sources())
+
+
+def dry(plan: Plan, manner: Manner = USUAL) -> dict[tuple[str, Role], Work]:
+    return dict(asyncio.run(dry_run(plan, manner)))
+
+
+def test_routes_are_counted_exactly() -> None:
+    plan = plan_of()
+    work = dry(plan)
+    assert work[TRAINING, "encoder"].calls == passes(plan).routed
+    assert work[TRAINING, "generator"].calls == passes(plan).rollouts == 96
+    assert work["judging", "executor"].calls == pytest.approx(4 * len(plan.split("test")), abs=8)
+
+
+def test_what_is_solved_is_not_critiqued() -> None:
+    all_solved, none_solved = (dry(plan_of(), replace(USUAL, solved=s)) for s in (1.0, 0.0))
+    assert (TRAINING, "critic") not in all_solved and (TRAINING, "updater") not in all_solved
+    assert none_solved[TRAINING, "critic"].calls == 2 * 96  # the verdict, and its own gradient
+    assert none_solved[TRAINING, "attribution"].calls == 96
+
+
+def test_a_reply_of_no_use_is_asked_for_again() -> None:
+    again = dry(plan_of(), replace(USUAL, reasked=1.0))
+    assert again[TRAINING, "encoder"].calls == 2 * passes(plan_of()).routed
+
+
+def test_a_step_takes_as_many_rounds_as_its_longest_chain() -> None:
+    plan = plan_of(update={"epochs": 1}, validation={"every": 0}, explore={"policy": "none"})
+    work = dry(plan, replace(USUAL, solved=0.0))
+    rounds = sum(done.rounds for (phase, _), done in work.items() if phase == TRAINING)
+    # route, compose, execute, critique, attribute and own gradient side by side, rewrite
+    assert rounds == pytest.approx(6)
+
+
+def test_retrieval_takes_no_round() -> None:
+    quiet = {"update": {"epochs": 1}, "validation": {"every": 0}, "explore": {"policy": "none"}}
+    work = dry(plan_of(**quiet, task="hotpotqa"), replace(USUAL, solved=0.0))
+    rounds = sum(done.rounds for (phase, _), done in work.items() if phase == TRAINING)
+    assert rounds == pytest.approx(9)
+
+
+@pytest.mark.parametrize("task", ["constraints", "hotpotqa"])
+def test_a_shortened_plan_comes_near_the_whole(task: str) -> None:
+    plan = plan_run(load_config({"task": task, "lm": "simulated"}))
+    short = shortened(plan)
+    assert passes(short).rollouts < passes(plan).rollouts
+    near, whole = estimate(plan), estimate(plan, short=plan)
+    assert near.total.calls.expected == pytest.approx(whole.total.calls.expected, rel=0.07)
+    assert near.total.tokens.expected == pytest.approx(whole.total.tokens.expected, rel=0.1)
+    assert near.total.tokens.high < 4.3 * near.total.tokens.low
+
+
+def test_a_short_plan_is_gone_through_whole() -> None:
+    plan = plan_of(update={"epochs": 2})
+    assert passes(shortened(plan)) == passes(plan)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"update": {"mode": "online", "epochs": 200}},
+        {"update": {"steps_per_epoch": "all", "epochs": 30}, "validation": {"every": 7}},
+        {"validation": {"every": 500}, "update": {"epochs": 90}},
+    ],
+)
+def test_a_shortened_plan_validates_as_often(settings: dict[str, Any]) -> None:
+    plan = plan_of(**settings)
+
+    def validations(of: Plan) -> int:
+        every = of.config.validation.every
+        every *= of.config.update.batch_size if of.config.update.mode == "online" else 1
+        return passes(of).updates // every
+
+    assert validations(shortened(plan)) == validations(plan)
+
+
+def test_an_early_stop_lowers_the_low_alone() -> None:
+    patient = plan_of(validation={"every": 2, "patience": 9})
+    hasty = plan_of(validation={"every": 2, "patience": 1})
+    before, after = estimate(patient).total.calls, estimate(hasty).total.calls
+    assert after.low < 0.7 * before.low
+    assert after.expected == before.expected and after.high == before.high
+
+
+def test_the_user_s_own_code_and_model_are_not_called() -> None:
+    def never(*given: object) -> Any:
+        raise AssertionError("called")
+
+    mine = Sources(data=plan_of().dataset, reward=never, executor=never, lm=never)
+    estimated = estimate(plan_of(mine, task="", lm=""))
+    calls = {share.role: share.calls for share in estimated.roles}
+    assert calls["executor"].high > 3 * calls["executor"].expected
+    assert any("your executor is counted" in said for said in estimated.assumptions)
+
+
+def test_a_plan_that_could_not_run_is_refused() -> None:
+    with pytest.raises(ConfigError, match="leaves only exploration"):
+        estimate(plan_of(encoder={"mode": "none"}, explore={"policy": "none"}))
+
+
+def test_the_time_follows_the_concurrency() -> None:
+    plan = plan_of(update={"epochs": 2})
+    alone = replace(plan, config=plan.config.model_copy(update={"concurrency": 1}))
+    assert estimate(plan).total.seconds is None
+    fast, slow = (estimate(p, {"simulated": 2.0}).total for p in (plan, alone))
+    assert fast.seconds is not None and slow.seconds is not None
+    assert slow.seconds.expected == pytest.approx(2.0 * slow.calls.expected, rel=0.01)
+    assert fast.seconds.expected < slow.seconds.expected / 5
+
+
+def test_ranges_add_value_by_value_and_multiply_as_independent_errors() -> None:
+    a, b = Range(1, 2, 4), Range(1, 2, 4)
+    assert a + b == Range(2, 4, 8)
+    assert a.times(b).expected == 4
+    assert 1 < a.times(b).low < 2 and 8 < a.times(b).high < 16
+    assert a.times(Range(3, 3, 3)) == Range(pytest.approx(3), 6, pytest.approx(12))
+    assert a.times(Range(1, 1, 1), 2.0).values == pytest.approx((0.75, 2, 5.33), abs=0.01)
+    assert Range(0, 2, 4).times(b).low == 0 and Range(0, 0, 4).times(b) == Range(0, 0, 16)
+    assert Range(0.4, 1.5, 2.1).rounded() == Range(0, 2, 3)
+    assert Range.of((3, 2, 4)) == Range(2, 2, 4)

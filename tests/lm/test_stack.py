@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from promptcodebook.calls import Message, Request, Sampling, request_key
+from promptcodebook.config import Config, RoleSettings
+from promptcodebook.errors import (
+    AuthRefused,
+    CallTimeout,
+    ConfigError,
+    EndpointDown,
+    RateLimited,
+    ServerFault,
+)
+from promptcodebook.lm.retry import Backoff
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.lm.spec import parse_spec
+from promptcodebook.lm.stack import CallSettings, Dispatch, Endpoints, Roles
+from tests.lm.conftest import Counts
+from tests.lm.server import Server, drops, fails, says
+
+ASK = Request("executor", (Message("user", "hi"),))
+HI = (Message("user", "hi"),)
+QUICK = Backoff(retries=4, first=0.001)
+
+
+def endpoints(tally: Counts, **fields) -> Endpoints:
+    settings = CallSettings(**{"timeout": 5.0, "backoff": QUICK, **fields})
+    return Endpoints(settings, tally=tally, environment={})
+
+
+async def test_every_incident_is_counted_and_made_good(server: Server, tally: Counts):
+    server.script(fails(429), fails(503), fails(500), drops(), says("at last"))
+    async with endpoints(tally) as opened:
+        reply = await opened.connect(server.spec)(ASK)
+    assert reply.text == "at last"
+    assert tally == {"rate_limited": 1, "unavailable": 1, "server_error": 1, "dropped": 1}
+    assert server.calls == 5
+
+
+async def test_timeouts_are_counted(server: Server, tally: Counts):
+    server.script(says(delay=2.0), says("second"))
+    async with endpoints(tally, timeout=0.3) as opened:
+        assert (await opened.connect(server.spec)(ASK)).text == "second"
+    assert tally == {"timeout": 1}
+
+
+@pytest.mark.parametrize(
+    ("step", "kind", "name"),
+    [
+        (fails(429), RateLimited, "rate_limited"),
+        (fails(502), ServerFault, "server_error"),
+        (drops(), ServerFault, "dropped"),
+        (says(delay=1.0), CallTimeout, "timeout"),
+    ],
+)
+async def test_retries_end(server: Server, tally: Counts, step, kind, name: str):
+    server.default = step
+    async with endpoints(tally, timeout=0.3, backoff=Backoff(retries=2, first=0.001)) as opened:
+        with pytest.raises(kind):
+            await opened.connect(server.spec)(ASK)
+    assert server.calls == 3
+    assert tally == {name: 3}
+
+
+async def test_what_will_not_get_better_is_not_retried(server: Server, tally: Counts):
+    server.default = fails(401)
+    async with endpoints(tally) as opened:
+        with pytest.raises(AuthRefused):
+            await opened.connect(server.spec)(ASK)
+    assert server.calls == 1
+    assert tally == {}
+
+
+async def test_an_address_that_never_answered_is_given_up_soon(tally: Counts):
+    async with endpoints(tally) as opened:
+        with pytest.raises(EndpointDown):
+            await opened.connect("http://127.0.0.1:9/v1#m")(ASK)
+    assert tally == {"refused_connection": 2}
+
+
+async def test_an_endpoint_that_went_away_gets_every_retry(server: Server, tally: Counts):
+    async with endpoints(tally) as opened:
+        lm = opened.connect(server.spec)
+        await lm(ASK)
+        await server.stop()
+        with pytest.raises((EndpointDown, ServerFault)):
+            await lm(ASK)
+    assert tally.total() == 5
+
+
+async def test_retry_after_is_waited_for(server: Server, tally: Counts):
+    server.script(fails(429, headers={"Retry-After": "0.2"}), says())
+    async with endpoints(tally) as opened:
+        begun = time.monotonic()
+        await opened.connect(server.spec)(ASK)
+    assert time.monotonic() - begun >= 0.195
+
+
+async def test_an_endless_retry_after_is_an_error_at_once(server: Server, tally: Counts):
+    server.default = fails(429, headers={"Retry-After": "86400"})
+    async with endpoints(tally) as opened:
+        with pytest.raises(RateLimited):
+            await asyncio.wait_for(opened.connect(server.spec)(ASK), 2)
+    assert server.calls == 1
+
+
+async def test_a_waiting_retry_holds_no_slot(server: Server, tally: Counts):
+    server.script(fails(500), says("other"))
+    slow = Backoff(retries=1, first=30.0)
+    async with endpoints(tally, concurrency=1, backoff=slow) as opened:
+        lm = opened.connect(server.spec)
+        first = asyncio.create_task(lm(ASK))
+        await server.seen(1)
+        second = await asyncio.wait_for(lm(ASK), 5)
+        assert second.text == "other"
+        assert not first.done()
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+
+
+async def test_models_at_one_address_share_one_limit(server: Server, tally: Counts):
+    server.default = says(delay=0.01)
+    async with endpoints(tally, concurrency=3) as opened:
+        a, b = opened.connect(f"{server.url}#a"), opened.connect(f"{server.url}#b")
+        await asyncio.gather(*(lm(ASK) for lm in (a, b) for _ in range(10)))
+    assert server.peak == 3
+    assert {body["model"] for body in server.bodies} == {"a", "b"}
+
+
+async def test_pressure_halves_the_limit(server: Server, tally: Counts):
+    server.script(*(fails(429) for _ in range(8)))
+    async with endpoints(tally, concurrency=8) as opened:
+        lm = opened.connect(server.spec)
+        await asyncio.gather(*(lm(ASK) for _ in range(8)))
+        assert 4 <= opened.limit_of(parse_spec(server.spec, {})).current <= 6
+    assert tally == {"rate_limited": 8}
+
+
+async def test_headers_are_sent(server: Server, tally: Counts):
+    async with endpoints(tally) as opened:
+        await opened.connect(server.spec, {"X-Team": "blue"})(ASK)
+    assert server.headers[0]["X-Team"] == "blue"
+
+
+async def test_a_header_takes_its_key_from_the_environment(server: Server, tally: Counts):
+    async with Endpoints(tally=tally, environment={"MY_KEY": "sk-azure"}) as opened:
+        await opened.connect(server.spec, {"api-key": "$MY_KEY", "X-Team": "blue"})(ASK)
+    sent = server.headers[0]
+    assert (sent["api-key"], sent["X-Team"]) == ("sk-azure", "blue")
+    assert "Authorization" not in sent
+
+
+async def test_a_refused_key_of_a_header_is_named_by_its_variable_only(
+    server: Server, tally: Counts
+):
+    server.default = fails(401, "no such key: sk-azure")
+    async with Endpoints(tally=tally, environment={"MY_KEY": "sk-azure"}) as opened:
+        with pytest.raises(AuthRefused) as caught:
+            await opened.connect(server.spec, {"api-key": "$MY_KEY"})(ASK)
+    assert "MY_KEY" in f"{caught.value}{caught.value.hint}"
+    assert "sk-azure" not in f"{caught.value}{caught.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        ({"api-key": "$MISSING"}, "MISSING, which is not set"),
+        ({"a": "$A", "b": "$B"}, "'a' and 'b'"),
+    ],
+)
+async def test_a_key_that_cannot_be_found_is_said_before_any_call(
+    tally: Counts, headers: dict[str, str], said: str
+):
+    async with Endpoints(tally=tally, environment={}) as opened:
+        with pytest.raises(ConfigError, match=said):
+            opened.connect("http://127.0.0.1:9/v1#m", headers)
+
+
+async def test_cancelling_leaves_no_task_and_no_slot(server: Server, tally: Counts):
+    server.default = says(delay=30)
+    before = asyncio.all_tasks()
+    async with endpoints(tally, concurrency=2, timeout=60.0) as opened:
+        lm = opened.connect(server.spec)
+        calls = [asyncio.create_task(lm(ASK)) for _ in range(6)]
+        await server.seen(2)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        assert opened.limit_of(parse_spec(server.spec, {})).in_flight == 0
+    await asyncio.sleep(0.05)
+    left = {t for t in asyncio.all_tasks() - before if "RequestHandler" not in repr(t)}
+    assert not left
+
+
+async def test_the_simulated_model_is_retried_and_counted_alike(tally: Counts):
+    script = ScriptedLM().enqueue(RateLimited("slow down"), ServerFault("oops"), "ok")
+    opened = Endpoints(CallSettings(backoff=QUICK), tally=tally, simulated=lambda spec: script)
+    assert (await opened.connect("simulated?faults=429:1")(ASK)).text == "ok"
+    assert tally == {"rate_limited": 1, "server_error": 1}
+
+
+def test_without_a_simulated_model_its_spec_is_an_error(tally: Counts):
+    with pytest.raises(ConfigError):
+        endpoints(tally).connect("simulated")
+
+
+def test_the_same_key_gives_the_same_jitter():
+    backoff = Backoff(first=1.0, longest=4.0)
+    waits = [backoff.seconds(n, b"k") for n in range(5)]
+    assert waits == [backoff.seconds(n, b"k") for n in range(5)]
+    assert waits != [backoff.seconds(n, b"other") for n in range(5)]
+    for n, wait in enumerate(waits):
+        assert min(4.0, 2**n) / 2 <= wait <= min(4.0, 2**n)
+
+
+def roles(lm: ScriptedLM, **settings: RoleSettings) -> Roles:
+    return Roles(lm, {**Config().roles, **settings}, "http://h/v1#shared")
+
+
+async def test_model_and_sampling_come_from_the_role():
+    lm = ScriptedLM().reply_with(lambda r: "ok")
+    own = RoleSettings(model="openai/x", temperature=0.3, top_p=0.8, max_tokens=9, extra={"k": 1})
+    asked = roles(lm, critic=own)
+    await asked(Request("critic", HI, sample=4))
+    await asked(Request("generator", HI, sample=4))
+    critic, generator = lm.history
+    assert critic.model == "openai/x"
+    assert critic.sampling == Sampling(0.3, 0.8, 9, {"k": 1})
+    assert critic.sample == 4
+    assert generator.model == "http://h/v1#shared"
+    assert generator.sampling.temperature == 0.6
+    assert asked.model_of("critic") == "openai/x"
+    assert asked.model_of("untrusted") == "http://h/v1#shared"
+
+
+async def test_equal_greedy_requests_share_one_key():
+    lm = ScriptedLM().reply_with(lambda r: "ok")
+    asked = roles(lm)
+    for sample in (1, 2):
+        await asked(Request("executor", HI, sample=sample, greedy=True))
+        await asked(Request("encoder", HI, sample=sample))
+    assert len({request_key(r) for r in lm.history if r.role == "executor"}) == 1
+    assert len({request_key(r) for r in lm.history if r.role == "encoder"}) == 1
+    for request in lm.history:
+        assert (request.sampling.temperature, request.sampling.top_p) == (0.0, None)
+
+
+async def test_drawn_requests_keep_their_sample():
+    lm = ScriptedLM().reply_with(lambda r: "ok")
+    asked = roles(lm)
+    for sample in (1, 2):
+        await asked(Request("executor", HI, sample=sample))
+    assert len({request_key(r) for r in lm.history}) == 2
+
+
+async def test_dispatch_goes_by_the_models_spec():
+    a, b = ScriptedLM().enqueue("from a"), ScriptedLM().enqueue("from b")
+    lm = Dispatch({"openai/a": a, "openai/b": b})
+    assert (await lm(Request("executor", HI, model="openai/b"))).text == "from b"
+    with pytest.raises(ConfigError, match="openai/c") as caught:
+        await lm(Request("executor", HI, model="openai/c"))
+    assert "openai/a" in caught.value.hint

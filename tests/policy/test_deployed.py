@@ -1,0 +1,205 @@
+"""The deployed policy is the judged one: the same prompts, in another process, from its file alone.
+
+The server's every reply is decided by the body it was sent, so a request that differs in anything
+(a temperature, a seed, one word) leads to another prompt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+import promptcodebook as pco
+from promptcodebook.store.run import RunStore
+from tests.cli.invoked import served
+from tests.lm.server import Server, says
+
+SIZE = 6
+
+LOADED = """
+import json, sys, warnings
+import promptcodebook as pco
+warnings.simplefilter("error")
+path, spec, inputs = json.load(sys.stdin)
+policy = pco.load_policy(path, lm=spec)
+print(json.dumps([policy.prompt(pco.Example(i, x)) for i, x in inputs]))
+"""
+
+
+def decided(select: int):
+    """Replies that follow from the whole body; S valid indices where a route is asked for."""
+
+    async def step(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        key = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        return await says(_reply(key, body, select))(request, body)
+
+    return step
+
+
+def _reply(key: str, body: dict[str, Any], select: int) -> str:
+    name = body.get("response_format", {}).get("json_schema", {}).get("name", "")
+    draw = random.Random(key)
+    match name:
+        case "RouteReply":
+            return json.dumps({"selected_indices": draw.sample(range(SIZE), select)})
+        case "":
+            return f"Text {key[:16]}, as asked."
+        case _:
+            blame = {"rendering_errors": "", "routing_errors": f"mind {key[:8]}"}
+            errors = {str(k): f"sharpen {key[:8]}" for k in range(SIZE)}
+            return json.dumps(
+                {"score": 0.5, "feedback": f"see {key[:8]}", "instinct_errors": errors, **blame}
+            )
+
+
+def reward(example: pco.Example, output: str) -> float:
+    return random.Random(output).random() * 0.9
+
+
+async def staged(prompt: pco.Prompt, example: pco.Example, lm: pco.Chat) -> str:
+    draft = await lm(example.input, system=prompt.of("draft"), purpose="draft")
+    return (await lm(draft.text, system=prompt.of("check"), purpose="check")).text
+
+
+staged.stages = ("draft", "check")  # type: ignore[attr-defined]
+
+
+def judged_prompts(run: pco.Run) -> dict[str, str]:
+    """Example id -> the prompt that the verdict's last row used."""
+    store = RunStore.open(run.path)
+    try:
+        *_, learned = store.test_evaluations()
+    finally:
+        store.close()
+    return {r.example_id: r.prompt for r in learned.rollouts}
+
+
+def loaded_prompts(path: Path, spec: str, inputs: list[tuple[str, str]]) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED],
+        input=json.dumps([str(path), spec, inputs]),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "as it comes": {},
+    "generator temperature": {"roles": {"generator": {"temperature": 1.8}}},
+    "generator length cap": {"roles": {"generator": {"max_tokens": 77}}},
+    "encoder sampling": {"roles": {"encoder": {"temperature": 0.4, "top_p": 0.5}}},
+    "further body fields": {"roles": {"generator": {"extra": {"top_k": 7}}}},
+    "verbatim": {"compose": "verbatim"},
+    "base prompt": {"base_prompt": "We sell lamps."},
+    "output format": {"output_format": "one line"},
+    "another S": {"select": 3},
+    "paper templates": {"templates": "paper"},
+    "no encoder": {"encoder": {"mode": "none"}},
+    "another seed": {"seed": 11},
+    "last state": {"keep": "last"},
+    "a prompt for each stage": {"compose_per_stage": True},
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_loaded_policy_makes_the_prompts_that_were_judged(name: str, tmp_path: Path) -> None:
+    settings = {"size": SIZE, "select": 2, "preset": "quick", **SETTINGS[name]}
+    rows = [{"input": f"Question {n} of lamps?", "target": "light"} for n in range(24)]
+    server = Server()
+    server.default = decided(settings["select"])
+    with served(server):
+        run = pco.optimize(
+            data := pco.load(rows),
+            reward,
+            lm=server.spec,
+            executor=staged if name == "a prompt for each stage" else None,
+            config={
+                **settings,
+                "update": {"epochs": 2, "batch_size": 4},
+                "validation": {"every": 1, "subset": 4},
+                "cache": False,
+            },
+            runs_dir=tmp_path / "runs",
+        )
+        run.policy.save(tmp_path / "policy.json")
+        judged = judged_prompts(run)
+        inputs = [(example.id, example.input) for example in data.test]
+        loaded = loaded_prompts(tmp_path / "policy.json", server.spec, inputs)
+    assert dict(zip((i for i, _ in inputs), loaded, strict=True)) == judged
+    assert len(set(judged.values())) > 1  # a constant prompt would prove nothing
+
+
+def test_the_settings_matter_to_this_server(tmp_path: Path) -> None:
+    """Under other sampling than the file's, the prompts are other ones: the test above can fail."""
+    rows = [{"input": f"Question {n} of lamps?", "target": "light"} for n in range(24)]
+    server = Server()
+    server.default = decided(2)
+    with served(server):
+        run = pco.optimize(
+            pco.load(rows),
+            reward,
+            lm=server.spec,
+            config={
+                "size": SIZE,
+                "select": 2,
+                "preset": "quick",
+                "update": {"epochs": 1, "batch_size": 4},
+                "validation": {"every": 0},
+                "cache": False,
+            },
+            runs_dir=tmp_path / "runs",
+        )
+        run.policy.save(tmp_path / "policy.json")
+        x = "How do I clean a lamp?"
+        same = pco.load_policy(tmp_path / "policy.json", lm=server.spec)
+        warmer = pco.load_policy(
+            tmp_path / "policy.json", lm=server.spec, roles={"generator": {"temperature": 1.8}}
+        )
+        assert same.prompt(x) == run.policy.prompt(x) != warmer.prompt(x)
+
+
+def test_a_policy_judged_with_a_program_refuses_to_answer_without_it(tmp_path: Path) -> None:
+    rows = [{"input": f"Question {n} of lamps?", "target": "light"} for n in range(24)]
+    server = Server()
+    server.default = decided(2)
+    with served(server):
+        run = pco.optimize(
+            pco.load(rows),
+            reward,
+            lm=server.spec,
+            executor=staged,
+            config={
+                "size": SIZE,
+                "select": 2,
+                "preset": "quick",
+                "update": {"epochs": 1, "batch_size": 4},
+                "validation": {"every": 0},
+                "cache": False,
+            },
+            runs_dir=tmp_path / "runs",
+        )
+        run.policy.save(tmp_path / "policy.json")
+        bare = pco.load_policy(tmp_path / "policy.json", lm=server.spec)
+        assert bare.prompt("How do I clean a lamp?")
+        with pytest.raises(pco.PcoError, match="judged with the program 'staged'"):
+            bare.answer("How do I clean a lamp?")
+        whole = pco.load_policy(tmp_path / "policy.json", lm=server.spec, executor=staged)
+        assert whole.answer("How do I clean a lamp?").startswith("Text ")
+
+        async def other(prompt: str, example: pco.Example, lm: pco.Chat) -> str:
+            return (await lm(example.input, system=prompt)).text
+
+        with pytest.warns(UserWarning, match="judged with the program 'staged'"):
+            pco.load_policy(tmp_path / "policy.json", lm=server.spec, executor=other)

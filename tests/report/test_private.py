@@ -1,0 +1,64 @@
+"""The report of a run on private data: no text of a person, only its length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from promptcodebook.report import render_report
+from promptcodebook.report.private import withhold
+from promptcodebook.store import Broke, Compared, RunStore, Stepped, Validated
+from promptcodebook.types import Evaluation
+from tests.report.scripted_run import ScriptedRun, events_of
+from tests.report.strict import read_page
+
+Write = Callable[[ScriptedRun], RunStore]
+
+NAME = "Ottokar Quillfeather"
+RUN = ScriptedRun(steps=20, hostile=NAME, private=True)
+
+
+def test_a_trace_keeps_no_text_but_figures_and_routes() -> None:
+    for event in events_of(RUN):
+        if isinstance(event, Stepped):
+            shown = withhold(event)
+            assert isinstance(shown, Stepped)
+            assert NAME in repr(event.step.traces)
+            assert NAME not in repr(shown.step.traces)
+            for before, after in zip(event.step.traces, shown.step.traces, strict=True):
+                assert after.rollout.reward == before.rollout.reward
+                assert after.unit == before.unit
+            broken = withhold(Broke(3, event.step.traces))
+            assert NAME not in repr(broken)
+
+
+def test_no_evaluation_keeps_a_text() -> None:
+    traces = next(e for e in events_of(RUN) if isinstance(e, Stepped)).step.traces
+    evaluation = Evaluation("row", "test", tuple(t.rollout for t in traces))
+    for event in (Compared(evaluation), Validated(3, "full", evaluation)):
+        shown = withhold(event)
+        assert NAME in repr(event)
+        assert NAME not in repr(shown)
+        assert isinstance(shown, Compared | Validated)
+        assert shown.evaluation.rewards == evaluation.rewards
+
+
+def test_gradients_and_refused_texts_are_withheld_and_kept_ones_stand() -> None:
+    for event in events_of(RUN):
+        shown = withhold(event)
+        if not isinstance(event, Stepped) or not isinstance(shown, Stepped):
+            continue
+        for before, after in zip(event.step.rewrites, shown.step.rewrites, strict=True):
+            assert NAME not in after.gradient
+            assert after.after == (before.after if before.kept else "(private: 22 characters)")
+
+
+def test_the_page_shows_lengths_in_the_place_of_texts(write: Write) -> None:
+    store = write(replace(RUN, hostile="private person"))
+    inputs = {f"train-{i}-{j}": NAME for i in range(20) for j in range(6)}
+    page = read_page(render_report(store, inputs))
+    assert page.faults == []
+    assert NAME not in page.text
+    for text in ("Some answer", "missed a constraint", "The answer ignores", "too vague private"):
+        assert text not in page.text
+    assert "(private: 26 characters)" in page.texts

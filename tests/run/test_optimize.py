@@ -1,0 +1,252 @@
+"""The Python contract, end to end on the simulated model: data + reward -> a policy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import promptcodebook as pco
+from promptcodebook.policy.file import read_policy_file
+from promptcodebook.store.events import Broke
+from promptcodebook.store.run import RunStore
+
+TOPICS = ("rivers", "bridges", "clocks", "bread", "maps", "lamps", "boats", "seeds")
+QUICK: dict[str, Any] = {
+    "preset": "quick",
+    "update": {"epochs": 3, "batch_size": 6},
+    "validation": {"every": 2, "subset": 6},
+}
+
+
+def rows() -> list[dict[str, str]]:
+    """Small questions with short answers, ours."""
+    return [
+        {"question": f"In {n} words: what are {topic} good for?", "answer": f"use {topic} {n}"}
+        for n, topic in enumerate(TOPICS * 4, start=2)
+    ]
+
+
+def reward(example: pco.Example, output: str) -> pco.Score:
+    return pco.Score(float((example.target or "") in output), feedback="give the stated use")
+
+
+def data() -> pco.Dataset:
+    return pco.load(rows(), input="question", target="answer")
+
+
+def train(tmp_path: Path, name: str = "runs", **more: Any) -> pco.Run:
+    config = {**QUICK, **more.pop("config", {})}
+    return pco.optimize(
+        data(),
+        reward,
+        lm=more.pop("lm", "simulated"),
+        config=config,
+        runs_dir=tmp_path / name,
+        **more,
+    )
+
+
+def test_a_run_gives_a_policy_a_verdict_and_a_bill(tmp_path: Path) -> None:
+    run = train(tmp_path, size=16, select=4, seed=1)
+    assert run.ended == "finished"
+    assert run.verdict.startswith("On the simulated model:")
+    assert run.best.score is not None and 0.0 <= run.best.score <= 1.0
+    assert len(run.codebook) == 16
+    assert run.cost == 0.0  # the simulated model is free, and says so
+    assert run.usage["executor"].calls > 0
+    explained = run.explain("In 4 words: what are rivers good for?")
+    assert len(explained.route.indices) == 4 and explained.prompt
+
+
+def test_a_saved_policy_loads_and_answers_like_the_run(tmp_path: Path) -> None:
+    run = train(tmp_path)
+    file = tmp_path / "small.pco.json"
+    run.policy.save(file)
+    x = "In 5 words: what are maps good for?"
+    # The world of a loaded policy's simulated model knows no data: only prompts can be compared.
+    loaded = pco.load_policy(file, lm="simulated")
+    assert loaded.prompt(x) == run.policy.prompt(x)
+    assert loaded.prompt({"question": x}) == loaded.prompt(x)
+    saved, own = read_policy_file(file), read_policy_file(run.path / "policy.json")
+    assert saved.digest == own.digest
+    assert saved.about == {
+        **own.about, "run": run.id, "version": pco.__version__, "score": run.best.score
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"select": 0},
+        {"select": 99},
+        {"codebook": []},
+        {"codebook": [{"text": ""}] * 4},
+        {"templates": "own"},
+        {"extra": 1},
+    ],
+)
+def test_a_policy_file_that_was_edited_by_hand_is_refused_by_its_name(
+    tmp_path: Path, edit: dict[str, Any]
+) -> None:
+    run = train(tmp_path, config={"update": {"epochs": 1, "batch_size": 2}})
+    file = tmp_path / "edited.json"
+    file.write_text(json.dumps({**json.loads((run.path / "policy.json").read_text()), **edit}))
+    with pytest.raises(pco.PcoError, match=r"edited\.json"):
+        pco.load_policy(file, lm="simulated")
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Path) -> None:
+    first, again, other = (
+        train(tmp_path, name, seed=s, config={"keep": "last"})
+        for name, s in (("a", 3), ("b", 3), ("c", 4))
+    )
+    one, two, three = ((r.path / "policy.json").read_bytes() for r in (first, again, other))
+    assert one == two
+    assert one != three
+
+
+def test_shuffled_latencies_change_nothing(tmp_path: Path) -> None:
+    calm = train(tmp_path, "a")
+    shuffled = train(tmp_path, "b", lm="simulated?latency=uniform:0-0.01&latency_seed=5")
+    assert (calm.path / "policy.json").read_bytes() == (shuffled.path / "policy.json").read_bytes()
+
+
+async def test_it_works_inside_a_running_loop_and_as_a_coroutine(tmp_path: Path) -> None:
+    run = await pco.aoptimize(data(), reward, "simulated", config=QUICK, runs_dir=tmp_path / "a")
+    prompt = await run.policy.aprompt("In 5 words: what are maps good for?")
+    await run.policy.aclose()
+    inside = train(tmp_path, "b")  # the sync face, called where a loop is running (a notebook)
+    assert inside.policy.prompt("In 5 words: what are maps good for?") == prompt
+    assert len(asyncio.all_tasks()) == 1
+
+
+def test_the_users_own_agent_is_the_executor(tmp_path: Path) -> None:
+    async def agent(prompt: str, example: pco.Example, lm: pco.Chat) -> pco.Output:
+        draft = await lm(example.input, system=prompt, purpose="draft")
+        final = await lm(f"Shorten: {draft.text}", system=prompt, purpose="shorten")
+        stage = pco.Stage("draft", example.input, draft.text)
+        return pco.Output(final.text, trace=(stage,))
+
+    run = train(tmp_path, executor=agent)
+    assert run.ended == "finished"
+    assert run.usage["executor"].calls > 2 * run.usage["generator"].calls * 0.9
+
+
+def test_a_reached_budget_is_resumable_and_ends_at_the_same_bytes(tmp_path: Path) -> None:
+    whole = train(tmp_path, "whole")
+    spent = sum(u.calls for u in whole.usage.values())
+    part = train(tmp_path, "part", budget=f"{spent // 2}calls")
+    assert part.ended == "budget" and part.stop is not None
+    assert sum(u.calls for u in part.usage.values()) <= spent // 2
+    assert f"resume='{part.id}'" in part.stop.hint
+    rest = train(tmp_path, "part", resume=part.id, budget=f"{spent}calls")
+    assert rest.ended == "finished"
+    assert (rest.path / "policy.json").read_bytes() == (whole.path / "policy.json").read_bytes()
+    assert sum(u.calls for u in rest.usage.values()) == spent  # nothing was paid for twice
+
+
+def test_a_finished_run_is_not_resumed(tmp_path: Path) -> None:
+    run = train(tmp_path)
+    with pytest.raises(pco.PcoError, match="finished"):
+        train(tmp_path, resume=run.id)
+
+
+def test_a_resumed_run_names_the_settings_that_differ(tmp_path: Path) -> None:
+    part = train(tmp_path, budget="40calls")
+    with pytest.raises(pco.PcoError, match="select"):
+        train(tmp_path, resume=part.id, select=3)
+
+
+def test_a_reward_that_fails_now_and_then_is_recorded_and_the_run_goes_on(tmp_path: Path) -> None:
+    def brittle(example: pco.Example, output: str) -> float:
+        if "bread" in example.input:
+            raise KeyError("no such topic")
+        return float((example.target or "") in output)
+
+    run = pco.optimize(data(), brittle, "simulated", config=QUICK, runs_dir=tmp_path / "runs")
+    assert run.ended == "finished"
+    assert run.conclusion is not None
+    assert any(row.failed for row in run.conclusion.rows)
+
+
+def test_a_reward_that_always_fails_stops_the_run_with_its_first_error(tmp_path: Path) -> None:
+    def broken(example: pco.Example, output: str) -> float:
+        return float("nan")
+
+    with pytest.raises(pco.PcoError, match=r"(?i)nan"):
+        pco.optimize(
+            data(), broken, "simulated",
+            config={**QUICK, "validation": {"every": 0}}, runs_dir=tmp_path / "runs",
+        )  # fmt: skip
+
+
+def test_the_batch_that_stopped_a_run_is_on_record_with_its_tracebacks(tmp_path: Path) -> None:
+    def broken(example: pco.Example, output: str) -> float:
+        raise LookupError("no such column")
+
+    config = {**QUICK, "validation": {"every": 0}}
+    with pytest.raises(pco.PcoError, match="no such column"):
+        pco.optimize(data(), broken, "simulated", config=config, runs_dir=tmp_path / "runs")
+    (folder,) = (tmp_path / "runs").iterdir()
+    store = RunStore.open(folder)
+    (broke,) = (e for e in store.events(full=True) if isinstance(e, Broke))
+    failures = [t.rollout.failure for t in broke.traces]
+    assert len(failures) == 6
+    assert all(f is not None and "LookupError" in f.traceback for f in failures)
+    assert store.state().step == -1  # the step was not made
+    store.close()
+
+
+def test_an_own_lm_object_takes_the_place_of_a_spec(tmp_path: Path) -> None:
+    def answer(request: pco.Request) -> str:
+        match request.role:
+            case "encoder":
+                return '{"constraints": [], "selected_indices": [0, 1, 2, 3], "analysis": ""}'
+            case "critic":
+                return '{"score": 0.5, "feedback": ""}'
+            case _:
+                return "use the stated thing"
+
+    lm = pco.ScriptedLM().reply_with(answer)
+    run = pco.optimize(data(), reward, lm, config=QUICK, runs_dir=tmp_path / "runs")
+    assert run.ended == "finished"
+    assert run.cost is None  # an LM of the user's own has no known price
+    assert {r.role for r in lm.history} >= {"encoder", "generator", "executor", "critic"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("data", rows()),
+        ("data", "tickets.jsonl"),
+        ("reward", 3),
+        ("reward", "exact"),
+        ("lm", 3),
+        ("executor", 3),
+        ("budget", 5),
+        ("budget", 0),
+        ("config", "pco.toml"),
+        ("roles", {"critic": 3}),
+        ("roles", ["critic"]),
+    ],
+)
+def test_an_argument_of_the_wrong_type_is_named_before_anything_is_paid(
+    tmp_path: Path, name: str, value: Any
+) -> None:
+    given = {"data": data(), "reward": reward, "lm": "simulated", "runs_dir": tmp_path / "runs"}
+    with pytest.raises(pco.PcoError, match=name) as caught:
+        pco.optimize(**{**given, name: value})
+    assert caught.value.hint  # type: ignore[attr-defined]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_a_notebook_shows_of_a_run_fits_on_a_line(tmp_path: Path) -> None:
+    run = train(tmp_path, size=8, select=3)
+    shown = f"best={run.best.score:.3f}, worth={run.worth})"
+    assert repr(run) == f"Run({run.id!r}, ended='finished', {shown}"
+    assert repr(run.policy) == "Policy(K=8, S=3, lm='simulated')"
+    assert repr(data()) == "Dataset('data': 16 train, 8 val, 8 test)"

@@ -1,0 +1,181 @@
+"""Which state is kept (decision 8): every state here scores what its φ says."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from promptcodebook.assemble import Assembled, Plan
+from promptcodebook.calls import Request
+from promptcodebook.config import Config
+from promptcodebook.data import Dataset
+from promptcodebook.lm.scripted import Scripted, ScriptedLM
+from promptcodebook.lm.stack import Models, Supplies
+from promptcodebook.method.state import State
+from promptcodebook.method.templates import load_templates
+from promptcodebook.optimizers.base import Problem
+from promptcodebook.optimizers.selection import Selection
+from promptcodebook.progress import Listener, ValidationDone
+from promptcodebook.store import Header, RunStore
+from promptcodebook.store.events import Started, Stepped
+from promptcodebook.tasks.program import SingleCall
+from promptcodebook.tasks.task import Task, asks_nobody
+from promptcodebook.types import Example, Parameters, Step
+from tests.method.build import World, config, examples, number_scorer, parameters, said, talkative
+
+HEADER = Header(
+    id="", created="2026-01-31T15:45:02+00:00", version="0", task="t", command="", config={},
+    fingerprints={},
+)  # fmt: skip
+
+
+def echo(request: Request) -> Scripted:
+    """The composed prompt is φ, and the answer is the prompt."""
+    match request.role:
+        case "generator":
+            return said(request).split()[0]
+        case "executor":
+            return said(request).split()[0]
+        case _:
+            return talkative(request)
+
+
+def with_phi(score: float) -> Parameters:
+    return replace(parameters(), generator=str(score))
+
+
+@dataclass
+class Run:
+    """A stored run whose untrained state and steps score as given, validated as it goes."""
+
+    store: RunStore
+    problem: Problem
+    selection: Selection
+    world: World
+    heard: list[ValidationDone]
+
+    async def through(self, *scores: float) -> None:
+        """Appends a step of each score and validates where it is due."""
+        first = self.store.outline().step + 1
+        if first == 0:
+            await self.selection.validate_if_due(-1)
+        for index, score in enumerate(scores, start=first):
+            zeros = (0.0,) * 4
+            step = Step(index, 0, 0.0, (), (), with_phi(score), zeros, zeros, (0,) * 4)
+            self.store.append(Stepped(step))
+            await self.selection.validate_if_due(index)
+
+    async def kept(self) -> float:
+        return float((await self.selection.best()).parameters.generator)
+
+
+def make_run(tmp_path: Path, untrained: float, val: int = 4, **tree: Any) -> Run:
+    settings: Config = config(lm="own", **tree)
+    world = World(settings, ScriptedLM().reply_with(echo), scorer=number_scorer)
+    store = RunStore.create(tmp_path, HEADER)
+    store.append(Started(with_phi(untrained), "expert"))
+    data = Dataset(tuple(examples(2)), tuple(examples(val, start=10)), ())
+
+    def reward(example: Example, output: str) -> float:
+        return float(output)
+
+    heard: list[ValidationDone] = []
+
+    def listen(event: object) -> None:
+        if isinstance(event, ValidationDone):
+            heard.append(event)
+
+    task = Task("t", data, asks_nobody(reward), SingleCall())
+    models = Models.build(settings, Supplies(own=world.lm))
+    listener: Listener = listen
+    problem = Problem(
+        Assembled(Plan(settings, task, load_templates("default")), models), store, listener
+    )
+    return Run(store, problem, Selection(problem, world.composer), world, heard)
+
+
+EVERY_STEP = {"every": 1, "subset": 2}
+
+
+@pytest.fixture
+async def opened() -> AsyncIterator[list[Run]]:
+    runs: list[Run] = []
+    yield runs
+    for run in runs:
+        run.store.close()
+
+
+async def test_the_best_validated_state_is_kept_or_the_last(tmp_path: Path, opened: list[Run]):
+    """Decision 8: keep = best_val | last."""
+    for keep, kept in (("best_val", 0.9), ("last", 0.5)):
+        run = make_run(tmp_path / keep, 0.4, validation=EVERY_STEP, keep=keep)
+        opened.append(run)
+        await run.through(0.3, 0.9, 0.5)
+        assert await run.kept() == kept
+
+
+async def test_the_untrained_state_is_a_candidate(tmp_path: Path, opened: list[Run]):
+    """Decision 8: a run that made things worse keeps what it began with."""
+    run = make_run(tmp_path, 0.8, validation=EVERY_STEP)
+    opened.append(run)
+    await run.through(0.3, 0.7)
+    assert await run.kept() == 0.8
+    assert next((v.step, v.evaluation.score) for v in run.heard if v.best) == (-1, 0.8)
+
+
+async def test_finalists_are_judged_on_the_whole_split(tmp_path: Path, opened: list[Run]):
+    """Decision 8: a fixed subset on the way, the best few on all four examples at the end."""
+    run = make_run(tmp_path, 0.4, validation={**EVERY_STEP, "finalists": 2})
+    opened.append(run)
+    await run.through(0.3, 0.9, 0.5)
+    on_the_way = {r.example_id for v in run.heard for r in v.evaluation.rollouts}
+    assert len(on_the_way) == 2 and len(run.heard) == 4
+    await run.kept()
+    full = [v for v in run.heard if len(v.evaluation.rollouts) == 4]
+    assert [v.step for v in full] == [1, 2]
+
+
+async def test_it_validates_every_so_many_steps_and_never_at_zero(
+    tmp_path: Path, opened: list[Run]
+):
+    """Decision 8."""
+    run = make_run(tmp_path / "a", 0.4, validation={"every": 2, "subset": 2})
+    never = make_run(tmp_path / "b", 0.4, validation={"every": 0})
+    opened.extend([run, never])
+    await run.through(0.1, 0.2, 0.3, 0.4)
+    assert [v.step for v in run.heard] == [-1, 1, 3]
+    await never.through(0.1, 0.2)
+    assert never.heard == [] and await never.kept() == 0.2
+
+
+async def test_it_stops_early_without_gain_or_at_the_target(tmp_path: Path, opened: list[Run]):
+    """Decision 8: patience counts validations since the best; the target ends it at once."""
+    run = make_run(tmp_path / "a", 0.4, validation={**EVERY_STEP, "patience": 2})
+    opened.append(run)
+    await run.through(0.6, 0.5)
+    assert run.selection.enough() is None
+    await run.through(0.6)
+    assert run.selection.enough() == "early_stop"
+    target = make_run(tmp_path / "b", 0.4, validation={**EVERY_STEP, "target_score": 0.9})
+    opened.append(target)
+    await target.through(0.8)
+    assert target.selection.enough() is None
+    await target.through(0.9)
+    assert target.selection.enough() == "target"
+
+
+async def test_a_state_is_validated_once_wherever_the_run_is_taken_up(
+    tmp_path: Path, opened: list[Run]
+):
+    run = make_run(tmp_path, 0.4, validation=EVERY_STEP)
+    opened.append(run)
+    await run.through(0.3)
+    again = Selection(run.problem, run.world.composer)
+    calls = len(run.world.lm.history)
+    await again.validate_if_due(0)
+    assert len(run.world.lm.history) == calls
+    assert State.first(with_phi(0.4)).parameters == run.store.parameters_at(-1)

@@ -1,0 +1,178 @@
+"""Where a run stops, nothing that only the stop brought about is taken for a result."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import promptcodebook as pco
+from promptcodebook.calls import Usage
+from promptcodebook.errors import BudgetReached, EndpointDown, TooManyFailures
+from promptcodebook.store import Compared, RunStore, Validated
+from tests.run.test_optimize import QUICK, data, reward, train
+
+
+async def careless(prompt: str, example: pco.Example, lm: pco.Chat) -> str:
+    """An agent that, as agents do, answers something whatever happens."""
+    try:
+        return (await lm(example.input, system=prompt)).text
+    except Exception:
+        return "sorry, something went wrong"
+
+
+def total(run: pco.Run) -> int:
+    return sum(u.calls for u in run.usage.values())
+
+
+def test_an_agent_that_swallows_errors_does_not_turn_a_stop_into_rewards(tmp_path: Path) -> None:
+    whole = train(tmp_path, "whole", executor=careless)
+    part = train(tmp_path, "part", executor=careless, budget="8calls")
+    for calls in range(8 + 9, total(whole), 9):
+        assert part.ended == "budget"
+        part = train(tmp_path, "part", executor=careless, resume=part.id, budget=f"{calls}calls")
+    rest = train(tmp_path, "part", executor=careless, resume=part.id, budget="9999calls")
+    assert rest.ended == "finished"
+    assert (rest.path / "policy.json").read_bytes() == (whole.path / "policy.json").read_bytes()
+    assert rest.verdict == whole.verdict
+
+
+class Flaky:
+    """The simulated answers of an LM that goes away after `calls` calls, until it comes back."""
+
+    def __init__(self, calls: int) -> None:
+        self.left = calls
+
+    async def __call__(self, request: pco.Request) -> pco.Reply:
+        if self.left <= 0:
+            raise EndpointDown("nothing answers", hint="start it again")
+        self.left -= 1
+        match request.role:
+            case "encoder":
+                text = '{"constraints": [], "selected_indices": [0, 1, 2, 3], "analysis": ""}'
+            case "critic":
+                text = '{"score": 0.5, "feedback": ""}'
+            case _:
+                text = "use the stated thing"
+        return pco.Reply(text, usage=Usage(1, 5, 5))
+
+
+def run_with(lm: Flaky, tmp_path: Path, resume: str = "") -> pco.Run:
+    return pco.optimize(data(), reward, lm, config=QUICK, runs_dir=tmp_path, resume=resume)
+
+
+@pytest.mark.parametrize("calls", [0, 5, 60, 110, 130])
+def test_a_model_that_goes_away_leaves_a_resumable_run_and_no_broken_evaluation(
+    tmp_path: Path, calls: int
+) -> None:
+    with pytest.raises(TooManyFailures, match="nothing answers") as caught:
+        run_with(Flaky(calls), tmp_path / "part")
+    (broken,) = (tmp_path / "part").glob("*")
+    assert (
+        f"start it again; then continue with: optimize(..., resume='{broken.name}')"
+        in caught.value.hint
+    )
+    rest = run_with(Flaky(10**6), tmp_path / "part", resume="last")
+    assert rest.ended == "finished"
+    store = RunStore.open(rest.path)
+    recorded = [e.evaluation for e in store.events() if isinstance(e, Validated | Compared)]
+    store.close()
+    assert {e.name for e in recorded} >= {"step 0", "present", "learned"}
+    assert all(e.failed * 2 <= len(e.rollouts) for e in recorded)
+
+
+class Obscure(Flaky):
+    """Answers everything but the critic's calls as it should; those nobody can read."""
+
+    async def __call__(self, request: pco.Request) -> pco.Reply:
+        if request.role == "critic":
+            return pco.Reply("short and stout", usage=Usage(1, 5, 5))
+        return await super().__call__(request)
+
+
+def test_a_run_whose_critic_was_never_understood_says_that_nothing_was_learned(
+    tmp_path: Path,
+) -> None:
+    run = run_with(Obscure(10**6), tmp_path)
+    assert run.ended == "finished"
+    assert "rewrote no text at all: critique failed with ParseError (" in run.verdict
+    assert f"pco runs show {run.id} quotes them." in run.verdict
+
+
+def test_a_run_that_learned_something_has_nothing_to_add(tmp_path: Path) -> None:
+    assert "rewrote no text" not in train(tmp_path).verdict
+
+
+def test_a_budget_that_ends_before_the_first_codebook_says_so_and_is_resumable(
+    tmp_path: Path,
+) -> None:
+    written = {"init": {"kind": "random"}}
+    with pytest.raises(BudgetReached, match="0 calls") as caught:
+        train(tmp_path, budget="0calls", config=written)
+    assert "resume" in caught.value.hint
+    assert train(tmp_path, resume="last", config=written).ended == "finished"
+
+
+def test_settings_that_no_codebook_can_be_made_of_leave_no_run_behind(tmp_path: Path) -> None:
+    for fault in ({"init": {"kind": "from_prompt"}}, {"size": 1000}):
+        with pytest.raises(pco.PcoError, match=r"from_prompt|different instincts"):
+            train(tmp_path, config=fault)
+    assert not list((tmp_path / "runs").glob("*"))
+
+
+def test_a_python_run_is_told_how_to_go_on_in_python(tmp_path: Path) -> None:
+    part = train(tmp_path, budget="40calls")
+    assert part.stop is not None
+    assert part.stop.hint == f"optimize(..., resume='{part.id}', budget=MORE)"
+
+
+def threads() -> set[str]:
+    return {
+        t.name for t in threading.enumerate() if "promptcodebook" in t.name or "writer" in t.name
+    }
+
+
+def test_a_run_leaves_no_thread_behind_however_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PCO_CACHE", str(tmp_path / "cache.sqlite"))
+    down: dict[str, Any] = {"lm": "http://127.0.0.1:9/v1#m", "config": {"retries": 0}}
+    with pytest.raises(TooManyFailures):
+        train(tmp_path, **down)
+    assert not threads()
+    with pytest.raises(pco.PcoError, match=r"init\.path"):
+        train(tmp_path, **{**down, "config": {"init": {"kind": "file", "path": "none.json"}}})
+    assert not threads()
+    run = train(tmp_path, lm="http://127.0.0.1:9/v1#m", budget="0calls", config={"retries": 0})
+    assert run.ended == "budget"
+    assert not threads()
+
+
+def test_an_agent_that_returns_nothing_is_a_failed_rollout_not_an_answer(tmp_path: Path) -> None:
+    async def forgetful(prompt: str, example: pco.Example, lm: pco.Chat) -> str:
+        await lm(example.input, system=prompt)
+        return None  # type: ignore[return-value]
+
+    with pytest.raises(TooManyFailures, match="the executor returned NoneType"):
+        train(tmp_path, executor=forgetful)
+
+
+async def test_an_early_stop_leaves_nothing_for_the_loop_to_clean_up(tmp_path: Path) -> None:
+    loop, begun = asyncio.get_running_loop(), list[str]()
+
+    def noting(loop: asyncio.AbstractEventLoop, coro: Any, **more: Any) -> asyncio.Task[Any]:
+        begun.append(repr(coro))
+        return asyncio.Task(coro, loop=loop, **more)
+
+    loop.set_task_factory(noting)
+    try:
+        config = {**QUICK, "validation": {"every": 1, "subset": 6, "patience": 1}}
+        run = await pco.aoptimize(data(), reward, "simulated", config=config, runs_dir=tmp_path)
+        await asyncio.sleep(0)
+    finally:
+        loop.set_task_factory(None)
+    assert run.ended == "early_stop"
+    assert begun and not [coro for coro in begun if "async_generator" in coro]

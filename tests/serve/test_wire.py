@@ -1,0 +1,177 @@
+"""Bodies of the chat-completions wire: what is read from them, and what is written."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptcodebook.calls import Message, Reply, Request, Sampling, Schema, Usage
+from promptcodebook.lm.wire import Quirks, read_tree, request_body
+from promptcodebook.serve.wire import ChatCall, Completion, Refusal, error_body, read_call
+
+HELLO = [{"role": "user", "content": "Hello."}]
+
+
+def read(body: object) -> ChatCall:
+    return read_call(json.dumps(body).encode())
+
+
+def refused(body: object) -> Refusal:
+    with pytest.raises(Refusal) as caught:
+        read(body)
+    assert caught.value.status == 400
+    return caught.value
+
+
+def test_the_least_body_leaves_everything_to_the_server() -> None:
+    assert read({"messages": HELLO}) == ChatCall(
+        Request("executor", (Message("user", "Hello."),), sample=0)
+    )
+
+
+@pytest.mark.parametrize("schema", [None, Schema("Answer", {"type": "object"})])
+def test_what_our_client_sends_is_what_the_server_reads(schema: Schema | None) -> None:
+    sent = Request(
+        role="executor",
+        messages=(Message("system", "Be brief."), Message("user", "Hello."), Message("user", "?")),
+        schema=schema,
+        sample=17,
+        model="m",
+        sampling=Sampling(0.5, 0.9, 100, {"top_k": 20}),
+    )
+    for quirks in (Quirks(), Quirks(cap="max_completion_tokens")):
+        body, dropped = request_body(sent, "m", quirks)
+        assert read(body).request == sent and not dropped
+
+
+def test_what_the_server_writes_is_what_our_client_reads() -> None:
+    request = Request("executor", (Message("user", "Hello."),))
+    for finish in ("stop", "length", "other"):
+        reply = Reply("Good day.", finish, Usage(1, 7, 3, 2, None, 0.5))
+        assert read_tree(Completion("x-1", "m").body(reply), request, 0.5) == reply
+
+
+def test_all_that_a_caller_may_ask_for_is_kept() -> None:
+    call = read(
+        {
+            "messages": HELLO,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "n": 3,
+            "stop": ["END", "\n\n"],
+            "response_format": {"type": "json_object"},
+            "user": "u-1",
+        }
+    )
+    assert (call.stream, call.stream_usage, call.choices) == (True, True, 3)
+    assert (call.stop, call.json_mode) == (("END", "\n\n"), True)
+    assert call.request.sampling.extra == {"user": "u-1"}
+    assert read({"messages": HELLO, "stop": "END"}).stop == ("END",)
+
+
+def test_messages_come_in_every_form_that_clients_write() -> None:
+    parts = [{"type": "text", "text": "He"}, {"type": "text", "text": "llo."}]
+    written = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": None},
+        {"role": "tool", "content": "42"},
+        {"content": "Go on."},
+    ]
+    assert [(m.role, m.content) for m in read({"messages": written}).request.messages] == [
+        ("system", "Be brief."),
+        ("user", "Hello."),
+        ("assistant", ""),
+        ("user", "42"),
+        ("user", "Go on."),
+    ]
+
+
+def test_fields_that_are_null_are_not_set() -> None:
+    empty: dict[str, Any] = dict.fromkeys(
+        (
+            *("temperature", "top_p", "max_tokens", "max_completion_tokens", "seed", "n"),
+            *("stop", "stream", "stream_options", "response_format", "model"),
+        )
+    )
+    assert read({"messages": HELLO, **empty}) == read({"messages": HELLO})
+    caps = {"max_completion_tokens": None, "max_tokens": 5}
+    assert read({"messages": HELLO, **caps}).request.sampling.max_tokens == 5
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("messages", []),
+        ("messages", "Hello."),
+        ("messages", ["Hello."]),
+        ("messages", [{"role": "wizard", "content": "x"}]),
+        ("messages", [{"role": "user", "content": 3}]),
+        ("temperature", "hot"),
+        ("temperature", True),
+        ("temperature", float("inf")),
+        ("max_tokens", 0),
+        ("max_tokens", 1.5),
+        ("max_completion_tokens", "many"),
+        ("seed", 1.5),
+        ("n", 0),
+        ("stream", "yes"),
+        ("stream_options", []),
+        ("stop", 3),
+        ("stop", ["END", 3]),
+        ("response_format", "json"),
+        ("response_format", {"type": "json_schema"}),
+        ("response_format", {"type": "json_schema", "json_schema": {"schema": []}}),
+    ],
+)
+def test_a_refusal_names_the_field_at_fault(field: str, value: object) -> None:
+    refusal = refused({"messages": HELLO, field: value})
+    assert refusal.param == field
+    assert error_body(refusal)["error"]["param"] == field
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[" * 100_000, b"\xff\xfe", b"[]", b"3", b"null"])
+def test_what_is_no_json_object_is_refused(data: bytes) -> None:
+    with pytest.raises(Refusal, match="the body is not"):
+        read_call(data)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+_FIELDS = st.sampled_from(
+    (
+        *("messages", "temperature", "top_p", "max_tokens", "max_completion_tokens", "seed"),
+        *("response_format", "stream", "stream_options", "n", "stop", "model", "tools"),
+    )
+)
+
+
+@given(st.dictionaries(_FIELDS, _JSON))
+def test_any_body_is_read_or_refused(body: dict[str, Any]) -> None:
+    for tried in (body, {"messages": HELLO, **body}):
+        try:
+            call = read(tried)
+        except Refusal as refusal:
+            assert refusal.status == 400 and str(refusal)
+        else:
+            assert call.request.messages
+
+
+def test_a_stream_says_who_speaks_then_the_text_and_why_it_ends() -> None:
+    reply = Reply("Hi.", "length", Usage(1, 7, 3, 2))
+    written = Completion("x-1", "m")
+    first, text, last = written.first_chunk(), written.text_chunk("Hi."), written.last_chunk(reply)
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert text["choices"][0]["delta"] == {"content": "Hi."}
+    assert [c["choices"][0]["finish_reason"] for c in (first, text, last)] == [None, None, "length"]
+    spent = written.usage_chunk(reply)
+    assert spent["choices"] == []
+    assert spent["usage"] == written.body(reply)["usage"]
+    assert {c["id"] for c in (first, text, last, spent)} == {"x-1"}

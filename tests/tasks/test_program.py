@@ -1,0 +1,194 @@
+"""The modules of compound executors: what is sent, and how replies are read."""
+
+import inspect
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptcodebook.calls import Chat, Message, Reply
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.method.executor import BoundChat
+from promptcodebook.tasks.program import (
+    ModuleReply,
+    ask,
+    make_output,
+    outside,
+    read_outputs,
+    render_fields,
+    think,
+)
+from promptcodebook.types import Prompt, Stage
+
+LABELLED = "reasoning: the map says so\nanswer: Paris"
+
+
+def chat(lm: ScriptedLM) -> Chat:
+    return BoundChat(lm, lambda purpose: 7)
+
+
+async def thought(lm: ScriptedLM, prompt: Prompt, stage: str = "answer") -> ModuleReply:
+    return await think(
+        chat(lm),
+        prompt=prompt,
+        stage=stage,
+        instruction="Answer the question.",
+        fields={"question": "Capital of France?"},
+        outputs=("answer",),
+    )
+
+
+async def test_a_module_sends_prompt_instruction_and_form_and_keeps_its_stage() -> None:
+    lm = ScriptedLM().enqueue(LABELLED)
+    said = await thought(lm, Prompt("COMPOSED"))
+    assert said == {"reasoning": "the map says so", "answer": "Paris"}
+    assert said.stage == Stage("answer", "<question>\nCapital of France?\n</question>", LABELLED)
+    (request,) = lm.history
+    system, user = request.messages
+    assert system.content.startswith("COMPOSED\n\nAnswer the question.\n\n")
+    assert system.content.index("reasoning:") < system.content.index("answer:")
+    assert user == Message("user", said.stage.input)
+    assert request.role == "executor"
+
+
+async def test_a_prompt_per_stage_reaches_its_own_stage_alone() -> None:
+    lm = ScriptedLM().enqueue(LABELLED, LABELLED)
+    parts = Prompt("all of it", {"hop": "FOR HOP", "answer": "FOR ANSWER"})
+    await thought(lm, parts, "hop")
+    await thought(lm, parts, "answer")
+    first, second = (request.messages[0].content for request in lm.history)
+    assert first.startswith("FOR HOP\n\n")
+    assert "ANSWER" not in first
+    assert second.startswith("FOR ANSWER\n\n")
+    assert "all of it" not in first + second
+
+
+async def test_an_empty_prompt_leaves_no_blank_head() -> None:
+    lm = ScriptedLM().enqueue(LABELLED)
+    await thought(lm, Prompt(""))
+    assert lm.history[0].messages[0].content.startswith("Answer the question.")
+
+
+async def test_a_plain_module_takes_the_whole_reply() -> None:
+    lm = ScriptedLM().enqueue("  answer: is this a label?\nNo.\n")
+    said = await ask(
+        chat(lm),
+        prompt=Prompt("P"),
+        stage="respond",
+        instruction="Reply.",
+        fields={"q": "x"},
+        output="response",
+    )
+    assert said == {"response": "answer: is this a label?\nNo."}
+    assert lm.history[0].messages[0].content == "P\n\nReply."
+
+
+async def test_the_untrusted_model_gets_the_message_and_nothing_else() -> None:
+    lm = ScriptedLM().enqueue("outside says", role="untrusted")
+    said = await outside(chat(lm), stage="outside", message="a {bare} request", output="reply")
+    assert said == {"reply": "outside says"}
+    (request,) = lm.history
+    assert request.role == "untrusted"
+    assert request.messages == (Message("user", "a {bare} request"),)
+    # No other module can be pointed at that role, and `outside` takes no prompt.
+    assert all("role" not in inspect.signature(f).parameters for f in (think, ask, outside))
+    assert "prompt" not in inspect.signature(outside).parameters
+
+
+@pytest.mark.parametrize("text", ["{question}", "%s {0} {fields[x]}", "$name <question>", "\\1"])
+async def test_texts_are_data(text: str) -> None:
+    lm = ScriptedLM().enqueue(LABELLED)
+    said = await think(
+        chat(lm),
+        prompt=Prompt(text),
+        stage="s",
+        instruction=text,
+        fields={"question": text, "context": "{question}"},
+        outputs=("answer",),
+    )
+    system, user = lm.history[0].messages
+    assert system.content.startswith(f"{text}\n\n{text}\n\n")
+    assert user.content == (
+        f"<question>\n{text}\n</question>\n\n<context>\n{{question}}\n</context>"
+    )
+    assert said["answer"] == "Paris"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "Reasoning: because\nAnswer: Paris",
+        "**Reasoning:** because\n\n**Answer:** Paris",
+        "**reasoning**: because\n**ANSWER**: Paris",
+        "reasoning: because\n**Final answer:** Paris",
+        "## Reasoning\nbecause\n\n## Answer\nParis\n",
+        "[[ ## reasoning ## ]]\nbecause\n\n[[ ## answer ## ]]\nParis",
+        "<reasoning>\nbecause\n</reasoning>\n<answer>\nParis\n</answer>",
+        '{"reasoning": "because", "answer": "Paris"}',
+        '```json\n{"Reasoning": "because", "Answer": " Paris "}\n```',
+    ],
+)
+def test_labels_in_many_dresses(reply: str) -> None:
+    assert read_outputs(reply, ("answer",)) == {"reasoning": "because", "answer": "Paris"}
+
+
+def test_a_bare_text_is_the_only_output() -> None:
+    assert read_outputs("Paris", ("answer",))["answer"] == "Paris"
+    assert read_outputs("Paris", ("answer", "city")) == {"reasoning": "", "answer": "", "city": ""}
+    assert read_outputs('{"other": 1}', ("answer",))["answer"] == '{"other": 1}'
+    assert read_outputs("reasoning: so Paris", ("answer",))["answer"] == "so Paris"
+
+
+def test_a_reply_cut_while_it_reasons_has_no_output() -> None:
+    assert read_outputs("reasoning: so Par", ("answer",), cut=True)["answer"] == ""
+    assert read_outputs("answer: Par", ("answer",), cut=True)["answer"] == "Par"
+
+
+def test_several_outputs_and_names_of_several_words() -> None:
+    text = "reasoning: r\n**Final Answer:** A\nsearch-query: Q {x}"
+    read = read_outputs(text, ("final_answer", "search_query"))
+    assert read == {"reasoning": "r", "final_answer": "A", "search_query": "Q {x}"}
+    assert read_outputs("search query: Q", ("final_answer", "search_query")) == {
+        "reasoning": "",
+        "final_answer": "",
+        "search_query": "Q",
+    }
+
+
+def test_the_last_output_runs_to_the_end_and_keeps_its_form() -> None:
+    body = "  one\n    two\n\nResponse: not a label\n**bold**"
+    assert read_outputs(f"reasoning: r\nresponse:\n{body}\n", ("response",))["response"] == body
+    assert read_outputs("answer: **Paris**", ("answer",))["answer"] == "**Paris**"
+
+
+def test_json_values_that_are_no_texts() -> None:
+    read = read_outputs('{"answer": 42, "titles": ["A", "Ä"], "note": null}', ("answer", "titles"))
+    assert read == {"reasoning": "", "answer": "42", "titles": '["A", "Ä"]'}
+    assert read_outputs('{"answer": null}', ("answer",))["answer"] == ""
+
+
+async def test_a_cut_reply_marks_the_output() -> None:
+    lm = ScriptedLM().enqueue(LABELLED, Reply("answer: Par", finish="length"))
+    steps = [await thought(lm, Prompt("P"), stage) for stage in ("one", "two")]
+    assert [s.truncated for s in steps] == [False, True]
+    output = make_output(steps[-1]["answer"], steps)
+    assert output.text == "Par"
+    assert output.truncated
+    assert [s.name for s in output.trace] == ["one", "two"]
+    assert not make_output("x", steps[:1]).truncated
+
+
+@given(st.text(), st.booleans())
+def test_any_reply_is_read(text: str, cut: bool) -> None:
+    assert set(read_outputs(text, ("answer", "summary"), cut)) == {
+        "reasoning",
+        "answer",
+        "summary",
+    }
+    assert isinstance(read_outputs(text, ("answer",), cut)["answer"], str)
+
+
+@given(st.dictionaries(st.sampled_from(["question", "passages"]), st.text(), min_size=1))
+def test_inputs_are_shown_whole(fields: dict[str, str]) -> None:
+    message = render_fields(fields)
+    assert all(f"<{name}>\n{text}\n</{name}>" in message for name, text in fields.items())

@@ -1,0 +1,23 @@
+"""The shape of the house: what no reader should have to check by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.house import circles, read_house
+
+HOUSE = read_house(Path(__file__).parents[1])
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Imports for type checking count too."""
+    assert circles(HOUSE.imports) == []
+
+
+def test_circles_are_found() -> None:
+    imports = {"a": frozenset("b"), "b": frozenset("c"), "c": frozenset("a"), "d": frozenset("a")}
+    assert circles(imports) == [["a", "b", "c"]]
+
+
+def test_models_are_built_from_a_configuration_in_one_place() -> None:
+    assert HOUSE.builders() == ["promptcodebook.assemble"]

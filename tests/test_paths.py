@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from promptcodebook.paths import cache_folder, reply_cache_path, whole_file, write_whole
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have places of their own")
+def test_the_cache_lies_where_the_system_has_caches(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert cache_folder() == tmp_path / ".cache" / "promptcodebook"
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert cache_folder() == tmp_path / ".cache" / "promptcodebook"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder() == tmp_path / "xdg" / "promptcodebook"
+    assert not (tmp_path / "xdg").exists()
+
+
+def test_the_reply_cache_is_in_it_unless_chosen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert reply_cache_path() == cache_folder() / "cache.sqlite"
+    monkeypatch.setenv("PCO_CACHE", str(tmp_path / "mine.sqlite"))
+    assert reply_cache_path() == tmp_path / "mine.sqlite"
+    monkeypatch.setenv("PCO_CACHE", "~/mine.sqlite")
+    assert reply_cache_path() == Path(os.environ["HOME"]) / "mine.sqlite"
+
+
+def test_a_file_is_written_whole_and_in_utf8(tmp_path: Path) -> None:
+    target = tmp_path / "policy.json"
+    write_whole(target, "Grüße")
+    write_whole(target, "Grüße 2")
+    assert target.read_bytes().decode("utf-8") == "Grüße 2"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_what_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    target = tmp_path / "policy.json"
+    target.write_text("old", "utf-8")
+    with pytest.raises(UnicodeEncodeError):
+        write_whole(target, "half \ud800")
+    with pytest.raises(KeyError), whole_file(target) as part:
+        part.write_text("half", "utf-8")
+        raise KeyError
+    assert target.read_text("utf-8") == "old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_folder_that_is_not_there_is_an_os_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="none"):
+        write_whole(tmp_path / "none" / "policy.json", "text")

@@ -1,0 +1,89 @@
+"""The sync façade: results, errors, a running loop, and Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from promptcodebook.sync import run_sync
+
+
+async def twice(x: int) -> int:
+    await asyncio.sleep(0)
+    return 2 * x
+
+
+def test_it_returns_what_the_coroutine_returns_and_raises_what_it_raises() -> None:
+    assert run_sync(twice(4)) == 8
+
+    async def broken() -> None:
+        raise KeyError("this one")
+
+    with pytest.raises(KeyError, match="this one"):
+        run_sync(broken())
+
+
+async def test_it_works_where_a_loop_is_running() -> None:
+    assert run_sync(twice(5)) == 10
+
+
+def _ctrl_c_after(seconds: float) -> threading.Thread:
+    def press() -> None:
+        time.sleep(seconds)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    return thread
+
+
+def test_the_first_ctrl_c_asks_and_the_coroutine_ends_in_order() -> None:
+    asked = asyncio.Event()
+
+    async def work() -> str:
+        await asked.wait()
+        return "in order"
+
+    key = _ctrl_c_after(0.1)
+    assert run_sync(work(), asked.set) == "in order"
+    key.join()
+
+
+def test_a_second_ctrl_c_cancels() -> None:
+    asked: list[int] = []
+
+    async def stubborn() -> None:
+        await asyncio.sleep(30)
+
+    keys = [_ctrl_c_after(0.1), _ctrl_c_after(0.3)]
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run_sync(stubborn(), lambda: asked.append(1))
+    assert asked == [1]
+    assert time.monotonic() - began < 5
+    for key in keys:
+        key.join()
+
+
+def test_tasks_that_nobody_waited_for_end_with_it() -> None:
+    ended: list[str] = []
+    kept: list[asyncio.Task[None]] = []
+
+    async def endless() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("cleaned up")
+
+    async def careless() -> int:
+        kept.append(asyncio.create_task(endless()))
+        await asyncio.sleep(0)
+        return 1
+
+    assert run_sync(careless()) == 1
+    assert ended == ["cleaned up"] and kept[0].cancelled()
