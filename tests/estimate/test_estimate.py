@@ -66,6 +66,7 @@ def test_retrieval_takes_no_round() -> None:
     assert rounds == pytest.approx(9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["constraints", "hotpotqa"])
 def test_a_shortened_plan_comes_near_the_whole(task: str) -> None:
     plan = plan_run(load_config({"task": task, "lm": "simulated"}))

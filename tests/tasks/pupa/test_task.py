@@ -124,6 +124,7 @@ def calls(**settings: Any) -> dict[str, float]:
     return {share.role: share.calls.expected for share in estimate(plan_run(config)).roles}
 
 
+@pytest.mark.slow
 def test_the_estimate_counts_the_judge_and_the_outside_model() -> None:
     with_judge, without = calls(), calls(reward="stand-in")
     # Two calls of the executor for each request that goes outside; three of the judge an answer.
