@@ -188,9 +188,9 @@ def plan_run(config: Config, sources: Sources = Sources()) -> Plan:
     templates = sources.templates or load_templates(config.templates, sources.base)
     if sources.lm is not None:
         config = config.model_copy(update={"lm": config.lm or OWN_LM})
-    task = _ready_made(config, sources.base) or _user_task(config, sources)
+    task = _named_task(config, sources.base) or _user_task(config, sources)
     config = _complete(config, task)
-    return Plan(config, task, templates, sources, _given_instincts(config, sources.base))
+    return Plan(config, task, templates, sources, _read_instincts(config, sources.base))
 
 
 def simulated_model(task: str, dataset: Dataset, spec: Spec) -> LM:
@@ -205,7 +205,7 @@ def simulated_world(task: str, dataset: Dataset, spec: Spec) -> World:
     return build_world(task, examples, SimulatedSettings.from_params(spec.params))
 
 
-def _ready_made(config: Config, base: Path) -> Task | None:
+def _named_task(config: Config, base: Path) -> Task | None:
     """The named task with its data, or None when the user brings their own."""
     if not config.task:
         return None
@@ -275,7 +275,7 @@ class _Book(BaseModel):
     )
 
 
-def _given_instincts(config: Config, base: Path) -> tuple[Instinct, ...]:
+def _read_instincts(config: Config, base: Path) -> tuple[Instinct, ...]:
     """The codebook at `init.path`: a policy file, a list of texts, or {"instincts": [...]}."""
     if config.init.kind != "file":
         return ()

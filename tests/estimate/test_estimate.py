@@ -16,7 +16,7 @@ from promptcodebook.calls import Role
 from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError
 from promptcodebook.estimate.counting import TRAINING, Manner, Work
-from promptcodebook.estimate.dry import dry_run, passes, shortened
+from promptcodebook.estimate.dry import dry_run, passes, shorten_plan
 from promptcodebook.estimate.estimate import Range, estimate
 
 QUICK: dict[str, Any] = {"preset": "quick", "task": "constraints", "lm": "simulated"}
@@ -70,7 +70,7 @@ def test_retrieval_takes_no_round() -> None:
 @pytest.mark.parametrize("task", ["constraints", "hotpotqa"])
 def test_a_shortened_plan_comes_near_the_whole(task: str) -> None:
     plan = plan_run(load_config({"task": task, "lm": "simulated"}))
-    short = shortened(plan)
+    short = shorten_plan(plan)
     assert passes(short).rollouts < passes(plan).rollouts
     near, whole = estimate(plan), estimate(plan, short=plan)
     assert near.total.calls.expected == pytest.approx(whole.total.calls.expected, rel=0.07)
@@ -80,7 +80,7 @@ def test_a_shortened_plan_comes_near_the_whole(task: str) -> None:
 
 def test_a_short_plan_is_gone_through_whole() -> None:
     plan = plan_of(update={"epochs": 2})
-    assert passes(shortened(plan)) == passes(plan)
+    assert passes(shorten_plan(plan)) == passes(plan)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_shortened_plan_validates_as_often(settings: dict[str, Any]) -> None:
         every *= of.config.update.batch_size if of.config.update.mode == "online" else 1
         return passes(of).updates // every
 
-    assert validations(shortened(plan)) == validations(plan)
+    assert validations(shorten_plan(plan)) == validations(plan)
 
 
 def test_an_early_stop_lowers_the_low_alone() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from promptcodebook.method.state import (
     average_success,
-    collapsed,
     entropy,
+    has_collapsed,
     utilisation,
     utilisation_bound,
 )
@@ -51,8 +51,8 @@ def test_utilisation_is_the_share_ever_selected():
 
 def test_collapse_is_fewer_than_half_active():
     """Definition 2: half is not fewer than half."""
-    assert collapsed([9, 0, 0, 0]) and not collapsed([9, 1, 0, 0])
-    assert collapsed([1, 1, 0, 0, 0]) and not collapsed([1, 1, 1, 0, 0])
+    assert has_collapsed([9, 0, 0, 0]) and not has_collapsed([9, 1, 0, 0])
+    assert has_collapsed([1, 1, 0, 0, 0]) and not has_collapsed([1, 1, 1, 0, 0])
 
 
 def test_average_success_is_weighted_by_selection():

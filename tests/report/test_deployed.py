@@ -14,7 +14,7 @@ import pytest
 from promptcodebook.policy.references import Reference, resolve
 from promptcodebook.report import render_report
 from promptcodebook.report.codebook import CodebookSection
-from promptcodebook.report.context import Context, Section
+from promptcodebook.report.context import Context, ReportSection
 from promptcodebook.report.history import FIRST, LAST, HistorySection
 from promptcodebook.store import RunStore, Started, Stepped
 from promptcodebook.types import Rewrite, Variable
@@ -29,7 +29,7 @@ STOPPED = ScriptedRun(steps=25, verdict=False, hostile="", config=READABLE)
 """Validated after steps 10 and 20, better each time, and stopped after step 25."""
 
 
-def rendered(store: RunStore, make: Callable[[Context], Section]) -> str:
+def rendered(store: RunStore, make: Callable[[Context], ReportSection]) -> str:
     section = make(Context.of(store, {}))
     for event in store.events(full=True):
         section.add(event)

@@ -9,7 +9,7 @@ import pytest
 
 from promptcodebook.method.state import utilisation_bound
 from promptcodebook.report.codebook import MOST_COLUMNS, RoutingSection, TheorySection
-from promptcodebook.report.context import Context, Section
+from promptcodebook.report.context import Context, ReportSection
 from promptcodebook.report.curves import WINDOW, CurvesSection
 from promptcodebook.report.examples import MOST, ExamplesSection
 from promptcodebook.report.history import word_diff
@@ -22,7 +22,7 @@ from tests.report.strict import Page, read_page
 Write = Callable[[ScriptedRun], RunStore]
 
 
-def shown(store: RunStore, make: Callable[[Context], Section]) -> Page:
+def shown(store: RunStore, make: Callable[[Context], ReportSection]) -> Page:
     section = make(Context.of(store, {}))
     for event in store.events(full=True):
         section.add(event)

@@ -12,8 +12,8 @@ import aiohttp
 import pytest
 
 from promptcodebook.calls import Reply, Usage
+from promptcodebook.serve.completions import ChatCall, Refusal
 from promptcodebook.serve.server import Address, Backend, Dropped, Site, Stream, serving
-from promptcodebook.serve.wire import ChatCall, Refusal
 
 REPLY = Reply("one two", "stop", Usage(1, 7, 3))
 BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "Count."}]}

@@ -54,6 +54,21 @@ def test_a_newer_file_and_a_foreign_one_are_left_alone(tmp_path: Path) -> None:
         db.close()
 
 
+def test_a_file_of_an_earlier_version_with_the_same_tables_is_read_and_stamped_when_written(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "t.sqlite"
+    connect(path, LAYOUT, write=True).close()
+    later = Layout("test store", 3, LAYOUT.script, since=2)
+    connect(path, later, write=False).close()
+    connect(path, LAYOUT, write=False).close()  # reading left it as it was
+    connect(path, later, write=True).close()
+    with pytest.raises(StoreTooNew, match="format 3"):
+        connect(path, LAYOUT, write=False)
+    with pytest.raises(StoreError, match="is not a test store"):
+        connect(path, Layout("test store", 5, LAYOUT.script, since=4), write=False)
+
+
 def test_several_processes_may_make_the_same_file_at_once(tmp_path: Path) -> None:
     make = (
         "import sys, pathlib\n"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptcodebook.cli.console import columns, emit, wrapped
+from promptcodebook.cli.console import columns, emit, wrap_text
 from promptcodebook.cli.settings import (
     ConfigOption,
     DataDir,
@@ -75,14 +75,14 @@ def explain(
 
 def _explanation_text(explanation: Explanation) -> str:
     route = explanation.route
-    lines = [f"input\n{wrapped(explanation.input)}", ""]
+    lines = [f"input\n{wrap_text(explanation.input)}", ""]
     if route.constraints:
-        lines += ["constraints", *(wrapped(c, "  - ") for c in route.constraints), ""]
+        lines += ["constraints", *(wrap_text(c, "  - ") for c in route.constraints), ""]
     lines.append(f"route {', '.join(map(str, route.indices))}{_doubt(explanation)}")
-    lines += [wrapped(instinct, f"  [{k}] ") for k, instinct in explanation.instincts]
+    lines += [wrap_text(instinct, f"  [{k}] ") for k, instinct in explanation.instincts]
     if route.analysis:
-        lines += ["", f"why\n{wrapped(route.analysis)}"]
-    return "\n".join([*lines, "", f"prompt\n{wrapped(explanation.prompt or '(empty)')}"])
+        lines += ["", f"why\n{wrap_text(route.analysis)}"]
+    return "\n".join([*lines, "", f"prompt\n{wrap_text(explanation.prompt or '(empty)')}"])
 
 
 def _doubt(explanation: Explanation) -> str:
@@ -109,7 +109,7 @@ def show(ref: Ref, as_json: Json = False) -> None:
     print(f"{reference.name}: K = {len(rows)}, S = {file.select}{where}\n")
     print(columns([_entry_cells(row) for row in rows]))
     for title, text in (("encoder", file.encoder), ("generator", file.generator)):
-        print(f"\n{title}:\n{wrapped(text or '(none)')}")
+        print(f"\n{title}:\n{wrap_text(text or '(none)')}")
 
 
 def _entry_cells(row: dict[str, Any]) -> dict[str, str]:
@@ -190,9 +190,9 @@ def _rewrite_text(step: int, rewrite: Rewrite) -> str:
     return "\n".join(
         (
             f"update {step + 1}  {variable_name(rewrite.variable)}  {fate}",
-            wrapped(rewrite.before, "  before    "),
-            wrapped(rewrite.after or "(nothing)", "  after     "),
-            wrapped(rewrite.gradient, "  feedback  "),
+            wrap_text(rewrite.before, "  before    "),
+            wrap_text(rewrite.after or "(nothing)", "  after     "),
+            wrap_text(rewrite.gradient, "  feedback  "),
         )
     )
 
@@ -210,7 +210,7 @@ def diff(
     if as_json:
         emit({name: {"before": x, "after": y} for name, (x, y) in changes.items()})
     elif changes:
-        parts = (f"{name}\n{wrapped(mark_changes(x, y))}" for name, (x, y) in changes.items())
+        parts = (f"{name}\n{wrap_text(mark_changes(x, y))}" for name, (x, y) in changes.items())
         print("\n\n".join(parts))
     else:
         print("no difference")

@@ -22,7 +22,7 @@ __all__ = [
     "note",
     "plural",
     "range_text",
-    "wrapped",
+    "wrap_text",
 ]
 
 _NUMBERS = re.compile(r"[-+$~]?\d[\d.,+-]*[kMG]?( .*)?|-|unknown")
@@ -88,7 +88,7 @@ def columns(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([line(heads), *(line(c) for c in cells)])
 
 
-def wrapped(text: str, first: str = "  ") -> str:
+def wrap_text(text: str, first: str = "  ") -> str:
     """The text in lines of the terminal's width, `first` before the first, indented below it."""
     width = max(40, min(100, shutil.get_terminal_size((100, 24)).columns))
     later = " " * len(first)

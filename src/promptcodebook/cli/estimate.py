@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptcodebook.cli.console import columns, emit, wrapped
+from promptcodebook.cli.console import columns, emit, wrap_text
 from promptcodebook.cli.settings import (
     Budget,
     ConfigPath,
@@ -99,7 +99,7 @@ def _text(estimated: Estimate) -> str:
     if len(models) > 1:
         lines += [columns([{"role": r.role, "model": r.model} for r in roles]), ""]
     lines += [columns([_row(share) for share in (*roles, total)]), ""]
-    lines += [wrapped(assumption, "- ") for assumption in estimated.assumptions]
+    lines += [wrap_text(assumption, "- ") for assumption in estimated.assumptions]
     if total.seconds is None:
         lines.append("- the time needs that of a call: --seconds-per-call 2, or --probe")
     return "\n".join([*lines, "next: pco train, with --budget to be sure"])

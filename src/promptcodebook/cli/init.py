@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from promptcodebook.cli.console import emit, wrapped
+from promptcodebook.cli.console import emit, wrap_text
 from promptcodebook.cli.settings import Json, command_group
 from promptcodebook.errors import ConfigError, did_you_mean
 
@@ -118,8 +118,8 @@ def _matches(key: Sequence[str], parts: Sequence[str]) -> bool:
 
 def _key_text(key: Key) -> str:
     default = f" = {key.default}" if key.default else "   (must be given)"
-    lines = [wrapped(f"{key.key}{default}", "")]
-    lines += [wrapped(key.text), wrapped(key.kind)]
+    lines = [wrap_text(f"{key.key}{default}", "")]
+    lines += [wrap_text(key.text), wrap_text(key.kind)]
     return "\n".join(lines)
 
 
@@ -132,7 +132,7 @@ def list_sets(as_json: Json = False) -> None:
     if as_json:
         emit(sets)
         return
-    print("\n".join(wrapped(", ".join(names), f"{name:<9}") for name, names in sets.items()))
+    print("\n".join(wrap_text(", ".join(names), f"{name:<9}") for name, names in sets.items()))
     print('\nIn pco.toml: templates = "NAME"\nnext: pco templates copy DIR, for a set of your own')
 
 

@@ -115,7 +115,7 @@ class LiveLayout:
         if view.run is None:
             return []
         done, planned = view.step + 1, view.run.steps
-        line = _labelled("step")
+        line = _label("step")
         line.append(bar(done / planned if planned else 0.0, _bar_width(width)), style="cyan")
         line.append(f" {done} of {planned}")
         left = view.training_left()
@@ -125,7 +125,7 @@ class LiveLayout:
         return [line] if self.ended else [line, self._now(width)]
 
     def _now(self, width: int) -> Text:
-        view, line = self.view, _labelled("now")
+        view, line = self.view, _label("now")
         phase = view.phase
         if phase is None:
             last = view.run is not None and view.step + 1 >= view.run.steps
@@ -139,13 +139,13 @@ class LiveLayout:
     def _curves(self, width: int) -> list[Text]:
         view = self.view
         room = max(8, width - _NAME - 34)
-        reward = _labelled("reward")
+        reward = _label("reward")
         if view.reward is not None:
             reward.append(f"{view.reward:6.3f}  ", style="bold")
             reward.append(sparkline(view.rewards, room), style="green")
         epsilon = "" if view.epsilon is None else f"  ε {view.epsilon:.2f}"
         reward.append(epsilon, style="dim")
-        validation = _labelled("validation")
+        validation = _label("validation")
         if view.validations:
             validation.append(f"{view.validations[-1][1]:6.3f}  ", style="bold")
             validation.append(sparkline([y for _, y in view.validations], room), style="green")
@@ -156,7 +156,7 @@ class LiveLayout:
         return [reward, validation, *self._routing(width)]
 
     def _routing(self, width: int) -> list[Text]:
-        line, counts = _labelled("routing"), self.view.counts[-1:]
+        line, counts = _label("routing"), self.view.counts[-1:]
         if not counts:
             return [line]
         most = math.log2(len(counts[0])) if len(counts[0]) > 1 else 0.0
@@ -166,7 +166,7 @@ class LiveLayout:
         now = f"{entropy(recent):.2f} bits, {100 * utilisation(recent):.0f} % used"
         if width >= _BROAD:
             return [line.append(f"; last {WINDOW} steps {now}", style="dim")]
-        return [line, _labelled(f"last {WINDOW}").append(f"  {now}", style="dim")]
+        return [line, _label(f"last {WINDOW}").append(f"  {now}", style="dim")]
 
     def _instincts(self, width: int) -> list[Text]:
         counts = self.view.counts[-1] if self.view.counts else ()
@@ -209,7 +209,7 @@ class LiveLayout:
         names = [f"failed {self.view.failed}"] if self.view.failed else []
         tallies = sorted(self.view.tallies.items())
         names += [f"{name.replace('_', ' ')} {count}" for name, count in tallies if count]
-        return [_labelled("incidents").append(", ".join(names), style="yellow")] if names else []
+        return [_label("incidents").append(", ".join(names), style="yellow")] if names else []
 
     def _hint(self) -> Text:
         run = self.view.run
@@ -243,11 +243,11 @@ def _bar_width(width: int) -> int:
     return 24 if width >= _BROAD else 8
 
 
-def _labelled(name: str) -> Text:
+def _label(name: str) -> Text:
     return Text(f"{name:<{_NAME}}", style="dim") + Text("", style="none")
 
 
 def _usage_line(name: str, usage: Usage) -> Text:
-    line = _labelled(name)
+    line = _label(name)
     line.append(f"{count_text(usage.calls):>6} calls {count_text(usage.tokens):>7} tokens")
     return line.append(f"  {cost_text(usage.cost)}", style="dim")

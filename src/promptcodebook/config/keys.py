@@ -105,10 +105,10 @@ def _lines(model: type[BaseModel]) -> Mapping[str, str]:
     """The docstrings that stand below a model's fields, by field."""
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(body, ast.ClassDef)
-    return dict(_documented(body.body))
+    return dict(_read_docs(body.body))
 
 
-def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
+def _read_docs(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
     for field, below in pairwise(body):
         if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
             continue
@@ -123,19 +123,19 @@ def _one_line(docstring: str) -> str:
 
 def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True)
-    return "" if value is PydanticUndefined else _shown(value)
+    return "" if value is PydanticUndefined else _show(value)
 
 
 def _defaults_by_role(name: str) -> str:
     roles: dict[str, list[str]] = {}
     for role, settings in default_roles().items():
-        roles.setdefault(_shown(getattr(settings, name)), []).append(role)
+        roles.setdefault(_show(getattr(settings, name)), []).append(role)
     if len(roles) == 1:
         return next(iter(roles))
     return "; ".join(f"{value} ({', '.join(names)})" for value, names in roles.items())
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     return "none" if value is None else json.dumps(value, ensure_ascii=False)
 
 

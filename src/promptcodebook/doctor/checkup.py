@@ -43,13 +43,13 @@ async def checkup(
         plan = plan_run(config, Sources(base)).require_training()
     except PcoError as error:
         plan = None
-        yield Section("task", (_failed("task", error),))
+        yield Section("task", (_failure_finding("task", error),))
     else:
         yield Section("task", (_settings(plan), _data(plan.dataset), await _reward(plan)))
     try:
         specs = specs_of(config)
     except ConfigError as error:
-        yield Section("models", (_failed("model", error),))
+        yield Section("models", (_failure_finding("model", error),))
         return
     usable = True
     for spec, headers in specs.items():
@@ -60,7 +60,7 @@ async def checkup(
         yield Section("one example, from route to gradients", await rehearse(plan))
     yield Section("money", (_prices(config, list(specs)),))
     asked = plan is not None and "untrusted" in plan.task.program.roles
-    if (shared := _untrusted(config, asked)) is not None:
+    if (shared := _look_at_untrusted(config, asked)) is not None:
         yield Section("untrusted", (shared,))
     yield Section("disk", (_disk(runs_dir), _cache(config, list(specs))))
 
@@ -75,7 +75,7 @@ def roles_by_spec(config: Config) -> dict[str, list[Role]]:
     return asking
 
 
-def _failed(name: str, error: PcoError) -> Finding:
+def _failure_finding(name: str, error: PcoError) -> Finding:
     return Finding(name, "fail", str(error), error.hint)
 
 
@@ -110,7 +110,7 @@ async def _reward(plan: Plan) -> Finding:
     except PcoError as error:
         if asked:
             return Finding("reward", "ok", "the judge role is asked")
-        return _failed("reward", error)
+        return _failure_finding("reward", error)
     feedback = "with feedback" if score.feedback else "without feedback"
     what = f"an empty answer to {example.id} gets {score.value:g}, {feedback}"
     return Finding("reward", "ok", what)
@@ -168,7 +168,7 @@ def _prices(config: Config, specs: list[str]) -> Finding:
     return Finding("prices", "ok", f"{what}: costs are shown as unknown", step)
 
 
-def _untrusted(config: Config, asked: bool) -> Finding | None:
+def _look_at_untrusted(config: Config, asked: bool) -> Finding | None:
     """Method decision 13: who must not see the private input must not share an endpoint.
 
     `asked` = the task's executor asks the role, so that having no model of its own is a fault too.

@@ -42,7 +42,7 @@ async def rehearse(plan: Plan) -> tuple[Finding, ...]:
         return (Finding("example", "fail", str(error), error.hint),)
     finally:
         await assembled.models.close()
-    return (*_forward(trace), *_backward(trace), *_malformed(counts))
+    return (*_forward(trace), *_backward(trace), *_malformed_finding(counts))
 
 
 def _forward(trace: Trace) -> list[Finding]:
@@ -57,7 +57,7 @@ def _forward(trace: Trace) -> list[Finding]:
         when = "after being asked again" if route.repaired else "at once"
         findings.append(Finding("encoder", "ok", f"routes {when}"))
     if rollout.failure is not None:
-        return [*findings, _failed_part(rollout.failure)]
+        return [*findings, _failure_finding(rollout.failure)]
     findings.append(Finding("generator", "ok", f"a prompt of {len(rollout.prompt.split())} words"))
     answer = f"an answer of {len(rollout.output.split())} words"
     if rollout.truncated:
@@ -73,7 +73,7 @@ def _backward(trace: Trace) -> list[Finding]:
     if trace.rollout.failure is not None:
         return []
     if trace.failure is not None:
-        return [_failed_part(trace.failure)]
+        return [_failure_finding(trace.failure)]
     verdict, gradients = trace.verdict, trace.gradients
     score = f"score {verdict.score:g}" if verdict is not None else "no verdict"
     blamed = [part for part in ("encoder", "generator") if getattr(gradients, part)]
@@ -84,7 +84,7 @@ def _backward(trace: Trace) -> list[Finding]:
     ]
 
 
-def _malformed(counts: Counts) -> list[Finding]:
+def _malformed_finding(counts: Counts) -> list[Finding]:
     count = counts.values[Incident.MALFORMED]
     if not count:
         return []
@@ -92,7 +92,7 @@ def _malformed(counts: Counts) -> list[Finding]:
     return [Finding("replies", "warn", what, "a more capable model costs fewer calls")]
 
 
-def _failed_part(failure: Failure) -> Finding:
+def _failure_finding(failure: Failure) -> Finding:
     part = _PARTS.get(failure.stage, failure.stage)
     another = f"nothing is learned from such replies: try another model: roles.{part}.model"
     what = f"{failure.kind}: {failure.message}"

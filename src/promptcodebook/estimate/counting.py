@@ -197,11 +197,11 @@ class _Filler:
     def _string(self, name: str) -> str:
         if name == "instincts":
             return words(self.config.update.instinct_words * _FILLED, self.draw)
-        if self.draw.random() >= self._told(name):
+        if self.draw.random() >= self._tell(name):
             return ""
         return words(_FIELD.get(name, _COMPLAINT) / _PER_WORD, self.draw)
 
-    def _told(self, name: str) -> float:
+    def _tell(self, name: str) -> float:
         """How often a field holds anything: what is solved has an empty critique, and not every
         part is to blame (the rubric is one of them)."""
         rubric = name == "feedback" and "score" not in self.body.get("properties", {})

@@ -42,7 +42,7 @@ from promptcodebook.tasks.rewards import Judge, WeightedSum, apply_reward
 from promptcodebook.tasks.task import RewardFactory
 from promptcodebook.types import Example, Output, Program, Prompt, Reward, Score
 
-__all__ = ["DryWork", "Passes", "Scale", "dry_run", "passes", "shortened"]
+__all__ = ["DryWork", "Passes", "Scale", "dry_run", "passes", "shorten_plan"]
 
 DryWork = Mapping[tuple[str, Role], Work]
 """What each phase of a run asks of each role."""
@@ -80,7 +80,7 @@ def passes(plan: Plan) -> Passes:
     return Passes(len(updates), rollouts, routed)
 
 
-def shortened(plan: Plan) -> Plan:
+def shorten_plan(plan: Plan) -> Plan:
     """The same in few: as many validations, with fewer batches between them and fewer examples."""
     config, dataset = plan.config, plan.dataset
     whole = Schedule(dataset.train, config.update, config.randomness).batches

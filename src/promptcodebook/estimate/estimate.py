@@ -18,7 +18,7 @@ from promptcodebook.assemble import Plan
 from promptcodebook.calls import ROLES, Message, Request, Role, Usage
 from promptcodebook.config import Budget
 from promptcodebook.estimate.counting import ANSWER, Manner
-from promptcodebook.estimate.dry import DryWork, Scale, dry_run, shortened
+from promptcodebook.estimate.dry import DryWork, Scale, dry_run, shorten_plan
 from promptcodebook.lm.budget import PriceTable
 from promptcodebook.lm.stack import any_simulated, specs_of
 from promptcodebook.lm.wire import TOKENIZER
@@ -124,7 +124,7 @@ def estimate(
     `seconds` are those a call takes, by model; `short` is the plan that is gone through in its
     place (None = `shortened`). Raises what a run raises before its first call.
     """
-    stand_in = short or shortened(plan)
+    stand_in = short or shorten_plan(plan)
     scale = Scale.between(plan, stand_in)
 
     async def dry_runs() -> list[DryWork]:

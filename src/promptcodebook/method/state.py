@@ -12,8 +12,8 @@ __all__ = [
     "RoutingStatistics",
     "State",
     "average_success",
-    "collapsed",
     "entropy",
+    "has_collapsed",
     "utilisation",
     "utilisation_bound",
 ]
@@ -86,7 +86,7 @@ def utilisation(counts: Sequence[int]) -> float:
     return sum(n > 0 for n in counts) / len(counts) if counts else 0.0
 
 
-def collapsed(counts: Sequence[int]) -> bool:
+def has_collapsed(counts: Sequence[int]) -> bool:
     """Definition 2: fewer than K/2 entries ever active."""
     return sum(n > 0 for n in counts) < len(counts) / 2
 

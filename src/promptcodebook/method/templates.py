@@ -169,7 +169,7 @@ _TEXTS = ("theta", "phi", "psi", "instincts")
 
 def template_sets() -> tuple[str, ...]:
     """The names of the sets that come with the package."""
-    return tuple(sorted(f.name for f in _shipped().iterdir() if (f / _MANIFEST).is_file()))
+    return tuple(sorted(f.name for f in _prompts_folder().iterdir() if (f / _MANIFEST).is_file()))
 
 
 def load_templates(name: str, base: Path = Path()) -> TemplateSet:
@@ -178,7 +178,7 @@ def load_templates(name: str, base: Path = Path()) -> TemplateSet:
     Raises ConfigError with file and line for a placeholder that is missing or unknown, and for a
     file or a key that no set has.
     """
-    folder = _shipped() / name if name in template_sets() else _find_folder(name, base)
+    folder = _prompts_folder() / name if name in template_sets() else _find_folder(name, base)
     sources, tree = _read_folder(folder)
     lacking = sorted({*_PLACES, *_TEXTS} - sources.keys())
     if lacking:
@@ -197,7 +197,7 @@ def copy_templates(target: Path, name: str = "default") -> list[Path]:
     """
     if name not in template_sets():
         raise _unknown_set(name)
-    manifest = (_shipped() / name / _MANIFEST).read_text("utf-8")
+    manifest = (_prompts_folder() / name / _MANIFEST).read_text("utf-8")
     texts = {f"{part}.md": text for part, text in sorted(load_templates(name).sources.items())}
     texts[_MANIFEST] = re.sub(r"^based_on = .*$", f'based_on = "{name}"', manifest, flags=re.M)
     existing = [target / file for file in texts if (target / file).exists()]
@@ -274,7 +274,7 @@ def _join(pieces: Sequence[str], values: Mapping[str, object]) -> str:
     return "".join(out)
 
 
-def _shipped() -> Traversable:
+def _prompts_folder() -> Traversable:
     return files("promptcodebook.method") / "prompts"
 
 
@@ -311,7 +311,7 @@ def _read_folder(folder: Traversable) -> tuple[dict[str, str], dict[str, Any]]:
             f"{folder / _MANIFEST}: based_on: unknown set of templates {base_name!r}{close}",
             hint=f"choose one of: {', '.join(template_sets())}",
         )
-    sources, tree = _read_folder(_shipped() / base_name)
+    sources, tree = _read_folder(_prompts_folder() / base_name)
     if manifest.get("instinct_errors", tree["instinct_errors"]) != tree["instinct_errors"]:
         for name in _BLAMING:
             if name not in own:

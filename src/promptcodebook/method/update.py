@@ -153,7 +153,7 @@ class Updater:
 
     async def _rewrite(self, pending: Pending, step: int) -> Rewrite:
         draws = self._randomness.at(step, variable_name(pending.variable))
-        chosen = self._chosen(pending.gradients, draws)
+        chosen = self._choose(pending.gradients, draws)
         gradient = "\n".join(f"- {' '.join(g.split())}" for g in chosen)
         rewrite = Rewrite(pending.variable, pending.text, "", gradient, kept=False)
         values = {
@@ -179,7 +179,7 @@ class Updater:
         reason = self._check(pending.variable, rewrite.after, pending.text, pending.others)
         return self._refuse(rewrite, reason) if reason else replace(rewrite, kept=True)
 
-    def _chosen(self, gradients: tuple[str, ...], draws: Draws) -> list[str]:
+    def _choose(self, gradients: tuple[str, ...], draws: Draws) -> list[str]:
         """At most `max_gradients`, a seeded choice in batch order, so that 8k context suffices."""
         most = self._update.max_gradients
         if len(gradients) <= most:

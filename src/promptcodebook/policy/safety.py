@@ -174,23 +174,23 @@ class SafetyCheck:
     def __call__(
         self, variable: Variable, text: str, before: str, others: Sequence[str]
     ) -> str | None:
-        return _new_trace(text, before) or _given_order(variable, text)
+        return _new_trace(text, before) or _find_order(variable, text)
 
 
 def _new_trace(text: str, before: str) -> str | None:
     for what, found in _TRACES:
         new = [each for each in found(text) if each not in set(found(before))]
         if new:
-            return f"it contains {what} that the earlier text did not have: {_shown(new[0])}"
+            return f"it contains {what} that the earlier text did not have: {_excerpt(new[0])}"
     return None
 
 
-def _given_order(variable: Variable, text: str) -> str | None:
-    folded = _folded(text)
+def _find_order(variable: Variable, text: str) -> str | None:
+    folded = _fold(text)
     for order in ORDERS:
         for match in order.phrase.finditer(folded):
             if _is_given(folded, match.start()) and not _is_rubric(variable, order, folded):
-                return f"{order.reason}: {_shown(match.group())}"
+                return f"{order.reason}: {_excerpt(match.group())}"
     return None
 
 
@@ -204,7 +204,7 @@ def _is_rubric(variable: Variable, order: Order, folded: str) -> bool:
     return variable == "critic" and order.name == "grader" and not _ALWAYS.search(folded)
 
 
-def _folded(text: str) -> str:
+def _fold(text: str) -> str:
     """Lower case, compatibility forms unified, invisible characters out, double negation undone."""
     seen = "".join(c for c in unicodedata.normalize("NFKC", text) if not _is_invisible(c))
     plain = re.sub(r"[ \t]+", " ", seen.casefold().replace("\u2019", "'"))
@@ -240,7 +240,7 @@ def _joins(text: str, i: int) -> bool:
     return text[i] in "\u200c\u200d" and len(around) == 2 and not any(c.isascii() for c in around)
 
 
-def _shown(found: str) -> str:
+def _excerpt(found: str) -> str:
     flat = " ".join(found.split())
     return repr(flat if len(flat) <= 80 else f"{flat[:77]}...")
 

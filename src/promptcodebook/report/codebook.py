@@ -7,12 +7,12 @@ from collections import Counter
 from promptcodebook.method.state import (
     State,
     average_success,
-    collapsed,
     entropy,
+    has_collapsed,
     utilisation,
     utilisation_bound,
 )
-from promptcodebook.report.context import Context, Deployed, state_name
+from promptcodebook.report.context import Context, DeployedState, state_name
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, together
 from promptcodebook.report.svg import meter, picture, word
 from promptcodebook.store import Event, Stepped
@@ -77,7 +77,7 @@ class CodebookSection:
         )
 
 
-def _caption(deployed: Deployed) -> str:
+def _caption(deployed: DeployedState) -> str:
     best = deployed.best
     why = "the last one" if best.score is None else f"the best validated one ({number(best.score)})"
     untried = " Nothing was selected yet." if deployed.step < 0 else ""
@@ -297,6 +297,6 @@ def _collapse(selected: tuple[int, ...]) -> str:
     """What Definition 2 says of all routes."""
     if not selected:
         return ""
-    if collapsed(selected):
+    if has_collapsed(selected):
         return "; by Definition 2, fewer than half were ever active: collapse"
     return "; by Definition 2, no collapse"

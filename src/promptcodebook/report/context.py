@@ -17,12 +17,19 @@ from promptcodebook.report.html import Column, Content, Html, el, table
 from promptcodebook.store import Event, Header, RunState, RunStore
 from promptcodebook.types import Codebook
 
-__all__ = ["Context", "Deployed", "Section", "state_name", "step_name", "without_credentials"]
+__all__ = [
+    "Context",
+    "DeployedState",
+    "ReportSection",
+    "state_name",
+    "step_name",
+    "without_credentials",
+]
 
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]*@")
 
 
-class Section(Protocol):
+class ReportSection(Protocol):
     """A part of the report: takes every event once, in order, and then renders what it kept.
 
     It keeps only what it will show, so that a long run takes no more memory than a short one.
@@ -41,7 +48,7 @@ class Section(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Deployed:
+class DeployedState:
     """The state that the run stands for wherever it is used, as far as the run has come."""
 
     state: State
@@ -62,7 +69,7 @@ class Context:
 
     header: Header
     state: RunState
-    deployed: Deployed | None
+    deployed: DeployedState | None
     usage: Mapping[Role, Usage]
     tallies: Mapping[str, int]
     elapsed_s: float
@@ -76,7 +83,7 @@ class Context:
         return cls(
             store.header,
             state,
-            None if state.parameters is None else Deployed(*kept_state(store)),
+            None if state.parameters is None else DeployedState(*kept_state(store)),
             store.usage(),
             store.tallies(),
             store.elapsed_s,

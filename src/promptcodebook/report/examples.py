@@ -55,10 +55,10 @@ class ExamplesSection:
         self._context = context
         self._codebook: Codebook | None = None
         self._buckets = (
-            _Bucket("failed", 2, _failed),
+            _Bucket("failed", 2, _rank_failed),
             _Bucket("worst", 3, lambda t: t.rollout.reward),
-            _Bucket("explored route", 2, _explored),
-            _Bucket("encoder's route", 2, _routed),
+            _Bucket("explored route", 2, _rank_explored),
+            _Bucket("encoder's route", 2, _rank_routed),
             _Bucket("best", 3, lambda t: None if t.rollout.reward is None else -t.rollout.reward),
         )
 
@@ -82,7 +82,7 @@ class ExamplesSection:
                 bucket.offer(draw, rank, sample)
 
     def render(self) -> Html:
-        chosen = self._chosen()
+        chosen = self._choose()
         if not chosen:
             return el("p.empty", "No step was finished, so there is nothing to show.")
         note = (
@@ -92,7 +92,7 @@ class ExamplesSection:
         badge = " All models here are simulated." if self._context.simulated else ""
         return together(el("p.note", note + badge), [self._example(n, s) for n, s in chosen])
 
-    def _chosen(self) -> list[tuple[str, _Sample]]:
+    def _choose(self) -> list[tuple[str, _Sample]]:
         """Each bucket's share, no input twice. Failures choose first and are shown last."""
         groups: list[list[tuple[str, _Sample]]] = []
         used: set[str] = set()
@@ -189,18 +189,18 @@ def _failure(trace: Trace) -> Html | None:
     return el("p.pre", shorten(f"{failure.stage}: {failure.kind}: {failure.message}", _SHORT))
 
 
-def _failed(trace: Trace) -> float | None:
+def _rank_failed(trace: Trace) -> float | None:
     if trace.rollout.failure is not None:
         return 0.0
     return 1.0 if trace.failure is not None else None
 
 
-def _explored(trace: Trace) -> float | None:
+def _rank_explored(trace: Trace) -> float | None:
     route = trace.rollout.route
     return 0.0 if route is not None and route.explored else None
 
 
-def _routed(trace: Trace) -> float | None:
+def _rank_routed(trace: Trace) -> float | None:
     route = trace.rollout.route
     return 0.0 if route is not None and not route.explored else None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from promptcodebook.paths import write_whole
 from promptcodebook.report.codebook import CodebookSection, RoutingSection, TheorySection
-from promptcodebook.report.context import Context, Section
+from promptcodebook.report.context import Context, ReportSection
 from promptcodebook.report.curves import CurvesSection
 from promptcodebook.report.examples import ExamplesSection
 from promptcodebook.report.history import HistorySection
@@ -50,7 +50,7 @@ def render_report(store: RunStore, inputs: Mapping[str, str] | None = None) -> s
     return _page(context, sections)
 
 
-def _sections(context: Context) -> tuple[Section, ...]:
+def _sections(context: Context) -> tuple[ReportSection, ...]:
     return (
         VerdictSection(context),
         CurvesSection(context),
@@ -65,7 +65,7 @@ def _sections(context: Context) -> tuple[Section, ...]:
     )
 
 
-def _page(context: Context, sections: Sequence[Section]) -> str:
+def _page(context: Context, sections: Sequence[ReportSection]) -> str:
     style = files("promptcodebook.report").joinpath("style.css").read_text("utf-8")
     body = [el("section", el("h2", s.title), s.render(), attrs={"id": s.anchor}) for s in sections]
     links = [el("a", s.title, attrs={"href": f"#{s.anchor}"}) for s in sections]

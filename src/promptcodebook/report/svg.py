@@ -124,7 +124,7 @@ def word(classes: str, x: float, y: float, text: str | int) -> Html:
 def draw(chart: Chart) -> Html:
     """The chart with axes, legend and a description; says so where there is nothing to draw."""
     lines = [
-        Line(line.name, _thinned(_finite(line.points)), line.look)
+        Line(line.name, _thin(_finite(line.points)), line.look)
         for line in chart.lines
         if _finite(line.points)
     ]
@@ -159,7 +159,7 @@ def _finite(points: Sequence[Point]) -> list[Point]:
     return [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
 
 
-def _thinned(points: Sequence[Point]) -> list[Point]:
+def _thin(points: Sequence[Point]) -> list[Point]:
     if len(points) <= MOST_POINTS:
         return list(points)
     size = math.ceil(len(points) / MOST_POINTS)
@@ -213,8 +213,8 @@ def _line(scale: _Scale, line: Line) -> list[Html]:
 def _area(scale: _Scale, area: Area | None) -> Html | None:
     if area is None or len(area.points) < 2:
         return None
-    upper = _thinned([(x, high) for x, _, high in area.points])
-    lower = _thinned([(x, low) for x, low, _ in area.points])
+    upper = _thin([(x, high) for x, _, high in area.points])
+    lower = _thin([(x, low) for x, low, _ in area.points])
     outline = [scale.at(x, y) for x, y in (*upper, *reversed(lower))]
     return el("path.area", attrs={"d": "M" + "L".join(_place(p) for p in outline) + "Z"})
 

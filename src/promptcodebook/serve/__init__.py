@@ -1,2 +1,2 @@
-"""The server side of the chat-completions wire: `wire` the bodies, `server` one Backend behind
-them, `simulated` the first Backend."""
+"""The server side of the chat-completions wire: `completions` reads and writes its bodies, `server`
+puts one Backend behind them, `simulated` is the first Backend."""

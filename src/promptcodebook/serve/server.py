@@ -1,8 +1,8 @@
 """A small chat-completions server: one Backend behind /v1/chat/completions, /v1/models, /healthz.
 
 The web framework (aiohttp, a core dependency) stays in this file: bodies are read and written by
-`serve.wire`, and a Backend sees only values. Another framework, such as FastAPI for a policy in
-production, can stand here in its place.
+`serve.completions`, and a Backend sees only values. Another framework, such as FastAPI for a policy
+in production, can stand here in its place.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 from aiohttp import web
 
 from promptcodebook.calls import Reply
-from promptcodebook.serve.wire import ChatCall, Completion, Refusal, error_body, read_call
+from promptcodebook.serve.completions import ChatCall, Completion, Refusal, error_body, read_call
 
 __all__ = ["Address", "Backend", "Dropped", "Page", "Site", "Stream", "serve", "serving"]
 

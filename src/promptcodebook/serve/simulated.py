@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from promptcodebook.calls import Reply, Usage
+from promptcodebook.serve.completions import ChatCall, Refusal
 from promptcodebook.serve.server import Dropped, Site, Stream
-from promptcodebook.serve.wire import ChatCall, Refusal
 from promptcodebook.simulated.chat import ChatReply, ChatRequest, from_request
 from promptcodebook.simulated.faults import Fault, seconds
 from promptcodebook.simulated.model import NAME, Refused, SimulatedModel

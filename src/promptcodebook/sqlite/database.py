@@ -37,11 +37,19 @@ _UNOPENABLE = (8, 14)  # SQLITE_READONLY, SQLITE_CANTOPEN
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The tables of one kind of file: what it is called in messages, its version, its DDL."""
+    """The tables of one kind of file: what it is called in messages, its version, its DDL.
+
+    `since` is the earliest version with the same tables (0 = this one): its files are read, and
+    bear the present version once they are written to.
+    """
 
     what: str
     version: int
     script: tuple[str, ...]
+    since: int = 0
+
+    def reads(self, version: int) -> bool:
+        return (self.since or self.version) <= version <= self.version
 
 
 def connect(path: Path, layout: Layout, *, write: bool) -> sqlite3.Connection:
@@ -88,6 +96,8 @@ def _create(db: sqlite3.Connection, path: Path, layout: Layout) -> None:
         db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = NORMAL")
     if _version(db) != 0:
+        if _version(db) < layout.version and layout.reads(_version(db)):
+            db.execute(f"PRAGMA user_version = {layout.version}")
         return
     db.execute("BEGIN IMMEDIATE")
     try:
@@ -115,7 +125,7 @@ def _check_version(db: sqlite3.Connection, path: Path, layout: Layout) -> None:
             f"this version reads formats up to {layout.version}",
             hint="pip install -U promptcodebook",
         )
-    if version != layout.version:
+    if not layout.reads(version):
         raise _foreign(path, layout)
 
 

@@ -23,7 +23,8 @@ FILE = "run.sqlite"
 
 LAYOUT = Layout(
     what="run store",
-    version=1,
+    version=2,  # events of 2 name an instinct by its index, of 1 by 'c<index>'
+    since=1,
     script=(
         "CREATE TABLE header (id INTEGER PRIMARY KEY CHECK (id = 1), json TEXT NOT NULL)",
         "CREATE TABLE events (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, step INTEGER,"

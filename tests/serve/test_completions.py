@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from promptcodebook.calls import Message, Reply, Request, Sampling, Schema, Usage
 from promptcodebook.lm.wire import Quirks, read_tree, request_body
-from promptcodebook.serve.wire import ChatCall, Completion, Refusal, error_body, read_call
+from promptcodebook.serve.completions import ChatCall, Completion, Refusal, error_body, read_call
 
 HELLO = [{"role": "user", "content": "Hello."}]
 
