@@ -30,7 +30,7 @@ from promptcodebook.simulated.model import SimulatedLM
 from promptcodebook.simulated.parameters import SimulatedSettings
 from promptcodebook.simulated.recipes import build_world
 from promptcodebook.simulated.world import World
-from promptcodebook.tasks.program import make_program, user_task
+from promptcodebook.tasks.program import Agent, make_program, user_task
 from promptcodebook.tasks.registry import load_task
 from promptcodebook.tasks.rewards import apply_reward, reward_factory
 from promptcodebook.tasks.task import RewardFactory, Task
@@ -44,6 +44,7 @@ __all__ = [
     "Plan",
     "Sources",
     "assemble",
+    "plan_data",
     "plan_run",
     "simulated_model",
     "simulated_world",
@@ -72,17 +73,21 @@ class Sources:
 @dataclass(frozen=True)
 class Plan:
     """All that is known before a model is connected. `config` is complete: what the data and a
-    ready-made task decide is filled in. `given` are the instincts of `init.path`."""
+    ready-made task decide is filled in."""
 
     config: Config
     task: Task
     templates: TemplateSet
     sources: Sources = field(default_factory=Sources)
-    given: tuple[Instinct, ...] = ()
 
     @property
     def dataset(self) -> Dataset:
         return self.task.dataset
+
+    @cached_property
+    def given(self) -> tuple[Instinct, ...]:
+        """The instincts of `init.path`, read when training first needs them. ConfigError."""
+        return _read_instincts(self.config, self.sources.base)
 
     @property
     def present_prompt(self) -> str:
@@ -99,6 +104,7 @@ class Plan:
                 f"the training split of {self.task.name} is empty",
                 hint="give it examples, or change data.fractions",
             )
+        _ = self.given  # a codebook that cannot be read is told before anything is paid for
         return self
 
     def simulated(self, spec: Spec) -> LM:
@@ -165,7 +171,13 @@ class Assembled:
                 "compose_per_stage needs an executor that names its stages",
                 hint="give the executor an attribute `stages`, e.g. run.stages = ('find',)",
             )
-        return tuple(self.task.program.stages)
+        program = self.task.program
+        if isinstance(program, Agent) and not program.wants_prompt:
+            raise ConfigError(
+                "compose_per_stage has a prompt for each stage, and the executor takes one text",
+                hint="annotate its first parameter, prompt: pco.Prompt, and ask prompt.of('stage')",
+            )
+        return tuple(program.stages)
 
     def trial(self, *, greedy: bool = False, scored: bool = True) -> Trial:
         """The program with the reward bound to it; `greedy` is how it is evaluated."""
@@ -190,7 +202,13 @@ def plan_run(config: Config, sources: Sources = Sources()) -> Plan:
         config = config.model_copy(update={"lm": config.lm or OWN_LM})
     task = _named_task(config, sources.base) or _user_task(config, sources)
     config = _complete(config, task)
-    return Plan(config, task, templates, sources, _read_instincts(config, sources.base))
+    return Plan(config, task, templates, sources)
+
+
+def plan_data(config: Config, base: Path) -> Dataset:
+    """The data alone; neither reward nor agent is read. ConfigError, DataError, TaskError."""
+    task = _named_task(config, base)
+    return task.dataset if task is not None else _data(config, Sources(base))
 
 
 def simulated_model(task: str, dataset: Dataset, spec: Spec) -> LM:

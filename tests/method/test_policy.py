@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import pytest
 
@@ -105,10 +106,11 @@ async def test_fields_that_a_run_could_not_keep_are_a_failure_and_plain_ones_rea
     kept = World(config(), executor=agent({"titles": ["a", "b"]}), scorer=scorer)
     rollout = await roll_out(FixedPrompt("p"), kept.trial, X, DRAWS)
     assert (rollout.reward, rollout.fields) == (0.25, {"titles": ["a", "b"]})
-    for value in ({1, 2}, float("nan"), Example("x", "y")):
-        world = World(config(), executor=agent({"odd": value}))
+    odd: list[tuple[object, str]] = [({"odd": value}, "not JSON") for value in ({1}, float("nan"))]
+    for fields, reason in [*odd, (None, "not a mapping"), ([], "not a mapping")]:
+        world = World(config(), executor=agent(cast("dict[str, object]", fields)))
         rollout = await roll_out(FixedPrompt("p"), world.trial, X, DRAWS)
-        assert rollout.failure is not None and "not JSON" in rollout.failure.message
+        assert rollout.failure is not None and reason in rollout.failure.message
 
 
 async def test_a_stop_is_no_failure():

@@ -54,8 +54,16 @@ def test_rows_are_what_the_results_are_whatever_their_names() -> None:
     assert made.worth is True and [row.name for row in made.rows] == ["present", "gepa"]
 
 
-def test_a_rival_that_costs_as_much_does_not_decide() -> None:
-    base, concat, untrained, learned = four(0.3, 0.4, 0.8, 0.7)
+def test_a_rival_that_costs_as_much_decides_only_if_it_is_better() -> None:
+    assert conclude(four(0.3, 0.4, 0.7, 0.7), 0, simulated=False).worth is True
+    beaten = conclude(four(0.3, 0.4, 0.8, 0.7), 0, simulated=False)
+    assert beaten.worth is False and "the untrained prompt does as well" in beaten.sentence
+
+
+def test_a_dearer_rival_never_decides() -> None:
+    base, concat, untrained, learned = four(0.3, 0.9, 0.4, 0.7)
+    dear = tuple(replace(r, usage=Usage(calls=9)) for r in concat.evaluation.rollouts)
+    concat = replace(concat, evaluation=replace(concat.evaluation, rollouts=dear))
     assert conclude([base, concat, untrained, learned], 0, simulated=False).worth is True
 
 

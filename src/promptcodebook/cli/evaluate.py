@@ -6,7 +6,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -29,9 +29,12 @@ from promptcodebook.cli.settings import (
     TaskName,
     command_group,
     config_layers,
+    environment_layer,
     flag_layer,
     runs_dir,
+    set_layer,
 )
+from promptcodebook.errors import ConfigError
 from promptcodebook.intervals import Interval, mean_interval
 from promptcodebook.text import printable
 from promptcodebook.units import duration, number
@@ -113,6 +116,13 @@ def compare(
         print(_comparison_text(sides, gain))
 
 
+_DECIDED = (
+    *("size", "select", "templates", "compose", "compose_per_stage"),
+    *("base_prompt", "output_format"),
+)
+"""Keys of which a policy holds its own value."""
+
+
 @dataclass(frozen=True, slots=True)
 class Typed:
     """What was typed beside the REF; None = not given."""
@@ -133,21 +143,30 @@ def settings_for(reference: Reference, typed: Typed) -> tuple[Config, Path]:
     """
     from promptcodebook.config import Budget, merge, parse_budget
 
-    own = _keeps_own_settings(reference, typed)
-    flags = flag_layer(typed.task, typed.data, typed.lm)
-    below, above, base = config_layers(None if own else typed.config, flags, typed.sets)
-    if own:
-        above = {k: v for k, v in above.items() if k not in ("task", "preset", "seed")}
-    limits = parse_budget(typed.budget) if typed.budget else Budget()
-    above = merge(above, {"budget": limits.model_dump()})
-    if own:
-        return reference.settings(above), reference.base
-    return reference.settings(above, below), base
+    flags, sets = flag_layer(typed.task, typed.data, typed.lm), set_layer(typed.sets)
+    _refuse_decided(sets)
+    limits = {"budget": (parse_budget(typed.budget) if typed.budget else Budget()).model_dump()}
+    if _keeps_own_settings(reference, typed):
+        # The variables of the shell were not meant for this run's task and draws.
+        env = {k: v for k, v in environment_layer().items() if k in ("lm", "roles", "data_dir")}
+        return reference.settings(merge(env, flags, sets, limits)), reference.base
+    below, above, base = config_layers(typed.config, flags, typed.sets)
+    return reference.settings(merge(above, limits), below), base
+
+
+def _refuse_decided(sets: Mapping[str, Any]) -> None:
+    """Raises ConfigError for what the policy decides: setting it here would change nothing."""
+    decided = [key for key in sets if key in _DECIDED]
+    if decided:
+        raise ConfigError(
+            f"--set {decided[0]}: the policy decides that", hint="leave it out, or train anew"
+        )
 
 
 def _keeps_own_settings(reference: Reference, typed: Typed) -> bool:
     """Whether a run is used under its own settings."""
-    return reference.header is not None and typed.config is None and typed.task is None
+    named = typed.task is not None or "task" in set_layer(typed.sets)
+    return reference.header is not None and typed.config is None and not named
 
 
 def _assess(reference: Reference, sample: Sample, typed: Typed) -> Assessment:

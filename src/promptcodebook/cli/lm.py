@@ -145,14 +145,13 @@ def _world(
     config: Path | None, flags: Mapping[str, Any], settings: SimulatedSettings
 ) -> World | None:
     """The world of a task's or a configuration's data; None = a general one without data."""
-    from promptcodebook.assemble import Sources, plan_run
+    from promptcodebook.assemble import plan_data
     from promptcodebook.simulated.recipes import build_world
 
     configured, base = gather_settings(config, flags)
     if not (configured.task or configured.data.path or configured.data.train):
         return None
-    served = configured.model_copy(update={"reward": configured.reward or "exact"})
-    data = plan_run(served, Sources(base)).dataset
+    data = plan_data(configured, base)
     return build_world(configured.task, [*data.train, *data.val, *data.test], settings)
 
 

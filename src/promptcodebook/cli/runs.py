@@ -156,10 +156,10 @@ def write_run_report(path: Path, target: Path, inputs: Mapping[str, str] | None 
 def _inputs(header: Header) -> dict[str, str]:
     """Texts of the inputs by example id; none where the data is gone or was an object."""
     from promptcodebook.errors import ConfigError, DataError, TaskError
-    from promptcodebook.policy.references import stored_plan
+    from promptcodebook.policy.references import stored_dataset
 
     try:
-        data = stored_plan(header).dataset
+        data = stored_dataset(header)
     except (ConfigError, DataError, TaskError):
         return {}
     return {e.id: e.input for _, examples in data.items() for e in examples}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from promptcodebook.calls import LM, Message, Reply, Request, Role, Schema, Usage
@@ -179,13 +179,15 @@ class Trial:
 
 
 def _storable(output: Output) -> Output:
-    """Itself. TypeError for fields that are not plain JSON values: a run could not keep them."""
-    if output.fields:
-        try:
-            json.dumps(dict(output.fields), allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise TypeError(f"the executor returned fields that are not JSON: {error}") from None
-    return output
+    """With fields of its own that a run can keep. TypeError unless they are plain JSON values."""
+    if not isinstance(output.fields, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        kind = type(output.fields).__name__
+        raise TypeError(f"the executor returned fields of type {kind}, not a mapping")
+    try:
+        kept = json.loads(json.dumps(dict(output.fields), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"the executor returned fields that are not JSON: {error}") from None
+    return replace(output, fields=kept)
 
 
 async def roll_out(prompter: Prompter, trial: Trial, example: Example, draws: Draws) -> Rollout:

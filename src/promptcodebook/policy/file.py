@@ -222,13 +222,12 @@ class PolicyFile(BaseModel):
         this use: that may change a model or its sampling, but not what the policy is.
         """
         sampling = {role: s.model_dump() for role, s in self.sampling.items()}
-        fixed = {
+        fixed: dict[str, Any] = {
             "size": len(self.codebook),
             "select": self.select,
             # The texts are in the file: the folder that they came from may not be at hand.
             "templates": "default",
             "compose": self.compose,
-            "compose_per_stage": bool(self.stages),
             "base_prompt": self.base_prompt,
             "output_format": self.output_format,
             "seed": self.seed,
@@ -236,6 +235,8 @@ class PolicyFile(BaseModel):
             # Indices of another codebook's frozen entries mean nothing here.
             "init": {"frozen": ()},
         }
+        if self.program:  # a file of version 0.1 does not know
+            fixed["compose_per_stage"] = bool(self.stages)
         whole = merge(below or {}, {"roles": sampling}, above or {}, fixed)
         return load_config(whole, where="the policy's settings")
 

@@ -15,10 +15,12 @@ from promptcodebook.assemble import NO_DATA, Assembled, Sources, assemble
 from promptcodebook.config import Config
 from promptcodebook.data.columns import parse_input_template
 from promptcodebook.errors import ConfigError, DataError, PolicyError, did_you_mean
+from promptcodebook.lm.stack import simulated_here, specs_of
 from promptcodebook.method.evaluate import EVALUATION
 from promptcodebook.method.executor import roll_out
 from promptcodebook.method.policy import Deployed
 from promptcodebook.policy.file import PolicyFile, read_policy_file
+from promptcodebook.policy.references import stages_of
 from promptcodebook.randomness import Draws
 from promptcodebook.sync import run_sync
 from promptcodebook.tasks.program import SINGLE_CALL
@@ -46,7 +48,7 @@ class Policy:
         self.file = file
         self._assembled = assembled
         self._trial = assembled.trial(greedy=True, scored=False)
-        composer = assembled.composer(file.stages, file.template_set)
+        composer = assembled.composer(stages_of(file, assembled), file.template_set)
         self._deployed = Deployed(composer, file.parameters, file.statistics)
 
     @property
@@ -208,8 +210,8 @@ def deploy(file: PolicyFile, config: Config, sources: Sources) -> Policy:
     """The policy ready to answer under a configuration of its own; it needs no data, and what data
     are named make the world of a simulated model."""
     if not config.task:
-        known = config.data.path or config.data.train
-        data = None if known else NO_DATA
+        named = config.data.path or config.data.train
+        data = None if named and simulated_here(specs_of(config)) else NO_DATA
         sources = replace(sources, data=sources.data or data, reward=_refuse_to_score)
     return Policy(file, assemble(config, sources))
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from promptcodebook.assemble import OWN_LM, Assembled, Plan, Sources, plan_run
+from promptcodebook.assemble import OWN_LM, Assembled, Plan, Sources, plan_data, plan_run
 from promptcodebook.config import Config, load_config
+from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError, StoreError
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
@@ -29,7 +30,9 @@ __all__ = [
     "kept_state",
     "policy_file",
     "resolve",
+    "stages_of",
     "state_at",
+    "stored_dataset",
     "stored_plan",
 ]
 
@@ -127,13 +130,27 @@ def policy_file(assembled: Assembled, state: State) -> PolicyFile:
     return file.with_about(data=dict(assembled.dataset.fingerprint()))
 
 
+def stages_of(file: PolicyFile, assembled: Assembled) -> tuple[str, ...]:
+    """The stages that get a prompt each; a file of version 0.1 leaves that to the settings."""
+    return file.stages if file.program else assembled.prompt_stages
+
+
 def _file(store: RunStore, state: State) -> PolicyFile:
     """The policy file of a run's state; its program is read from what the run was started with."""
     header = store.header
     config = load_config(header.config, where=f"the run {header.id}")
     templates = header.templates or load_templates(config.templates)
-    file = PolicyFile.of(state, config, templates, header.program, header.stages)
+    stages = header.stages
+    if config.compose_per_stage and not stages:  # a run of version 0.1, whose header has none
+        stages = tuple(stored_plan(header).task.program.stages)
+    file = PolicyFile.of(state, config, templates, header.program, stages)
     return file.with_about(data=dict(header.fingerprints))
+
+
+def stored_dataset(header: Header) -> Dataset:
+    """The run's data as they are now. Raises ConfigError, DataError, TaskError."""
+    config = load_config(header.config, where=f"the run {header.id}")
+    return plan_data(config, Path(header.base or "."))
 
 
 def stored_plan(header: Header) -> Plan:

@@ -13,6 +13,7 @@ from promptcodebook.method.evaluate import Evaluator, average
 from promptcodebook.method.failures import gather_all, too_many_failures
 from promptcodebook.method.policy import Deployed
 from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.references import stages_of
 from promptcodebook.randomness import Randomness, keyed_random
 from promptcodebook.run.verdict import Row, row_of
 from promptcodebook.types import Evaluation, Example, Rollout, Trace
@@ -121,7 +122,7 @@ class Assessor:
         Raises TooManyFailures when nothing was answered at all, and what `interrupt` says.
         """
         assembled, file = self._assembled, self._file
-        composer = assembled.composer(file.stages, file.template_set)
+        composer = assembled.composer(stages_of(file, assembled), file.template_set)
         prompter = Deployed(composer, file.parameters, file.statistics)
         try:
             runs = await gather_all(

@@ -27,7 +27,7 @@ from promptcodebook.store.header import Header, check_resumable, digest
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import remove_run
 
-__all__ = ["Opened", "Where", "open_run"]
+__all__ = ["Opened", "Where", "open_run", "settings_then_and_now"]
 
 
 @dataclass(frozen=True)
@@ -143,14 +143,9 @@ def _reopen(path: Path, plan: Plan) -> RunStore:
     store = RunStore.open(path, write=True)
     try:
         header = store.header
-        then = {**_with_new_keys(header.config)}
-        now = plan.config.model_dump(mode="json")
-        if header.templates is not None and then["templates"] == now["templates"]:
-            then.update(_prints(header.templates))
-            now.update(_prints(plan.templates))
         check_resumable(
             header.id,
-            (then, now),
+            settings_then_and_now(header, plan),
             (header.fingerprints, plan.dataset.fingerprint()),
         )
         ended = store.outline().ended
@@ -169,6 +164,19 @@ def _reopen(path: Path, plan: Plan) -> RunStore:
 def _with_new_keys(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     """A stored configuration with the defaults of keys that did not exist when it was written."""
     return load_config(tree, where="the stored configuration").model_dump(mode="json")
+
+
+def settings_then_and_now(
+    header: Header, plan: Plan
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """A run's settings and the plan's, comparable: keys that are newer than the run have their
+    defaults, and template files are settings too."""
+    then = {**_with_new_keys(header.config)}
+    now = plan.config.model_dump(mode="json")
+    if header.templates is not None and then["templates"] == now["templates"]:
+        then.update(_prints(header.templates))
+        now.update(_prints(plan.templates))
+    return then, now
 
 
 def _prints(templates: TemplateSet) -> dict[str, str]:

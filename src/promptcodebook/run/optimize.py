@@ -13,7 +13,7 @@ from promptcodebook.assemble import Sources
 from promptcodebook.calls import LM, Role, Usage
 from promptcodebook.config import Config, load_config, parse_budget
 from promptcodebook.data import Dataset
-from promptcodebook.errors import ConfigError, Stop
+from promptcodebook.errors import ConfigError, PolicyError, Stop
 from promptcodebook.policy.policy import Explanation, Policy, role_layers
 from promptcodebook.policy.references import Best, kept_state
 from promptcodebook.progress import Listener, ProgressLog
@@ -50,13 +50,23 @@ class Run:
     best: Best
     usage: Mapping[Role, Usage]
     tallies: Mapping[str, int]
-    policy: Policy
+    learned: Policy | None
     conclusion: Conclusion | None = None
     stop: Stop | None = None
 
     def __repr__(self) -> str:
         score = "none" if self.best.score is None else f"{self.best.score:.3f}"
         return f"Run({self.id!r}, ended={self.ended!r}, best={score}, worth={self.worth})"
+
+    @property
+    def policy(self) -> Policy:
+        """What was learned, ready to answer. PolicyError where the optimizer leaves no policy."""
+        if self.learned is None:
+            raise PolicyError(
+                "this run's optimizer leaves no policy",
+                hint="its prompts are in the run: pco report " + self.id,
+            )
+        return self.learned
 
     @property
     def cost(self) -> float | None:
@@ -215,7 +225,8 @@ def _result(opened: Opened, outcome: Outcome) -> Run:
     store = opened.store
     if outcome.stop is not None and store.header.command == IN_PYTHON:
         _log.warning("%s; go on with: %s", outcome.stop, outcome.stop.hint)
-    _, best = kept_state(store)
+    learned = store.outline().parameters is not None
+    best = kept_state(store)[1] if learned else Best(None, store.outline().step)
     conclusion = outcome.conclusion
     return Run(
         id=store.header.id,
@@ -226,7 +237,7 @@ def _result(opened: Opened, outcome: Outcome) -> Run:
         best=best,
         usage=dict(opened.assembled.models.ledger.usage),
         tallies=dict(opened.store.tallies()),
-        policy=opened.policy(),
+        learned=opened.policy() if learned else None,
         conclusion=conclusion,
         stop=outcome.stop,
     )

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from promptcodebook.assemble import Sources, plan_run
+from promptcodebook.assemble import Plan, Sources, plan_run
 from promptcodebook.config import Config, load_config
 from promptcodebook.errors import ConfigError, did_you_mean
 from promptcodebook.lm.stack import uses_simulated
 from promptcodebook.progress import Listener, silent
-from promptcodebook.run.opening import Where, open_run
+from promptcodebook.run.opening import Where, open_run, settings_then_and_now
 from promptcodebook.run.optimize import finish
 from promptcodebook.store.header import differences
 from promptcodebook.store.run import RunStore
@@ -128,9 +128,8 @@ def run_cell(cell: Cell, command: str = "", listener: Listener = silent) -> Cell
     if not cell.config.task:
         raise ConfigError("a cell of a suite needs a ready-made task", hint="set task")
     plan = plan_run(cell.config, Sources(cell.base))
-    tree = plan.config.model_dump(mode="json")
     inputs = {e.id: e.input for _, examples in plan.dataset.items() for e in examples}
-    earlier = _earlier_run(cell.folder, tree, plan.dataset.fingerprint())
+    earlier = _earlier_run(cell.folder, plan)
     if earlier is not None and not earlier.resumable and not earlier.running:
         return read_cell(earlier.path, "skipped", inputs)
     where = Where(cell.folder, None if earlier is None else earlier.path, command)
@@ -164,20 +163,20 @@ def read_cell(path: Path, state: CellState, inputs: Mapping[str, str]) -> CellRe
     )
 
 
-def _earlier_run(
-    folder: Path, tree: Mapping[str, Any], fingerprints: Mapping[str, str]
-) -> RunSummary | None:
+def _earlier_run(folder: Path, plan: Plan) -> RunSummary | None:
     """The folder's run of these settings on these data; the furthest if there are several."""
     if not folder.is_dir():
         return None
-    fitting = [run for run in list_runs(folder) if _fits(run.path, tree, fingerprints)]
+    fitting = [run for run in list_runs(folder) if _fits(run.path, plan)]
     return max(fitting, key=lambda run: (not run.resumable, run.step), default=None)
 
 
-def _fits(path: Path, tree: Mapping[str, Any], fingerprints: Mapping[str, str]) -> bool:
+def _fits(path: Path, plan: Plan) -> bool:
     store = RunStore.open(path)
     try:
         header = store.header
     finally:
         store.close()
-    return header.fingerprints == fingerprints and not differences(header.config, tree)
+    if header.fingerprints != plan.dataset.fingerprint():
+        return False
+    return not differences(*settings_then_and_now(header, plan))

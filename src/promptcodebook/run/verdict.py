@@ -124,12 +124,12 @@ def conclude(entries: Sequence[Entry], seed: int, simulated: bool) -> Conclusion
 
 
 def _cheaper_and_as_good(rivals: Sequence[Entry], learned: Entry, seed: int) -> Entry | None:
-    """The first rival that takes fewer calls than the result and is not worse on average."""
+    """The first rival that costs less than the result in calls and is not worse on average, or
+    costs as much and is better."""
     for rival in rivals:
-        if rival.evaluation.usage.calls >= learned.evaluation.usage.calls:
-            continue
+        saved = learned.evaluation.usage.calls - rival.evaluation.usage.calls
         over = paired_interval(learned.evaluation.rewards, rival.evaluation.rewards, seed)
-        if over.mean <= 0:
+        if (saved > 0 and over.mean <= 0) or (saved == 0 and over.mean < 0):
             return rival
     return None
 

@@ -250,13 +250,14 @@ class Agent:
         return frozenset(getattr(self.function, "roles", ()))
 
     @cached_property
-    def _wants_prompt(self) -> bool:
+    def wants_prompt(self) -> bool:
+        """Whether it takes the prompt as `Prompt`, with one for each stage."""
         return annotated_as(self.function, 0, Prompt)
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
         """One run. TypeError for one that returns neither text nor Output: an agent that forgot
         its return must not be scored for it."""
-        called = self.function(prompt if self._wants_prompt else prompt.text, example, lm)
+        called = self.function(prompt if self.wants_prompt else prompt.text, example, lm)
         returned: object = await called if inspect.isawaitable(called) else called
         output = returned if isinstance(returned, Output) else Output(returned)
         if not isinstance(output.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]

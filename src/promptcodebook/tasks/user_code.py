@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
+import re
 import sys
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 from promptcodebook.errors import ConfigError, did_you_mean
 
@@ -116,6 +118,9 @@ def annotated_as(function: Callable[..., object], position: int, kind: type) -> 
     if position >= len(parameters):
         return False
     annotation = parameters[position].annotation
-    return annotation is kind or (
-        isinstance(annotation, str) and annotation.rpartition(".")[2] == kind.__name__
-    )
+    if isinstance(annotation, str):
+        names = (
+            part.strip(" '\"").rpartition(".")[2] for part in re.split(r"[|\[\],]", annotation)
+        )
+        return kind.__name__ in names
+    return annotation is kind or kind in get_args(annotation)
