@@ -33,7 +33,7 @@ from promptcodebook.simulated.world import World
 from promptcodebook.tasks.program import Agent, make_program, user_task
 from promptcodebook.tasks.registry import load_task
 from promptcodebook.tasks.rewards import apply_reward, reward_factory
-from promptcodebook.tasks.task import RewardFactory, Task
+from promptcodebook.tasks.task import RewardFactory, Task, asks_nobody
 from promptcodebook.types import Example, Executor, Instinct, Output, Reward, Score
 
 __all__ = [
@@ -97,14 +97,34 @@ class Plan:
     def split(self, name: str) -> tuple[Example, ...]:
         return self.task.dataset.split(name)
 
+    @property
+    def prompt_stages(self) -> tuple[str, ...]:
+        """The stages of the program that get a prompt of their own. ConfigError: it names none."""
+        if not self.config.compose_per_stage:
+            return ()
+        if not self.task.program.stages:
+            raise ConfigError(
+                "compose_per_stage needs an executor that names its stages",
+                hint="give the executor an attribute `stages`, e.g. run.stages = ('find',)",
+            )
+        program = self.task.program
+        if isinstance(program, Agent) and not program.wants_prompt:
+            raise ConfigError(
+                "compose_per_stage has a prompt for each stage, and the executor takes one text",
+                hint="annotate its first parameter, prompt: pco.Prompt, and ask prompt.of('stage')",
+            )
+        return tuple(program.stages)
+
     def require_training(self) -> Plan:
-        """Itself. Raises DataError for a split that training cannot do without."""
+        """Itself. Raises DataError for a split that training cannot do without, and ConfigError for
+        a first codebook or a prompt for each stage that cannot be had."""
         if not self.task.dataset.train:
             raise DataError(
                 f"the training split of {self.task.name} is empty",
                 hint="give it examples, or change data.fractions",
             )
-        _ = self.given  # a codebook that cannot be read is told before anything is paid for
+        # Looked at here, so that what is wrong with them is told before anything is paid for.
+        _ = self.given, self.prompt_stages
         return self
 
     def simulated(self, spec: Spec) -> LM:
@@ -160,24 +180,6 @@ class Assembled:
         encoder = Encoder(models.ask, templates, config.select, models.tally)
         generator = Generator(models.ask, templates, composition)
         return Composer(encoder, generator, config.select, stages)
-
-    @property
-    def prompt_stages(self) -> tuple[str, ...]:
-        """The stages of the program that get a prompt of their own. ConfigError: it names none."""
-        if not self.config.compose_per_stage:
-            return ()
-        if not self.task.program.stages:
-            raise ConfigError(
-                "compose_per_stage needs an executor that names its stages",
-                hint="give the executor an attribute `stages`, e.g. run.stages = ('find',)",
-            )
-        program = self.task.program
-        if isinstance(program, Agent) and not program.wants_prompt:
-            raise ConfigError(
-                "compose_per_stage has a prompt for each stage, and the executor takes one text",
-                hint="annotate its first parameter, prompt: pco.Prompt, and ask prompt.of('stage')",
-            )
-        return tuple(program.stages)
 
     def trial(self, *, greedy: bool = False, scored: bool = True) -> Trial:
         """The program with the reward bound to it; `greedy` is how it is evaluated."""
@@ -254,8 +256,7 @@ def _data(config: Config, sources: Sources) -> Dataset:
 
 def _reward(config: Config, sources: Sources) -> RewardFactory:
     if sources.reward is not None:
-        reward = sources.reward
-        return lambda ask: reward
+        return asks_nobody(sources.reward)
     if not config.reward:
         raise ConfigError(
             "no reward is set",

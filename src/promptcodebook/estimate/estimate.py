@@ -122,7 +122,7 @@ def estimate(
     """What `pco train` would take; no model is asked.
 
     `seconds` are those a call takes, by model; `short` is the plan that is gone through in its
-    place (None = `shortened`). Raises what a run raises before its first call.
+    place (None = `shorten_plan`). Raises what a run raises before its first call.
     """
     stand_in = short or shorten_plan(plan)
     scale = Scale.between(plan, stand_in)

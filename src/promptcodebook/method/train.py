@@ -72,7 +72,7 @@ async def train(learner: Learner, schedule: Schedule, state: State) -> AsyncGene
 
 @dataclass(frozen=True)
 class Learner:
-    """The parts Algorithm 1 calls, built by the session."""
+    """The parts Algorithm 1 calls."""
 
     config: Config
     randomness: Randomness

@@ -45,6 +45,6 @@ def concat_row(problem: Problem, state: State) -> Result:
 def untrained_row(problem: Problem, state: State) -> Result:
     """The first codebook, routed and composed as the learned one is."""
     assembled = problem.assembled
-    composer = assembled.composer(assembled.prompt_stages)
+    composer = assembled.composer(assembled.plan.prompt_stages)
     prompter = Deployed(composer, state.parameters, state.statistics)
     return Result("untrained", "the untrained codebook", prompter)

@@ -67,7 +67,7 @@ def build_learner(assembled: Assembled) -> Learner:
             hint="set one of the two to something else",
         )
     ask, templates = models.ask, assembled.plan.templates
-    composer = assembled.composer(assembled.prompt_stages)
+    composer = assembled.composer(assembled.plan.prompt_stages)
     trial = assembled.trial()
     rerun = Rerun(composer, trial, config.randomness)
     return Learner(

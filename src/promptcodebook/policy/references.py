@@ -125,14 +125,14 @@ def state_at(store: RunStore, step: int) -> State:
 def policy_file(assembled: Assembled, state: State) -> PolicyFile:
     """The file of a state that this program is prompted by, with the data it was learned from."""
     program = assembled.task.program.name
-    templates, stages = assembled.plan.templates, assembled.prompt_stages
+    templates, stages = assembled.plan.templates, assembled.plan.prompt_stages
     file = PolicyFile.of(state, assembled.config, templates, program, stages)
     return file.with_about(data=dict(assembled.dataset.fingerprint()))
 
 
 def stages_of(file: PolicyFile, assembled: Assembled) -> tuple[str, ...]:
     """The stages that get a prompt each; a file of version 0.1 leaves that to the settings."""
-    return file.stages if file.program else assembled.prompt_stages
+    return file.stages if file.program else assembled.plan.prompt_stages
 
 
 def _file(store: RunStore, state: State) -> PolicyFile:

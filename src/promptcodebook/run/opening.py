@@ -117,10 +117,9 @@ def _announcement(assembled: Assembled, store: RunStore) -> Began:
 
 
 def _store(plan: Plan, where: Where) -> RunStore:
-    tree = plan.config.model_dump(mode="json")
     if where.resume is not None:
         return _reopen(where.resume, plan)
-    program = plan.task.program
+    tree = plan.config.model_dump(mode="json")
     header = Header(
         id="",
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -132,8 +131,8 @@ def _store(plan: Plan, where: Where) -> RunStore:
         config_digest=digest(tree),
         fingerprints=plan.dataset.fingerprint(),
         private=plan.task.private,
-        program=program.name,
-        stages=tuple(program.stages) if plan.config.compose_per_stage else (),
+        program=plan.task.program.name,
+        stages=plan.prompt_stages,
         templates=plan.templates,
     )
     return RunStore.create(where.runs_dir, header, clock=time.monotonic)
@@ -161,7 +160,7 @@ def _reopen(path: Path, plan: Plan) -> RunStore:
     return store
 
 
-def _with_new_keys(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_new_keys(tree: Mapping[str, Any]) -> dict[str, Any]:
     """A stored configuration with the defaults of keys that did not exist when it was written."""
     return load_config(tree, where="the stored configuration").model_dump(mode="json")
 
@@ -171,7 +170,7 @@ def settings_then_and_now(
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """A run's settings and the plan's, comparable: keys that are newer than the run have their
     defaults, and template files are settings too."""
-    then = {**_with_new_keys(header.config)}
+    then = _with_new_keys(header.config)
     now = plan.config.model_dump(mode="json")
     if header.templates is not None and then["templates"] == now["templates"]:
         then.update(_prints(header.templates))
