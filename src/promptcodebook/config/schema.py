@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
-from promptcodebook.calls import ROLES
+from promptcodebook.calls import ROLES, Role
 from promptcodebook.errors import ConfigError, did_you_mean
 from promptcodebook.randomness import Randomness
 
@@ -324,6 +324,11 @@ class Config(Group):
     """Whether replies are shared between runs on this machine."""
     seed: int = 0
     """Keys every draw of the run: batches, exploration, sample seeds."""
+
+    def model_of(self, role: Role) -> str:
+        """The spec of the role's model; '' = none is set."""
+        settings = self.roles.get(role)
+        return (settings.model if settings is not None else None) or self.lm
 
     @property
     def randomness(self) -> Randomness:

@@ -69,9 +69,7 @@ def roles_by_spec(config: Config) -> dict[str, list[Role]]:
     """Which roles ask which model."""
     asking: dict[str, list[Role]] = {}
     for role in ROLES:
-        settings = config.roles.get(role)
-        spec = (settings.model if settings is not None else None) or config.lm
-        asking.setdefault(spec, []).append(role)
+        asking.setdefault(config.model_of(role), []).append(role)
     return asking
 
 

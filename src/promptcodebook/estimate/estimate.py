@@ -169,8 +169,7 @@ class _Sums:
         )
 
     def _model(self, role: Role) -> str:
-        settings = self._config.roles.get(role)
-        return (settings.model if settings is not None else None) or self._config.lm
+        return self._config.model_of(role)
 
     def _range(self, what: str, roles: Sequence[Role]) -> Range:
         return Range.of(

@@ -116,7 +116,7 @@ def specs_of(config: Config) -> dict[str, dict[str, str]]:
     specs: dict[str, dict[str, str]] = {}
     for role in ROLES:
         settings = config.roles.get(role)
-        spec = (settings.model if settings is not None else None) or config.lm
+        spec = config.model_of(role)
         headers = dict(settings.headers) if settings is not None else {}
         if not spec:
             raise ConfigError(
