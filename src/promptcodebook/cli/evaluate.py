@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from promptcodebook.assemble import Assembled
     from promptcodebook.config import Config
+    from promptcodebook.policy.file import PolicyFile
     from promptcodebook.policy.references import Reference
     from promptcodebook.run.evaluation import Assessment, Sample
     from promptcodebook.types import Rollout
@@ -116,13 +117,6 @@ def compare(
         print(_comparison_text(sides, gain))
 
 
-_DECIDED = (
-    *("size", "select", "templates", "compose", "compose_per_stage"),
-    *("base_prompt", "output_format"),
-)
-"""Keys of which a policy holds its own value."""
-
-
 @dataclass(frozen=True, slots=True)
 class Typed:
     """What was typed beside the REF; None = not given."""
@@ -144,7 +138,7 @@ def settings_for(reference: Reference, typed: Typed) -> tuple[Config, Path]:
     from promptcodebook.config import Budget, merge, parse_budget
 
     flags, sets = flag_layer(typed.task, typed.data, typed.lm), set_layer(typed.sets)
-    _refuse_decided(sets)
+    _refuse_decided(sets, reference.file)
     limits = {"budget": (parse_budget(typed.budget) if typed.budget else Budget()).model_dump()}
     if _keeps_own_settings(reference, typed):
         # The variables of the shell were not meant for this run's task and draws.
@@ -154,9 +148,9 @@ def settings_for(reference: Reference, typed: Typed) -> tuple[Config, Path]:
     return reference.settings(merge(above, limits), below), base
 
 
-def _refuse_decided(sets: Mapping[str, Any]) -> None:
+def _refuse_decided(sets: Mapping[str, Any], policy: PolicyFile) -> None:
     """Raises ConfigError for what the policy decides: setting it here would change nothing."""
-    decided = [key for key in sets if key in _DECIDED]
+    decided = [key for key in sets if key in policy.decided and key != "seed"]
     if decided:
         raise ConfigError(
             f"--set {decided[0]}: the policy decides that", hint="leave it out, or train anew"

@@ -213,16 +213,10 @@ class PolicyFile(BaseModel):
                 hint="choose a folder that exists and has space",
             ) from error
 
-    def settings(
-        self, below: Mapping[str, Any] | None = None, above: Mapping[str, Any] | None = None
-    ) -> Config:
-        """The configuration that this policy runs under.
-
-        `below` is what lies under it (a run's own settings, a pco.toml), `above` what was typed for
-        this use: that may change a model or its sampling, but not what the policy is.
-        """
-        sampling = {role: s.model_dump() for role, s in self.sampling.items()}
-        fixed: dict[str, Any] = {
+    @property
+    def decided(self) -> dict[str, Any]:
+        """The settings that the policy decides, whatever else is set."""
+        decided: dict[str, Any] = {
             "size": len(self.codebook),
             "select": self.select,
             # The texts are in the file: the folder that they came from may not be at hand.
@@ -232,11 +226,22 @@ class PolicyFile(BaseModel):
             "output_format": self.output_format,
             "seed": self.seed,
             "encoder": {"mode": "learned" if self.encoder else "none"},
-            # Indices of another codebook's frozen entries mean nothing here.
-            "init": {"frozen": ()},
         }
         if self.program:  # a file of version 0.1 does not know
-            fixed["compose_per_stage"] = bool(self.stages)
+            decided["compose_per_stage"] = bool(self.stages)
+        return decided
+
+    def settings(
+        self, below: Mapping[str, Any] | None = None, above: Mapping[str, Any] | None = None
+    ) -> Config:
+        """The configuration that this policy runs under.
+
+        `below` is what lies under it (a run's own settings, a pco.toml), `above` what was typed for
+        this use: that may change a model or its sampling, but not what the policy is.
+        """
+        sampling = {role: s.model_dump() for role, s in self.sampling.items()}
+        # Indices of another codebook's frozen entries mean nothing here.
+        fixed = {**self.decided, "init": {"frozen": ()}}
         whole = merge(below or {}, {"roles": sampling}, above or {}, fixed)
         return load_config(whole, where="the policy's settings")
 
