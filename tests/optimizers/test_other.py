@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 import promptcodebook as pco
+from promptcodebook.assemble import Sources, assemble
+from promptcodebook.calls import Message, Request
+from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError
-from promptcodebook.optimizers.base import make_optimizer, optimizer_names
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.method.policy import FixedPrompt
+from promptcodebook.optimizers.base import (
+    Problem,
+    Result,
+    make_optimizer,
+    optimize_metered,
+    optimizer_names,
+)
 from promptcodebook.store.run import RunStore
 from tests.run.test_optimize import train
 
@@ -61,3 +73,24 @@ def test_it_is_listed_beside_ours_and_a_wrong_name_says_so() -> None:
     assert {"asks", "pco"} <= set(optimizer_names())
     with pytest.raises(ConfigError, match=r"unknown optimizer 'pcoo'.*did you mean 'pco'"):
         make_optimizer("pcoo")
+
+
+class Asks:
+    """Two calls, one after the other."""
+
+    async def optimize(self, problem: Problem) -> Result:
+        for text in ("Write a prompt.", "Write a better one."):
+            reply = await problem.assembled.models.lm(Request("updater", (Message("user", text),)))
+        return Result("asked", "the prompt that was asked for", FixedPrompt(reply.text))
+
+
+async def test_a_result_holds_what_its_own_optimizing_took() -> None:
+    config = load_config({"lm": "simulated", "cache": False})
+    data = pco.load([{"input": f"{n}?", "target": "light"} for n in range(9)])
+    lm = ScriptedLM().enqueue("First.", "Second.", "Third.")
+    assembled = assemble(config, Sources(data=data, reward=lambda example, output: 0.0, lm=lm))
+    problem = Problem(assembled, cast("RunStore", None), lambda _: None)
+    await assembled.models.lm(Request("executor", (Message("user", "before"),)))
+    result = await optimize_metered(Asks(), problem)
+    assert result.spent.calls == 2
+    assert result.spent.calls + 1 == assembled.models.ledger.total.calls

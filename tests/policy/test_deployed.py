@@ -141,26 +141,32 @@ def test_a_loaded_policy_makes_the_prompts_that_were_judged(name: str, tmp_path:
     assert len(set(judged.values())) > 1  # a constant prompt would prove nothing
 
 
+def trained(server: Server, folder: Path, executor: Any = None) -> pco.Run:
+    """One short epoch, without validation."""
+    rows = [{"input": f"Question {n} of lamps?", "target": "light"} for n in range(24)]
+    return pco.optimize(
+        pco.load(rows),
+        reward,
+        lm=server.spec,
+        executor=executor,
+        config={
+            "size": SIZE,
+            "select": 2,
+            "preset": "quick",
+            "update": {"epochs": 1, "batch_size": 4},
+            "validation": {"every": 0},
+            "cache": False,
+        },
+        runs_dir=folder / "runs",
+    )
+
+
 def test_the_settings_matter_to_this_server(tmp_path: Path) -> None:
     """Under other sampling than the file's, the prompts are other ones: the test above can fail."""
-    rows = [{"input": f"Question {n} of lamps?", "target": "light"} for n in range(24)]
     server = Server()
     server.default = decided(2)
     with served(server):
-        run = pco.optimize(
-            pco.load(rows),
-            reward,
-            lm=server.spec,
-            config={
-                "size": SIZE,
-                "select": 2,
-                "preset": "quick",
-                "update": {"epochs": 1, "batch_size": 4},
-                "validation": {"every": 0},
-                "cache": False,
-            },
-            runs_dir=tmp_path / "runs",
-        )
+        run = trained(server, tmp_path)
         run.policy.save(tmp_path / "policy.json")
         x = "How do I clean a lamp?"
         same = pco.load_policy(tmp_path / "policy.json", lm=server.spec)
@@ -171,25 +177,10 @@ def test_the_settings_matter_to_this_server(tmp_path: Path) -> None:
 
 
 def test_a_policy_judged_with_a_program_refuses_to_answer_without_it(tmp_path: Path) -> None:
-    rows = [{"input": f"Question {n} of lamps?", "target": "light"} for n in range(24)]
     server = Server()
     server.default = decided(2)
     with served(server):
-        run = pco.optimize(
-            pco.load(rows),
-            reward,
-            lm=server.spec,
-            executor=staged,
-            config={
-                "size": SIZE,
-                "select": 2,
-                "preset": "quick",
-                "update": {"epochs": 1, "batch_size": 4},
-                "validation": {"every": 0},
-                "cache": False,
-            },
-            runs_dir=tmp_path / "runs",
-        )
+        run = trained(server, tmp_path, executor=staged)
         run.policy.save(tmp_path / "policy.json")
         bare = pco.load_policy(tmp_path / "policy.json", lm=server.spec)
         assert bare.prompt("How do I clean a lamp?")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from promptcodebook.calls import ROLES, Message, Request
+from promptcodebook.method.critic import reference
 from promptcodebook.method.state import RoutingStatistics
-from promptcodebook.method.templates import instinct_lines, load_templates, reference
+from promptcodebook.method.templates import instinct_lines, load_templates
 from promptcodebook.simulated.chat import ChatRequest, from_request
 from promptcodebook.simulated.recognise import understand
 from promptcodebook.simulated.world import World

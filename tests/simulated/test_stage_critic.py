@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from promptcodebook.method.templates import load_templates, stage_lines
+from promptcodebook.method.critic import stage_lines
+from promptcodebook.method.templates import load_templates
 from promptcodebook.simulated.chat import ChatRequest
 from promptcodebook.simulated.model import answer
 from promptcodebook.simulated.parameters import SimulatedSettings

@@ -22,12 +22,9 @@ from promptcodebook.errors import LMError
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.failures import failure_of, gather_all
 from promptcodebook.method.templates import (
-    LONG,
     InstinctErrors,
     TemplateSet,
     instinct_lines,
-    reference,
-    stage_lines,
 )
 from promptcodebook.randomness import Draws
 from promptcodebook.text import shorten
@@ -38,6 +35,7 @@ from promptcodebook.types import (
     Gradients,
     Rollout,
     Route,
+    Stage,
     Trace,
     Verdict,
 )
@@ -57,8 +55,13 @@ __all__ = [
     "additivity_residual",
     "gradients_of",
     "penalty",
+    "reference",
+    "stage_lines",
     "unit_reward",
 ]
+
+_LONG = 6000
+"""Characters of one field that a critic is shown, so that an 8k context holds them all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +81,13 @@ class History:
         """What every template about a trace may show."""
         rollout = self.rollout
         return {
-            "task": shorten(self.example.input, LONG),
+            "task": shorten(self.example.input, _LONG),
             "route": ", ".join(map(str, self.route.indices)),
             "instincts": instinct_lines(self.codebook, self.route.indices),
             "codebook": instinct_lines(self.codebook, range(len(self.codebook))),
-            "prompt": shorten(rollout.prompt, LONG),
+            "prompt": shorten(rollout.prompt, _LONG),
             "stages": stage_lines(rollout.stages),
-            "response": shorten(rollout.output, LONG) or "(empty)",
+            "response": shorten(rollout.output, _LONG) or "(empty)",
             "reference": reference(self.example, rollout.feedback),
             "reward": f"{rollout.reward:g}",
         }
@@ -333,3 +336,21 @@ def _by_index(errors: Mapping[str, str], active: Sequence[int]) -> dict[int, str
 
 def _verdict_of(reply: VerdictReply) -> Verdict:
     return Verdict(reply.score, reply.feedback.strip())
+
+
+def reference(example: Example, feedback: str) -> str:
+    """y* and what the reward said; a task without references says so (method decision 22)."""
+    known = (
+        f"Reference answer: {shorten(example.target, _LONG)}"
+        if example.target is not None
+        else "There is no reference answer for this task: judge the response on its own."
+    )
+    return f"{known}\nFeedback of the checker: {shorten(feedback, _LONG)}" if feedback else known
+
+
+def stage_lines(stages: Sequence[Stage]) -> str:
+    """The stages of a compound executor, for the critic; '' for a single call."""
+    if not stages:
+        return ""
+    lines = [f"- {s.name}: {shorten(s.input, 1000)} -> {shorten(s.output, 1000)}" for s in stages]
+    return "Stages on the way:\n" + "\n".join(lines)

@@ -26,11 +26,9 @@ from promptcodebook.calls import Message
 from promptcodebook.config import merge
 from promptcodebook.errors import ConfigError, did_you_mean
 from promptcodebook.method.state import RoutingStatistics
-from promptcodebook.text import shorten
-from promptcodebook.types import Codebook, Example, Stage
+from promptcodebook.types import Codebook
 
 __all__ = [
-    "LONG",
     "CodebookLines",
     "InstinctErrors",
     "Rate",
@@ -41,8 +39,6 @@ __all__ = [
     "copy_templates",
     "instinct_lines",
     "load_templates",
-    "reference",
-    "stage_lines",
     "template_sets",
 ]
 
@@ -50,9 +46,6 @@ Rate = Literal["success", "ema"]
 """Which average of its rewards an instinct is shown with (method decision 5)."""
 InstinctErrors = Literal["by_index", "one_string"]
 """How a reply blames instincts: one text for each by its index, or one for all (decision 4)."""
-
-LONG = 6000
-"""Characters of one field that a critic is shown, so that an 8k context holds them all."""
 
 _MANIFEST = "set.toml"
 _PLACE = re.compile(r"\{([a-z_]+)\}")
@@ -242,24 +235,6 @@ def check_lines(lines: CodebookLines, where: str) -> None:
 def instinct_lines(codebook: Codebook, indices: Sequence[int]) -> str:
     """C[z], one line each with its index (Assumption 1 wants the index in the template)."""
     return "\n".join(f"[{k}] {' '.join(codebook[k].text.split())}" for k in indices)
-
-
-def reference(example: Example, feedback: str) -> str:
-    """y* and what the reward said; a task without references says so (method decision 22)."""
-    known = (
-        f"Reference answer: {shorten(example.target, LONG)}"
-        if example.target is not None
-        else "There is no reference answer for this task: judge the response on its own."
-    )
-    return f"{known}\nFeedback of the checker: {shorten(feedback, LONG)}" if feedback else known
-
-
-def stage_lines(stages: Sequence[Stage]) -> str:
-    """The stages of a compound executor, for the critic; '' for a single call."""
-    if not stages:
-        return ""
-    lines = [f"- {s.name}: {shorten(s.input, 1000)} -> {shorten(s.output, 1000)}" for s in stages]
-    return "Stages on the way:\n" + "\n".join(lines)
 
 
 def _join(pieces: Sequence[str], values: Mapping[str, object]) -> str:
