@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +11,7 @@ from promptcodebook.text import (
     quote,
     shorten,
     strip_fence,
+    strip_wrapping,
     word_changes,
     words_of,
 )
@@ -46,6 +48,85 @@ def test_one_fence_around_the_whole_is_taken_off() -> None:
     assert strip_fence(' ```json\n{"a": 1}\n```\n') == '{"a": 1}'
     assert strip_fence("```\n```") == ""
     assert strip_fence("see:\n```\ncode\n```") == "see:\n```\ncode\n```"
+
+
+BARE = 'Count the words, and say "done" at the end.'
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        f"Here is the revised instinct:\n\n{BARE}",
+        f"Here's the system prompt: {BARE}",
+        f"Sure! Here is your improved, concise directive for this task:\n{BARE}",
+        f"Certainly, below is the rewritten text:\n{BARE}",
+        f"**Revised instinct:** {BARE}",
+        f"**System Prompt**\n\n{BARE}",
+        f"**Prompt**: {BARE}",
+        f"## Revised rubric\n{BARE}",
+        f"Revised instinct: {BARE}",
+        f"System prompt:\n{BARE}",
+        f"```\n{BARE}\n```",
+        f"```text\n{BARE}\n```",
+        f"“{BARE}”",
+        f"**{BARE}**",
+        f"Here is the composed prompt:\n\n```\n{BARE}\n```\n\nLet me know if it needs changes!",
+        f"Here is the new instinct:\n\n**Instinct:** “{BARE}”\n\nI hope this helps.",
+        f"  {BARE}\n",
+    ],
+)
+def test_what_a_model_puts_around_the_text_it_was_asked_for_is_taken_off(wrapped: str) -> None:
+    assert strip_wrapping(wrapped) == BARE
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        BARE,
+        "Here is a question: answer it in one word.",
+        "This is important: never guess.",
+        "Prompt the user for what is missing.",
+        '"Yes" and "no" are the only answers.',
+        "'Yes' isn't an answer, nor is 'no'.",
+        "**Count** the words, then **stop**",
+        "Here is what matters. Count the words: all of them.",
+        "Answer inside a fence:\n```\nx = 1\n```",
+        "```\na\n```\nthen\n```\nb\n```",
+        "Sure answers only.",
+        "# Steps\n1. Count the words.",
+        "Instructions: read twice, answer once.",
+        "New information: use it. Old text: leave it.",
+        "End with the words: let me know if you disagree.",
+        "Revised instinct:",
+    ],
+)
+def test_ordinary_prose_keeps_every_character(text: str) -> None:
+    assert strip_wrapping(text) == text
+
+
+CHATTY = st.lists(
+    st.sampled_from(
+        [
+            *("Here is the revised instinct:", "**Prompt:**", "Sure! ", "```", "```text\n", "\n"),
+            *('"', "'", "**", "`", "“", "”", "\n\nLet me know if", "## Prompt\n", "Prompt: ", " "),
+            *("Count words.", "it's", ":", "x"),
+        ]
+    ),
+    max_size=12,
+).map("".join)
+
+
+@given(CHATTY | st.text(max_size=60))
+def test_unwrapping_twice_takes_no_more_off_and_never_everything(text: str) -> None:
+    bare = strip_wrapping(text)
+    assert strip_wrapping(bare) == bare
+    assert bool(bare) == bool(text.strip())
+    assert bare in text
+
+
+@given(st.text(alphabet="abcdefgh ,.\n", min_size=1, max_size=80))
+def test_plain_words_are_left_as_they_are(text: str) -> None:
+    assert strip_wrapping(text) == text.strip()
 
 
 def test_the_changes_between_two_texts_are_told_word_by_word() -> None:

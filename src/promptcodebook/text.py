@@ -17,6 +17,7 @@ __all__ = [
     "quote",
     "shorten",
     "strip_fence",
+    "strip_wrapping",
     "word_changes",
     "words_of",
 ]
@@ -26,6 +27,49 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
 _FENCED = re.compile(r"\A```[\w-]*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
+_KINDS_OF_TEXT = (
+    r"(?:system[ -]?prompt|prompt|instincts?|directive|rubric|system message|style guide"
+    r"|rewrite|rewording|rewritten text)"
+)
+_FRESHLY = (
+    r"(?:revised|rewritten|reworded|improved|updated|refined|edited|amended|composed|proposed"
+    r"|new|final|complete|short(?:ened)?|concise)"
+)
+_NAMED = (
+    rf"(?:{_FRESHLY},?\s+)*(?:{_KINDS_OF_TEXT}|{_FRESHLY}\s+(?:text|version|wording|instructions?))"
+)
+_POLITE = (
+    r"(?:(?:sure(?: thing)?|certainly|of course|absolutely|ok(?:ay)?|understood)\b[^\w\n]{1,4})"
+)
+_INTRODUCTION = re.compile(
+    # A sentence about the text, such as "Sure! Here is the revised instinct for you:".
+    rf"{_POLITE}?(?:here(?:'s|’s| is| are)|below is|this is)\s+(?:(?:the|your|my|an?)\s+)?"
+    rf"{_NAMED}\b[^\n:.]{{0,100}}:\s*",
+    re.IGNORECASE,
+)
+_LABEL = re.compile(
+    # Its name before a colon, plain, bold or as a heading; without a colon only in the latter two.
+    rf"(?P<mark>\*\*|__)\s*(?:the\s+)?{_NAMED}\s*"
+    r"(?::\s*(?P=mark)|(?P=mark)\s*:|(?P=mark)[ \t]*\n)\s*"
+    rf"|#{{1,6}}[ \t]+(?:the\s+)?{_NAMED}[ \t]*:?[ \t]*\n\s*"
+    rf"|(?:the\s+)?{_NAMED}[ \t]*:\s*",
+    re.IGNORECASE,
+)
+_FAREWELL = re.compile(
+    r"\n[ \t]*\n(?:let me know if|i hope this helps|would you like me to)\b[^\n]*\Z", re.IGNORECASE
+)
+_FAREWELL_AT_MOST = 240
+_WRAPS = (
+    re.compile(r'\A"([^"]*)"\Z', re.DOTALL),
+    re.compile(r"\A“([^“”]*)”\Z", re.DOTALL),
+    re.compile(r"\A«([^«»]*)»\Z", re.DOTALL),
+    re.compile(r"\A„([^„“”]*)[“”]\Z", re.DOTALL),
+    re.compile(r"\A`([^`]*)`\Z", re.DOTALL),
+    # Apostrophes inside words close nothing.
+    re.compile(r"\A'((?:[^']|(?<=\w)'(?=\w))*)'\Z", re.DOTALL),
+    re.compile(r"\A\*\*((?:(?!\*\*).)*)\*\*\Z", re.DOTALL),
+)
+"""Marks around the whole of a text that do not come again within it."""
 _PIECES = re.compile(r"[\w'’-]+\s*|[^\w\s]\s*|\s+")
 _MOST_PIECES = 1200
 """Beyond this, comparing two texts would take seconds: both are then given whole."""
@@ -78,6 +122,33 @@ def strip_fence(text: str) -> str:
     body = text.strip()
     match = _FENCED.match(body)
     return match[1].strip() if match else body
+
+
+def strip_wrapping(text: str) -> str:
+    """A text that a model was asked to write, without what it put around it: an introduction
+    ("Here is the revised instinct:"), a label, a fence, quotation marks, a farewell.
+
+    What would leave nothing is kept, and a second time takes nothing more off.
+    """
+    body = text.strip()
+    while (bare := _unwrap_once(body)) and bare != body:
+        body = bare
+    return body
+
+
+def _unwrap_once(body: str) -> str:
+    for opening in (_INTRODUCTION, _LABEL):
+        match = opening.match(body)
+        if match is not None and match.end() < len(body):
+            return body[match.end() :]
+    match = _FAREWELL.search(body, max(0, len(body) - _FAREWELL_AT_MOST))
+    if match is not None:
+        return body[: match.start()].rstrip()
+    for wrap in _WRAPS:
+        match = wrap.match(body)
+        if match is not None and match[1].strip():
+            return match[1].strip()
+    return strip_fence(body) if body.count("```") == 2 else body
 
 
 def word_changes(before: str, after: str) -> Iterator[tuple[Change, str]]:
