@@ -39,3 +39,14 @@ def test_a_budget_that_is_reached_says_how_to_go_on(folder: Path) -> None:
     assert result.code == 3
     assert "pco: stopped: " in result.err and "pco train --resume" in result.err
     assert "policy:" not in result.out  # nothing was judged yet
+
+
+def test_a_run_goes_by_its_name_in_every_command(folder: Path) -> None:
+    result = pco("train", *QUICK, "--name", "tickets", "--json", cwd=folder)
+    assert result.code == 0 and result.json["name"] == "tickets"
+    run = result.json["run"]
+    head, line = pco("runs", "list", cwd=folder).out.splitlines()
+    assert head.split()[:2] == ["run", "name"] and line.split()[:2] == [run, "tickets"]
+    assert "name     tickets" in pco("runs", "show", "tickets", cwd=folder).out
+    assert pco("codebook", "show", "tickets", "--json", cwd=folder).json["ref"] == run
+    pco("train", "--name", "last", cwd=folder).error(2, "cannot be called 'last'")

@@ -46,6 +46,7 @@ def train(tmp_path: Path, name: str = "runs", **more: Any) -> pco.Run:
         lm=more.pop("lm", "simulated"),
         config=config,
         runs_dir=tmp_path / name,
+        name=more.pop("name_it", ""),
         **more,
     )
 
@@ -147,6 +148,21 @@ def test_a_reached_budget_is_resumable_and_ends_at_the_same_bytes(tmp_path: Path
     assert rest.ended == "finished"
     assert (rest.path / "policy.json").read_bytes() == (whole.path / "policy.json").read_bytes()
     assert sum(u.calls for u in rest.usage.values()) == spent  # nothing was paid for twice
+
+
+def test_a_run_is_found_and_resumed_by_its_name_which_it_keeps(tmp_path: Path) -> None:
+    part = train(tmp_path, name_it="tickets", budget="40calls")
+    assert part.name == "tickets"
+    with pytest.raises(pco.PcoError, match="not begun under the name 'other'"):
+        train(tmp_path, resume="tickets", name_it="other")
+    rest = train(tmp_path, resume="tickets")
+    assert (rest.id, rest.name, rest.ended) == (part.id, "tickets", "finished")
+
+
+def test_a_name_that_no_command_could_take_stops_before_a_run_exists(tmp_path: Path) -> None:
+    with pytest.raises(pco.PcoError, match="cannot be called 'last'"):
+        train(tmp_path, name_it="last")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_finished_run_is_not_resumed(tmp_path: Path) -> None:

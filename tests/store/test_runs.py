@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.calls import Usage
-from promptcodebook.errors import RunBusy, RunNotFound
+from promptcodebook.errors import ConfigError, RunBusy, RunNotFound
 from promptcodebook.store import (
     Ended,
     Event,
@@ -21,6 +21,7 @@ from promptcodebook.store import (
     list_runs,
     remove_run,
 )
+from promptcodebook.store.header import check_run_name
 from promptcodebook.types import Evaluation, Parameters, Rollout, Step
 
 MakeStep = Callable[[int], Step]
@@ -46,6 +47,36 @@ def test_a_run_is_found_by_id_beginning_path_or_last(runs: Path) -> None:
 def test_an_exact_id_wins_over_longer_ones(runs: Path, header: Header) -> None:
     RunStore.create(runs, replace(header, id="beta")).close()
     assert find_run(runs, "beta") == runs / "beta"
+
+
+def test_a_name_stands_for_the_latest_run_that_has_it(runs: Path, header: Header) -> None:
+    for id, day in (("one", "04"), ("two", "06"), ("three", "05")):
+        created = f"2026-01-{day}T00:00:00+00:00"
+        RunStore.create(runs, replace(header, id=id, created=created, name="tickets")).close()
+    assert find_run(runs, "tickets") == runs / "two"
+    assert {run.id: run.name for run in list_runs(runs)}["three"] == "tickets"
+    with pytest.raises(RunNotFound, match=r"did you mean 'tickets'\?"):
+        find_run(runs, "ticket")
+
+
+def test_an_id_wins_over_a_name_and_a_name_over_the_start_of_an_id(
+    runs: Path, header: Header
+) -> None:
+    RunStore.create(runs, replace(header, id="other", name="alpha")).close()
+    RunStore.create(runs, replace(header, id="third", name="beta")).close()
+    assert find_run(runs, "alpha") == runs / "alpha"
+    assert find_run(runs, "beta") == runs / "third"
+
+
+@pytest.mark.parametrize("name", ["last", "a/b", "two words", "x.json", "-x", "a@b", "x" * 61])
+def test_a_name_that_could_not_be_typed_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be called"):
+        check_run_name(name)
+
+
+@pytest.mark.parametrize("name", ["", "tickets", "Übung_2.b-3"])
+def test_a_name_that_can_be_typed_is_taken(name: str) -> None:
+    assert check_run_name(name) == name
 
 
 @pytest.mark.parametrize(

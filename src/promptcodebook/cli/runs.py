@@ -41,14 +41,17 @@ def list_runs(as_json: Json = False) -> None:
     if as_json:
         emit([_summary_json(summary) for summary in summaries])
     elif summaries:
-        print(columns([_summary_cells(summary) for summary in summaries]))
+        named = any(summary.name for summary in summaries)
+        print(columns([_summary_cells(summary, named) for summary in summaries]))
     else:
         print(f"no run in {runs_dir()} yet\nnext: pco train")
 
 
-def _summary_cells(summary: RunSummary) -> dict[str, str]:
+def _summary_cells(summary: RunSummary, named: bool) -> dict[str, str]:
+    """`named`: some run has a name, so that there is a column for it."""
     return {
         "run": summary.id,
+        **({"name": summary.name or "-"} if named else {}),
         "state": "running" if summary.running else summary.ended or "stopped",
         "updates": str(summary.step + 1),
         "best": number(summary.best),
@@ -170,6 +173,7 @@ def _run_json(store: RunStore) -> dict[str, Any]:
     state, header = store.outline(), store.header
     return {
         "run": header.id,
+        "name": header.name,
         "path": str(store.path),
         "created": header.created,
         "version": header.version,
@@ -207,6 +211,7 @@ def _run_text(store: RunStore) -> str:
     resumed = f", resumed {plural(state.resumes, 'time')}" if state.resumes else ""
     lines = [
         f"run      {header.id}",
+        *([f"name     {header.name}"] if header.name else []),
         f"started  {header.created}, version {header.version}",
         f"command  {header.command}",
         f"task     {header.task}",

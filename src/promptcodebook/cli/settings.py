@@ -62,8 +62,10 @@ Count = Annotated[int | None, typer.Option("--n", help="Use this many examples, 
 Runs = Annotated[int, typer.Option("--samples", help="Sampled runs per example; 1 = greedy.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of every random draw.")]
 SplitName = Annotated[str, typer.Option("--split", help="train, val or test.")]
-RunRef = Annotated[str, typer.Argument(help="A run: its id, the start of it, a path, or 'last'.")]
-Ref = Annotated[str, typer.Argument(help="A run (id, start of it, path, 'last') or a policy file.")]
+RunRef = Annotated[str, typer.Argument(help="A run: its id or name, a path, or 'last'.")]
+Ref = Annotated[
+    str, typer.Argument(help="A run (its id or name, a path, 'last') or a policy file.")
+]
 
 _STRINGS = {"PCO_LM": "lm", "PCO_TASK": "task", "PCO_DATA": "data_dir", "PCO_PRESET": "preset"}
 _INTEGERS = {"PCO_SEED": "seed", "PCO_SIZE": "size", "PCO_SELECT": "select"}

@@ -33,6 +33,7 @@ from promptcodebook.units import count_text, money, number
 
 if TYPE_CHECKING:
     from promptcodebook.config import Config
+    from promptcodebook.run.opening import Where
     from promptcodebook.run.optimize import Run
     from promptcodebook.run.verdict import Row
 
@@ -51,6 +52,7 @@ def train(
     budget: Budget = None,
     seed: Seed = None,
     resume: Annotated[str | None, typer.Option(help="Go on with this run (or 'last').")] = None,
+    name: Annotated[str, typer.Option(help="What to call the run; works wherever a run is.")] = "",
     sets: Sets = None,
     plain: Plain = False,
     as_json: Json = False,
@@ -59,6 +61,7 @@ def train(
 
     Ctrl-C stops in order and keeps everything; --resume goes on from there.
     """
+    from promptcodebook.run.opening import Where
     from promptcodebook.store.runs import find_run
 
     flags = flag_layer(task, data, lm, preset, seed, budget)
@@ -67,7 +70,8 @@ def train(
         settings, base = gather_settings(config, flags, sets)
     else:
         settings, base = _stored_settings(path, flags, sets or [])
-    run = _train(settings, base, path, plain=plain)
+    where = Where(runs_dir(), path, shlex.join(["pco", *sys.argv[1:]]), name)
+    run = _train(settings, base, where, plain=plain)
     if as_json:
         emit(_verdict_json(run))
     else:
@@ -91,15 +95,14 @@ def _stored_settings(path: Path, flags: Mapping[str, Any], sets: list[str]) -> t
     return load_config(*layers, where=f"the run {path.name}"), Path(header.base or ".")
 
 
-def _train(settings: Config, base: Path, resume: Path | None, *, plain: bool) -> Run:
+def _train(settings: Config, base: Path, where: Where, *, plain: bool) -> Run:
     """A run from its opening to its verdict, shown on stderr."""
     from promptcodebook.assemble import Sources
     from promptcodebook.cli.views import make_view
-    from promptcodebook.run.opening import Where, open_run
+    from promptcodebook.run.opening import open_run
     from promptcodebook.run.optimize import finish
     from promptcodebook.sync import run_sync
 
-    where = Where(runs_dir(), resume, shlex.join(["pco", *sys.argv[1:]]))
     with make_view(sys.stderr, plain=plain) as view:
         opened = open_run(settings, Sources(base), where, view)
         return run_sync(finish(opened), opened.session.interrupt)
@@ -160,6 +163,7 @@ def _verdict_json(run: Run) -> dict[str, Any]:
     conclusion = run.conclusion
     return {
         "run": run.id,
+        "name": run.name,
         "path": str(run.path),
         "ended": run.ended,
         "worth": run.worth,

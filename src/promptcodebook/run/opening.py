@@ -12,7 +12,7 @@ from typing import Any
 
 from promptcodebook.assemble import Assembled, Plan, Sources, plan_run
 from promptcodebook.config import Budget, Config, load_config
-from promptcodebook.errors import RunChanged
+from promptcodebook.errors import ConfigError, RunChanged
 from promptcodebook.incidents import Counts, Incident
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.stack import Supplies, specs_of
@@ -23,7 +23,7 @@ from promptcodebook.policy.policy import Policy
 from promptcodebook.policy.references import kept_state, policy_file
 from promptcodebook.progress import Began, Listener, silent
 from promptcodebook.run.session import Session
-from promptcodebook.store.header import Header, check_resumable, digest
+from promptcodebook.store.header import Header, check_resumable, check_run_name, digest
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import remove_run
 
@@ -32,11 +32,12 @@ __all__ = ["Opened", "Where", "open_run", "settings_then_and_now"]
 
 @dataclass(frozen=True)
 class Where:
-    """Where runs live, which one to resume (its folder), and what was typed."""
+    """Where runs live, which one to resume (its folder), what was typed, and the run's name."""
 
     runs_dir: Path
     resume: Path | None = None
     command: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def _announcement(assembled: Assembled, store: RunStore) -> Began:
 
 def _store(plan: Plan, where: Where) -> RunStore:
     if where.resume is not None:
-        return _reopen(where.resume, plan)
+        return _reopen(where.resume, plan, where.name)
     tree = plan.config.model_dump(mode="json")
     header = Header(
         id="",
@@ -134,14 +135,20 @@ def _store(plan: Plan, where: Where) -> RunStore:
         program=plan.task.program.name,
         stages=plan.prompt_stages,
         templates=plan.templates,
+        name=check_run_name(where.name),
     )
     return RunStore.create(where.runs_dir, header, clock=time.monotonic)
 
 
-def _reopen(path: Path, plan: Plan) -> RunStore:
+def _reopen(path: Path, plan: Plan, name: str) -> RunStore:
     store = RunStore.open(path, write=True)
     try:
         header = store.header
+        if name not in ("", header.name):
+            raise ConfigError(
+                f"the run {header.id} was not begun under the name {name!r}",
+                hint="a run keeps its name: leave the name out when you resume",
+            )
         check_resumable(
             header.id,
             settings_then_and_now(header, plan),

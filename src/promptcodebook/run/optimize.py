@@ -53,6 +53,7 @@ class Run:
     learned: Policy | None
     conclusion: Conclusion | None = None
     stop: Stop | None = None
+    name: str = ""
 
     def __repr__(self) -> str:
         score = "none" if self.best.score is None else f"{self.best.score:.3f}"
@@ -125,13 +126,13 @@ async def aoptimize(  # noqa: PLR0913 - the contract's keywords
     runs_dir: str | Path = "runs",
     resume: str = "",
     listener: Listener | None = None,
+    name: str = "",
 ) -> Run:
     """`optimize` for code that already runs in an event loop."""
-    opened = _open(
+    opened = open_run(
         _settings(lm, roles, size, select, budget, seed, config),
         _sources(data, reward, executor, lm),
-        Path(runs_dir),
-        resume,
+        Where(Path(runs_dir), _resumed(runs_dir, resume), IN_PYTHON, name),
         listener or ProgressLog(),
     )
     return await finish(opened)
@@ -152,6 +153,7 @@ def optimize(  # noqa: PLR0913 - the contract's keywords
     runs_dir: str | Path = "runs",
     resume: str = "",
     listener: Listener | None = None,
+    name: str = "",
 ) -> Run:
     """Learns a codebook for `data` under `reward` and says whether it is worth deploying.
 
@@ -159,17 +161,17 @@ def optimize(  # noqa: PLR0913 - the contract's keywords
     the environment's PCO_LM; `roles` gives single roles another model or settings; `size` is K,
     `select` S; `budget` is e.g. '5usd' or '2Mtok'; `executor` is your own agent,
     `async (prompt, example, lm) -> str | Output`; `config` sets everything else. The run lives in
-    `runs_dir`; `resume` names one to go on with; `listener` hears every event (None = steps go to
-    the log, level INFO). Works inside a notebook. Ctrl-C ends it in order.
+    `runs_dir`; `name` is what to call it, `resume` names one to go on with (its id, the start of
+    it, its name, or 'last'); `listener` hears every event (None = steps go to the log, level INFO).
+    Works inside a notebook. Ctrl-C ends it in order.
 
     Raises ConfigError, DataError, LMError, TooManyFailures and StoreError; a reached budget is not
     an error: the Run says `ended == 'budget'` and can be resumed.
     """
-    opened = _open(
+    opened = open_run(
         _settings(lm, roles, size, select, budget, seed, config),
         _sources(data, reward, executor, lm),
-        Path(runs_dir),
-        resume,
+        Where(Path(runs_dir), _resumed(runs_dir, resume), IN_PYTHON, name),
         listener or ProgressLog(),
     )
     return run_sync(finish(opened), opened.session.interrupt)
@@ -192,11 +194,8 @@ def _require_type(name: str, given: object, kinds: tuple[Any, ...], what: str) -
         )
 
 
-def _open(
-    config: Config, sources: Sources, runs_dir: Path, resume: str, listener: Listener
-) -> Opened:
-    path = find_run(runs_dir, resume) if resume else None
-    return open_run(config, sources, Where(runs_dir, path, IN_PYTHON), listener)
+def _resumed(runs_dir: str | Path, resume: str) -> Path | None:
+    return find_run(Path(runs_dir), resume) if resume else None
 
 
 async def finish(opened: Opened) -> Run:
@@ -240,4 +239,5 @@ def _result(opened: Opened, outcome: Outcome) -> Run:
         learned=opened.policy() if learned else None,
         conclusion=conclusion,
         stop=outcome.stop,
+        name=store.header.name,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -12,7 +13,7 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from promptcodebook.errors import RunChanged, StoreError
+from promptcodebook.errors import ConfigError, RunChanged, StoreError
 from promptcodebook.method.templates import TemplateSet
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Difference",
     "Header",
     "check_resumable",
+    "check_run_name",
     "differences",
     "digest",
     "run_id",
@@ -43,6 +45,7 @@ FREE_KEYS: tuple[str, ...] = (
 fingerprints are compared instead). Headers are left out so that they are never quoted."""
 _SHOWN = 5
 _WIDTH = 40
+_NAME = re.compile(r"\w[\w.-]{0,59}")
 
 
 def _empty() -> Mapping[str, Any]:
@@ -56,6 +59,8 @@ def _no_fingerprints() -> Mapping[str, str]:
 @dataclass(frozen=True, slots=True)
 class Header:
     """`created` is ISO 8601; `fingerprints` are the data's, by split; `id` '' = to be chosen.
+
+    `name` is what the user calls the run ('' = nothing); several runs may share one.
 
     `program` is what answers, `stages` those of it with a prompt of their own.
     `private` = the data are real people's, so that no report shows their texts.
@@ -78,6 +83,7 @@ class Header:
     program: str = ""
     stages: tuple[str, ...] = ()
     templates: TemplateSet | None = None
+    name: str = ""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=True, default=str)
@@ -99,6 +105,17 @@ def run_id(task: str, now: datetime) -> str:
     kept = "".join(c if c.isascii() and c.isalnum() else "-" for c in task.lower())
     word = "-".join(part for part in kept.split("-") if part)
     return f"{now:%Y%m%d-%H%M%S}-{word[:40] or 'run'}"
+
+
+def check_run_name(name: str) -> str:
+    """The name. ConfigError for one that could not be typed where a run is asked for."""
+    if name and (not _NAME.fullmatch(name) or name == "last" or name.endswith(".json")):
+        raise ConfigError(
+            f"a run cannot be called {name!r}",
+            hint="up to 60 letters, digits, '-', '_' and '.', such as tickets-july; not 'last', "
+            "and nothing that ends in .json",
+        )
+    return name
 
 
 def check_resumable(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from promptcodebook.calls import Usage
 from promptcodebook.errors import RunNotFound, StoreError, did_you_mean
 from promptcodebook.sqlite import store_os_error
 from promptcodebook.store.events import EndReason
+from promptcodebook.store.header import Header
 from promptcodebook.store.lock import RunLock, holder
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.tables import FILE
@@ -35,6 +36,7 @@ class RunSummary:
     usage: Usage
     elapsed_s: float
     writer: int | None
+    name: str = ""
 
     @property
     def running(self) -> bool:
@@ -47,9 +49,10 @@ class RunSummary:
 
 
 def find_run(runs_dir: Path, ref: str) -> Path:
-    """The folder of a run by exact id, unique beginning of an id, path, or 'last'.
+    """The folder of a run by exact id, path, 'last', name, or the unique beginning of an id.
 
-    Raises RunNotFound with what was probably meant.
+    A name that several runs share stands for the latest of them, so that what is trained again
+    under its name is found by it. Raises RunNotFound with what was probably meant.
     """
     if "/" in ref or ref in (".", ".."):
         if (Path(ref) / FILE).is_file():
@@ -58,8 +61,12 @@ def find_run(runs_dir: Path, ref: str) -> Path:
     names = _names(runs_dir)
     if ref in names:
         return runs_dir / ref
+    headers = _headers(runs_dir, names) if ref else []
+    called = headers if ref == "last" else [header for header in headers if header.name == ref]
+    if called:
+        return runs_dir / max(called, key=lambda header: (header.created, header.id)).id
     if ref == "last":
-        return _last(runs_dir, names)
+        raise RunNotFound(f"there is no run in {runs_dir} yet", hint="pco train")
     matches = [name for name in names if ref and name.startswith(ref)]
     if len(matches) == 1:
         return runs_dir / matches[0]
@@ -68,7 +75,8 @@ def find_run(runs_dir: Path, ref: str) -> Path:
             f"{ref!r} matches more than one run: {', '.join(matches[:5])}",
             hint="type more of the id",
         )
-    raise RunNotFound(f"no run {ref!r} in {runs_dir}{did_you_mean(ref, names)}", hint=_LIST)
+    known = [*names, *(header.name for header in headers if header.name)]
+    raise RunNotFound(f"no run {ref!r} in {runs_dir}{did_you_mean(ref, known)}", hint=_LIST)
 
 
 def list_runs(runs_dir: Path) -> list[RunSummary]:
@@ -102,19 +110,18 @@ def _names(runs_dir: Path) -> list[str]:
     return sorted(file.parent.name for file in runs_dir.glob(f"*/{FILE}"))
 
 
-def _last(runs_dir: Path, names: list[str]) -> Path:
-    dated: list[tuple[str, str]] = []
+def _headers(runs_dir: Path, names: list[str]) -> list[Header]:
+    """The headers of the runs that can be read, each with its folder's name as its id."""
+    headers: list[Header] = []
     for name in names:
         try:
             store = RunStore.open(runs_dir / name)
         except StoreError as error:
             _log.warning("run %s: %s", name, error)
             continue
-        dated.append((store.header.created, name))
+        headers.append(replace(store.header, id=name))
         store.close()
-    if not dated:
-        raise RunNotFound(f"there is no run in {runs_dir} yet", hint="pco train")
-    return runs_dir / max(dated)[1]
+    return headers
 
 
 def _summary(path: Path) -> RunSummary:
@@ -132,6 +139,7 @@ def _summary(path: Path) -> RunSummary:
             usage=sum(store.usage().values(), Usage()),
             elapsed_s=store.elapsed_s,
             writer=holder(path),
+            name=store.header.name,
         )
     finally:
         store.close()
