@@ -178,7 +178,7 @@ class Assembled:
         templates = templates or self.plan.templates
         composition = Composition(config.compose, config.base_prompt, config.output_format)
         encoder = Encoder(models.ask, templates, config.select, models.tally)
-        generator = Generator(models.ask, templates, composition)
+        generator = Generator(models.ask, templates, composition, models.tally)
         return Composer(encoder, generator, config.select, stages)
 
     def trial(self, *, greedy: bool = False, scored: bool = True) -> Trial:

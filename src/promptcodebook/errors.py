@@ -38,6 +38,7 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from promptcodebook.calls import Usage
 from promptcodebook.incidents import Incident
 
 if TYPE_CHECKING:
@@ -143,13 +144,15 @@ class LMError(PcoError):
 
     `incident` is what it is tallied as when it comes off the wire (None = not at all);
     `retry_after` the seconds the server asked to be left alone (0 = it did not say);
-    `answered` = a reply came and was no use, instead of none; `lasting` = waiting will not help.
+    `answered` = a reply came and was no use, instead of none; `lasting` = waiting will not help;
+    `usage` = what the useless replies took.
     """
 
     incident: Incident | None = None
     retry_after: float = 0.0
     answered = False
     lasting = False
+    usage = Usage()
 
     def __init__(self, message: str, *, hint: str = "", role: str = "", model: str = "") -> None:
         super().__init__(message, hint=hint)

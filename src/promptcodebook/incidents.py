@@ -42,6 +42,11 @@ class Incident(StrEnum):
     PARSE_FAILED = "parse_failed", "replies that never became the value asked for"
     ROUTE_REPAIRS = "route_repairs", "routes with wrong picks that were repaired", False
     ROUTE_FALLBACKS = "route_fallbacks", "routes filled up with the best-rated instincts", False
+    PROMPT_FALLBACKS = (
+        "prompt_fallbacks",
+        "prompts put together verbatim, as the generator's reply could not be used",
+        False,
+    )
     REWRITES_REFUSED = "rewrites_refused", "rewrites refused by a check", False
     CACHE_HITS = "cache_hits", "replies taken from the cache, not paid for"
     CACHE_MISSES = "cache_misses", "calls that the cache held no reply for"

@@ -334,3 +334,40 @@ async def test_plain_text_loses_its_thoughts_and_tells_of_its_cut(tally: Counts)
     assert (half.text, half.truncated) == ("half a", True)
     assert half.usage.calls == 1
     assert tally == {"truncated": 1}
+
+
+def too_long(text: str) -> str | None:
+    return "it has more than two words" if len(text.split()) > 2 else None
+
+
+@pytest.mark.parametrize(
+    ("reply", "complaint", "counted"),
+    [
+        ("one two three", "it has more than two words", "faulty"),
+        (Reply("one", finish="length"), "it was cut at its length limit", "truncated"),
+    ],
+)
+async def test_a_text_at_fault_is_asked_for_once_more(
+    reply: str | Reply, complaint: str, counted: str, tally: Counts
+):
+    lm = ScriptedLM().enqueue(reply, "one two", reply, reply)
+    answer = await ask(lm, tally).text(REQUEST, too_long)
+    assert (answer.text, answer.fault, answer.usage.calls) == ("one two", None, 2)
+    assert complaint in lm.history[1].messages[-1].content
+    assert "JSON" not in lm.history[1].messages[-1].content
+    assert tally == {counted: 1, "reasked": 1}
+    again = await ask(lm, tally).text(REQUEST, too_long)
+    assert again.fault is not None and complaint in again.fault and again.usage.calls == 2
+
+
+async def test_a_text_whose_second_try_fails_comes_back_with_its_fault(tally: Counts):
+    lm = ScriptedLM().enqueue("one two three", RequestRefused("context too long"))
+    answer = await ask(lm, tally).text(REQUEST, too_long)
+    assert (answer.text, answer.fault) == ("one two three", "it has more than two words")
+
+
+async def test_an_error_says_what_the_useless_replies_took(tally: Counts):
+    lm = ScriptedLM().enqueue("no", "never")
+    with pytest.raises(ParseError) as caught:
+        await ask(lm, tally).typed(REQUEST, Verdict)
+    assert caught.value.usage.calls == 2

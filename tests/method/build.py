@@ -197,6 +197,7 @@ class World:
             self.ask,
             self.templates,
             Composition(config.compose, config.base_prompt, self.output_format),
+            self.tally,
         )
         self.critic = Critic(self.ask, self.templates)
         self.attribution = Attribution(self.ask, self.templates)

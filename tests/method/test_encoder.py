@@ -87,6 +87,13 @@ async def test_a_reply_that_never_parses_falls_back_to_the_best(reply: str | Rep
     assert (world.tally["route_repairs"], world.tally["route_fallbacks"]) == (1, 1)
 
 
+@pytest.mark.parametrize("reply", ["no json", routed(3, 3)])
+async def test_what_a_fallback_cost_is_in_its_usage(reply: str):
+    world = World(config(), ScriptedLM().enqueue(reply, reply))
+    found, usage = await world.encoder.route("t", book(), STANDING, "x", Draws(0, 0, "x"))
+    assert found.fallback and usage.calls == 2 and usage.completion_tokens > 0
+
+
 async def test_an_endpoint_that_is_down_is_no_wrong_route():
     with pytest.raises(EndpointDown):
         await route(EndpointDown("gone"))

@@ -88,8 +88,8 @@ async def test_a_failed_route_or_prompt_fails_its_rollout():
     assert len(world.asked("executor")) == 4
 
 
-async def test_a_truncated_prompt_is_refused():
-    """Decision 15: a prompt cut at its cap is never executed."""
+async def test_a_truncated_prompt_is_never_executed_and_the_rollout_goes_on_without_it():
+    """Decision 15: it is refused; the instincts stand in for it verbatim, and this is counted."""
     cut = Reply("Follow the", finish="length")
 
     def reply(request: Request) -> Scripted:
@@ -98,10 +98,12 @@ async def test_a_truncated_prompt_is_refused():
 
     world = World(one_batch(explore=ENCODED), ScriptedLM().reply_with(reply))
     (step,) = await world.run(examples(5))
-    (bad,) = [t.rollout for t in step.traces if t.rollout.failure]
-    assert bad.failure is not None
-    assert (bad.example_id, bad.failure.kind) == ("x3", "TruncatedReply")
+    assert not any(t.rollout.failure for t in step.traces)
+    prompts = {t.rollout.example_id: t.rollout.prompt for t in step.traces}
+    assert prompts.pop("x3") == "rule zero\nrule one"
+    assert set(prompts.values()) == {"Follow the rules."}
     assert not any("Follow the\n" in said(r) for r in world.asked("executor"))
+    assert world.tally["prompt_fallbacks"] == 1
 
 
 async def test_a_truncated_answer_is_scored_as_it_stands():

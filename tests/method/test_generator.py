@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from promptcodebook.calls import Reply
-from promptcodebook.errors import ParseError, TruncatedReply
+from promptcodebook.errors import EndpointDown
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.generator import join_prompts
 from promptcodebook.randomness import Draws
@@ -15,7 +15,9 @@ from tests.method.build import World, book, config, said
 DRAWS = Draws(0, 0, "x")
 
 
-async def compose(*replies: str | Reply, output_format: str = "", **tree) -> tuple[World, str]:
+async def compose(
+    *replies: str | Reply | Exception, output_format: str = "", **tree
+) -> tuple[World, str]:
     world = World(config(**tree), ScriptedLM().enqueue(*replies), output_format=output_format)
     text, _ = await world.generator.compose("phi", book(), Route((1, 3)), "an input", DRAWS)
     return world, text
@@ -47,17 +49,41 @@ async def test_our_template_asks_for_the_task_s_own_format_and_the_paper_s_for_t
     assert "concise final answer alone, never its reasoning" in seen
 
 
-async def test_a_prompt_cut_at_its_cap_is_refused():
-    """Decision 15."""
-    with pytest.raises(TruncatedReply) as error:
-        await compose(Reply("Follow the", finish="length"))
-    assert "roles.generator.max_tokens" in error.value.hint
+@pytest.mark.parametrize(
+    ("reply", "fault"),
+    [
+        (Reply("Follow the", finish="length"), "it was cut at its length limit"),
+        ("", "it holds no text"),
+        ("  \n", "it holds no text"),
+        ("<think>nothing but thoughts", "it holds no text but thoughts"),
+    ],
+)
+async def test_a_prompt_that_is_cut_or_empty_is_asked_for_once_more(reply: str | Reply, fault: str):
+    world, text = await compose(reply, "Follow rule one.")
+    first, second = world.lm.history
+    assert text == "Follow rule one." and world.tally["prompt_fallbacks"] == 0
+    assert second.messages[: len(first.messages)] == first.messages
+    assert fault in second.messages[-1].content and first.sample != second.sample
 
 
-@pytest.mark.parametrize("reply", ["", "  \n", "<think>nothing but thoughts"])
-async def test_an_empty_prompt_is_refused(reply: str):
-    with pytest.raises(ParseError):
-        await compose(reply)
+@pytest.mark.parametrize("reply", ["", "<think>nothing", Reply("Follow the", finish="length")])
+async def test_without_a_usable_reply_the_instincts_stand_in_verbatim(reply: str | Reply):
+    """A rollout of a weak model, and a deployed policy, must answer anyway."""
+    lm = ScriptedLM().enqueue(reply, reply)
+    world = World(config(base_prompt="Base."), lm)
+    text, usage = await world.generator.compose("phi", book(), Route((1, 3)), "in", DRAWS)
+    assert text == "Base.\n\nrule one\nrule three"
+    assert usage.calls == 2 == len(lm.history) and world.tally["prompt_fallbacks"] == 1
+
+
+async def test_an_endpoint_that_is_down_is_no_bad_prompt():
+    with pytest.raises(EndpointDown):
+        await compose(EndpointDown("gone"))
+
+
+async def test_what_is_written_around_a_prompt_is_taken_off():
+    _, text = await compose('Here is the system prompt:\n\n"Follow rule one."', base_prompt="Base.")
+    assert text == "Base.\n\nFollow rule one."
 
 
 async def test_verbatim_asks_nobody():

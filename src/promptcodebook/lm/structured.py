@@ -38,6 +38,7 @@ _OPEN = "<think>"
 _CLOSE = "</think>"
 THOUGHT = "think>"
 """What every text with thoughts in it contains."""
+_CUT = "it was cut at its length limit; answer more briefly"
 # How much of a faulty reply is quoted back: enough to be recognised, too little to fill a context.
 _QUOTED = 4000
 # An object may start at any brace; past this many the text is not an answer but noise.
@@ -61,11 +62,12 @@ class Answer(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class TextAnswer:
-    """A plain reply, its thoughts stripped."""
+    """A plain reply, its thoughts stripped. `fault` is the one that a re-ask did not mend."""
 
     text: str
     truncated: bool = False
     usage: Usage = Usage()
+    fault: str | None = None
 
 
 class Ask:
@@ -79,13 +81,39 @@ class Ask:
         if reply.source == "live":
             self._tally(incident)
 
-    async def text(self, request: Request) -> TextAnswer:
-        """The reply's text; `truncated` is told (and tallied), judging it is up to the caller."""
+    async def text(
+        self, request: Request, fault: Callable[[str], str | None] | None = None
+    ) -> TextAnswer:
+        """The reply's text; `truncated` is told (and tallied), judging it is up to the caller.
+
+        With `fault` a reply that is cut or at fault is asked for once more, quoting what was wrong;
+        what is still wrong comes back with its fault.
+        """
+        first, reply = await self._text(request, fault)
+        if first.fault is None:
+            return first
+        self._count(Incident.REASKED, reply)
+        try:
+            again = _reask(request, reply, first.fault, "the text that was asked for")
+            second, _ = await self._text(again, fault)
+        except LMError:
+            # The longer request may not fit where the first did: keep what we hold.
+            return first
+        return replace(second, usage=first.usage + second.usage)
+
+    async def _text(
+        self, request: Request, fault: Callable[[str], str | None] | None
+    ) -> tuple[TextAnswer, Reply]:
         reply = await self._lm(request)
-        truncated = reply.finish == "length"
+        text, truncated = strip_think(reply.text), reply.finish == "length"
+        wrong = None
         if truncated:
             self._count(Incident.TRUNCATED, reply)
-        return TextAnswer(strip_think(reply.text), truncated, reply.usage)
+        if fault is not None:
+            wrong = _CUT if truncated else fault(text)
+            if wrong is not None and not truncated:
+                self._count(Incident.FAULTY, reply)
+        return TextAnswer(text, truncated, reply.usage, wrong), reply
 
     async def typed(
         self,
@@ -107,7 +135,8 @@ class Ask:
             )
         self._count(Incident.REASKED, first.reply)
         try:
-            second = await self._try(_reask(request, first.reply, first.complaint), shape, fault)
+            again = _reask(request, first.reply, first.complaint, "the corrected JSON object")
+            second = await self._try(again, shape, fault)
         except LMError:
             # The longer request may not fit where the first did: keep what we hold.
             if first.extraction.value is None:
@@ -117,7 +146,9 @@ class Ask:
         for each in (second, first):
             if each.extraction.value is not None:
                 return _answer_of(each, usage)
-        raise self._failure(request, second)
+        error = self._failure(request, second)
+        error.usage = usage
+        raise error
 
     async def _try(
         self, request: Request, shape: type[T], fault: Callable[[T], str | None] | None
@@ -170,7 +201,7 @@ class _Try(Generic[T]):
     @property
     def complaint(self) -> str | None:
         if self.cut:
-            return "it was cut at its length limit; answer more briefly"
+            return _CUT
         return self.fault if self.extraction.value is not None else self.extraction.fault
 
 
@@ -180,11 +211,11 @@ def _answer_of(tried: _Try[T], usage: Usage) -> Answer[T]:
     return Answer(value, True, tried.extraction.repaired, tried.fault, usage)
 
 
-def _reask(request: Request, reply: Reply, complaint: str | None) -> Request:
+def _reask(request: Request, reply: Reply, complaint: str | None, wanted: str) -> Request:
     quote = strip_think(reply.text)[:_QUOTED] or "(empty)"
     ask = (
         f"Your reply cannot be used: {complaint}. "
-        "Answer the request above again, with the corrected JSON object and nothing else."
+        f"Answer the request above again, with {wanted} and nothing else."
     )
     turns = (*request.messages, Message("assistant", quote), Message("user", ask))
     sample = keyed_int("reask", request.sample)

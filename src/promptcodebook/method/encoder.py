@@ -96,11 +96,11 @@ class Encoder:
                 RouteReply,
                 lambda reply: route_fault(reply.selected_indices, size, self._select),
             )
-        except (ParseError, TruncatedReply):
+        except (ParseError, TruncatedReply) as error:
             self._tally(Incident.ROUTE_REPAIRS)
             self._tally(Incident.ROUTE_FALLBACKS)
             best = repair_route((), statistics.ema, self._select)
-            return Route(best, repaired=True, fallback=True), Usage()
+            return Route(best, repaired=True, fallback=True), error.usage
         reply = answer.value
         if answer.reasked:
             self._tally(Incident.ROUTE_REPAIRS)

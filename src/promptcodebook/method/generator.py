@@ -1,8 +1,9 @@
 """G_φ: compose the selected instincts, conditioned on the input, into a system prompt (Eq. 4).
 
 Deviations: `compose: verbatim` puts the instincts in as they are, which the paper does for tasks
-with many constraints only (method decision 12); a prompt that was cut at its cap, or is empty, is
-refused (decision 15).
+with many constraints only (method decision 12). A prompt that was cut at its cap, or is empty, is
+asked for once more; then the instincts stand in for it verbatim, since a deployed policy must
+answer anyway. What a model writes around a prompt is taken off.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from promptcodebook.calls import Request, Usage
-from promptcodebook.errors import ParseError, TruncatedReply
+from promptcodebook.incidents import Incident, Tally, no_tally
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.templates import TemplateSet, instinct_lines
 from promptcodebook.randomness import Draws
+from promptcodebook.text import strip_wrapping
 from promptcodebook.types import Codebook, Route
 
 __all__ = ["Composition", "Generator", "join_instincts", "join_prompts"]
@@ -30,20 +32,24 @@ class Composition:
 
 
 class Generator:
-    """Composes by asking a model."""
+    """Composes by asking a model; counts the prompts that had to be put together without it."""
 
-    def __init__(self, ask: Ask, templates: TemplateSet, composition: Composition) -> None:
+    def __init__(
+        self, ask: Ask, templates: TemplateSet, composition: Composition, tally: Tally = no_tally
+    ) -> None:
         self._ask = ask
         self._templates = templates
         self._composition = composition
+        self._tally = tally
 
     async def compose(
         self, phi: str, codebook: Codebook, route: Route, task: str, draws: Draws, stage: str = ""
     ) -> tuple[str, Usage]:
-        """p = G_φ(x, C[z]). A truncated or empty prompt is refused (method decision 15)."""
+        """p = G_φ(x, C[z]). Raises LMError only when the model cannot be reached."""
         base = self._composition.base_prompt
+        verbatim = join_prompts(base, join_instincts(codebook, route))
         if self._composition.mode == "verbatim":
-            return join_prompts(base, join_instincts(codebook, route)), Usage()
+            return verbatim, Usage()
         values = {
             "phi": phi,
             "instincts": instinct_lines(codebook, route.indices),
@@ -56,21 +62,15 @@ class Generator:
             messages=self._templates["generator"].fill(values),
             sample=draws.sample(f"compose {stage}" if stage else "compose"),
         )
-        answer = await self._ask.text(request)
-        if answer.truncated:
-            raise TruncatedReply(
-                "the composed prompt was cut at its length cap",
-                hint="raise roles.generator.max_tokens",
-                role="generator",
-            )
-        composed = answer.text.strip()
-        if not composed:
-            raise ParseError(
-                "the generator returned an empty prompt",
-                hint="try another model for the generator: roles.generator.model",
-                role="generator",
-            )
-        return join_prompts(base, composed), answer.usage
+        answer = await self._ask.text(request, _fault)
+        if answer.fault is not None:
+            self._tally(Incident.PROMPT_FALLBACKS)
+            return verbatim, answer.usage
+        return join_prompts(base, strip_wrapping(answer.text)), answer.usage
+
+
+def _fault(reply: str) -> str | None:
+    return None if reply else "it holds no text but thoughts, or none at all"
 
 
 def join_instincts(codebook: Codebook, route: Route) -> str:
