@@ -10,8 +10,9 @@ PcoError
 │   ├── EndpointDown     nothing answers at the address                    retryable
 │   ├── CallTimeout      the reply did not come in time                    retryable
 │   ├── RateLimited      429/503 after every retry                         retryable
-│   ├── ServerFault      5xx, or a connection that broke                   retryable
+│   ├── ServerFault      5xx, 408, 409, 425, or a connection that broke    retryable
 │   ├── AuthRefused      401/403: the key is wrong or missing
+│   ├── NoCredit         402, or a 429 that no waiting mends: the account is empty
 │   ├── ModelNotFound    the endpoint does not know the model
 │   ├── RequestRefused   any other 4xx
 │   ├── ParseError       the reply never became the typed value asked for
@@ -56,6 +57,7 @@ __all__ = [
     "LMError",
     "MissingExtra",
     "ModelNotFound",
+    "NoCredit",
     "ParseError",
     "PcoError",
     "PolicyError",
@@ -182,6 +184,10 @@ class ServerFault(LMError):
 
 
 class AuthRefused(LMError, PermissionError):
+    lasting = True
+
+
+class NoCredit(LMError):
     lasting = True
 
 

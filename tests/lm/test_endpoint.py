@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import traceback
 
@@ -14,11 +15,13 @@ from promptcodebook.errors import (
     EndpointDown,
     LMError,
     ModelNotFound,
+    NoCredit,
     RateLimited,
     RequestRefused,
     ServerFault,
 )
 from promptcodebook.lm.endpoint import Endpoint
+from promptcodebook.lm.refusal import read_retry_after
 from promptcodebook.lm.spec import ApiKey, parse_spec, read_key
 from tests.lm.server import Server, drops, fails, raw, refusing, says
 
@@ -225,6 +228,9 @@ async def test_extra_fields_that_stay_refused_end_in_an_error(server: Server):
         (fails(503), RateLimited, "unavailable"),
         (fails(500), ServerFault, "server_error"),
         (fails(502), ServerFault, "server_error"),
+        (fails(408), ServerFault, "server_error"),
+        (fails(409), ServerFault, "server_error"),
+        (fails(425), ServerFault, "server_error"),
         (drops(), ServerFault, "dropped"),
         (raw(b"<html>"), ServerFault, "malformed_body"),
         (raw(b'{"choices":[]}'), ServerFault, "malformed_body"),
@@ -250,6 +256,70 @@ async def test_retry_after_is_read_as_seconds_or_date(server: Server):
     assert (await failure(server)).retry_after > 1e6
     server.script(fails(503, headers={"Retry-After": "soon"}))
     assert (await failure(server)).retry_after == 0.0
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("-5", 0.0),
+        ("0", 0.0),
+        ("1e3", 1000.0),
+        ("99999999999999999999", 1e20),
+        ("1e400", 0.0),
+        ("inf", 0.0),
+        ("nan", 0.0),
+        ("1e", 0.0),
+        ("\u0663", 3.0),
+        (",", 0.0),
+        ("Wed, 21 Oct 1970 07:28:00 GMT", 0.0),
+        ("Thu, 01 Jan 1970 00:01:40 GMT", 90.0),
+        ("Thu, 01 Jan 1970 00:01:40 -0000", 90.0),
+        ("Thu, 01 Jan 1970 00:01:40", 90.0),
+        ("Wed, 21 Oct 99999 07:28:00 GMT", 0.0),
+        ("Wed, 99 Oct 2015 77:28:00 GMT", 0.0),
+        ("Fri, 31 Dec 9999 23:59:59 -9999", 0.0),
+        ("Wed, 21 Oct 2015 07:28:00 +99999999999999999999", 0.0),
+        ("x" * 8000, 0.0),
+        ("9" * 8000, 0.0),
+    ],
+)
+def test_a_retry_after_of_any_shape_is_read_or_ignored(value: str, seconds: float):
+    now = 1e9 if "1970 07" in value else 10.0
+    assert read_retry_after(value, now=now) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (429, {"message": "You exceeded your quota", "code": "insufficient_quota"}),
+        (429, {"message": "You exceeded your quota", "type": "insufficient_quota"}),
+        (429, {"message": "Billing hard limit", "code": "billing_hard_limit_reached"}),
+        (402, {"message": "Insufficient Balance"}),
+        (403, {"message": "Insufficient credits to run this request"}),
+        (400, {"message": "Your credit balance is too low to access the API."}),
+    ],
+)
+async def test_an_empty_account_is_told_as_one_and_asked_once(server: Server, status, body):
+    server.script(raw(json.dumps({"error": body}).encode(), status))
+    error = await failure(server, key="sk-1")
+    assert isinstance(error, NoCredit)
+    assert not error.retryable and error.lasting
+    assert "no credit left" in str(error) and body["message"] in str(error)
+    assert "concurrency" not in error.hint and "PCO_API_KEY" in error.hint
+
+
+async def test_a_limit_on_the_rate_is_no_empty_account(server: Server):
+    said = "Rate limit reached for requests: 3 per minute. Credit to our users."
+    server.script(fails(429, said, code="rate_limit_exceeded"))
+    assert isinstance(await failure(server), RateLimited)
+
+
+@pytest.mark.parametrize("loc", [5, None, {"a": 1}, "body", [["deep"], 3]])
+async def test_a_refusal_of_any_shape_is_quoted(server: Server, loc):
+    detail = json.dumps({"detail": [{"loc": loc, "msg": "bad input"}]}).encode()
+    server.script(raw(detail, 400))
+    error = await failure(server)
+    assert isinstance(error, RequestRefused) and "bad input" in str(error)
 
 
 async def test_nothing_at_the_address():

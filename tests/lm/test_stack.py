@@ -108,6 +108,17 @@ async def test_an_endless_retry_after_is_an_error_at_once(server: Server, tally:
     assert server.calls == 1
 
 
+async def test_an_endless_retry_after_fails_its_call_and_holds_up_no_other(
+    server: Server, tally: Counts
+):
+    server.script(fails(429, headers={"Retry-After": "86400"}))
+    async with endpoints(tally) as opened:
+        lm = opened.connect(server.spec)
+        with pytest.raises(RateLimited):
+            await lm(ASK)
+        assert (await asyncio.wait_for(lm(ASK), 5)).text == "ok"
+
+
 async def test_a_waiting_retry_holds_no_slot(server: Server, tally: Counts):
     server.script(fails(500), says("other"))
     slow = Backoff(retries=1, first=30.0)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from typing import Annotated, Literal
 
 import pytest
@@ -130,6 +132,59 @@ def test_what_holds_no_value_says_why(text: str, fault: str):
     found = extract(text, Verdict)
     assert found.value is None
     assert fault in found.fault
+
+
+NOISE = {
+    "open braces": "{" * 100_000,
+    "a tower": '{"a": ' * 15_000,
+    "arrays": '{"a": [' + "[1, {" * 3800,
+    "towers of arrays": '{"a": {' + "[1,{" * 12_000,
+    "braces in prose": "so {we think} that, " * 5000,
+    "broken prose": "{" + 'some prose, with: colons and "quotes" ' * 1200,
+    "fences": "```json\n{\n" * 10_000,
+    "quotes": "{" + "\"'" * 20_000,
+    "backslashes": '{"a":"' + "\\" * 100_000,
+    "parentheses": '{"a": [' + "(true " * 8000,
+    "objects": '{"b":1} ' * 12_000,
+    "a deep wrapper": '{"feedback":' * 20 + json.dumps(["x"] * 20_000) + "}" * 20,
+    "thoughts": "<think></think>" * 100_000,
+    "open thoughts": "<think>" * 100_000,
+    "thoughts and space": ("<think></think>" + " " * 1000) * 1000,
+    "everything": '{"score": ' + "<think>[{(\"'</think>```json\n" * 4000,
+}
+
+
+@pytest.mark.parametrize("noise", NOISE.values(), ids=NOISE.keys())
+def test_noise_of_any_kind_is_read_within_a_bound(noise: str):
+    begun = time.process_time()
+    assert extract(noise, Outer).value is None
+    strip_think(noise)
+    # Half a second at the most; it was up to a minute.
+    assert time.process_time() - begun < 4
+
+
+def test_a_long_reply_is_still_repaired():
+    verdicts = [Verdict(score=0.5, feedback="cite {x}, 'the' [policy]: always " * 5)] * 3
+    whole = Outer(title="long " * 3000, verdicts=verdicts).model_dump_json()
+    found = extract(f"Here it is: {whole[:-1]},}}", Outer)
+    assert found.repaired and found.value is not None
+    assert found.value.verdicts == verdicts
+
+
+async def test_other_calls_go_on_while_a_long_reply_is_read(tally: Counts):
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0.001)
+            turns += 1
+
+    counting = asyncio.create_task(count_turns())
+    with pytest.raises(ParseError):
+        await ask(ScriptedLM().reply_with(lambda _: NOISE["arrays"]), tally).typed(REQUEST, Verdict)
+    counting.cancel()
+    assert turns > 10
 
 
 def test_a_shape_of_defaults_does_not_take_any_object():

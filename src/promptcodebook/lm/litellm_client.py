@@ -62,7 +62,8 @@ class LiteLLM:
         if name == "APIConnectionError" or not isinstance(status, int):
             return fault_of(Incident.DROPPED, self._where, name)
         # The library's own message may hold request headers: only its kind is passed on.
-        return refusal_of(status, ErrorBody(name), self._where)
+        code = "insufficient_quota" if "insufficient_quota" in str(error) else ""
+        return refusal_of(status, ErrorBody(name, code=code), self._where)
 
 
 def _library() -> Any:

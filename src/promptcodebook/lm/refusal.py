@@ -7,9 +7,11 @@ read (`fault_of`). None of them ever quotes the key.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
@@ -19,6 +21,7 @@ from promptcodebook.errors import (
     EndpointDown,
     LMError,
     ModelNotFound,
+    NoCredit,
     RateLimited,
     RequestRefused,
     ServerFault,
@@ -38,6 +41,18 @@ __all__ = [
 ]
 
 _QUOTED = 300
+# It came too late or too early, or met another one: said of this moment, not of the request.
+_PASSING = (408, 409, 425)
+# What servers call an account that is empty or closed, most of them in a 429.
+_NO_CREDIT = (
+    "insufficient_quota",
+    "insufficient_balance",
+    "insufficient_credits",
+    "billing_hard_limit_reached",
+    "billing_not_active",
+    "credit_balance_too_low",
+)
+_NO_CREDIT_SAID = ("insufficient balance", "credit balance is too low", "insufficient credits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +81,16 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress, wait: float = 
     quote = where.clean(body.message)
     what = f"{where.base_url} answered {status}" + (f": {quote}" if quote else "")
     error: LMError
-    if status in (429, 503):
+    if _is_empty(status, body):
+        error = NoCredit(
+            f"the account at {where.base_url} has no credit left" + (f": {quote}" if quote else ""),
+            hint=_credit_hint(where),
+            model=where.model,
+        )
+    elif status in (429, 503):
         error = RateLimited(what, hint="lower concurrency in pco.toml, or wait", model=where.model)
         error.incident = Incident.RATE_LIMITED if status == 429 else Incident.UNAVAILABLE
-    elif status >= 500:
+    elif status >= 500 or status in _PASSING:
         error = ServerFault(what, hint="look at the server's own log", model=where.model)
     elif status in (401, 403):
         error = AuthRefused(what, hint=_key_hint(where), model=where.model)
@@ -83,6 +104,18 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress, wait: float = 
         error = RequestRefused(what, hint=_request_hint(status, where), model=where.model)
     error.retry_after = wait
     return error
+
+
+def _is_empty(status: int, body: ErrorBody) -> bool:
+    if status == 402 or any(code in (body.code, body.kind) for code in _NO_CREDIT):
+        return True
+    low = body.message.lower()
+    return status in (400, 403, 429) and any(said in low for said in _NO_CREDIT_SAID)
+
+
+def _credit_hint(where: ModelAddress) -> str:
+    other = f", or put another key into {where.key.name}" if where.key is not None else ""
+    return f"top up the account{other}; then go on from here"
 
 
 def _key_hint(where: ModelAddress) -> str:
@@ -150,11 +183,12 @@ def fault_of(kind: Incident, where: ModelAddress, detail: str = "") -> LMError:
 
 @dataclass(frozen=True, slots=True)
 class ErrorBody:
-    """An error body's message, the parameter it points at and its code ('' = none)."""
+    """An error body's message, the parameter it points at, its code and type ('' = none)."""
 
     message: str = ""
     param: str = ""
     code: str = ""
+    kind: str = ""
 
     @property
     def all(self) -> str:
@@ -176,7 +210,8 @@ def read_error_body(data: bytes) -> ErrorBody:
         return ErrorBody(str(error))
     inner = cast("dict[str, Any]", error)
     message = inner.get("message") or _detail(inner.get("detail")) or text
-    return ErrorBody(str(message), str(inner.get("param") or ""), str(inner.get("code") or ""))
+    param, code, kind = (str(inner.get(name) or "") for name in ("param", "code", "type"))
+    return ErrorBody(str(message), param, code, kind)
 
 
 def _detail(detail: object) -> str:
@@ -186,7 +221,9 @@ def _detail(detail: object) -> str:
     for each in cast("list[object]", detail):
         if isinstance(each, dict):
             fault = cast("dict[str, Any]", each)
-            where = ".".join(str(part) for part in fault.get("loc", ()))
+            loc = fault.get("loc", [])
+            parts = cast("list[object]", loc) if isinstance(loc, list) else [loc]
+            where = ".".join(str(part) for part in parts)
             faults.append(f"{where}: {fault.get('msg', '')}")
     return "; ".join(faults)
 
@@ -198,9 +235,14 @@ def read_retry_after(value: str | None, now: float | None = None) -> float:
     try:
         seconds = float(value)
     except ValueError:
-        try:
-            at = parsedate_to_datetime(value).timestamp()
-        except ValueError:
-            return 0.0
-        seconds = at - (time.time() if now is None else now)
-    return max(0.0, seconds) if seconds == seconds else 0.0
+        seconds = _seconds_until(value, time.time() if now is None else now)
+    return max(0.0, seconds) if math.isfinite(seconds) else 0.0
+
+
+def _seconds_until(date: str, now: float) -> float:
+    try:
+        at = parsedate_to_datetime(date)
+        # '-0000' and no zone at all mean UTC, not the zone of this machine.
+        return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() - now
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return 0.0

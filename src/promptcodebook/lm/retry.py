@@ -89,7 +89,9 @@ class Retrying:
             self._tally(error.incident)
         self._reached = self._reached or not isinstance(error, EndpointDown)
         if isinstance(error, RateLimited):
-            limit.record_objection(started, min(error.retry_after, self._backoff.patience))
+            # Nobody waits longer than the patience lasts: that call fails, the others go on.
+            patient = error.retry_after <= self._backoff.patience
+            limit.record_objection(started, error.retry_after if patient else 0.0)
 
     def _may_retry(self, error: LMError, attempt: int) -> bool:
         if not error.retryable or error.retry_after > self._backoff.patience:

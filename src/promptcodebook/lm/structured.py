@@ -9,10 +9,12 @@ are those of the server.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, SupportsIndex, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -43,8 +45,15 @@ _CUT = "it was cut at its length limit; answer more briefly"
 _QUOTED = 4000
 # An object may start at any brace; past this many the text is not an answer but noise.
 _MAX_STARTS = 500
-# Repair is quadratic on noise, and it runs in the event loop.
-_MAX_REPAIRED = 20_000
+# A value with words around it is looked for in at most so many characters: no answer is longer.
+_MAX_SEARCHED = 200_000
+# Repair is quadratic on noise. What a model broke takes 2 to 10 steps a character.
+_MAX_REPAIRED = 50_000
+_STEPS, _STEPS_EACH, _MAX_STEPS = 10_000, 30, 120_000
+# Longer replies that are not plain JSON are read in a thread: other calls go on meanwhile.
+_QUICK = 2000
+# Nothing in it is tried twice: a tower of thoughts is read in one pass.
+_THOUGHTS = re.compile(r"\s*+(?:(?><think>.*?</think>)\s*+)*+", re.DOTALL)
 # A wrapper or two around the value is common; a tower of them is not an answer.
 _MAX_DEPTH = 20
 
@@ -155,7 +164,7 @@ class Ask:
     ) -> _Try[T]:
         reply = await self._lm(request)
         cut = reply.finish == "length"
-        extraction = extract(reply.text, shape, cut=cut)
+        extraction = await _read(reply.text, shape, cut)
         if extraction.value is None and cut:
             self._count(Incident.TRUNCATED, reply)
         elif not extraction.strict:
@@ -233,17 +242,42 @@ class Extraction(Generic[T]):
 
 
 def extract(text: str, shape: type[T], *, cut: bool = False) -> Extraction[T]:
-    """The reply's value. `cut` = the reply ended at its length cap, so it is not repaired."""
-    body = strip_think(text)
+    """The reply's value. `cut` = the reply ended at its length cap, so it is not repaired.
+
+    The work is bounded, whatever the text; the same text always gives the same value.
+    """
+    found = _strict(text, shape)
+    return found if found.strict else _search(text, shape, cut, found.fault)
+
+
+async def _read(text: str, shape: type[T], cut: bool) -> Extraction[T]:
+    found = _strict(text, shape)
+    if found.strict:
+        return found
+    if len(text) <= _QUICK:
+        return _search(text, shape, cut, found.fault)
+    return await asyncio.to_thread(_search, text, shape, cut, found.fault)
+
+
+def _strict(text: str, shape: type[T]) -> Extraction[T]:
+    """The value of a text that is that value alone, but for a fence and thoughts."""
     fault = ""
     # The whole text first: a value may well speak of thoughts in one of its strings.
-    for candidate in dict.fromkeys((strip_fence(text), strip_fence(body))):
+    for candidate in dict.fromkeys((strip_fence(text), strip_fence(strip_think(text)))):
         try:
             return Extraction(shape.model_validate_json(candidate), strict=True)
         except ValidationError as error:
             fault = _readable(error)
+    return Extraction(None, fault=fault)
+
+
+def _search(text: str, shape: type[T], cut: bool, fault: str) -> Extraction[T]:
+    """The value somewhere in the text, or the one that it becomes when it is repaired."""
+    body = strip_think(text)
+    if len(body) > _MAX_SEARCHED:
+        return Extraction(None, fault=f"{fault} (and {len(body)} characters long)")
     value = _last_valid(body, shape)
-    if value is None and _CLOSE in text:
+    if value is None and _CLOSE in text and len(text) <= _MAX_SEARCHED:
         # The marker may stand in one of the value's strings: then it ended no thoughts.
         value = _last_valid(text, shape, around=_CLOSE)
     if value is None and not cut:
@@ -255,15 +289,15 @@ def extract(text: str, shape: type[T], *, cut: bool = False) -> Extraction[T]:
 
 def strip_think(text: str) -> str:
     """The text without its leading thoughts, closed or (then all is thought) never closed."""
-    body = text.strip()
-    while body.startswith(_OPEN):
-        _, closed, rest = body.partition(_CLOSE)
-        if not closed:
-            return ""
-        body = rest.strip()
+    leading = _THOUGHTS.match(text)
+    at = leading.end() if leading is not None else 0
+    if text.startswith(_OPEN, at):
+        return ""
     # Templates that open the block for the model leave only its end in the reply.
-    head, closed, rest = body.partition(_CLOSE)
-    return rest.strip() if closed and _OPEN not in head else body
+    close = text.find(_CLOSE, at)
+    if close >= 0 and text.find(_OPEN, at, close) < 0:
+        at = close + len(_CLOSE)
+    return text[at:].strip()
 
 
 def _last_valid(body: str, shape: type[T], around: str = "") -> T | None:
@@ -323,15 +357,53 @@ def _repair(body: str, shape: type[T]) -> T | None:
         return None
     import json_repair
 
+    most = min(_MAX_STEPS, _STEPS + _STEPS_EACH * (len(body) - start))
     try:
-        tree = cast("object", json_repair.loads(body[start:], skip_json_loads=True))
-    except (ValueError, RecursionError):
+        metered = _Metered.of(body[start:], [most])
+        tree = cast("object", json_repair.loads(metered, skip_json_loads=True))
+    except (ValueError, RecursionError, _TooMuchWork):
         return None
     for candidate in reversed(list(_nested(tree))):
         value = _valid(candidate, shape)
         if value is not None:
             return value
     return None
+
+
+class _TooMuchWork(Exception):
+    """The text was looked at more often than any repair needs."""
+
+
+class _Metered(str):
+    """A text that counts how often the repair looks at it, and refuses when that is too often.
+
+    Counted are steps, not seconds: what becomes of a reply must not depend on the machine.
+    """
+
+    __slots__ = ("_left",)
+    _left: list[int]
+
+    @classmethod
+    def of(cls, text: str, left: list[int]) -> _Metered:
+        """`left` holds the steps left, shared by all texts that are made from this one."""
+        metered = cls(text)
+        metered._left = left
+        return metered
+
+    def _pay(self, characters: int) -> None:
+        # Copying is quick, but not free.
+        self._left[0] -= 1 + (characters >> 5)
+        if self._left[0] < 0:
+            raise _TooMuchWork
+
+    def __getitem__(self, at: SupportsIndex | slice) -> str:
+        found = super().__getitem__(at)
+        self._pay(len(found))
+        return _Metered.of(found, self._left) if isinstance(at, slice) else found
+
+    def __add__(self, other: str) -> str:
+        self._pay(len(self))
+        return _Metered.of(super().__add__(other), self._left)
 
 
 def _readable(error: ValidationError) -> str:
