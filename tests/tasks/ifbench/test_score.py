@@ -168,6 +168,26 @@ def test_loose_forgives_a_first_line_a_last_line_and_stars() -> None:
     assert found.loose_share == 2 / 3
 
 
+@pytest.mark.parametrize(
+    ("response", "strict", "loose"),
+    [
+        ("Salt is salt.\r\n\r\nTea or tea!\r\n", True, True),
+        ("Salt is salt.\r\nTea is hot.\r\n", False, False),
+        ("Here you go:\r\nSalt is salt.\r\nTea or tea?\t\r\n", False, True),
+        ("Salt is salt;\r\nTea or tea.\r\n\r\nI hope that helps!", False, True),
+        ("Sure:\r\nSalt is *salt*.\r\nTea or *tea*.\r\nDone, I think", False, True),
+    ],
+)
+def test_lines_that_end_in_crlf_are_read_like_any_other(
+    response: str, strict: bool, loose: bool
+) -> None:
+    found = grade("", ["words:paragraph_last_first"], [None], response)
+    assert (found.strict_all, found.loose_all) == (strict, loose)
+    plain = response.replace("\r\n", "\n")
+    same = grade("", ["words:paragraph_last_first"], [None], plain)
+    assert (same.strict_all, same.loose_all) == (strict, loose)
+
+
 def test_no_response_follows_nothing() -> None:
     found = grade("", ["punctuation:no_comma"], [{}], None)
     assert (found.strict, found.loose) == ([False], [False])

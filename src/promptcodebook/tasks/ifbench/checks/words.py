@@ -74,7 +74,8 @@ def _last_first(text: Text, args: Arguments) -> bool:
 
 
 def _paragraph_last_first(text: Text, args: Arguments) -> bool:
-    lines = (line.strip(EDGES).split() for line in text.lower.split("\n"))
+    # White space goes first: the carriage return of a CRLF line would hide the mark before it.
+    lines = (line.strip().strip(EDGES).split() for line in text.lower.split("\n"))
     return all(words[0] == words[-1] for words in lines if words)
 
 
