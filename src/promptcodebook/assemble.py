@@ -116,8 +116,9 @@ class Plan:
         return tuple(program.stages)
 
     def require_training(self) -> Plan:
-        """Itself. Raises DataError for a split that training cannot do without, and ConfigError for
-        a first codebook or a prompt for each stage that cannot be had."""
+        """Itself. Raises DataError for a split that training cannot do without, ConfigError for a
+        first codebook or a prompt for each stage that cannot be had, and MissingExtra or TaskError
+        for what the task needs beside its data."""
         if not self.task.dataset.train:
             raise DataError(
                 f"the training split of {self.task.name} is empty",
@@ -125,6 +126,7 @@ class Plan:
             )
         # Looked at here, so that what is wrong with them is told before anything is paid for.
         _ = self.given, self.prompt_stages
+        self.task.require()
         return self
 
     def simulated(self, spec: Spec) -> LM:

@@ -37,6 +37,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from promptcodebook.calls import Usage
@@ -76,6 +77,7 @@ __all__ = [
     "TruncatedReply",
     "did_you_mean",
     "import_extra",
+    "require_modules",
 ]
 
 
@@ -130,6 +132,12 @@ class MissingExtra(PcoError, ImportError):
             f"{what} needs an optional dependency that is not installed",
             hint=f"pip install 'promptcodebook[{extra}]'",
         )
+
+
+def require_modules(modules: Iterable[str], what: str, extra: str) -> None:
+    """Raises MissingExtra unless all are installed; imports none of them, for some take long."""
+    if any(find_spec(module) is None for module in modules):
+        raise MissingExtra(what, extra)
 
 
 def import_extra(module: str, what: str, extra: str) -> Any:

@@ -36,6 +36,29 @@ def refused(folder: Path, *parts: str, more: tuple[str, ...] = ()) -> None:
     assert after == before
 
 
+# Keys
+
+
+def test_a_provider_that_wants_a_key_is_told_of_before_a_run_is_begun(folder: Path) -> None:
+    parts = ("openai/gpt-x needs a key", "next: export OPENAI_API_KEY=...")
+    refused(folder, *parts, more=("--lm", "openai/gpt-x"))
+    assert not (folder / "runs").exists()
+    critic = ("--set", "roles.critic.model=openai/gpt-x")
+    refused(folder, *parts, more=critic)
+    pco("bench", "quick", "--lm", "openai/gpt-x", cwd=folder).error(2, *parts)
+    assert not (folder / "runs").exists()
+
+
+def test_no_use_of_a_policy_begins_without_the_key(trained: Path, run_id: str) -> None:
+    parts = ("openai/gpt-x needs a key", "export OPENAI_API_KEY=...")
+    for typed in (("eval", run_id), ("explain", run_id, "a question")):
+        pco(*typed, "--lm", "openai/gpt-x", cwd=trained).error(2, *parts)
+
+
+def test_an_estimate_needs_no_key(folder: Path) -> None:
+    assert pco("estimate", "--lm", "openai/gpt-x", cwd=folder).code == 0
+
+
 # Data
 
 

@@ -1,7 +1,10 @@
 """`pco bench`: every cell run, reported and tabled; the same command again skips and goes on."""
 
 import json
+import sys
 from pathlib import Path
+
+import pytest
 
 from promptcodebook.tasks.registry import task_names
 from tests.cli.invoked import pco
@@ -58,6 +61,16 @@ def test_one_that_fails_does_not_keep_the_others_from_running(tmp_path: Path) ->
     assert f"1 finished, {others} failed" in done.out
     assert "no train.jsonl in" in done.out
     assert "--data DIR" in done.out
+
+
+def test_a_missing_extra_stops_the_suite_before_its_first_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "math_verify", None)
+    tasks = ("--task", "aime", "--task", "livebench_math")
+    told = pco("bench", "quick", *tasks, *SMALL, cwd=tmp_path)
+    told.error(2, "comparing mathematical answers needs", "pip install 'promptcodebook[bench]'")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_what_was_mistyped(tmp_path: Path) -> None:

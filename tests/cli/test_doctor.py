@@ -158,3 +158,12 @@ def test_a_runs_folder_that_cannot_be_written_fails(
         found(result)["runs"]["level"] == "fail"
         and "PCO_RUNS" in found(result)["runs"]["next_step"]
     )
+
+
+def test_a_provider_that_wants_a_key_is_not_asked_without_one(folder: Path) -> None:
+    result = doctor(folder, "--lm", "openai/gpt-x")
+    assert result.code == 1
+    key = found(result)["key variable"]
+    assert key["level"] == "fail" and "OPENAI_API_KEY is not set" in key["what"]
+    assert key["next_step"] == "export OPENAI_API_KEY=..."
+    assert "address" not in found(result)

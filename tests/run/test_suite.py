@@ -1,11 +1,12 @@
 """Cells of a suite: begun once, resumed where they stopped, skipped when they are done."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from promptcodebook.config import load_config
-from promptcodebook.errors import BudgetReached, ConfigError, TaskError
+from promptcodebook.errors import BudgetReached, ConfigError, MissingExtra, TaskError
 from promptcodebook.run.suite import SUITES, Cell, run_cell, suite_named
 from promptcodebook.store.runs import list_runs
 
@@ -68,6 +69,19 @@ def test_a_cell_that_cannot_begin_leaves_no_run(tmp_path: Path) -> None:
         run_cell(cell(tmp_path, data_dir=str(tmp_path / "nowhere")))
     with pytest.raises(ConfigError, match="needs a ready-made task"):
         run_cell(cell(tmp_path, task=""))
+    assert not (tmp_path / "cells").exists()
+
+
+@pytest.mark.parametrize(
+    ("task", "module"), [("livebench_math", "lark"), ("hotpotqa", "bm25s"), ("hover", "Stemmer")]
+)
+def test_a_cell_whose_package_is_missing_is_never_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtra) as caught:
+        run_cell(cell(tmp_path, task))
+    assert caught.value.hint == "pip install 'promptcodebook[bench]'"
     assert not (tmp_path / "cells").exists()
 
 

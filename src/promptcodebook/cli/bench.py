@@ -60,14 +60,16 @@ def bench(
     runs, not that anything is good. A finished cell is skipped and a stopped one resumed: run the
     same command again. --budget is for each cell.
     """
-    from promptcodebook.run.suite import suite_named
+    from promptcodebook.run.suite import require_all, suite_named
 
     chosen = suite_named(suite)
     folder = out or runs_dir() / "bench" / suite
     flags = flag_layer(None, data, lm, None, seed, budget)
     typed = (environment_layer(), flags, set_layer(sets or ()))
     layers = ({"lm": "simulated"}, chosen.settings, *typed)
-    outcome = _run_all(_cells(chosen, only or (), layers, folder), plain=plain)
+    cells = _cells(chosen, only or (), layers, folder)
+    require_all(cells)
+    outcome = _run_all(cells, plain=plain)
     if as_json:
         cells = [_result_json(result) for result in outcome.done]
         emit({"suite": suite, "cells": cells, "failed": outcome.failed})

@@ -19,6 +19,7 @@ from promptcodebook.doctor.rehearsal import rehearse
 from promptcodebook.errors import ConfigError, LMError, PcoError, StoreError
 from promptcodebook.lm.budget import PriceTable, price_lines
 from promptcodebook.lm.cache import ReplyCache
+from promptcodebook.lm.providers import missing_key
 from promptcodebook.lm.spec import Spec, parse_spec
 from promptcodebook.lm.stack import Supplies, simulated_here, specs_of
 from promptcodebook.paths import reply_cache_path
@@ -121,7 +122,12 @@ async def _model(
     plan: Plan | None,
     env: Mapping[str, str],
 ) -> Section:
-    """One model as its endpoint shows it, under the names of the roles that ask it."""
+    """One model as its endpoint shows it, under the names of the roles that ask it; it is not
+    asked where its provider wants a key and there is none."""
+    title = f"{spec} ({', '.join(roles_by_spec(config)[spec])})"
+    absent = _absent_key(spec, headers, env)
+    if absent:
+        return Section(title, absent)
 
     def simulated(parsed: Spec) -> LM:
         dataset = plan.dataset if plan is not None else NO_DATA
@@ -137,8 +143,19 @@ async def _model(
     # In this process nothing is served side by side: how calls at once compare says nothing.
     here = simulated_here([spec])
     kept = [each for each in seen.findings if not (here and each.name == "concurrency")]
-    roles = ", ".join(roles_by_spec(config)[spec])
-    return Section(f"{spec} ({roles})", (*_key_variable(spec, env), *kept))
+    return Section(title, (*_key_variable(spec, env), *kept))
+
+
+def _absent_key(
+    spec: str, headers: Mapping[str, str], env: Mapping[str, str]
+) -> tuple[Finding, ...]:
+    try:
+        names = missing_key(spec, headers.values(), env)
+    except ConfigError:
+        return ()  # the probe says what is wrong with it
+    what = f"{' or '.join(names)} is not set, and this provider answers nobody without a key"
+    step = f"export {names[0]}=..." if names else ""
+    return (Finding("key variable", "fail", what, step),) if names else ()
 
 
 def _key_variable(spec_text: str, env: Mapping[str, str]) -> list[Finding]:

@@ -21,6 +21,7 @@ from promptcodebook.lm.budget import Budgeted, Ledger, PriceTable
 from promptcodebook.lm.cache import Cache
 from promptcodebook.lm.journal import Journaled, ReplyLog
 from promptcodebook.lm.limit import AdaptiveLimit, PerLoop
+from promptcodebook.lm.providers import require_keys
 from promptcodebook.lm.retry import Backoff, Retrying
 from promptcodebook.lm.spec import Spec, find_credentials, parse_spec
 from promptcodebook.lm.stop import StopSignal
@@ -72,11 +73,14 @@ class Models:
 
     @classmethod
     def build(cls, config: Config, supplies: Supplies = Supplies()) -> Models:
-        """Raises ConfigError for a bad spec, or a money budget over an unknown price."""
+        """Raises ConfigError for a bad spec, a key that a provider wants and that is not set, or a
+        money budget over an unknown price."""
         tally = supplies.tally or Counts()
         ledger = supplies.ledger or Ledger()
         stop = StopSignal()
         specs = specs_of(config)
+        if supplies.own is None:
+            require_keys(specs)
         settings = CallSettings(config.timeout, config.concurrency, Backoff(config.retries))
         endpoints = Endpoints(settings, tally=tally, simulated=supplies.simulated, stop=stop)
         table = {spec: supplies.own or endpoints.connect(spec, h) for spec, h in specs.items()}

@@ -97,7 +97,9 @@ class Assessor:
         self._name = name
 
     def examples(self, sample_of: Sample) -> tuple[Example, ...]:
-        """Raises DataError for an unknown or empty split, ConfigError for a count below 1."""
+        """Raises DataError for an unknown or empty split, ConfigError for a count below 1, and
+        MissingExtra or TaskError for what the task needs and is not there."""
+        self._assembled.task.require()
         if sample_of.runs < 1:
             raise ConfigError(f"cannot sample {sample_of.runs} runs", hint="--samples 1 or more")
         if sample_of.count is not None and sample_of.count < 1:

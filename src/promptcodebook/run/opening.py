@@ -15,6 +15,7 @@ from promptcodebook.config import Budget, Config, load_config
 from promptcodebook.errors import ConfigError, RunChanged
 from promptcodebook.incidents import Counts, Incident
 from promptcodebook.lm.budget import Ledger
+from promptcodebook.lm.providers import require_keys
 from promptcodebook.lm.stack import Supplies, specs_of
 from promptcodebook.method.schedule import Schedule
 from promptcodebook.method.templates import TemplateSet
@@ -74,7 +75,9 @@ def open_run(config: Config, sources: Sources, where: Where, listener: Listener 
     """
     plan = plan_run(config, sources).require_training()
     optimizer = make_optimizer(config.optimizer)
-    specs_of(plan.config)
+    specs = specs_of(plan.config)
+    if sources.lm is None:
+        require_keys(specs)
     store = _store(plan, where)
     try:
         assembled = plan.connect(_supplies(store))

@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 from promptcodebook.assemble import Plan, Sources, plan_run
 from promptcodebook.config import Config, load_config
-from promptcodebook.errors import ConfigError, did_you_mean
-from promptcodebook.lm.stack import uses_simulated
+from promptcodebook.errors import ConfigError, MissingExtra, PcoError, did_you_mean
+from promptcodebook.lm.providers import require_keys
+from promptcodebook.lm.stack import specs_of, uses_simulated
 from promptcodebook.progress import Listener, silent
 from promptcodebook.run.opening import Where, open_run, settings_then_and_now
 from promptcodebook.run.optimize import finish
@@ -30,6 +31,7 @@ __all__ = [
     "CellResult",
     "Suite",
     "read_cell",
+    "require_all",
     "run_cell",
     "suite_named",
 ]
@@ -120,14 +122,28 @@ class CellResult:
         return self.rows[-1] if self.rows else None
 
 
+def require_all(cells: Sequence[Cell]) -> None:
+    """Raises what the user has to mend before any cell is begun: a key that is not set, a package
+    that a benchmark's program or scorer needs. What is amiss with one cell alone waits for it."""
+    for cell in cells:
+        require_keys(specs_of(cell.config))
+        try:
+            plan_run(cell.config, Sources(cell.base)).require_training()
+        except MissingExtra:
+            raise
+        except PcoError:
+            pass
+
+
 def run_cell(cell: Cell, command: str = "", listener: Listener = silent) -> CellResult:
     """The cell's run: read back if it is finished, resumed if it stopped, else begun.
 
-    Raises what a run raises, and the Stop that ended it early: asked for again, it goes on.
+    Raises what a run raises (before it is begun, MissingExtra for a task that needs what is not
+    there), and the Stop that ended it early: asked for again, it goes on.
     """
     if not cell.config.task:
         raise ConfigError("a cell of a suite needs a ready-made task", hint="set task")
-    plan = plan_run(cell.config, Sources(cell.base))
+    plan = plan_run(cell.config, Sources(cell.base)).require_training()
     inputs = {e.id: e.input for _, examples in plan.dataset.items() for e in examples}
     earlier = _earlier_run(cell.folder, plan)
     if earlier is not None and not earlier.resumable and not earlier.running:

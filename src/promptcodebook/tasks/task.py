@@ -24,6 +24,10 @@ def asks_nobody(reward: Reward) -> RewardFactory:
     return lambda ask: reward
 
 
+def _nothing() -> None:
+    """What most tasks require."""
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """A benchmark, or the user's own data with its reward. Frozen: behaviour is handed in.
@@ -33,6 +37,8 @@ class Task:
     prompt; `zero_shot` is the plain prompt training is compared with; `output_format` tells the
     generator what form the answer must have. `checks` are passed by every rewrite, beside the
     general ones. `private`: the data are real people's, and a report shows none of their texts.
+    `require` raises MissingExtra or TaskError for what the program or the reward needs and is not
+    there; it is called before anything is paid for or recorded.
     """
 
     name: str
@@ -47,3 +53,4 @@ class Task:
     output_format: str = ""
     checks: tuple[Check, ...] = ()
     private: bool = False
+    require: Callable[[], None] = _nothing

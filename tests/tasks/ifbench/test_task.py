@@ -2,12 +2,13 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from promptcodebook.calls import Chat, Reply
-from promptcodebook.errors import DataError, RewardError
+from promptcodebook.errors import DataError, MissingExtra, RewardError, TaskError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.tasks.ifbench.language import Language
@@ -184,3 +185,32 @@ def test_the_benchmarks_rows_load_and_can_be_scored() -> None:
             assert isinstance(score, Score)
             assert 0.0 <= score.value <= 1.0
             assert score.feedback
+
+
+@pytest.mark.parametrize(
+    ("constraint", "package"),
+    [
+        ("words:odd_even_syllables", "syllapy"),
+        ("format:emoji", "nltk"),
+        ("change_case:english_capital", "langdetect.detector_factory"),
+        ("change_case:english_lowercase", "langdetect.detector_factory"),
+    ],
+)
+def test_a_package_that_some_constraint_needs_is_missed_before_a_call_is_paid(
+    constraint: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    plain = load_ifbench(folder(tmp_path / "plain", row("1")))
+    plain.require()  # it has no such constraint
+    needy = row("1", instruction_id_list=["punctuation:no_comma", constraint], kwargs=[{}, {}])
+    task = load_ifbench(folder(tmp_path / "needy", needy))
+    with pytest.raises(MissingExtra) as caught:
+        task.require()
+    assert caught.value.hint == "pip install 'promptcodebook[bench]'"
+
+
+def test_nltk_data_that_are_missing_are_missed_before_a_call_is_paid(tmp_path: Path) -> None:
+    (tmp_path / "nltk_data").mkdir()
+    needy = row("1", instruction_id_list=["ratio:sentence_type"])
+    with pytest.raises(TaskError, match="punkt_tab"):
+        load_ifbench(folder(tmp_path, needy)).require()

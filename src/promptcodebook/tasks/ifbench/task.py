@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Self, cast
@@ -23,7 +24,7 @@ from promptcodebook.data import Dataset, Split
 from promptcodebook.errors import DataError, RewardError
 from promptcodebook.tasks.home import BenchmarkRow, home_of, jsonl_splits, read_seeds, unique_ids
 from promptcodebook.tasks.ifbench.language import Language
-from promptcodebook.tasks.ifbench.score import describe, grade
+from promptcodebook.tasks.ifbench.score import check, describe, grade
 from promptcodebook.tasks.program import make_output, think
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Output, Prompt, Score, Stage
@@ -44,6 +45,9 @@ INSTRUCTIONS: dict[str, str] = {
     "rewrite": "Make sure that the response is correct and keeps every constraint stated in the "
     "query; rewrite it wherever it does not. What you give is the final response.",
 }
+
+_TRIED = ("one two. three four!", "ONE TWO. THREE FOUR!")
+"""Texts short enough for every check; some ask no package before they have seen the case."""
 
 
 class RequestRow(BenchmarkRow):
@@ -99,6 +103,7 @@ def load_ifbench(data_dir: Path | None = None) -> Task:
         f"the final response keeps: {len(dataset)} requests; {home.origin}.",
         output_format="Only the response itself, in exactly the form that the request asks for, "
         "without any comment on it.",
+        require=partial(constraints.require, dataset),
     )
 
 
@@ -165,6 +170,21 @@ class ConstraintReward:
         return Score(
             sum(verdicts.values()) / len(verdicts), _describe("The final response", verdicts)
         )
+
+    def require(self, dataset: Dataset) -> None:
+        """Tries each kind of constraint that the data have, on two short texts.
+
+        Raises MissingExtra or TaskError for a package or NLTK data that one needs.
+        """
+        kinds = dict[str, Mapping[str, object]]()
+        for _, split in dataset.items():
+            for example in split:
+                for one, given in zip(*_constraints(example.fields), strict=True):
+                    kinds.setdefault(one, given)
+        for one, given in kinds.items():
+            for text in _TRIED:
+                with self._lock:
+                    check(one, given, "", text, language=self._language)
 
     def report(self, example: Example, text: str) -> str:
         """Which constraints a stage's text keeps, in words; "" for an example without any."""

@@ -22,7 +22,10 @@ from promptcodebook.tasks.livebench_math.readings import (
 )
 from promptcodebook.tasks.worker import Worker, shared_worker
 
-__all__ = ["MathScore", "kind_of", "math_score", "score", "without_thoughts"]
+__all__ = ["ALGEBRA", "MathScore", "kind_of", "math_score", "score", "without_thoughts"]
+
+ALGEBRA = ("sympy", "lark", "math_verify")
+"""The packages that comparing formulas takes."""
 
 _AIME_TAIL = 50
 _LONGEST = 4000

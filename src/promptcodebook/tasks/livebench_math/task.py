@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 from pydantic import model_validator
 
 from promptcodebook.data import Dataset, Split
-from promptcodebook.errors import DataError
+from promptcodebook.errors import DataError, require_modules
 from promptcodebook.tasks.home import (
     BenchmarkRow,
     blank_fields,
@@ -27,6 +28,7 @@ from promptcodebook.tasks.home import (
 )
 from promptcodebook.tasks.livebench_math.readings import Ids, option_value, read_letter
 from promptcodebook.tasks.livebench_math.score import (
+    ALGEBRA,
     MathScore,
     kind_of,
     math_score,
@@ -88,7 +90,15 @@ def load_livebench_math(data_dir: Path | None = None) -> Task:
         f"results and proofs whose formulas are to be put in order: {home.origin}.",
         output_format="A worked solution that ends with the answer in exactly the form that the "
         "question asks for.",
+        require=partial(_require, dataset),
     )
+
+
+def _require(dataset: Dataset) -> None:
+    """MissingExtra where formulas are to be compared and the algebra is not installed."""
+    examples = (example for _, split in dataset.items() for example in split)
+    if any(kind_of(str(example.fields["subtask"])) == "amps" for example in examples):
+        require_modules(ALGEBRA, "comparing mathematical answers", "bench")
 
 
 async def reward(example: Example, output: str) -> Score:
