@@ -47,6 +47,7 @@ class Incident(StrEnum):
         "prompts put together verbatim, as the generator's reply could not be used",
         False,
     )
+    REWRITES_REASKED = "rewrites_reasked", "rewrites asked for once more, with the reason", False
     REWRITES_REFUSED = "rewrites_refused", "rewrites refused by a check", False
     CACHE_HITS = "cache_hits", "replies taken from the cache, not paid for"
     CACHE_MISSES = "cache_misses", "calls that the cache held no reply for"

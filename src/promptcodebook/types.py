@@ -29,6 +29,7 @@ __all__ = [
     "Parameters",
     "Program",
     "Prompt",
+    "Refused",
     "Reward",
     "Rewrite",
     "Rollout",
@@ -277,8 +278,19 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """A reply that was no rewrite, and why; another was asked for."""
+
+    text: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Rewrite:
-    """One LLM_upd(v, g): kept, or refused and why; `failure` where the updater gave no text."""
+    """One LLM_upd(v, g): kept, or refused and why; `failure` where the updater gave no text.
+
+    `earlier` is the reply before `after`, where that was refused and one more was asked for.
+    """
 
     variable: Variable
     before: str
@@ -287,6 +299,7 @@ class Rewrite:
     kept: bool
     reason: str = ""
     failure: Failure | None = None
+    earlier: Refused | None = None
 
 
 @dataclass(frozen=True, slots=True)

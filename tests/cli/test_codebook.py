@@ -4,8 +4,17 @@ import json
 from pathlib import Path
 
 from promptcodebook.cli.codebook import mark_changes
+from promptcodebook.store import Header, Started, Stepped
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import variable_name
+from promptcodebook.types import (
+    Codebook,
+    Instinct,
+    Parameters,
+    Refused,
+    Rewrite,
+    Step,
+    variable_name,
+)
 from tests.cli.invoked import pco
 
 
@@ -34,6 +43,24 @@ def test_log_has_every_rewrite_with_its_fate(trained: Path, store: RunStore) -> 
         (step, variable_name(r.variable), r.kept) for step, r in rewrites
     ]
     assert pco("codebook", "log", "last", cwd=trained).out.count("\n  feedback  ") == len(rewrites)
+
+
+def test_log_shows_both_tries_of_a_rewrite_that_was_refused_at_first(tmp_path: Path) -> None:
+    parameters = Parameters("theta", "phi", Codebook((Instinct("old"),)), "psi")
+    rewrite = Rewrite(0, "old", "new", "- g", kept=True, earlier=Refused("too long", "9 words"))
+    step = Step(0, 0, 1.0, (), (rewrite,), parameters, (0.0,), (0.0,), (0,))
+    header = Header(id="", created="2026-01-31T15:45:02+00:00", version="0", task="t", command="",
+                    config={}, fingerprints={})  # fmt: skip
+    store = RunStore.create(tmp_path / "runs", header)
+    store.append(Started(parameters, "expert"))
+    store.append(Stepped(step))
+    store.close()
+    assert pco("codebook", "log", "last", cwd=tmp_path).out == (
+        "update 1  c0  kept\n  before    old\n  at first  too long\n  refused   9 words\n"
+        "  after     new\n  feedback  - g\n"
+    )
+    (shown,) = pco("codebook", "log", "last", "--json", cwd=tmp_path).json
+    assert shown["earlier"] == {"text": "too long", "reason": "9 words"}
 
 
 def test_log_of_one_part(trained: Path, store: RunStore) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from promptcodebook.config import Update
-from promptcodebook.method.update import AllChecks, LengthCheck, NearCopyCheck, NoLeakCheck
+from promptcodebook.method.checks import AllChecks, LengthCheck, NearCopyCheck, NoLeakCheck
 from promptcodebook.text import words_of
 from promptcodebook.types import Example
 
@@ -23,10 +23,10 @@ def test_an_empty_rewrite_is_refused(text: str):
 
 
 @pytest.mark.parametrize(
-    ("variable", "cap"), [(0, 60), (15, 60), ("encoder", 300), ("critic", 300)]
+    ("variable", "cap"), [(0, 25), (15, 25), ("encoder", 300), ("critic", 300)]
 )
 def test_the_cap_is_in_words(variable: str, cap: int):
-    """Decision 11: an instinct has 60 words; θ, φ and ψ have a cap of their own."""
+    """Decision 11: an instinct has 25 words (decision 24); θ, φ and ψ have a cap of their own."""
     check = LengthCheck(Update())
     assert check(variable, "word " * cap, "x", []) is None
     assert (
@@ -55,7 +55,7 @@ def test_eight_words_in_a_row_of_a_training_input_are_a_leak():
 def test_a_whole_training_answer_is_a_leak():
     """From three words or twelve characters on; 'Paris' turns up by chance."""
     check = NoLeakCheck(TRAIN)
-    said = "it gives away the answer of training example"
+    said = "it gives away the answer of a training example:"
     assert check(0, "Say the treaty of Westphalia!", "x", []) == f"{said} b"
     assert check(0, "It is the Hypothalamus.", "x", []) == f"{said} c"
     assert check(0, "It is Paris, or hypothalamuses, or a treaty.", "x", []) is None

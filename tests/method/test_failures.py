@@ -139,7 +139,8 @@ async def test_a_failed_attribution_keeps_the_verdict_and_its_penalty():
 async def test_a_truncated_or_failed_rewrite_leaves_the_variable_as_it_was():
     """Decision 15: a rewrite cut at its cap is refused and logged with its reason."""
     lm = ScriptedLM().enqueue(
-        Reply("half a the", finish="length"), DOWN, "rule 0 new", "rule 1 new", "psi 1",
+        Reply("half a the", finish="length"), Reply("half again", finish="length"), DOWN,
+            "rule 0 new", "rule 1 new", "psi 1",
         role="updater",
     )  # fmt: skip
     world = World(one_batch(explore=ENCODED), lm.reply_with(talkative))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from promptcodebook.report import render_report
 from promptcodebook.report.private import withhold
 from promptcodebook.store import Broke, Compared, RunStore, Stepped, Validated
-from promptcodebook.types import Evaluation
+from promptcodebook.types import Evaluation, Refused, Rewrite
 from tests.report.scripted_run import ScriptedRun, events_of
 from tests.report.strict import read_page
 
@@ -51,6 +51,15 @@ def test_gradients_and_refused_texts_are_withheld_and_kept_ones_stand() -> None:
         for before, after in zip(event.step.rewrites, shown.step.rewrites, strict=True):
             assert NAME not in after.gradient
             assert after.after == (before.after if before.kept else "(private: 22 characters)")
+
+
+def test_what_was_refused_at_first_is_withheld_of_a_kept_rewrite_too() -> None:
+    rewrite = Rewrite(0, "a", "b", "g", kept=True, earlier=Refused(NAME, "a leak"))
+    step = next(e.step for e in events_of(RUN) if isinstance(e, Stepped))
+    shown = withhold(Stepped(replace(step, rewrites=(rewrite,))))
+    assert isinstance(shown, Stepped)
+    assert shown.step.rewrites[0].after == "b"
+    assert shown.step.rewrites[0].earlier == Refused("(private: 20 characters)", "a leak")
 
 
 def test_the_page_shows_lengths_in_the_place_of_texts(write: Write) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from promptcodebook.calls import ROLES, Message, Request
+from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.critic import reference
 from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.method.templates import instinct_lines, load_templates
+from promptcodebook.method.update import Pending
 from promptcodebook.simulated.chat import ChatRequest, from_request
 from promptcodebook.simulated.recognise import understand
 from promptcodebook.simulated.world import World
 from promptcodebook.tasks.constraints.task import reward
-from promptcodebook.types import Codebook, Example, Instinct
+from promptcodebook.types import Codebook, Example, Instinct, Variable
+from tests.method.build import World as Made
+from tests.method.build import config
 
 _BOOK = (
     "Count the words of the draft.",
@@ -211,6 +217,7 @@ def template_values(example: Example, templates: str) -> dict[str, object]:
         "variable": "the rubric of the critic, which judges how well a prompt worked",
         "text": texts.text("psi"),
         "gradient": "- Look at the score: use bullet points on lines of their own.",
+        "others": "",
     }
 
 
@@ -233,6 +240,24 @@ def test_a_directive_to_be_rewritten_is_not_taken_for_an_order(
     values = {**template_values(examples[0], "default"), "text": texts.text(variable)}
     understood = understand(ChatRequest(texts["updater"].fill(values)), world)
     assert understood.kind == "improve"
+
+
+async def test_a_rewrite_is_recognised_among_the_others_and_after_a_refusal(world: World) -> None:
+    """What the updater asks, and asks once more, is read as text and feedback alike."""
+
+    def refuse(variable: Variable, text: str, before: str, others: Sequence[str]) -> str:
+        return f"72 words, over the cap of 25: {text}"
+
+    made = Made(config(), ScriptedLM().enqueue("too long", "too long"), check=refuse)
+    feedback = "use bullet points on lines of their own"
+    pending = Pending(0, _BOOK[0], (feedback, "be brief"), tuple(_BOOK[1:]))
+    await made.updater.rewrite_all([pending], 0)
+    assert len(made.lm.history) == 2
+    for request in made.lm.history:
+        understood = understand(from_request(request), world)
+        assert understood.kind == "improve"
+        assert understood.reading.sections["text"] == _BOOK[0]
+        assert understood.reading.sections["feedback"] == f"- {feedback}\n- be brief"
 
 
 def test_a_second_try_is_read_as_the_request_it_repeats(

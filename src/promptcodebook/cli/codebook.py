@@ -187,14 +187,16 @@ def _rewrite_json(step: int, reverted: bool, rewrite: Rewrite) -> dict[str, Any]
 
 def _rewrite_text(step: int, rewrite: Rewrite) -> str:
     fate = "kept" if rewrite.kept else f"refused: {rewrite.reason}"
-    return "\n".join(
-        (
-            f"update {step + 1}  {variable_name(rewrite.variable)}  {fate}",
-            wrap_text(rewrite.before, "  before    "),
-            wrap_text(rewrite.after or "(nothing)", "  after     "),
-            wrap_text(rewrite.gradient, "  feedback  "),
-        )
-    )
+    lines = [
+        f"update {step + 1}  {variable_name(rewrite.variable)}  {fate}",
+        wrap_text(rewrite.before, "  before    "),
+        wrap_text(rewrite.after or "(nothing)", "  after     "),
+        wrap_text(rewrite.gradient, "  feedback  "),
+    ]
+    if (earlier := rewrite.earlier) is not None:
+        lines.insert(2, wrap_text(earlier.text or "(nothing)", "  at first  "))
+        lines.insert(3, wrap_text(earlier.reason, "  refused   "))
+    return "\n".join(lines)
 
 
 @codebook.command()

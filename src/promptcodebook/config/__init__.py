@@ -9,6 +9,7 @@
 | templates | paper | default | prefix-cacheable order, per-index gradients, the task's format |
 | update.accept | always | always | measured both on the simulated model; see docs/method.md |
 | update.encoder_on_explored | true | false | θ did not choose the explored routes |
+| update.instinct_words | 60 | 25 | longer ones turn into grab-bags of several skills |
 | explore.gamma | 0.96 | derived | ε reaches ε_min at 90 % of the planned steps |
 | keep | last | best_val | the last step is a sample, not the best |
 | validation.every | 0 | 10 | keep and early stop need it |

@@ -158,8 +158,8 @@ class Update(Group):
     """Whether θ also learns from explored routes, which it did not choose."""
     text_updates: bool = True
     """Whether texts are rewritten at all; without, only the statistics learn (Table 3)."""
-    instinct_words: int = Field(default=60, ge=1)
-    """Length cap of one instinct in words."""
+    instinct_words: int = Field(default=25, ge=1)
+    """Length cap of one instinct in words; a first instinct over it may stay as it is."""
     directive_words: int = Field(default=300, ge=1)
     """Length cap of θ, φ and ψ in words, each."""
 

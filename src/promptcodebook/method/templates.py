@@ -149,7 +149,7 @@ _PLACES: Mapping[str, _Places] = {
     "critic_one": _Places(("psi", *_RUN, "instincts", "reference"), _TRACE),
     "attribution": _Places(("verdict",), (*_RUN, "instincts", "reference", *_TRACE)),
     "adversary": _Places(("psi", "verdict", *_RUN), ("instincts", "reference", *_TRACE)),
-    "updater": _Places(("text", "gradient"), ("variable", "cap")),
+    "updater": _Places(("text", "gradient"), ("variable", "others", "cap")),
     "random": _Places(("size",), ("cap",)),
     "from_prompt": _Places(("text", "size"), ("cap",)),
 }

@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
 
 from promptcodebook.calls import Request
-from promptcodebook.config import Config, Update
+from promptcodebook.config import Config
 from promptcodebook.errors import LMError
 from promptcodebook.incidents import Incident, Tally
 from promptcodebook.lm.structured import Ask
+from promptcodebook.method.checks import word_cap
 from promptcodebook.method.failures import failure_of, gather_all
 from promptcodebook.method.templates import TemplateSet
 from promptcodebook.randomness import Draws
-from promptcodebook.text import words_of
+from promptcodebook.text import strip_wrapping
 from promptcodebook.types import (
     Check,
     Directive,
-    Example,
     Parameters,
+    Refused,
     Rewrite,
     Trace,
     Variable,
     variable_name,
 )
 
-__all__ = [
-    "AllChecks",
-    "LengthCheck",
-    "NearCopyCheck",
-    "NoLeakCheck",
-    "Pending",
-    "Updater",
-    "apply_rewrites",
-    "collect_gradients",
-    "word_cap",
-]
+__all__ = ["Pending", "Updater", "apply_rewrites", "collect_gradients"]
+
+_OTHERS = "Other instincts, whose advice is not to be repeated here:"
+_WHOLE, _TITLE = 25, 12
+"""Another instinct is shown whole up to so many words, else by so many of its first ones."""
 
 _DESCRIBED: Mapping[Directive, str] = {
     "encoder": "the directive of the encoder, which chooses instincts for an input",
@@ -47,7 +41,7 @@ _DESCRIBED: Mapping[Directive, str] = {
 
 def _describe(variable: Variable) -> str:
     if isinstance(variable, int):
-        return "one instinct, a short directive"
+        return "one instinct, a short directive about one thing"
     return _DESCRIBED[variable]
 
 
@@ -115,8 +109,28 @@ def apply_rewrites(parameters: Parameters, rewrites: Sequence[Rewrite]) -> Param
     return parameters
 
 
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A pending rewrite with its request, and the rewrite as long as there is no text."""
+
+    pending: Pending
+    request: Request
+    blank: Rewrite
+
+    def again(self, reason: str, sample: int) -> Request:
+        """The request once more with the reason; what a reason quotes after a colon is left out."""
+        told = (
+            f"\n\nAn earlier reply was refused: {reason.partition(':')[0].strip()}. "
+            "Write the text anew so that this is not true of it."
+        )
+        *before, last = self.request.messages
+        turns = (*before, replace(last, content=last.content + told))
+        return replace(self.request, messages=turns, sample=sample)
+
+
 class Updater:
-    """Rewrites variables concurrently; what a check refuses stays as it was, with the reason."""
+    """Rewrites variables concurrently. What is refused is asked for once more with the reason; what
+    is refused again stays as it was."""
 
     def __init__(
         self, ask: Ask, templates: TemplateSet, config: Config, check: Check, tally: Tally
@@ -130,36 +144,38 @@ class Updater:
 
     async def rewrite_all(self, pending: Sequence[Pending], step: int) -> tuple[Rewrite, ...]:
         """Every variable's rewrite, in the order of `pending`; then twins are told apart."""
-        rewrites = await gather_all(self._rewrite(p, step) for p in pending)
-        return self._without_twins(rewrites)
+        tasks = [self._task(p, step) for p in pending]
+        rewrites = await gather_all(self._rewrite(task, step) for task in tasks)
+        return await self._without_twins(tasks, rewrites, step)
 
-    def _without_twins(self, rewrites: Sequence[Rewrite]) -> tuple[Rewrite, ...]:
-        """Two instincts rewritten at once may grow alike: the later one keeps its old text."""
+    async def _without_twins(
+        self, tasks: Sequence[_Task], rewrites: Sequence[Rewrite], step: int
+    ) -> tuple[Rewrite, ...]:
+        """Two instincts rewritten at once may grow alike: the later one is asked for once more, and
+        keeps its old text if that does not tell them apart."""
         kept: list[str] = []
         out: list[Rewrite] = []
-        for rewrite in rewrites:
+        for task, rewrite in zip(tasks, rewrites, strict=True):
             if rewrite.kept and isinstance(rewrite.variable, int):
                 reason = self._check(rewrite.variable, rewrite.after, rewrite.before, kept)
-                if reason is None:
+                if reason is not None:
+                    refused = replace(rewrite, kept=False, reason=reason)
+                    others = (*task.pending.others, *kept)
+                    rewrite = await self._once_more(task, refused, others, step)
+                if rewrite.kept:
                     kept.append(rewrite.after)
-                else:
-                    rewrite = self._refuse(rewrite, reason)
             out.append(rewrite)
         return tuple(out)
 
-    def _refuse(self, rewrite: Rewrite, reason: str) -> Rewrite:
-        self._tally(Incident.REWRITES_REFUSED)
-        return replace(rewrite, kept=False, reason=reason)
-
-    async def _rewrite(self, pending: Pending, step: int) -> Rewrite:
+    def _task(self, pending: Pending, step: int) -> _Task:
         draws = self._randomness.at(step, variable_name(pending.variable))
         chosen = self._choose(pending.gradients, draws)
         gradient = "\n".join(f"- {' '.join(g.split())}" for g in chosen)
-        rewrite = Rewrite(pending.variable, pending.text, "", gradient, kept=False)
         values = {
             "variable": _describe(pending.variable),
             "text": pending.text,
             "gradient": gradient,
+            "others": _others(pending.others),
             "cap": word_cap(self._update, pending.variable),
         }
         request = Request(
@@ -167,17 +183,47 @@ class Updater:
             messages=self._templates["updater"].fill(values),
             sample=draws.sample("update"),
         )
+        blank = Rewrite(pending.variable, pending.text, "", gradient, kept=False)
+        return _Task(pending, request, blank)
+
+    async def _rewrite(self, task: _Task, step: int) -> Rewrite:
+        first = await self._try(task, task.request, task.pending.others)
+        if first.kept:
+            return first
+        if first.failure is not None:
+            self._tally(Incident.REWRITES_REFUSED)
+            return first
+        return await self._once_more(task, first, task.pending.others, step)
+
+    async def _once_more(
+        self, task: _Task, refused: Rewrite, others: Sequence[str], step: int
+    ) -> Rewrite:
+        """The second try, which remembers the first; the refusal itself if there was one before."""
+        last = refused
+        if refused.earlier is None:
+            self._tally(Incident.REWRITES_REASKED)
+            draws = self._randomness.at(step, variable_name(refused.variable))
+            request = task.again(refused.reason, draws.sample("update again"))
+            second = await self._try(task, request, others)
+            # The longer request may not fit where the first did: the first refusal stands then.
+            if second.failure is None:
+                last = replace(second, earlier=Refused(refused.after, refused.reason))
+        if not last.kept:
+            self._tally(Incident.REWRITES_REFUSED)
+        return last
+
+    async def _try(self, task: _Task, request: Request, others: Sequence[str]) -> Rewrite:
+        """One reply, stripped of what is chat and checked."""
         try:
             answer = await self._ask.text(request)
         except LMError as error:
             failure = failure_of("update", error)
-            refused = replace(rewrite, failure=failure)
-            return self._refuse(refused, f"{failure.kind}: {failure.message}")
-        rewrite = replace(rewrite, after=answer.text.strip())
+            return replace(task.blank, failure=failure, reason=f"{failure.kind}: {failure.message}")
+        rewrite = replace(task.blank, after=strip_wrapping(answer.text))
         if answer.truncated:
-            return self._refuse(rewrite, "the rewrite was cut at its length cap")
-        reason = self._check(pending.variable, rewrite.after, pending.text, pending.others)
-        return self._refuse(rewrite, reason) if reason else replace(rewrite, kept=True)
+            return replace(rewrite, reason="the rewrite was cut at its length cap")
+        reason = self._check(rewrite.variable, rewrite.after, rewrite.before, others)
+        return replace(rewrite, kept=reason is None, reason=reason or "")
 
     def _choose(self, gradients: tuple[str, ...], draws: Draws) -> list[str]:
         """At most `max_gradients`, a seeded choice in batch order, so that 8k context suffices."""
@@ -189,96 +235,13 @@ class Updater:
         return [gradients[i] for i in sorted(order[:most])]
 
 
-RUN = 8
-"""Words of a training input in a row that count as copied."""
+def _others(texts: Sequence[str]) -> str:
+    """The other instincts by their titles; '' where the variable has none beside it."""
+    if not texts:
+        return ""
+    return "\n".join((_OTHERS, *(f"- {_title(text)}" for text in texts), ""))
 
 
-def word_cap(update: Update, variable: Variable) -> int:
-    """Length cap of a variable, in words."""
-    return update.instinct_words if isinstance(variable, int) else update.directive_words
-
-
-class LengthCheck:
-    """Not empty, and within the variable's cap in words."""
-
-    def __init__(self, update: Update) -> None:
-        self._update = update
-
-    def __call__(
-        self, variable: Variable, text: str, before: str, others: Sequence[str]
-    ) -> str | None:
-        words = len(text.split())
-        if not words:
-            return "the rewrite is empty"
-        cap = word_cap(self._update, variable)
-        return f"{words} words, over the cap of {cap}" if words > cap else None
-
-
-class NearCopyCheck:
-    """An instinct must not become a near-copy of another entry."""
-
-    def __init__(self, alike: float = 0.9) -> None:
-        self._alike = alike
-
-    def __call__(
-        self, variable: Variable, text: str, before: str, others: Sequence[str]
-    ) -> str | None:
-        words = words_of(text)
-        for other in others:
-            theirs = words_of(other)
-            matcher = SequenceMatcher(None, words, theirs, autojunk=False)
-            if matcher.quick_ratio() >= self._alike and matcher.ratio() >= self._alike:
-                return "a near-copy of another instinct"
-        return None
-
-
-class NoLeakCheck:
-    """No run of 8 normalised words of a training input and no whole training answer.
-
-    What the text held before its rewrite is not held against it. Answers count from 3 words or 12
-    characters on: shorter ones ('yes', '42') turn up by chance.
-    """
-
-    def __init__(self, examples: Iterable[Example]) -> None:
-        # Hashes, not words: a large training split must not be held in memory eight times over.
-        self._runs: set[int] = set()
-        self._answers: dict[str, str] = {}
-        for example in examples:
-            self._runs.update(_runs(words_of(example.input)))
-            answer = " ".join(words_of(example.target or ""))
-            if len(answer.split()) >= 3 or len(answer) >= 12:
-                self._answers[f" {answer} "] = example.id
-
-    def __call__(
-        self, variable: Variable, text: str, before: str, others: Sequence[str]
-    ) -> str | None:
-        held = set(_runs(words_of(before)))
-        for run in _runs(words_of(text)):
-            if run in self._runs and run not in held:
-                return "it copies eight words in a row from a training input"
-        padded = f" {' '.join(words_of(text))} "
-        earlier = f" {' '.join(words_of(before))} "
-        for answer, example in self._answers.items():
-            if answer in padded and answer not in earlier:
-                return f"it gives away the answer of training example {example}"
-        return None
-
-
-def _runs(words: Sequence[str]) -> Iterable[int]:
-    return (hash(tuple(words[i : i + RUN])) for i in range(len(words) - RUN + 1))
-
-
-class AllChecks:
-    """The first refusal of several checks, in order."""
-
-    def __init__(self, checks: Sequence[Check]) -> None:
-        self._checks = tuple(checks)
-
-    def __call__(
-        self, variable: Variable, text: str, before: str, others: Sequence[str]
-    ) -> str | None:
-        for check in self._checks:
-            reason = check(variable, text, before, others)
-            if reason is not None:
-                return reason
-        return None
+def _title(text: str) -> str:
+    words = text.split()
+    return " ".join(words) if len(words) <= _WHOLE else f"{' '.join(words[:_TITLE])} …"

@@ -12,6 +12,7 @@ from promptcodebook.assemble import Assembled
 from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError
 from promptcodebook.method.accept import Rerun, make_acceptance
+from promptcodebook.method.checks import AllChecks, LengthCheck, NearCopyCheck, NoLeakCheck
 from promptcodebook.method.critic import Attribution, Credit, Critic
 from promptcodebook.method.explore import Explorer
 from promptcodebook.method.init import Initialiser
@@ -19,7 +20,7 @@ from promptcodebook.method.policy import Deployed
 from promptcodebook.method.schedule import Schedule
 from promptcodebook.method.state import State
 from promptcodebook.method.train import Learner, train
-from promptcodebook.method.update import AllChecks, LengthCheck, NearCopyCheck, NoLeakCheck, Updater
+from promptcodebook.method.update import Updater
 from promptcodebook.optimizers.base import Problem, Result, spending
 from promptcodebook.optimizers.fixed import concat_row, untrained_row
 from promptcodebook.optimizers.selection import Selection

@@ -15,6 +15,7 @@ from promptcodebook.types import (
     Evaluation,
     Failure,
     Gradients,
+    Refused,
     Rewrite,
     Rollout,
     Route,
@@ -101,7 +102,8 @@ def _gradients(gradients: Gradients) -> Gradients:
 def _rewrite(rewrite: Rewrite) -> Rewrite:
     """A refused text may have been refused for what it gave away."""
     after = rewrite.after if rewrite.kept else _length(rewrite.after)
-    return replace(rewrite, after=after, gradient=_length(rewrite.gradient))
+    earlier = rewrite.earlier and Refused(_length(rewrite.earlier.text), rewrite.earlier.reason)
+    return replace(rewrite, after=after, gradient=_length(rewrite.gradient), earlier=earlier)
 
 
 def _failure(failure: Failure | None) -> Failure | None:
