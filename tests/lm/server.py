@@ -58,6 +58,20 @@ def raw(data: bytes, status: int = 200) -> Step:
     return step
 
 
+def pours(data: bytes, times: int, status: int = 200, **headers: str) -> Step:
+    """A body of many equal pieces, for as long as the client takes them."""
+
+    async def step(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        response = web.StreamResponse(status=status, headers=headers)
+        await response.prepare(request)
+        for _ in range(times):
+            await response.write(data)
+        await response.write_eof()
+        return response
+
+    return step
+
+
 def drops() -> Step:
     """Breaks the connection without a word."""
 

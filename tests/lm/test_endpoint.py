@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import logging
 import traceback
@@ -23,7 +24,7 @@ from promptcodebook.errors import (
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.refusal import read_retry_after
 from promptcodebook.lm.spec import ApiKey, parse_spec, read_key
-from tests.lm.server import Server, drops, fails, raw, refusing, says
+from tests.lm.server import Server, drops, fails, pours, raw, refusing, says
 
 SCHEMA = Schema("Thing", {"type": "object", "properties": {"a": {"type": "string"}}})
 
@@ -37,9 +38,11 @@ def request(**sampling) -> Request:
     )
 
 
-def endpoint(server: Server, *, key: str = "", timeout: float = 5.0, spec: str = "") -> Endpoint:
+def endpoint(
+    server: Server, *, key: str = "", timeout: float = 5.0, spec: str = "", **options: int
+) -> Endpoint:
     held = ApiKey("PCO_API_KEY", key) if key else None
-    return Endpoint(parse_spec(spec or server.spec, {}), held, timeout=timeout)
+    return Endpoint(parse_spec(spec or server.spec, {}), held, timeout=timeout, **options)
 
 
 async def failure(server: Server, **options) -> LMError:
@@ -320,6 +323,47 @@ async def test_a_refusal_of_any_shape_is_quoted(server: Server, loc):
     server.script(raw(detail, 400))
     error = await failure(server)
     assert isinstance(error, RequestRefused) and "bad input" in str(error)
+
+
+async def test_a_body_is_read_up_to_its_limit_and_no_further(server: Server):
+    whole = json.dumps({"choices": [{"message": {"content": "a" * 3000}}]}).encode()
+    server.script(raw(whole), raw(whole), pours(b" " * 1000, 10**9))
+    async with endpoint(server, most_bytes=len(whole)) as lm:
+        assert (await lm(request())).text == "a" * 3000
+    for _ in range(2):
+        error = await failure(server, most_bytes=len(whole) - 1, timeout=30)
+        assert isinstance(error, ServerFault)
+        assert error.incident == "malformed_body"
+        assert "max_reply_mb" in str(error) and len(str(error)) < 400
+
+
+async def test_the_limit_counts_what_a_body_unpacks_to(server: Server):
+    packed = gzip.compress(b" " * 50_000_000)
+    server.script(pours(packed, 1, **{"Content-Encoding": "gzip"}))
+    error = await failure(server)
+    assert isinstance(error, ServerFault) and "8 MB" in str(error)
+
+
+async def test_of_an_error_no_more_than_its_beginning_is_read(server: Server):
+    server.script(pours(b"sorry " * 1000, 10**9, status=400))
+    error = await failure(server, timeout=30)
+    assert isinstance(error, RequestRefused)
+    assert "sorry sorry" in str(error) and len(str(error)) < 400
+
+
+async def test_a_key_that_the_server_says_back_is_not_in_the_reply(server: Server):
+    server.script(says("you sent sk-very-secret, thanks"))
+    async with endpoint(server, key="sk-very-secret") as lm:
+        assert (await lm(request())).text == "you sent ***, thanks"
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"data": ' * 20_000, b"[]", b'{"data": 3}'])
+async def test_a_list_of_models_of_any_shape_is_one_error(server: Server, body: bytes):
+    server.listing = raw(body)
+    async with endpoint(server, spec=server.url) as lm:
+        with pytest.raises(ServerFault):
+            await lm(request())
+        assert await lm.count_tokens("a") is None
 
 
 async def test_nothing_at_the_address():

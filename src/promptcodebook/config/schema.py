@@ -320,6 +320,8 @@ class Config(Group):
     """Seconds that one call may take."""
     retries: int = Field(default=4, ge=0)
     """How often a call that failed for a while is tried again."""
+    max_reply_mb: float = Field(default=8.0, gt=0.0, le=1000.0)
+    """Megabytes that a reply may have, unpacked; a larger one is a failed call."""
     cache: bool = True
     """Whether replies are shared between runs on this machine."""
     seed: int = 0

@@ -1,11 +1,13 @@
 """One model behind one chat-completions address, over one pooled HTTP session.
 
 What the endpoint refuses (a sampling field, `max_tokens`, a schema) is learned from its first
-refusal and left out from then on. Redirects are not followed: the key goes nowhere else.
+refusal and left out from then on. Redirects are not followed: the key goes nowhere else. Bodies
+are read up to a limit, counted after decompression.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
@@ -31,7 +33,7 @@ from promptcodebook.lm.refusal import (
     refusal_of,
 )
 from promptcodebook.lm.spec import ApiKey, Spec
-from promptcodebook.lm.wire import Malformed, Quirks, read_reply, request_body
+from promptcodebook.lm.wire import MOST_BYTES, Malformed, Quirks, read_reply, request_body
 
 __all__ = [
     "Endpoint",
@@ -45,6 +47,9 @@ _ATTEMPTS = 7
 # Servers close idle connections after 5 s or more; a POST on one just closed is a lost call.
 _KEEPALIVE_S = 3.0
 _CONNECT_S = 10.0
+_MOST_ERROR_BYTES = 64_000
+# Longer bodies are parsed in a thread: other calls go on meanwhile.
+_QUICK_BYTES = 200_000
 
 
 class Endpoint:
@@ -57,10 +62,11 @@ class Endpoint:
         *,
         timeout: float = 120.0,
         headers: Mapping[str, str] | None = None,
+        most_bytes: int = MOST_BYTES,
     ) -> None:
         self._where = ModelAddress(spec.base_url, spec.model, key, spec.key_names)
         self._quirks = Quirks()
-        self._transport = Transport(spec.base_url, key, timeout, headers or {})
+        self._transport = Transport(spec.base_url, key, timeout, headers or {}, most_bytes)
 
     def __repr__(self) -> str:
         return f"Endpoint({self._where.base_url}#{self._where.model})"
@@ -83,7 +89,7 @@ class Endpoint:
             begun = time.perf_counter()
             answer = await self._post(body)
             if answer.status == 200:
-                reply = self._read(answer.data, request, time.perf_counter() - begun)
+                reply = await self._read(answer.data, request, time.perf_counter() - begun)
                 return replace(reply, dropped=tuple(dropped)) if dropped else reply
             error = read_error_body(answer.data)
             fixable = left > 0 and answer.status in (400, 422)
@@ -99,7 +105,7 @@ class Endpoint:
         try:
             listed = json.loads(answer.data)["data"]
             return tuple(str(each["id"]) for each in listed)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise fault_of(Incident.MALFORMED_BODY, self._where) from None
 
     async def count_tokens(self, text: str) -> int | None:
@@ -112,7 +118,7 @@ class Endpoint:
             answer = await self._transport.send("POST", f"{root.base_url}/tokenize", root, data)
             tree = json.loads(answer.data)
             count = tree["count"] if "count" in tree else len(tree["tokens"])
-        except (LMError, ValueError, KeyError, TypeError):
+        except (LMError, ValueError, KeyError, TypeError, RecursionError):
             return None
         return count if answer.status == 200 and isinstance(count, int) else None
 
@@ -137,11 +143,18 @@ class Endpoint:
         url = f"{self._where.base_url}/chat/completions"
         return await self._transport.send("POST", url, self._where, data)
 
-    def _read(self, data: bytes, request: Request, seconds: float) -> Reply:
+    async def _read(self, data: bytes, request: Request, seconds: float) -> Reply:
         try:
-            return read_reply(data, request, seconds)
+            if len(data) <= _QUICK_BYTES:
+                reply = read_reply(data, request, seconds)
+            else:
+                reply = await asyncio.to_thread(read_reply, data, request, seconds)
         except Malformed as error:
             detail = str(error)
+        else:
+            # A server that echoes what it was sent must not bring the key into journal and report.
+            key = self._where.key
+            return reply if key is None else replace(reply, text=key.scrub(reply.text))
         raise fault_of(Incident.MALFORMED_BODY, self._where, detail)
 
     def _learn(self, body: Mapping[str, Any], error: ErrorBody) -> bool:
@@ -180,7 +193,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """An HTTP response, read whole."""
+    """An HTTP response, read whole; of an error no more than its first 64 kB."""
 
     status: int
     data: bytes
@@ -194,12 +207,18 @@ class Transport:
     """
 
     def __init__(
-        self, base_url: str, key: ApiKey | None, timeout: float, headers: Mapping[str, str]
+        self,
+        base_url: str,
+        key: ApiKey | None,
+        timeout: float,
+        headers: Mapping[str, str],
+        most_bytes: int = MOST_BYTES,
     ) -> None:
         self._proxy = _proxy(base_url)
         self._key = key
         self._timeout = timeout
         self._headers = dict(headers)
+        self._most_bytes = most_bytes
         self._sessions: PerLoop[aiohttp.ClientSession] = PerLoop()
 
     async def close(self) -> None:
@@ -220,7 +239,11 @@ class Transport:
             async with session.request(
                 method, url, data=data, allow_redirects=False, proxy=self._proxy
             ) as response:
-                return HttpResponse(response.status, await response.read(), response.headers)
+                data = await self._body(response)
+                return HttpResponse(response.status, data, response.headers)
+        except _TooLarge:
+            kind = Incident.MALFORMED_BODY
+            detail = f"it is larger than max_reply_mb, {self._most_bytes / 1e6:g} MB"
         except aiohttp.ConnectionTimeoutError:
             kind, detail = Incident.REFUSED_CONNECTION, "no connection within its time"
         except TimeoutError:
@@ -233,6 +256,21 @@ class Transport:
             kind, detail = Incident.DROPPED, type(error).__name__
         # Raised out here so that the library's error, which knows our headers, is not its context.
         raise fault_of(kind, where, detail)
+
+    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
+        """The body, counted while it comes in; what lies beyond its limit is never read."""
+        whole = response.status == 200
+        most = self._most_bytes if whole else _MOST_ERROR_BYTES
+        parts: list[bytes] = []
+        async for chunk in response.content.iter_any():
+            parts.append(chunk)
+            most -= len(chunk)
+            if most < 0:
+                response.close()
+                if whole:
+                    raise _TooLarge
+                return b"".join(parts)[:most]
+        return b"".join(parts)
 
     def _open(self) -> aiohttp.ClientSession:
         headers = {"Content-Type": "application/json", **self._headers}
@@ -247,6 +285,10 @@ class Transport:
             headers=headers,
             cookie_jar=aiohttp.DummyCookieJar(),
         )
+
+
+class _TooLarge(Exception):
+    """More bytes came than a reply may have."""
 
 
 def _proxy(base_url: str) -> str | None:

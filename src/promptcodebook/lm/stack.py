@@ -26,6 +26,7 @@ from promptcodebook.lm.retry import Backoff, Retrying
 from promptcodebook.lm.spec import Spec, find_credentials, parse_spec
 from promptcodebook.lm.stop import StopSignal
 from promptcodebook.lm.structured import Ask
+from promptcodebook.lm.wire import MOST_BYTES
 from promptcodebook.paths import reply_cache_path
 
 __all__ = [
@@ -81,7 +82,9 @@ class Models:
         specs = specs_of(config)
         if supplies.own is None:
             require_keys(specs)
-        settings = CallSettings(config.timeout, config.concurrency, Backoff(config.retries))
+        most_bytes = int(config.max_reply_mb * 1e6)
+        backoff = Backoff(config.retries)
+        settings = CallSettings(config.timeout, config.concurrency, backoff, most_bytes)
         endpoints = Endpoints(settings, tally=tally, simulated=supplies.simulated, stop=stop)
         table = {spec: supplies.own or endpoints.connect(spec, h) for spec, h in specs.items()}
         prices = PriceTable(config.prices)
@@ -209,11 +212,13 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class CallSettings:
-    """How calls go out: seconds one may take, calls in flight per address, further tries."""
+    """How calls go out: seconds one may take, calls in flight per address, further tries, and the
+    bytes that a reply's body may have."""
 
     timeout: float = 120.0
     concurrency: int = 64
     backoff: Backoff = field(default_factory=Backoff)
+    most_bytes: int = MOST_BYTES
 
 
 class _Closes(Protocol):
@@ -279,8 +284,13 @@ class Endpoints:
 
         credentials = find_credentials(spec.key_names, headers, self._environment)
         named = replace(spec, key_names=credentials.names)
-        timeout = self._settings.timeout
-        endpoint = Endpoint(named, credentials.key, timeout=timeout, headers=credentials.headers)
+        endpoint = Endpoint(
+            named,
+            credentials.key,
+            timeout=self._settings.timeout,
+            headers=credentials.headers,
+            most_bytes=self._settings.most_bytes,
+        )
         self._open.append(endpoint)
         return endpoint
 

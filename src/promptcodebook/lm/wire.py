@@ -18,6 +18,7 @@ from promptcodebook.calls import Reply, Request, Schema, Usage
 
 __all__ = [
     "DROPPABLE",
+    "MOST_BYTES",
     "TOKENIZER",
     "Malformed",
     "Quirks",
@@ -31,6 +32,8 @@ __all__ = [
 
 # What an endpoint may refuse without the call losing its meaning.
 DROPPABLE = ("top_p", "temperature", "seed", "response_format")
+MOST_BYTES = 8_000_000
+"""What the body of a reply may have by default; no chat completion comes near it."""
 TOKENIZER = "estimate: UTF-8 bytes / 4"
 """The name printed wherever a count comes from `estimate_tokens`."""
 _SEED_BITS = 0x7FFFFFFF

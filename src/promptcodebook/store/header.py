@@ -36,6 +36,7 @@ FREE_KEYS: tuple[str, ...] = (
     "data.test",
     "data.train",
     "data.val",
+    "max_reply_mb",
     "prices",
     "retries",
     "roles.*.headers",
