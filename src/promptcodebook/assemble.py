@@ -34,6 +34,7 @@ from promptcodebook.tasks.program import Agent, make_program, user_task
 from promptcodebook.tasks.registry import load_task
 from promptcodebook.tasks.rewards import apply_reward, reward_factory
 from promptcodebook.tasks.task import RewardFactory, Task, asks_nobody
+from promptcodebook.tasks.user_calls import UserCalls
 from promptcodebook.types import Example, Executor, Instinct, Output, Reward, Score
 
 __all__ = [
@@ -73,12 +74,13 @@ class Sources:
 @dataclass(frozen=True)
 class Plan:
     """All that is known before a model is connected. `config` is complete: what the data and a
-    ready-made task decide is filled in."""
+    ready-made task decide is filled in; `calls` runs what code the user brought."""
 
     config: Config
     task: Task
     templates: TemplateSet
     sources: Sources = field(default_factory=Sources)
+    calls: UserCalls = field(default_factory=UserCalls)
 
     @property
     def dataset(self) -> Dataset:
@@ -165,9 +167,10 @@ class Assembled:
         """The task's reward, made uniform and held to its range."""
         judge = None if self.config.reward == STAND_IN else self.models.ask
         reward, reward_range = self.task.reward(judge), self.config.reward_range
+        calls = self.plan.calls
 
         async def score(example: Example, output: Output) -> Score:
-            return await apply_reward(reward, example, output, reward_range)
+            return await apply_reward(reward, example, output, reward_range, calls)
 
         return score
 
@@ -204,9 +207,10 @@ def plan_run(config: Config, sources: Sources = Sources()) -> Plan:
     templates = sources.templates or load_templates(config.templates, sources.base)
     if sources.lm is not None:
         config = config.model_copy(update={"lm": config.lm or OWN_LM})
-    task = _named_task(config, sources.base) or _user_task(config, sources)
+    calls = UserCalls(config.user_code.threads, config.user_code.seconds)
+    task = _named_task(config, sources.base) or _user_task(config, sources, calls)
     config = _complete(config, task)
-    return Plan(config, task, templates, sources)
+    return Plan(config, task, templates, sources, calls)
 
 
 def plan_data(config: Config, base: Path) -> Dataset:
@@ -234,12 +238,12 @@ def _named_task(config: Config, base: Path) -> Task | None:
     return load_task(config.task, (base / config.data_dir) if config.data_dir else None)
 
 
-def _user_task(config: Config, sources: Sources) -> Task:
+def _user_task(config: Config, sources: Sources, calls: UserCalls) -> Task:
     """The task that the user's own data, reward and agent make."""
     return user_task(
         _data(config, sources),
-        _reward(config, sources),
-        program=make_program(sources.executor or config.executor, sources.base),
+        _reward(config, sources, calls),
+        program=make_program(sources.executor or config.executor, sources.base, calls),
         reward_range=config.reward_range,
         base_prompt=config.base_prompt,
     )
@@ -256,7 +260,7 @@ def _data(config: Config, sources: Sources) -> Dataset:
     return load_settings(config.data, sources.base)
 
 
-def _reward(config: Config, sources: Sources) -> RewardFactory:
+def _reward(config: Config, sources: Sources, calls: UserCalls) -> RewardFactory:
     if sources.reward is not None:
         return asks_nobody(sources.reward)
     if not config.reward:
@@ -264,7 +268,7 @@ def _reward(config: Config, sources: Sources) -> RewardFactory:
             "no reward is set",
             hint='set reward = "reward.py:reward" in pco.toml, or e.g. reward = {kind = "exact"}',
         )
-    return reward_factory(config.reward, sources.base)
+    return reward_factory(config.reward, sources.base, calls)
 
 
 def _complete(config: Config, task: Task) -> Config:

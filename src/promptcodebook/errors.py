@@ -18,6 +18,7 @@ PcoError
 │   ├── ParseError       the reply never became the typed value asked for
 │   └── TruncatedReply   the reply was cut at its length cap
 ├── RewardError          the user's reward raised, or left its range                 exit 1
+├── ExecutorError        the user's agent hung, or tried to end more than its call    exit 1
 ├── TooManyFailures      more than half of a batch failed                            exit 1
 ├── StoreError           a run cannot be read or written                             exit 1
 │   ├── RunNotFound      no such run                                                 exit 2
@@ -54,6 +55,7 @@ __all__ = [
     "DataError",
     "DiskFull",
     "EndpointDown",
+    "ExecutorError",
     "Interrupted",
     "LMError",
     "MissingExtra",
@@ -216,6 +218,10 @@ class TruncatedReply(LMError):
 
 
 class RewardError(PcoError):
+    pass
+
+
+class ExecutorError(PcoError):
     pass
 
 

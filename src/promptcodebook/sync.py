@@ -17,10 +17,16 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
+_PATIENCE_S = 5.0
+"""How long what was cancelled may take to end."""
 
 
 def run_sync(coroutine: Coroutine[Any, Any, _T], interrupt: Callable[[], None] | None = None) -> _T:
-    """The coroutine's result. `interrupt` is called on the first Ctrl-C, if given."""
+    """The coroutine's result. `interrupt` is called on the first Ctrl-C, if given.
+
+    A second Ctrl-C cancels it; when code that holds the loop keeps that from happening, the loop is
+    left to itself after `_PATIENCE_S`, and KeyboardInterrupt is raised all the same.
+    """
     outcome: Future[_T] = Future()
     loop = asyncio.new_event_loop()
     task: asyncio.Task[_T] = loop.create_task(coroutine)
@@ -28,7 +34,7 @@ def run_sync(coroutine: Coroutine[Any, Any, _T], interrupt: Callable[[], None] |
     def work() -> None:
         asyncio.set_event_loop(loop)
         try:
-            outcome.set_result(loop.run_until_complete(task))
+            outcome.set_result(_run_to_end(loop, task))
         except BaseException as error:
             outcome.set_exception(error)
         finally:
@@ -40,9 +46,23 @@ def run_sync(coroutine: Coroutine[Any, Any, _T], interrupt: Callable[[], None] |
     thread = threading.Thread(target=work, name="promptcodebook", daemon=True)
     thread.start()
     try:
-        return _wait(outcome, loop, task, interrupt)
-    finally:
-        thread.join()
+        result = _wait(outcome, loop, task, interrupt)
+    except BaseException:
+        thread.join(_PATIENCE_S if outcome.done() else 0.0)
+        raise
+    thread.join()
+    return result
+
+
+def _run_to_end(loop: asyncio.AbstractEventLoop, task: asyncio.Task[_T]) -> _T:
+    """The task's result. What user code raises in a task of its own, an exit say, leaves the loop
+    that it happens in; whoever waits for that task hears of it, and the loop goes on."""
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt):
+            if task.done():
+                raise
 
 
 def _cancel_what_is_left(loop: asyncio.AbstractEventLoop) -> None:
@@ -51,7 +71,7 @@ def _cancel_what_is_left(loop: asyncio.AbstractEventLoop) -> None:
     for task in left:
         task.cancel()
     if left:
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(asyncio.wait(left, timeout=_PATIENCE_S))
 
 
 def _wait(
@@ -60,17 +80,22 @@ def _wait(
     task: asyncio.Task[_T],
     interrupt: Callable[[], None] | None,
 ) -> _T:
-    ask = interrupt
+    ask, patience = interrupt, None
     while True:
         try:
-            return outcome.result()
+            return outcome.result(patience)
         except KeyboardInterrupt:
-            if outcome.done():
+            if outcome.done() or patience is not None:
                 raise
             if ask is not None:
                 loop.call_soon_threadsafe(ask)
                 ask = None
             else:
                 loop.call_soon_threadsafe(task.cancel)
+                patience = _PATIENCE_S
+        except TimeoutError:
+            if outcome.done():
+                raise  # the coroutine's own
+            raise KeyboardInterrupt from None
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None

@@ -33,6 +33,7 @@ __all__ = [
     "Price",
     "RoleSettings",
     "Update",
+    "UserCode",
     "Validation",
     "default_roles",
     "preset",
@@ -221,6 +222,15 @@ class DataSettings(Group):
     """Seed of that draw, apart from the run's `seed`."""
 
 
+class UserCode(Group):
+    """Your own reward and your own agent at work."""
+
+    threads: int = Field(default=32, ge=1)
+    """Calls at once of a function that is not async; 1 where it is not thread-safe."""
+    seconds: float = Field(default=600.0, gt=0.0)
+    """Seconds that one call may take, waiting for models not counted; more is a failed rollout."""
+
+
 class Budget(Group):
     """Limits for all roles together, checked before every attempt."""
 
@@ -314,6 +324,7 @@ class Config(Group):
     """Which state is deployed: the best on validation, or the last."""
     init: Init = Init()
     budget: Budget = Budget()
+    user_code: UserCode = UserCode()
     concurrency: int = Field(default=64, ge=1)
     """Calls in flight at an endpoint at the most; the limit adapts below it."""
     timeout: float = Field(default=120.0, gt=0.0)

@@ -41,6 +41,7 @@ FREE_KEYS: tuple[str, ...] = (
     "retries",
     "roles.*.headers",
     "timeout",
+    "user_code",
 )
 """Keys a resumed run may change: how much to spend and how fast, and where the data lies (its
 fingerprints are compared instead). Headers are left out so that they are never quoted."""

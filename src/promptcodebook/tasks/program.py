@@ -7,18 +7,19 @@ sees the message it is given and nothing else. Texts are data: they are joined, 
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 from promptcodebook.calls import Chat, Role
 from promptcodebook.data import Dataset
+from promptcodebook.errors import ExecutorError
 from promptcodebook.tasks.task import RewardFactory, Task
+from promptcodebook.tasks.user_calls import Escape, Overdue, UserCalls, place_of
 from promptcodebook.tasks.user_code import annotated_as, load_function
 from promptcodebook.text import strip_fence
 from promptcodebook.types import Example, Executor, Output, Program, Prompt, Stage
@@ -232,7 +233,7 @@ _Function = Callable[[Any, Example, Chat], str | Output | Awaitable[str | Output
 
 @dataclass(frozen=True)
 class Agent:
-    """The user's own agent as a Program, whether it is async or not.
+    """The user's own agent as a Program, whether it is async or not; `calls` runs it.
 
     It gets the prompt as text, or as `Prompt` where it annotates its first parameter so. Its
     attributes `stages` and `roles`, where it has them, declare what a Program declares.
@@ -240,6 +241,7 @@ class Agent:
 
     function: _Function
     name: str
+    calls: UserCalls = field(default_factory=UserCalls, compare=False, repr=False)
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -256,27 +258,42 @@ class Agent:
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
         """One run. TypeError for one that returns neither text nor Output: an agent that forgot
-        its return must not be scored for it."""
-        called = self.function(prompt if self.wants_prompt else prompt.text, example, lm)
-        returned: object = await called if inspect.isawaitable(called) else called
-        output = returned if isinstance(returned, Output) else Output(returned)
+        its return must not be scored for it. ExecutorError for one that hangs or tries to exit."""
+        given = prompt if self.wants_prompt else prompt.text
+        try:
+            returned = await self.calls.run_agent(self.function, given, example, lm)
+        except Overdue as error:
+            raise ExecutorError(
+                f"the executor did not return within {error.seconds:g} s (example {example.id})",
+                hint="find out where it hangs; user_code.seconds is how long it may take, waiting "
+                "for models not counted",
+            ) from None
+        except Escape as error:
+            raise ExecutorError(
+                f"the executor raised {error} ({place_of(error.error)}, example {example.id})",
+                hint="an executor ends by returning its answer, or by raising an Exception",
+            ) from error.error
+        output = returned if isinstance(returned, Output) else Output(cast("str", returned))
         if not isinstance(output.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             kind = type(output.text).__name__
             raise TypeError(f"the executor returned {kind}, not a text or an Output")
         return output
 
 
-def make_program(spec: str | Executor | Program | None, base: Path) -> Program:
+def make_program(
+    spec: str | Executor | Program | None, base: Path, calls: UserCalls | None = None
+) -> Program:
     """One call to the executor role, or the user's agent: a function or 'agent.py:run'."""
     if not spec:
         return SingleCall()
-    if isinstance(spec, str):
-        function = load_function(spec, base, "executor", ("prompt", "example", "lm"))
-        return Agent(cast("_Function", function), spec)
     if isinstance(spec, SingleCall | Agent):
         return spec
-    name = getattr(spec, "__qualname__", None) or type(spec).__qualname__
-    return Agent(cast("_Function", spec), name)
+    if isinstance(spec, str):
+        function, name = load_function(spec, base, "executor", ("prompt", "example", "lm")), spec
+    else:
+        function = spec
+        name = getattr(spec, "__qualname__", None) or type(spec).__qualname__
+    return Agent(cast("_Function", function), name, calls or UserCalls())
 
 
 def user_task(

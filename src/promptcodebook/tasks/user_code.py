@@ -8,6 +8,7 @@ import inspect
 import re
 import sys
 import traceback
+from asyncio import CancelledError
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from types import ModuleType
 from typing import get_args
 
 from promptcodebook.errors import ConfigError, did_you_mean
+from promptcodebook.tasks.user_prints import print_aside
 
 __all__ = ["annotated_as", "load_function"]
 
@@ -56,9 +58,9 @@ def _run(path: Path, what: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickling in the file look themselves up here
     try:
-        with _importable(path.parent):
+        with _importable(path.parent), print_aside():
             spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, CancelledError) as error:
         del sys.modules[name]
         raise ConfigError(
             f"the {what} file does not run: {type(error).__name__}: {_message(error)} "

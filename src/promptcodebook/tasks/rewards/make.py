@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
 import math
-import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
 from typing import Any, cast
@@ -29,6 +27,7 @@ from promptcodebook.tasks.rewards.ready import (
     ValidJson,
 )
 from promptcodebook.tasks.task import RewardFactory
+from promptcodebook.tasks.user_calls import Escape, Overdue, UserCalls, place_of
 from promptcodebook.tasks.user_code import annotated_as, load_function
 from promptcodebook.types import Example, Output, Reward, Score
 
@@ -59,12 +58,14 @@ def reward_kinds() -> tuple[str, ...]:
     return (*_PLAIN, *_SPECIAL)
 
 
-def reward_factory(spec: str | Mapping[str, object], base: Path) -> RewardFactory:
+def reward_factory(
+    spec: str | Mapping[str, object], base: Path, calls: UserCalls | None = None
+) -> RewardFactory:
     """What makes the reward once the models are connected. What can be wrong without them is
     found at once: ConfigError."""
     asks = _asks(spec)
-    reward = None if asks else make_reward(spec, base)
-    return lambda ask: make_reward(spec, base, ask) if reward is None else reward
+    reward = None if asks else make_reward(spec, base, calls=calls)
+    return lambda ask: make_reward(spec, base, ask, calls) if reward is None else reward
 
 
 def _asks(spec: object) -> bool:
@@ -77,10 +78,16 @@ def _asks(spec: object) -> bool:
     return tree.get("kind") == "judge" or any(map(_asks, inside))
 
 
-def make_reward(spec: str | Mapping[str, object], base: Path, ask: Ask | None = None) -> Reward:
+def make_reward(
+    spec: str | Mapping[str, object],
+    base: Path,
+    ask: Ask | None = None,
+    calls: UserCalls | None = None,
+) -> Reward:
     """A reward from 'reward.py:reward', a kind such as 'exact', or {kind = ..., options...}.
 
-    Relative paths start at `base`. `ask` calls the judge's model. ConfigError says what is wrong.
+    Relative paths start at `base`. `ask` calls the judge's model, `calls` the user's functions
+    within a sum. ConfigError says what is wrong.
     """
     if isinstance(spec, str):
         if ":" in spec or spec.endswith(".py"):
@@ -95,8 +102,17 @@ def make_reward(spec: str | Mapping[str, object], base: Path, ask: Ask | None = 
         )
     options = {key: value for key, value in spec.items() if key != "kind"}
     if kind in _SPECIAL:
-        return _SPECIAL[kind](options, base, ask)
+        return _SPECIAL[kind](options, _Surroundings(base, ask, calls or UserCalls()))
     return _build(kind, _PLAIN[kind], options)
+
+
+@dataclass(frozen=True, slots=True)
+class _Surroundings:
+    """What a reward's options do not say: where paths start, and who is called."""
+
+    base: Path
+    ask: Ask | None
+    calls: UserCalls
 
 
 def _build(kind: str, shape: type[Any], options: Mapping[str, object]) -> Reward:
@@ -125,12 +141,12 @@ def _check_options(kind: str, options: Mapping[str, object], known: list[str]) -
             )
 
 
-def _schema(options: Mapping[str, object], base: Path, _ask: Ask | None) -> Reward:
+def _schema(options: Mapping[str, object], around: _Surroundings) -> Reward:
     """{kind = 'schema', schema = {...} or 'schema.json', fenced = false}"""
     _check_options("schema", options, ["schema", "fenced"])
     schema = options.get("schema")
     if isinstance(schema, str):
-        path = base / schema
+        path = around.base / schema
         try:
             schema = cast("object", json.loads(path.read_text("utf-8")))
         except (OSError, ValueError) as error:
@@ -142,7 +158,7 @@ def _schema(options: Mapping[str, object], base: Path, _ask: Ask | None) -> Rewa
     return JsonSchema(cast("Mapping[str, object]", schema), bool(options.get("fenced", False)))
 
 
-def _judge(options: Mapping[str, object], _base: Path, ask: Ask | None) -> Reward:
+def _judge(options: Mapping[str, object], around: _Surroundings) -> Reward:
     """{kind = 'judge', rubric = '...'}"""
     _check_options("judge", options, ["rubric"])
     rubric = options.get("rubric")
@@ -150,26 +166,28 @@ def _judge(options: Mapping[str, object], _base: Path, ask: Ask | None) -> Rewar
         raise ConfigError(
             "the reward 'judge' needs a rubric", hint='rubric = "What a good answer does ..."'
         )
-    if ask is None:
+    if around.ask is None:
         raise ConfigError(
             "the reward 'judge' asks a model, and none is at hand here",
             hint="set lm, or roles.judge.model",
         )
-    return Judge(ask, rubric)
+    return Judge(around.ask, rubric)
 
 
-def _sum(options: Mapping[str, object], base: Path, ask: Ask | None) -> Reward:
+def _sum(options: Mapping[str, object], around: _Surroundings) -> Reward:
     """{kind = 'sum', parts = [{kind = 'exact', weight = 0.7}, {function = 'reward.py:f'}]}"""
     _check_options("sum", options, ["parts"])
     parts = options.get("parts")
     if not isinstance(parts, list | tuple):
         raise ConfigError("the reward 'sum' needs parts", hint='parts = [{kind = "exact"}]')
-    return WeightedSum(tuple(_part(p, base, ask) for p in cast("list[object]", parts)))
+    made = tuple(_part(part, around) for part in cast("list[object]", parts))
+    return WeightedSum(made, around.calls)
 
 
-def _part(spec: object, base: Path, ask: Ask | None) -> Part:
+def _part(spec: object, around: _Surroundings) -> Part:
+    base, ask, calls = around.base, around.ask, around.calls
     if isinstance(spec, str):
-        return Part(spec, make_reward(spec, base, ask))
+        return Part(spec, make_reward(spec, base, ask, calls))
     if not isinstance(spec, Mapping):
         raise ConfigError(f"a part of a sum is not a table: {spec!r}", hint='{kind = "exact"}')
     options = dict(cast("Mapping[str, object]", spec))
@@ -177,11 +195,11 @@ def _part(spec: object, base: Path, ask: Ask | None) -> Part:
     if isinstance(weight, bool) or not isinstance(weight, int | float):
         raise ConfigError(f"the weight {weight!r} is not a number", hint="weight = 0.5")
     function = options.pop("function", None)
-    reward = make_reward(options if function is None else str(function), base, ask)
+    reward = make_reward(options if function is None else str(function), base, ask, calls)
     return Part(str(function or options.get("kind")), reward, float(weight))
 
 
-_SPECIAL: dict[str, Callable[[Mapping[str, object], Path, Ask | None], Reward]] = {
+_SPECIAL: dict[str, Callable[[Mapping[str, object], _Surroundings], Reward]] = {
     "schema": _schema,
     "judge": _judge,
     "sum": _sum,
@@ -192,35 +210,43 @@ _SLACK = 1e-9  # sums of floats may miss the end of the range by a rounding erro
 
 
 async def apply_reward(
-    reward: Reward, example: Example, output: Output, reward_range: tuple[float, float]
+    reward: Reward,
+    example: Example,
+    output: Output,
+    reward_range: tuple[float, float],
+    calls: UserCalls | None = None,
 ) -> Score:
     """r(y, y*) as a Score inside `reward_range`; a reward that annotates its output as `Output`
-    gets the whole, any other y's text.
+    gets the whole, any other y's text. `calls` runs it (None: in a thread or loop of its own).
 
-    Raises RewardError when the reward raises (with its file and line; the cause is chained), or
-    returns no finite number in the range. Our own errors, a reached budget among them, pass.
+    Raises RewardError when the reward raises (with its file and line; the cause is chained), hangs,
+    or returns no finite number in the range. Our own errors, a reached budget among them, pass.
     """
     try:
-        whole = annotated_as(reward, 1, Output)
-        returned = cast("Any", reward)(example, output if whole else output.text)
-        if inspect.isawaitable(returned):
-            returned = await returned
+        given = output if annotated_as(reward, 1, Output) else output.text
+        returned: Any = await (calls or UserCalls()).call(cast("Any", reward), example, given)
     except PcoError:
         raise
-    except (Exception, SystemExit) as error:
+    except Overdue as error:
         raise RewardError(
-            f"the reward raised {type(error).__name__}: {error} ({_place(error)}, "
-            f"example {example.id})",
-            hint="correct the reward; a run records such rollouts as failed and goes on",
-        ) from error
+            f"the reward did not return within {error.seconds:g} s (example {example.id})",
+            hint="find out where it hangs; user_code.seconds is how long it may take",
+        ) from None
+    except Escape as error:
+        raise _raised(error.error, example) from error.error
+    except Exception as error:
+        raise _raised(error, example) from error
     score = returned if isinstance(returned, Score) else Score(_number(returned, example))
     value = _number(score.value, example)
     return Score(_inside(value, reward_range, example), str(score.feedback))
 
 
-def _place(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown place"
+def _raised(error: BaseException, example: Example) -> RewardError:
+    return RewardError(
+        f"the reward raised {type(error).__name__}: {error} ({place_of(error)}, "
+        f"example {example.id})",
+        hint="correct the reward; a run records such rollouts as failed and goes on",
+    )
 
 
 def _number(value: object, example: Example) -> float:
@@ -310,6 +336,7 @@ class WeightedSum:
     """sum(w_i r_i) / sum(w_i), so that parts in [0, 1] give a reward in [0, 1]."""
 
     parts: tuple[Part, ...]
+    calls: UserCalls = field(default_factory=UserCalls, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.parts:
@@ -325,7 +352,8 @@ class WeightedSum:
         value, feedback = 0.0, list[str]()
         whole = sum(part.weight for part in self.parts)
         for part in self.parts:
-            score = await apply_reward(part.reward, example, output, (-math.inf, math.inf))
+            anything = (-math.inf, math.inf)
+            score = await apply_reward(part.reward, example, output, anything, self.calls)
             share = part.weight / whole
             value += share * score.value
             feedback.append(f"{part.name} ({score.value:g}, weight {share:.0%}): {score.feedback}")

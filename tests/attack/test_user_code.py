@@ -1,0 +1,153 @@
+"""User code that hangs, blocks, prints and exits, against a whole process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import promptcodebook as pco
+
+PCO = [sys.executable, "-m", "promptcodebook.cli"]
+QUICK = ("--preset", "quick", "--set", "update.epochs=2", "--set", "validation.every=0")
+
+SCRIPT = """
+import sys, time, asyncio, threading
+import promptcodebook as pco
+
+rows = [{"input": f"In {n} words: what is it?", "target": f"it {n}"} for n in range(2, 26)]
+config = {"preset": "quick", "update": {"epochs": 1, "batch_size": 6}, "validation": {"every": 0}}
+
+def began():
+    sys.stderr.write("at work\\n"); sys.stderr.flush()
+
+def hangs(example, output):
+    began(); threading.Event().wait()
+
+async def blocks(example, output):
+    began(); time.sleep(3600)
+
+async def deaf(example, output):
+    began()
+    while True:
+        try: await asyncio.sleep(3600)
+        except BaseException: pass
+
+pco.optimize(pco.load(rows), REWARD, "simulated", config=config)
+"""
+
+
+def _started(folder: Path, reward: str) -> subprocess.Popen[str]:
+    script = folder / "script.py"
+    script.write_text(SCRIPT.replace("REWARD", reward))
+    process = subprocess.Popen(
+        [sys.executable, str(script)], cwd=folder, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    assert any("at work" in line for line in process.stderr)
+    return process
+
+
+@pytest.mark.parametrize("reward", ["hangs", "blocks", "deaf"])
+def test_ctrl_c_always_answers(tmp_path: Path, reward: str) -> None:
+    """The first asks for an end in order, the second does not ask; no hung thread holds the process
+    when it wants to end."""
+    process = _started(tmp_path, reward)
+    assert process.stderr is not None
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert time.monotonic() - began < 30
+
+
+def test_a_reward_that_hangs_now_and_then_fails_those_rollouts_and_the_process_ends(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        SCRIPT.replace("REWARD", "reward").replace(
+            "pco.optimize",
+            "def reward(example, output):\n"
+            "    if ' 7 ' in example.input or ' 8 ' in example.input: threading.Event().wait()\n"
+            "    return float('it' in output)\n"
+            "config['user_code'] = {'seconds': 1.0}\n"
+            "run = pco.optimize",
+        )
+        + "sys.stdout.write(run.id)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    shown = subprocess.run(
+        [*PCO, "runs", "show", done.stdout, "--json"], cwd=tmp_path, capture_output=True, text=True
+    )
+    failures = json.loads(shown.stdout)["failures"]
+    assert {f["kind"] for f in failures} == {"RewardError"}, done.stderr
+    assert all("did not return within 1 s" in f["message"] for f in failures)
+
+
+def test_a_slow_synchronous_reward_costs_its_work_over_its_threads(tmp_path: Path) -> None:
+    """60 rewards of 0.2 s one after another take 12 s; 32 at a time, well under half of that."""
+    rows = [{"input": f"In {n} words: what?", "target": f"it {n}"} for n in range(2, 122)]
+    spent = list[float]()
+
+    def slow(example: pco.Example, output: str) -> float:
+        time.sleep(0.2)
+        spent.append(0.2)
+        return float("it" in output)
+
+    config: dict[str, Any] = {
+        "preset": "quick",
+        "update": {"epochs": 2, "batch_size": 30},
+        "validation": {"every": 0},
+    }
+    began = time.monotonic()
+    run = pco.optimize(pco.load(rows), slow, "simulated", config=config, runs_dir=tmp_path)
+    seconds = time.monotonic() - began
+    assert run.ended == "finished"
+    assert seconds < sum(spent) / 2
+
+
+def test_stdout_holds_the_result_alone(tmp_path: Path) -> None:
+    assert subprocess.run([*PCO, "init"], cwd=tmp_path, capture_output=True).returncode == 0
+    reward = tmp_path / "reward.py"
+    loud = reward.read_text() + "\n\nprint('read')\n_quiet = reward\n\n"
+    loud += (
+        "def reward(example, output):\n    print('scored')\n    return _quiet(example, output)\n"
+    )
+    reward.write_text(loud)
+    done = subprocess.run(
+        [*PCO, "train", *QUICK, "--json"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["ended"] == "finished"
+    assert "read" in done.stderr and "scored" in done.stderr
+
+
+def test_an_agent_that_exits_now_and_then_loses_those_rollouts(tmp_path: Path) -> None:
+    def agent(prompt: str, example: pco.Example, lm: Any) -> str:
+        if " 7 " in example.input:
+            sys.exit("no such thing")
+        return lm(example.input, system=prompt).text
+
+    rows = [{"input": f"In {n} words: what?", "target": f"it {n}"} for n in range(2, 26)]
+    config: dict[str, Any] = {
+        "preset": "quick",
+        "update": {"epochs": 1, "batch_size": 12},
+        "validation": {"every": 0},
+    }
+    run = pco.optimize(
+        pco.load(rows), lambda e, o: float("it" in o), "simulated",
+        executor=agent, config=config, runs_dir=tmp_path,
+    )  # fmt: skip
+    assert run.ended == "finished"
