@@ -78,7 +78,7 @@ def test_a_reward_that_hangs_now_and_then_fails_those_rollouts_and_the_process_e
         SCRIPT.replace("REWARD", "reward").replace(
             "pco.optimize",
             "def reward(example, output):\n"
-            "    if ' 7 ' in example.input or ' 8 ' in example.input: threading.Event().wait()\n"
+            "    if int(example.input.split()[1]) % 4 == 1: threading.Event().wait()\n"
             "    return float('it' in output)\n"
             "config['user_code'] = {'seconds': 1.0}\n"
             "run = pco.optimize",
