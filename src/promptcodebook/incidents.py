@@ -63,6 +63,7 @@ class Incident(StrEnum):
         "journal_hits",
         "replies asked for before in this run and read back, not paid for again",
     )
+    JOURNAL_DAMAGED = "journal_damaged", "replies that the disk lost, asked for again"
 
 
 class Tally(Protocol):

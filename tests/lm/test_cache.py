@@ -207,7 +207,7 @@ def is_scribbled(path: Path) -> bool:
     return path.read_bytes() == b"scribble" * 1000
 
 
-async def test_a_cache_that_gets_damaged_on_the_way_is_bypassed(
+async def test_a_reply_that_got_damaged_is_asked_for_again_and_replaced(
     make: Make, model: Model, counts: Counter[str], path: Path
 ) -> None:
     first = make()
@@ -215,6 +215,24 @@ async def test_a_cache_that_gets_damaged_on_the_way_is_bypassed(
     first.close()
     db = sqlite3.connect(path)
     db.execute("UPDATE replies SET reply = x'00'")
+    db.commit()
+    db.close()
+    for asked in (2, 2):
+        later = make()
+        await later(ask())
+        later.close()
+        assert model.asked == asked
+    assert counts["cache_bypassed"] == 0 and counts["cache_hits"] == 1
+
+
+async def test_a_cache_that_gets_unreadable_on_the_way_is_bypassed(
+    make: Make, model: Model, counts: Counter[str], path: Path
+) -> None:
+    first = make()
+    await first(ask())
+    first.close()
+    db = sqlite3.connect(path)
+    db.execute("ALTER TABLE replies RENAME TO theirs")
     db.commit()
     db.close()
     model.asked = 0

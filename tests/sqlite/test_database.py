@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from promptcodebook.errors import DiskFull, StoreError, StoreTooNew
 from promptcodebook.sqlite import Layout, Reader, connect, pack, store_os_error, unpack
@@ -110,3 +112,36 @@ def test_what_the_system_says_becomes_one_of_our_errors(tmp_path: Path) -> None:
     other = store_os_error(PermissionError(13, "Permission denied"), tmp_path)
     assert not isinstance(other, DiskFull)
     assert "Permission denied" in str(other)
+
+
+def test_a_single_wrong_byte_in_a_packed_value_is_noticed() -> None:
+    value = [{"text": "say it in one line", "score": 0.5}] * 3
+    blob = pack(value)
+    assert unpack(blob) == value
+    for at in range(len(blob)):
+        for flip in (1, 0x20, 0x80, 0xFF):
+            damaged = blob[:at] + bytes([blob[at] ^ flip]) + blob[at + 1 :]
+            try:
+                assert unpack(damaged) == value  # a flag that says nothing about the value
+            except StoreError:
+                continue
+    for wrong in (b"", blob[:-1], blob[:9], blob + b"x", blob + blob, b"\x00" * 20):
+        with pytest.raises(StoreError, match="damaged"):
+            unpack(wrong)
+
+
+def test_a_value_without_a_checksum_is_still_read() -> None:
+    value = {"a": ["of version 0.1.0", 1.5, None]}
+    assert unpack(zstandard.compress(json.dumps(value).encode())) == value
+
+
+def test_what_would_unpack_to_more_than_memory_holds_is_not_unpacked() -> None:
+    bomb = zstandard.ZstdCompressor(level=19).compress(b" " * 600_000_000)
+    assert len(bomb) < 100_000
+    with pytest.raises(StoreError, match="would unpack to 600000000 bytes"):
+        unpack(bomb)
+    unsized = zstandard.ZstdCompressor(write_content_size=False).compress(b" " * 1000)
+    with pytest.raises(StoreError, match="would unpack to"):
+        unpack(unsized)
+    with pytest.raises(StoreError, match="damaged"):
+        unpack(zstandard.compress(b"[" * 100_000))

@@ -167,6 +167,34 @@ async def test_the_first_reply_of_a_key_stays(run: RunStore) -> None:
     assert kept is not None and kept.text == "first"
 
 
+async def test_a_damaged_reply_costs_one_call_and_is_replaced(
+    run: RunStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    request = Request("executor", (Message("user", "hi"),))
+    paid = Reply("first", usage=Usage(1, 10, 2, 0, 0.5, 1.0))
+    for key in (b"a" * 32, b"b" * 32):
+        await run.reply_log.put(key, request, paid)
+    run.close()
+    db = sqlite3.connect(run.path / "run.sqlite")
+    (blob,) = db.execute("SELECT reply FROM journal WHERE key = ?", (b"a" * 32,)).fetchone()
+    flipped = blob[:12] + bytes([blob[12] ^ 4]) + blob[13:]
+    db.execute("UPDATE journal SET reply = ? WHERE key = ?", (flipped, b"a" * 32))
+    db.commit()
+    db.close()
+
+    again = RunStore.open(run.path, write=True)
+    log = again.reply_log
+    assert log.get(b"b" * 32) == paid
+    assert log.get(b"a" * 32) is None
+    assert "asked for again" in caplog.text
+    await log.put(b"a" * 32, request, replace(paid, text="second"))
+    replaced = log.get(b"a" * 32)
+    assert replaced is not None and replaced.text == "second"
+    assert again.usage() == {"executor": paid.usage + paid.usage + paid.usage}
+    assert again.tallies() == {"journal_damaged": 1}
+    again.close()
+
+
 def test_incidents_are_counted(run: RunStore) -> None:
     run.count("rate_limited")
     run.count("rate_limited", 2)

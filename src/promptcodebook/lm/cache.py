@@ -60,6 +60,7 @@ class ReplyCache:
         except OSError as error:
             raise store_os_error(error, path.parent) from error
         self._packer = Packer()  # used by the writer thread alone
+        self._damaged: set[bytes] = set()
         self._writer = Writer(path, _LAYOUT, full_hint=_FULL)
         try:
             self._reader = Reader(path, _LAYOUT)
@@ -68,15 +69,22 @@ class ReplyCache:
             raise
 
     def get(self, key: bytes) -> Reply | None:
-        """The reply with the usage it had when it was live, or None."""
+        """The reply with the usage it had when it was live; None also for one that is damaged."""
         row = self._reader.row("SELECT reply FROM replies WHERE key = ?", (key,))
-        return None if row is None else unpack_reply(row[0])
+        try:
+            return None if row is None else unpack_reply(row[0])
+        except StoreError as error:
+            _log.warning("a reply in the cache is asked for again: %s", error)
+            self._damaged.add(key)
+            return None
 
     def put(self, key: bytes, reply: Reply) -> None:
         """Hands the reply to the writer; `flush` or `close` says if it could not be kept."""
+        instead = "REPLACE" if key in self._damaged else "IGNORE"
+        self._damaged.discard(key)
         self._writer.send(
             lambda db: db.execute(
-                "INSERT OR IGNORE INTO replies (key, reply) VALUES (?, ?)",
+                f"INSERT OR {instead} INTO replies (key, reply) VALUES (?, ?)",
                 (key, pack_reply(reply, self._packer)),
             )
         )

@@ -33,6 +33,8 @@ _BUSY_S = 30.0
 _SQLITE_FULL = 13
 _SQLITE_IOERR = 10
 _UNOPENABLE = (8, 14)  # SQLITE_READONLY, SQLITE_CANTOPEN
+_MOST_BYTES = 512_000_000
+"""What a value may unpack to: a hundred times the bulkiest step, and it still fits into memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,26 +205,38 @@ def _primary(error: sqlite3.Error) -> int:
 
 
 def pack(value: object) -> bytes:
-    """JSON, compressed. Tuples come back as lists; NaN and lone surrogates as they were."""
-    return zstandard.compress(_encode(value))
+    """JSON, compressed, with a checksum. Tuples come back as lists; NaN and lone surrogates as
+    they were. Raises StoreError for a value too large to be read again."""
+    return Packer().pack(value)
 
 
 class Packer:
     """`pack` with a compressor of its own: twice as quick, and for one thread only."""
 
     def __init__(self) -> None:
-        self._compressor = zstandard.ZstdCompressor()
+        self._compressor = zstandard.ZstdCompressor(write_checksum=True)
 
     def pack(self, value: object) -> bytes:
-        return self._compressor.compress(_encode(value))
+        data = _encode(value)
+        if len(data) > _MOST_BYTES:
+            raise StoreError(f"a value of {len(data)} bytes is too large to be stored")
+        return self._compressor.compress(data)
 
 
 def unpack(blob: bytes) -> Any:
     """What `pack` was given. Raises StoreError when the bytes are not such a value."""
     try:
-        return json.loads(zstandard.decompress(blob).decode("utf-8", "surrogatepass"))
-    except (zstandard.ZstdError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        return json.loads(_decompress(blob).decode("utf-8", "surrogatepass"))
+    except (zstandard.ZstdError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise StoreError(f"a stored value is damaged: {error}") from error
+
+
+def _decompress(blob: bytes) -> bytes:
+    # A size that is not told (-1) is not ours; one that is too large would fill the memory.
+    size = zstandard.frame_content_size(blob)
+    if not 0 <= size <= _MOST_BYTES:
+        raise StoreError(f"a stored value is damaged: it would unpack to {size} bytes")
+    return zstandard.ZstdDecompressor().decompress(blob, allow_extra_data=False)
 
 
 def _encode(value: object) -> bytes:

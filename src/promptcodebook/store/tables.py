@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime
 
 from promptcodebook.calls import Reply, Request, Role, Usage
+from promptcodebook.errors import StoreError
+from promptcodebook.incidents import Incident
 from promptcodebook.lm.cache import pack_reply, unpack_reply
 from promptcodebook.sqlite import Layout, Packer, Reader, Writer
 
@@ -18,6 +21,8 @@ __all__ = [
     "add_count",
     "add_usage",
 ]
+
+_log = logging.getLogger(__name__)
 
 FILE = "run.sqlite"
 
@@ -113,23 +118,38 @@ class SessionClock:
 
 
 class RunReplies:
-    """A `ReplyLog`: the row of a paid reply and its usage are one transaction."""
+    """A `ReplyLog`: the row of a paid reply and its usage are one transaction.
+
+    A reply whose bytes are damaged is as one that never came: it is asked for again, and replaced.
+    """
 
     def __init__(self, reader: Reader, writer: Writer) -> None:
         self._reader = reader
         self._writer = writer
         self._packer = Packer()  # used by the writer thread alone
+        self._damaged: set[bytes] = set()
 
     def get(self, key: bytes) -> Reply | None:
         """The reply with the usage it had when it was paid, or None."""
         row = self._reader.row("SELECT reply FROM journal WHERE key = ?", (key,))
-        return None if row is None else unpack_reply(row[0])
+        if row is None:
+            return None
+        try:
+            return unpack_reply(row[0])
+        except StoreError as error:
+            _log.warning("a reply in the run's journal is asked for again: %s", error)
+            self._damaged.add(key)
+            return None
 
     async def put(self, key: bytes, request: Request, reply: Reply) -> None:
         """Returns once the reply is committed. A key that is there already keeps its reply; only
         a new row that is live (neither from a cache nor from here) adds to what was paid."""
+        damaged = key in self._damaged
 
         def work(db: sqlite3.Connection) -> None:
+            if damaged:
+                db.execute("DELETE FROM journal WHERE key = ?", (key,))
+                add_count(db, Incident.JOURNAL_DAMAGED, 1)
             added = db.execute(
                 "INSERT OR IGNORE INTO journal (key, role, reply) VALUES (?, ?, ?)",
                 (key, request.role, pack_reply(reply, self._packer)),
@@ -138,3 +158,4 @@ class RunReplies:
                 add_usage(db, request.role, reply.usage)
 
         await self._writer.write(work)
+        self._damaged.discard(key)
