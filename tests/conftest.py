@@ -51,6 +51,19 @@ def _only_loopback() -> Iterator[None]:
     socket.socket.connect, socket.socket.connect_ex = connect, connect_ex  # type: ignore[method-assign]
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _one_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """All tests are one user on one machine, who is not the developer: a run that one fixture made
+    bears the mark of all."""
+    before = os.environ.get("XDG_DATA_HOME")
+    os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("data-home"))
+    yield
+    if before is None:
+        del os.environ["XDG_DATA_HOME"]
+    else:
+        os.environ["XDG_DATA_HOME"] = before
+
+
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No PCO_* setting, no key and no home of the developer's reaches a test."""

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.paths import cache_folder, reply_cache_path, whole_file, write_whole
+from promptcodebook.paths import (
+    cache_folder,
+    data_folder,
+    make_secret,
+    read_secret,
+    reply_cache_path,
+    whole_file,
+    write_whole,
+)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have places of their own")
@@ -56,3 +64,49 @@ def test_what_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_path: Path
 def test_a_folder_that_is_not_there_is_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="none"):
         write_whole(tmp_path / "none" / "policy.json", "text")
+
+
+def test_a_file_takes_after_its_folder(tmp_path: Path) -> None:
+    """What lies in a private folder is private, what is exported is not."""
+    for name, mode, expected in (("private", 0o700, 0o600), ("shared", 0o755, 0o644)):
+        folder = tmp_path / name
+        folder.mkdir()
+        folder.chmod(mode)
+        before = os.umask(0o022)
+        try:
+            write_whole(folder / "report.html", "text")
+        finally:
+            os.umask(before)
+        assert (folder / "report.html").stat().st_mode & 0o777 == expected
+
+
+def test_the_secret_is_made_once_and_for_nobody_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert read_secret() is None
+    before = os.umask(0)
+    try:
+        secret = make_secret()
+    finally:
+        os.umask(before)
+    assert len(secret) == 32
+    assert make_secret() == read_secret() == secret
+    [file] = data_folder().iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert data_folder().stat().st_mode & 0o777 == 0o700
+    file.chmod(0o644)
+    make_secret()
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_broken_secret_is_an_os_error_and_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    make_secret()
+    [file] = data_folder().iterdir()
+    file.write_bytes(b"short")
+    assert read_secret() is None
+    with pytest.raises(OSError, match="not a secret of ours"):
+        make_secret()

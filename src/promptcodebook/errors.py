@@ -24,6 +24,7 @@ PcoError
 │   ├── RunNotFound      no such run                                                 exit 2
 │   ├── RunBusy          another process writes this run                             exit 2
 │   ├── RunChanged       a resumed run's configuration or data differ                exit 2
+│   ├── RunNotTrusted    a run made elsewhere names code or addresses                exit 2
 │   ├── StoreTooNew      written by a newer version                                  exit 2
 │   └── DiskFull         the disk refused the write
 └── Stop                 not a fault: the run ends early and can be resumed
@@ -70,6 +71,7 @@ __all__ = [
     "RunBusy",
     "RunChanged",
     "RunNotFound",
+    "RunNotTrusted",
     "ServerFault",
     "Stop",
     "StoreError",
@@ -244,6 +246,10 @@ class RunBusy(StoreError):
 
 
 class RunChanged(StoreError):
+    exit_code = 2
+
+
+class RunNotTrusted(StoreError):
     exit_code = 2
 
 

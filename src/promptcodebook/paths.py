@@ -1,13 +1,30 @@
-"""Where our files lie, and how one is written: whole, or not at all."""
+"""Where our files lie, how one is written (whole, or not at all), and who else may read it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
+import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["cache_folder", "reply_cache_path", "whole_file", "write_whole"]
+__all__ = [
+    "cache_folder",
+    "data_folder",
+    "make_private_file",
+    "make_private_folder",
+    "make_secret",
+    "read_secret",
+    "reply_cache_path",
+    "tighten",
+    "whole_file",
+    "write_whole",
+]
+
+_SECRET = "secret"
+_SECRET_BYTES = 32
 
 
 def cache_folder() -> Path:
@@ -26,6 +43,68 @@ def reply_cache_path() -> Path:
     return Path(chosen).expanduser() if chosen else cache_folder() / "cache.sqlite"
 
 
+def data_folder() -> Path:
+    """Our folder in the user's data folder; on Linux `$XDG_DATA_HOME`, else ~/.local/share."""
+    from platformdirs import user_data_path
+
+    return user_data_path("promptcodebook", appauthor=False)
+
+
+def read_secret() -> bytes | None:
+    """This user's secret on this machine; None where none was made yet or it cannot be read."""
+    try:
+        secret = (data_folder() / _SECRET).read_bytes()
+    except OSError:
+        return None
+    return secret if len(secret) == _SECRET_BYTES else None
+
+
+def make_secret() -> bytes:
+    """The same, made where there is none; for nobody else to read. Raises OSError."""
+    folder = data_folder()
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
+    known = read_secret()
+    if known is not None:
+        tighten(folder / _SECRET, 0o600)
+        return known
+    # Written aside, so that another process never reads half of it; the first to come is kept.
+    number, part = tempfile.mkstemp(dir=folder)
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(secrets.token_bytes(_SECRET_BYTES))
+        with contextlib.suppress(FileExistsError):
+            os.link(part, folder / _SECRET)
+    finally:
+        os.unlink(part)
+    made = read_secret()
+    if made is None:
+        raise OSError(f"{folder / _SECRET} is not a secret of ours")
+    return made
+
+
+def make_private_folder(folder: Path) -> None:
+    """Makes a folder, or tightens one, so that its owner alone may enter it. Raises OSError."""
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    tighten(folder, 0o700)
+
+
+def make_private_file(path: Path) -> None:
+    """Makes an empty file, or tightens one, so that its owner alone may read it. Raises OSError."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    tighten(path, 0o600)
+
+
+def tighten(path: Path, mode: int) -> None:
+    """Takes away what `mode` does not grant, where the path is there and ours."""
+    with contextlib.suppress(OSError):
+        allowed = path.stat().st_mode & 0o777
+        if allowed & ~mode:
+            path.chmod(allowed & mode)
+
+
 def write_whole(target: Path, text: str) -> None:
     """Writes UTF-8 text so that no reader ever sees half of it. Raises OSError."""
     with whole_file(target) as part:
@@ -36,11 +115,14 @@ def write_whole(target: Path, text: str) -> None:
 def whole_file(target: Path) -> Generator[Path]:
     """A path beside `target` to write to; it takes the target's place when the block ends well.
 
-    Raises OSError; whatever was half-written is removed.
+    In a folder that is private the file is private too. Raises OSError; whatever was half-written
+    is removed.
     """
     part = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         yield part
+        if not target.parent.stat().st_mode & 0o077:
+            tighten(part, 0o600)
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import contextlib
 import shutil
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import pytest
 
 from promptcodebook.store.run import RunStore
 from tests.cli.invoked import Result, pco
+from tests.store.edit import edit_header
 
 Pco = Callable[..., Result]
 QUICK = ("--preset", "quick", "--set", "update.epochs=4", "--set", "validation.every=2")
@@ -29,9 +28,8 @@ def trained(_trained: Path, tmp_path: Path) -> Path:
     """A folder as `pco init` and a short simulated `pco train` leave it, the test's own copy."""
     copy = Path(shutil.copytree(_trained, tmp_path / "trained"))
     [file] = copy.glob("runs/*/run.sqlite")
-    with contextlib.closing(sqlite3.connect(file)) as db, db:
-        # A run remembers the folder that its paths start from.
-        db.execute("UPDATE header SET json = replace(json, ?, ?)", (str(_trained), str(copy)))
+    # A run remembers the folder that its paths start from.
+    edit_header(file, lambda text: text.replace(str(_trained), str(copy)))
     return copy
 
 

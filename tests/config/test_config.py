@@ -176,11 +176,83 @@ def test_what_would_break_a_run_is_refused(tree: dict[str, Any], said: str) -> N
 
 
 def test_a_header_may_name_the_variable_its_key_is_in() -> None:
-    made = load_config({"roles": {"critic": {"headers": {"api-key": "$MY_KEY"}}}})
-    assert made.roles["critic"].headers == {"api-key": "$MY_KEY"}
+    for variable in ("$PCO_MY_KEY", "$OPENAI_API_KEY"):
+        made = load_config({"roles": {"critic": {"headers": {"api-key": variable}}}})
+        assert made.roles["critic"].headers == {"api-key": variable}
 
 
-@pytest.mark.parametrize("name", ["Authorization", "api-key", "X-API-Key"])
+@pytest.mark.parametrize("variable", ["$HOME", "$AWS_SECRET_ACCESS_KEY", "$PCO_", "$pco_x"])
+def test_a_header_names_no_variable_that_is_not_ours(variable: str) -> None:
+    """Settings may be somebody else's, and the environment is full of secrets."""
+    with pytest.raises(ConfigError, match=r"\$PCO_MY_KEY") as caught:
+        load_config({"roles": {"critic": {"headers": {"X-Team": variable}}}})
+    assert variable not in f"{caught.value}".split()
+
+
+def test_a_harmless_header_is_kept_word_for_word() -> None:
+    headers = {"User-Agent": "me", "X-Title": "t", "OpenAI-Project": "p", "api-version": "1"}
+    assert load_config({"roles": {"judge": {"headers": headers}}}).roles["judge"].headers == headers
+
+
+A, B = "http://a:1/v1#m", "http://b:2/v1#m"
+TOKEN = {"X-Token": "$PCO_TOKEN"}
+
+
+def sent(*layers: dict[str, Any]) -> dict[str, str]:
+    return load_config(*layers).roles["critic"].headers
+
+
+def test_headers_go_only_to_the_address_that_they_were_given_for() -> None:
+    below = {"lm": A, "roles": {"critic": {"headers": TOKEN}}}
+    assert sent(below, {"lm": "http://a:1/v1/chat/completions#other"}) == TOKEN
+    assert sent(below, {"lm": B}) == {}
+    assert sent(below, {"roles": {"critic": {"model": B}}}) == {}
+    assert sent(below, {"roles": {"judge": {"model": B}}}) == TOKEN
+    assert sent(below, {"lm": "openai/m"}, {"lm": A}) == {}
+    new = {"X-New": "$PCO_NEW"}
+    assert sent(below, {"lm": B, "roles": {"critic": {"headers": new}}}) == new
+
+
+def test_headers_given_before_any_address_go_to_the_first() -> None:
+    below = {"roles": {"critic": {"headers": TOKEN}}}
+    assert sent(below, {"lm": A}) == TOKEN
+    assert sent(below, {"lm": A}, {"lm": B}) == {}
+    assert sent({"lm": A}, below) == TOKEN
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "user:hunter2@host:8000/v1",
+        "hunter2@host",
+        "user:hunter2@host:8000/v1#m",
+        "http:/user:hunter2@host/v1#m",
+        "https://user:hunter2@host/v1#m",
+        "http://user:80/hunter2@host/v1#m",
+        "http://user:80#hunter2@host/v1#m",
+    ],
+)
+def test_a_password_in_an_address_is_refused_and_not_repeated(spec: str) -> None:
+    for tree in ({"lm": spec}, {"roles": {"critic": {"model": spec}}}):
+        with pytest.raises(ConfigError, match="user name or password") as caught:
+            load_config(tree)
+        assert "hunter2" not in f"{caught.value}{caught.value.hint}"
+
+
+@pytest.mark.parametrize(
+    "spec", ["litellm/cloudflare/@cf/llama", "openai/m@2024", "http://h/v1#@cf/m", "http://h#m@r"]
+)
+def test_a_model_may_have_an_at_in_its_name(spec: str) -> None:
+    assert load_config({"lm": spec}).lm == spec
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("Authorization", "api-key", "X-API-Key", "X-Auth-Token", "Ocp-Apim-Subscription-Key"),
+        *("apikey", "Cookie", "X-Anything-Else"),
+    ],
+)
 def test_a_key_in_a_header_is_refused_and_not_repeated(name: str) -> None:
     with pytest.raises(ConfigError, match="PCO_API_KEY") as caught:
         load_config({"roles": {"critic": {"headers": {name: "secret-value"}}}})

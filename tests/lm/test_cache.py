@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import resource
 import sqlite3
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from promptcodebook.calls import Message, Reply, Request, Sampling, Schema, Usage
 from promptcodebook.errors import ServerFault, StoreError, StoreTooNew
 from promptcodebook.lm.cache import Cache, ReplyCache
+from promptcodebook.paths import reply_cache_path
 
 PAID = Usage(1, 10, 2, 4, None, 1.0)
 
@@ -293,3 +295,32 @@ def start_another(path: Path) -> subprocess.Popen[bytes]:
         "c.close()\n"
     )
     return subprocess.Popen([sys.executable, "-c", other, str(path)])
+
+
+def test_the_cache_is_its_owners_alone_and_an_old_one_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = reply_cache_path()
+    path.parent.mkdir()
+    path.parent.chmod(0o755)
+    path.touch()
+    path.chmod(0o644)
+    before = os.umask(0)
+    try:
+        cache = ReplyCache(path)
+        cache.put(b"k", Reply("r"))
+        cache.flush()
+        modes = {p.name: p.stat().st_mode & 0o777 for p in (path.parent, *path.parent.iterdir())}
+        cache.close()
+    finally:
+        os.umask(before)
+    assert modes.pop(path.parent.name) == 0o700
+    assert {path.name, f"{path.name}-wal"} <= modes.keys() and set(modes.values()) == {0o600}
+
+
+def test_a_folder_of_the_users_own_choice_stays_as_it_is(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    ReplyCache(tmp_path / "mine.sqlite").close()
+    assert tmp_path.stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "mine.sqlite").stat().st_mode & 0o777 == 0o600

@@ -510,6 +510,6 @@ def test_a_malformed_key_is_refused_without_being_shown():
 def test_the_first_key_that_is_set_counts():
     key = read_key(("A", "B"), {"A": " ", "B": " sk-2 "})
     assert key is not None
-    assert (key.name, key.header_value()) == ("B", "Bearer sk-2")
+    assert (key.name, key.headers()) == ("B", {"Authorization": "Bearer sk-2"})
     assert "sk-2" not in repr(key)
     assert read_key(("A",), {}) is None

@@ -72,6 +72,10 @@ def test_a_wrong_spec_says_what_is_wrong_and_what_to_write(text: str, said: str,
         "http://host/v1?key=hunter2#m",
         "ftp://user:hunter2@host/v1#m",
         "http://user:hunter2@host:port/v1#m",
+        "user:hunter2@host:8000/v1#m",
+        "user:hunter2@host",
+        "http:/user:hunter2@host/v1#m",
+        "hunter2@host:8000/v1",
     ],
 )
 def test_credentials_in_an_address_are_refused_and_not_repeated(text: str):

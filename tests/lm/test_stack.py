@@ -166,6 +166,22 @@ async def test_a_header_takes_its_key_from_the_environment(server: Server, tally
     assert "Authorization" not in sent
 
 
+async def test_several_headers_take_their_keys_from_the_environment(server: Server, tally: Counts):
+    headers = {"CF-Id": "$PCO_ID", "CF-Secret": "$PCO_SECRET"}
+    environment = {"PCO_ID": "id-hush", "PCO_SECRET": "secret-hush"}
+    server.script(says(), fails(401, "who is id-hush with secret-hush?"))
+    async with Endpoints(tally=tally, environment=environment) as opened:
+        lm = opened.connect(server.spec, headers)
+        await lm(ASK)
+        with pytest.raises(AuthRefused) as caught:
+            await lm(ASK)
+    assert (server.headers[0]["CF-Id"], server.headers[0]["CF-Secret"]) == (
+        "id-hush",
+        "secret-hush",
+    )
+    assert "hush" not in f"{caught.value}{caught.value.hint}"
+
+
 async def test_a_refused_key_of_a_header_is_named_by_its_variable_only(
     server: Server, tally: Counts
 ):
@@ -181,13 +197,13 @@ async def test_a_refused_key_of_a_header_is_named_by_its_variable_only(
     ("headers", "said"),
     [
         ({"api-key": "$MISSING"}, "MISSING, which is not set"),
-        ({"a": "$A", "b": "$B"}, "'a' and 'b'"),
+        ({"a": "$SET", "b": "$B"}, "'b' takes its key from B, which is not set"),
     ],
 )
 async def test_a_key_that_cannot_be_found_is_said_before_any_call(
     tally: Counts, headers: dict[str, str], said: str
 ):
-    async with Endpoints(tally=tally, environment={}) as opened:
+    async with Endpoints(tally=tally, environment={"SET": "x"}) as opened:
         with pytest.raises(ConfigError, match=said):
             opened.connect("http://127.0.0.1:9/v1#m", headers)
 

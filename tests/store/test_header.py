@@ -35,7 +35,7 @@ def test_differences_are_dotted_and_hold_both_values() -> None:
         {"cache": False},
         {"data_dir": "/elsewhere"},
         {"prices": {"m": {"prompt": 1.0, "completion": 2.0}}},
-        {"roles": {"critic": {"headers": {"x-team": "secret"}}}},
+        {"roles": {"critic": {"headers": {"X-Title": "blue"}}}},
     ],
 )
 def test_what_to_spend_and_how_fast_may_change(free: dict[str, object]) -> None:

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.errors import DiskFull, RunBusy, RunNotFound, StoreError, StoreTooNew
+from promptcodebook.paths import make_secret, write_whole
 from promptcodebook.randomness import keyed_random
 from promptcodebook.store import (
     Compared,
@@ -23,6 +27,7 @@ from promptcodebook.store import (
     Validated,
 )
 from promptcodebook.types import Codebook, Evaluation, Instinct, Parameters, Rollout, Step
+from tests.store.edit import edit_header
 
 MakeStep = Callable[[int], Step]
 MakeParameters = Callable[[str], Parameters]
@@ -43,6 +48,74 @@ def test_a_chosen_name_that_is_taken_is_refused(run: RunStore, header: Header) -
     with pytest.raises(StoreError, match="exists already") as caught:
         RunStore.create(run.path.parent, replace(header, id=run.header.id))
     assert "--resume" in caught.value.hint
+
+
+def _modes(folder: Path) -> dict[str, int]:
+    return {p.name: p.stat().st_mode & 0o777 for p in (folder, *folder.iterdir())}
+
+
+def test_a_run_is_its_owners_alone_under_any_umask(tmp_path: Path, header: Header) -> None:
+    before = os.umask(0)
+    try:
+        run = RunStore.create(tmp_path / "runs", header)
+        run.append(Ended("budget"))
+        write_whole(run.path / "policy.json", "{}")
+        modes = _modes(run.path)
+        run.close()
+    finally:
+        os.umask(before)
+    assert modes.pop(run.path.name) == 0o700
+    assert {"run.sqlite", "run.sqlite-wal", "lock", "policy.json"} <= modes.keys()
+    assert set(modes.values()) == {0o600}
+
+
+def test_an_open_run_is_closed_to_others_when_it_is_written_again(run: RunStore) -> None:
+    run.close()
+    run.path.chmod(0o755)
+    elsewhere = run.path.parent / "elsewhere"
+    elsewhere.touch(0o644)
+    (run.path / "link").symlink_to(elsewhere)
+    for file in run.path.iterdir():
+        file.chmod(0o644)
+    again = RunStore.open(run.path, write=True)
+    modes = _modes(run.path)
+    again.close()
+    assert modes.pop("link") == elsewhere.stat().st_mode & 0o777 == 0o644
+    assert modes.pop(run.path.name) == 0o700
+    assert set(modes.values()) == {0o600}
+
+
+def _is_ours(path: Path) -> bool:
+    store = RunStore.open(path)
+    store.close()
+    return store.ours
+
+
+def test_a_run_bears_the_mark_of_the_user_who_made_it(
+    run: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.close()
+    moved = Path(shutil.move(run.path, tmp_path / "moved"))
+    assert _is_ours(moved)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+        assert not _is_ours(moved)
+        make_secret()
+        assert not _is_ours(moved)
+    edit_header(moved / "run.sqlite", lambda text: text.replace("15", "16"), sealed=False)
+    assert not _is_ours(moved)
+
+
+def test_a_run_without_a_mark_is_made_all_the_same(
+    tmp_path: Path, header: Header, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
+    run = RunStore.create(tmp_path / "runs", header)
+    run.append(Ended("budget"))
+    run.close()
+    assert not _is_ours(run.path)
+    assert "--trust" in caplog.text
 
 
 def test_what_was_appended_is_there_after_reopening(

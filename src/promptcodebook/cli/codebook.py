@@ -19,6 +19,7 @@ from promptcodebook.cli.settings import (
     RunRef,
     Sets,
     TaskName,
+    Trust,
     command_group,
     runs_dir,
 )
@@ -51,6 +52,7 @@ def explain(
     data: DataDir = None,
     lm: Model = None,
     sets: Sets = None,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """The route, the instincts chosen, the prompt composed from them, and the encoder's reasons."""
@@ -64,7 +66,7 @@ def explain(
     given = sys.stdin.read().rstrip("\n") if text == "-" else text
     if not given.strip():
         raise ConfigError("the input is empty", hint=f'pco explain {ref} "an input"')
-    reference = resolve(runs_dir(), ref)
+    reference = resolve(runs_dir(), ref, trust=trust)
     settings, base = settings_for(reference, Typed(config, task, data, lm, None, sets or ()))
     explanation = deploy(reference.file, settings, Sources(base)).explain(given)
     if as_json:

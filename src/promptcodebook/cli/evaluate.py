@@ -27,6 +27,7 @@ from promptcodebook.cli.settings import (
     Sets,
     SplitName,
     TaskName,
+    Trust,
     command_group,
     config_layers,
     environment_layer,
@@ -71,6 +72,7 @@ def evaluate(
     samples: Runs = 1,
     budget: Budget = None,
     sets: Sets = None,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Reward with its 95 % interval, failures, and what a query costs.
@@ -83,7 +85,8 @@ def evaluate(
     from promptcodebook.run.evaluation import Sample
 
     typed = Typed(config, task, data, lm, budget, sets or ())
-    assessment = _assess(resolve(runs_dir(), ref), Sample(split, count, samples), typed)
+    reference = resolve(runs_dir(), ref, trust=trust)
+    assessment = _assess(reference, Sample(split, count, samples), typed)
     if as_json:
         emit(assessment.as_json())
     else:
@@ -102,12 +105,13 @@ def compare(
     count: Count = None,
     budget: Budget = None,
     sets: Sets = None,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """The gain of A over B, paired by example, with its 95 % bootstrap interval."""
     from promptcodebook.run.evaluation import Sample, paired_difference
 
-    typed = Typed(config, task, data, lm, budget, sets or ())
+    typed = Typed(config, task, data, lm, budget, sets or (), trust)
     sample = Sample(split, count)
     sides = [_side(ref, sample, typed) for ref in (a, b)]
     gain = paired_difference(sides[0].rewards, sides[1].rewards)
@@ -127,6 +131,7 @@ class Typed:
     lm: str | None = None
     budget: str | None = None
     sets: Sequence[str] = ()
+    trust: bool = False
 
 
 def settings_for(reference: Reference, typed: Typed) -> tuple[Config, Path]:
@@ -301,7 +306,7 @@ def _side(ref: str, sample: Sample, typed: Typed) -> _Side:
     saved = _read_saved(ref)
     if saved is not None:
         return saved
-    assessment = _assess(resolve(runs_dir(), ref), sample, typed)
+    assessment = _assess(resolve(runs_dir(), ref, trust=typed.trust), sample, typed)
     split = assessment.evaluation.split
     return _Side(assessment.name, assessment.rewards, split, assessment.simulated)
 

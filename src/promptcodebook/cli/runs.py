@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptcodebook.cli.console import columns, confirm, emit, plural
-from promptcodebook.cli.settings import Json, RunRef, Yes, command_group, runs_dir
+from promptcodebook.cli.console import columns, confirm, emit, note, plural
+from promptcodebook.cli.settings import Json, RunRef, Trust, Yes, command_group, runs_dir
 from promptcodebook.text import printable
 from promptcodebook.units import count_text, duration, money, number
 
@@ -128,6 +128,7 @@ def report(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Where; else RUN/report.html.")
     ] = None,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Curves, codebook, routing, history and examples, in one file that needs no network."""
@@ -135,21 +136,27 @@ def report(
 
     path = find_run(runs_dir(), run)
     target = output or path / "report.html"
-    run_id = write_run_report(path, target)
+    run_id = write_run_report(path, target, trust=trust)
     if as_json:
         emit({"run": run_id, "report": str(target)})
     else:
         print(target)
 
 
-def write_run_report(path: Path, target: Path, inputs: Mapping[str, str] | None = None) -> str:
+def write_run_report(
+    path: Path, target: Path, inputs: Mapping[str, str] | None = None, *, trust: bool = False
+) -> str:
     """The run at `path` as one HTML file; returns its id. `inputs` are the texts of its examples by
-    id; None reads them from its data."""
+    id; None reads them from its data, if this user made it or trusts it: the files that it names
+    may be anybody's, and a report is handed on."""
     from promptcodebook.report import write_report
     from promptcodebook.store.run import RunStore
 
     store = RunStore.open(path)
     try:
+        if inputs is None and not (store.ours or trust):
+            note("the inputs are left out: the run does not bear your mark (--trust reads them)")
+            inputs = {}
         write_report(store, target, _inputs(store.header) if inputs is None else dict(inputs))
         return store.header.id
     finally:
@@ -179,7 +186,7 @@ def _run_json(store: RunStore) -> dict[str, Any]:
         "version": header.version,
         "task": header.task,
         "command": header.command,
-        "config": dict(header.config),
+        "config": header.settings,
         "fingerprints": dict(header.fingerprints),
         "updates": state.step + 1,
         "ended": state.ended,

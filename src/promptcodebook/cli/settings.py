@@ -37,6 +37,7 @@ __all__ = [
     "Sets",
     "SplitName",
     "TaskName",
+    "Trust",
     "Yes",
     "command_group",
     "config_layers",
@@ -56,6 +57,7 @@ Preset = Annotated[str | None, typer.Option("--preset", help="default, paper or 
 Sets = Annotated[list[str] | None, typer.Option("--set", help="Any key: a.b=value.")]
 Json = Annotated[bool, typer.Option("--json", help="The result as JSON.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of the live view.")]
+Trust = Annotated[bool, typer.Option("--trust", help="Use the code and models of a run not yours.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Budget = Annotated[str | None, typer.Option("--budget", help="E.g. 5usd, 2Mtok, 500calls.")]
 Count = Annotated[int | None, typer.Option("--n", help="Use this many examples, chosen by id.")]

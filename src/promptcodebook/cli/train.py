@@ -22,6 +22,7 @@ from promptcodebook.cli.settings import (
     Seed,
     Sets,
     TaskName,
+    Trust,
     command_group,
     environment_layer,
     flag_layer,
@@ -54,6 +55,7 @@ def train(
     resume: Annotated[str | None, typer.Option(help="Go on with this run (or 'last').")] = None,
     name: Annotated[str, typer.Option(help="What to call the run; works wherever a run is.")] = "",
     sets: Sets = None,
+    trust: Trust = False,
     plain: Plain = False,
     as_json: Json = False,
 ) -> int:
@@ -69,9 +71,14 @@ def train(
     if path is None or config is not None:
         settings, base = gather_settings(config, flags, sets)
     else:
+<<<<<<< HEAD
         settings, base = _stored_settings(path, flags, sets or [])
     where = Where(runs_dir(), path, shlex.join(["pco", *sys.argv[1:]]), name)
     run = _train(settings, base, where, plain=plain)
+=======
+        settings, base = _stored_settings(path, flags, sets or [], trust)
+    run = _train(settings, base, path, plain=plain)
+>>>>>>> 071ace2 (Use a run's code and addresses only where its owner made it; keep secrets out of headers, and runs to their owner)
     if as_json:
         emit(_verdict_json(run))
     else:
@@ -82,16 +89,21 @@ def train(
     return 0
 
 
-def _stored_settings(path: Path, flags: Mapping[str, Any], sets: list[str]) -> tuple[Config, Path]:
+def _stored_settings(
+    path: Path, flags: Mapping[str, Any], sets: list[str], trust: bool
+) -> tuple[Config, Path]:
     """The stored configuration, with what was typed now laid over it."""
-    from promptcodebook.config import load_config
+    from promptcodebook.config import load_config, merge
+    from promptcodebook.policy.trust import require_trust
     from promptcodebook.store.run import RunStore
 
     store = RunStore.open(path)
     header = store.header
     store.close()
     budget = {key: value for key, value in environment_layer().items() if key == "budget"}
-    layers = (dict(header.config), budget, flags, set_layer(sets))
+    typed = (budget, flags, set_layer(sets))
+    require_trust(header, merge(*typed), trusted=store.ours or trust)
+    layers = (header.settings, *typed)
     return load_config(*layers, where=f"the run {path.name}"), Path(header.base or ".")
 
 

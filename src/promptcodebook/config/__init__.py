@@ -32,7 +32,9 @@ from promptcodebook.config.schema import (
     RoleSettings,
     Update,
     Validation,
+    header_fault,
     preset,
+    refuse_password,
 )
 
 __all__ = [
@@ -51,9 +53,11 @@ __all__ = [
     "Validation",
     "describe",
     "describe_group",
+    "header_fault",
     "load_config",
     "merge",
     "parse_budget",
     "preset",
     "read_toml",
+    "refuse_password",
 ]

@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -38,14 +38,50 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_config(*layers: Mapping[str, Any], where: str = "the configuration") -> Config:
-    """Defaults < preset < layers, checked. Raises ConfigError naming key, place and next step."""
-    merged = merge(*layers)
+    """Defaults < preset < layers, checked. Raises ConfigError naming key, place and next step.
+
+    A layer that sends a role to another address takes away the headers that layers below gave for
+    the old one.
+    """
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        merged = merge(_without_moved_headers(merged, layer), layer)
     defaults = {"roles": {r: s.model_dump() for r, s in default_roles().items()}}
     tree = merge(defaults, preset(str(merged.get("preset", "default"))), merged)
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
         raise _readable(error, where) from None
+
+
+def _without_moved_headers(below: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
+    """`below` without the headers of those roles that `layer` sends to another address."""
+    out = merge(below)
+    after = merge(below, layer)
+    for role, settings in _roles(out).items():
+        old, new = (_address(_spec(tree, role)) for tree in (below, after))
+        if isinstance(settings, dict) and old not in ("", new):
+            settings.pop("headers", None)  # type: ignore[union-attr]
+    return out
+
+
+def _roles(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    roles: Any = tree.get("roles")
+    return cast("Mapping[str, Any]", roles) if isinstance(roles, Mapping) else {}
+
+
+def _spec(tree: Mapping[str, Any], role: str) -> str:
+    """The spec of the role's model as far as the tree says; '' = it does not."""
+    settings: Any = _roles(tree).get(role)
+    own: Any = cast("Any", settings).get("model") if isinstance(settings, Mapping) else None
+    return str(own or tree.get("lm") or "")
+
+
+def _address(spec: str) -> str:
+    """What of a spec says where calls go: all but the model's name."""
+    if "://" in spec:
+        return spec.partition("#")[0].rstrip("/").removesuffix("/chat/completions")
+    return spec.rpartition("/")[0] or spec.partition("?")[0]
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ keeps its configuration and compares it key by key when it resumes, so keys keep
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from copy import deepcopy
@@ -36,7 +37,9 @@ __all__ = [
     "UserCode",
     "Validation",
     "default_roles",
+    "header_fault",
     "preset",
+    "refuse_password",
 ]
 
 _OURS = frozenset(
@@ -46,9 +49,25 @@ _OURS = frozenset(
     }
 )
 """Body fields that have a setting of their own, or that the method relies on."""
-_KEY_HEADERS = frozenset(
-    {"authorization", "proxy-authorization", "api-key", "x-api-key", "x-goog-api-key", "cookie"}
+_HARMLESS = frozenset(
+    {
+        *("accept", "accept-language", "anthropic-beta", "anthropic-version", "api-version"),
+        *("http-referer", "openai-beta", "openai-organization", "openai-project", "referer"),
+        *("user-agent", "x-title"),
+    }
 )
+"""Headers that may stand in the settings, and so in every run's folder, word for word."""
+_KEY_NAMES = frozenset(
+    {
+        *("ANTHROPIC_API_KEY", "AZURE_API_KEY", "AZURE_OPENAI_API_KEY", "CEREBRAS_API_KEY"),
+        *("COHERE_API_KEY", "DEEPSEEK_API_KEY", "FIREWORKS_API_KEY", "GEMINI_API_KEY"),
+        *("GOOGLE_API_KEY", "GROQ_API_KEY", "HF_TOKEN", "MISTRAL_API_KEY", "NVIDIA_API_KEY"),
+        *("OPENAI_API_KEY", "OPENROUTER_API_KEY", "PERPLEXITY_API_KEY", "TOGETHER_API_KEY"),
+        "XAI_API_KEY",
+    }
+)
+"""Variables beside PCO_* that a header may name: settings must not reach for any other."""
+_OWN_NAME = re.compile(r"PCO_[A-Za-z0-9_]+")
 
 Unit = Annotated[float, Field(ge=0.0, le=1.0)]
 Preset = Literal["default", "paper", "quick"]
@@ -74,8 +93,8 @@ class RoleSettings(Group):
     extra: dict[str, JsonValue] = Field(default_factory=dict)
     """Further request body fields, such as {top_k = 20}."""
     headers: dict[str, str] = Field(default_factory=dict)
-    """Further HTTP headers of this role's endpoint; a key only by the name of its environment
-    variable: {"api-key" = "$MY_KEY"}."""
+    """Further HTTP headers of this role; all but harmless ones (User-Agent, X-Title) only by
+    the name of a variable: {"api-key" = "$PCO_MY_KEY"}."""
 
     @field_validator("extra")
     @classmethod
@@ -86,21 +105,52 @@ class RoleSettings(Group):
             raise ValueError(f"{ours[0]!r} is decided by the settings or the run, not by extra")
         return extra
 
+    @field_validator("model")
+    @classmethod
+    def _no_password(cls, spec: str | None) -> str | None:
+        return spec if spec is None else refuse_password(spec)
+
     @field_validator("headers")
     @classmethod
-    def _no_keys(cls, headers: Mapping[str, str]) -> Mapping[str, str]:
-        keys = sorted(
-            name
-            for name, value in headers.items()
-            if name.lower() in _KEY_HEADERS and not value.startswith("$")
-        )
-        if keys:
-            # Settings are kept with the run; what the header holds is not repeated here.
-            raise ValueError(
-                f"{keys[0]!r} holds a key: set the variable PCO_API_KEY instead, or name a "
-                f'variable: "{keys[0]}" = "$MY_KEY"'
-            )
+    def _no_secrets(cls, headers: Mapping[str, str]) -> Mapping[str, str]:
+        for name, value in headers.items():
+            fault = header_fault(name, value)
+            if fault:
+                raise ValueError(fault)
         return headers
+
+
+def header_fault(name: str, value: str) -> str:
+    """Why a header may not stand in the settings; '' = it may. Never repeats what it holds."""
+    if value.startswith("$"):
+        variable = value[1:]
+        if variable in _KEY_NAMES or _OWN_NAME.fullmatch(variable):
+            return ""
+        return (
+            f"{name!r} may name only a variable that begins with PCO_, or a provider's usual one "
+            f'such as OPENAI_API_KEY: "{name}" = "$PCO_MY_KEY"'
+        )
+    if name.lower() in _HARMLESS:
+        return ""
+    return (
+        f"{name!r} may hold a secret, and settings are kept with the run: name the variable that "
+        f'it is in, "{name}" = "$PCO_API_KEY", or any other that begins with PCO_'
+    )
+
+
+def refuse_password(spec: str) -> str:
+    """The spec of a model. ValueError, which does not repeat it, if its address holds a password.
+
+    A model's name may hold an '@': what comes before it is then no host.
+    """
+    head, _, name = spec.partition("#")
+    ours = head.split("/")[0] in ("openai", "litellm") or head.startswith("simulated")
+    if ("@" in head and not ours) or ("@" in name and ("#" in name or "://" in name)):
+        raise ValueError(
+            "the model's address contains a user name or password; take it out, and put the key "
+            "in the variable PCO_API_KEY"
+        )
+    return spec
 
 
 class Explore(Group):
@@ -342,6 +392,11 @@ class Config(Group):
         """The spec of the role's model; '' = none is set."""
         settings = self.roles.get(role)
         return (settings.model if settings is not None else None) or self.lm
+
+    @field_validator("lm")
+    @classmethod
+    def _no_password(cls, spec: str) -> str:
+        return refuse_password(spec)
 
     @property
     def randomness(self) -> Randomness:

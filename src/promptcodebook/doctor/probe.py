@@ -56,7 +56,7 @@ async def probe(
         if spec.kind == "simulated" and simulated is not None:
             return Section(spec_text, tuple(await _by_calls(simulated(spec))))
         if spec.kind == "litellm":
-            lm = LiteLLM(spec.model, timeout=timeout, headers=headers)
+            lm = LiteLLM(spec.model, timeout=timeout, headers=access.all_headers())
             return Section(spec_text, tuple(await _by_calls(lm)))
         if not spec.base_url:
             raise ConfigError("there is no address to look at", hint="pco lm serve simulated")

@@ -14,6 +14,7 @@ from pathlib import Path
 from promptcodebook.calls import LM, Reply, Request, Usage, request_key
 from promptcodebook.errors import StoreError
 from promptcodebook.incidents import Incident, Tally
+from promptcodebook.paths import cache_folder, tighten
 from promptcodebook.sqlite import Layout, Packer, Reader, Writer, connect, store_os_error, unpack
 
 __all__ = [
@@ -56,9 +57,11 @@ class ReplyCache:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise store_os_error(error, path.parent) from error
+        if path.parent == cache_folder():  # any other folder is not ours to close
+            tighten(path.parent, 0o700)
         self._packer = Packer()  # used by the writer thread alone
         self._damaged: set[bytes] = set()
         self._writer = Writer(path, _LAYOUT, full_hint=_FULL)

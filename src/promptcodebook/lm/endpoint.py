@@ -275,7 +275,7 @@ class Transport:
     def _open(self) -> aiohttp.ClientSession:
         headers = {"Content-Type": "application/json", **self._headers}
         if self._key is not None:
-            headers[self._key.header] = self._key.header_value()
+            headers.update(self._key.headers())
         # Concurrency is the limit's business, not the pool's; no cookies, no netrc.
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),

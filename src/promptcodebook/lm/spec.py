@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from promptcodebook.config import refuse_password
 from promptcodebook.errors import ConfigError, did_you_mean
 
 __all__ = [
@@ -58,6 +59,7 @@ def parse_spec(text: str, environment: Mapping[str, str] | None = None) -> Spec:
     text = text.strip()
     if not text:
         raise ConfigError("no model is named", hint=f"give --lm one of: {FORMS}")
+    _refuse_password(text)
     if "://" in text:
         return _parse_url(text)
     head, slash, name = text.partition("/")
@@ -71,14 +73,16 @@ def parse_spec(text: str, environment: Mapping[str, str] | None = None) -> Spec:
     raise _unknown(text)
 
 
+def _refuse_password(text: str) -> None:
+    try:
+        refuse_password(text)
+    except ValueError as error:
+        raise ConfigError(str(error), hint=f"write {FORMS}") from None
+
+
 def _parse_url(text: str) -> Spec:
     address, _, model = text.partition("#")
     parts = _split(address)
-    if "@" in parts.netloc:
-        raise ConfigError(
-            "the model's address contains a user name or password",
-            hint="take it out of the address and put the key in the variable PCO_API_KEY",
-        )
     if parts.query:
         raise ConfigError(
             f"the address at {parts.netloc} contains a query after '?'",
@@ -109,6 +113,7 @@ def _split(address: str) -> SplitResult:
 def _parse_openai(text: str, name: str, env: Mapping[str, str]) -> Spec:
     base = env.get("OPENAI_BASE_URL", "").strip()
     # The override is an address like any other and is read with the same care.
+    _refuse_password(base)
     url = _parse_url(base).base_url if base else _OPENAI
     return Spec(text, "openai", url, _require_name(text, name), key_names=("OPENAI_API_KEY",))
 
@@ -145,12 +150,16 @@ def _unknown(text: str) -> ConfigError:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What an endpoint is approached with: its key, the variables it may come from, and headers
-    that hold no key."""
+    """What an endpoint is approached with: its key or keys, the variables they may come from, and
+    headers that hold none."""
 
     key: ApiKey | None
     names: tuple[str, ...]
     headers: Mapping[str, str]
+
+    def all_headers(self) -> dict[str, str]:
+        """What is sent, keys included."""
+        return {**self.headers, **(self.key.headers() if self.key is not None else {})}
 
 
 def find_credentials(
@@ -158,41 +167,49 @@ def find_credentials(
     headers: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Credentials:
-    """The endpoint's key from `names`, or from the one header that says '$VARIABLE'.
+    """The endpoint's key from `names`, or from the headers that say '$VARIABLE'.
 
-    Raises ConfigError when that variable is not set, and when two headers name one.
+    Raises ConfigError when such a variable is not set.
     """
     given = headers or {}
     named = [(header, value[1:]) for header, value in given.items() if value.startswith("$")]
     if not named:
         return Credentials(read_key(names, environment), tuple(names), given)
-    (header, variable), *more = named
-    if more:
-        raise ConfigError(
-            f"two headers take a key from the environment: {header!r} and {more[0][0]!r}",
-            hint="an endpoint has one key; leave one of them out",
-        )
+    keys = [_header_key(header, variable, environment) for header, variable in named]
+    first = keys[0].with_others(keys[1:])
+    plain = {h: v for h, v in given.items() if not v.startswith("$")}
+    return Credentials(first, tuple(variable for _, variable in named), plain)
+
+
+def _header_key(header: str, variable: str, environment: Mapping[str, str] | None) -> ApiKey:
     key = read_key([variable], environment, header)
     if key is None:
         raise ConfigError(
             f"the header {header!r} takes its key from {variable}, which is not set",
             hint=f"export {variable}=...",
         )
-    return Credentials(key, (variable,), {h: v for h, v in given.items() if h != header})
+    return key
 
 
 class ApiKey:
-    """A key, the variable it came from and the header it goes into.
+    """A key, the variable it came from and the header it goes into; `others` go along with it.
 
-    Only `header_value` gives it away.
+    Only `headers` gives them away.
     """
 
-    __slots__ = ("_value", "header", "name")
+    __slots__ = ("_others", "_value", "header", "name")
 
-    def __init__(self, name: str, value: str, header: str = "Authorization") -> None:
+    def __init__(
+        self,
+        name: str,
+        value: str,
+        header: str = "Authorization",
+        others: tuple[ApiKey, ...] = (),
+    ) -> None:
         self.name = name
         self.header = header
         self._value = value
+        self._others = others
 
     def __repr__(self) -> str:
         return f"ApiKey({self.name})"
@@ -200,14 +217,23 @@ class ApiKey:
     def __reduce__(self) -> str:
         raise TypeError("a key is never written anywhere")
 
-    def header_value(self) -> str:
-        """The header's value: a bearer token, or in a header of its own the key as it is."""
+    def with_others(self, others: Sequence[ApiKey]) -> ApiKey:
+        """The same key, with further ones that go along with it."""
+        return ApiKey(self.name, self._value, self.header, tuple(others))
+
+    def headers(self) -> dict[str, str]:
+        """What is sent: a bearer token, or in a header of its own the key as it is."""
         bearer = self.header.lower() == "authorization"
-        return f"Bearer {self._value}" if bearer else self._value
+        own = {self.header: f"Bearer {self._value}" if bearer else self._value}
+        for other in self._others:
+            own |= other.headers()
+        return own
 
     def scrub(self, text: str) -> str:
-        """The text without the key, for what a server says back to us."""
-        return text.replace(self._value, "***")
+        """The text without the keys, for what a server says back to us."""
+        for key in (self, *self._others):
+            text = text.replace(key._value, "***")
+        return text
 
 
 def read_key(

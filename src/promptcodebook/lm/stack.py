@@ -278,7 +278,8 @@ class Endpoints:
         if spec.kind == "litellm":
             from promptcodebook.lm.litellm_client import LiteLLM
 
-            return LiteLLM(spec.model, timeout=self._settings.timeout, headers=headers)
+            found = find_credentials((), headers, self._environment)
+            return LiteLLM(spec.model, timeout=self._settings.timeout, headers=found.all_headers())
         # aiohttp takes a sixth of a second to import: here, once, and not in the first call.
         from promptcodebook.lm.endpoint import Endpoint
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
-from promptcodebook.config import Config, load_config, merge
+from promptcodebook.config import Config, load_config
 from promptcodebook.errors import PolicyError
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import (
@@ -242,8 +242,8 @@ class PolicyFile(BaseModel):
         sampling = {role: s.model_dump() for role, s in self.sampling.items()}
         # Indices of another codebook's frozen entries mean nothing here.
         fixed = {**self.decided, "init": {"frozen": ()}}
-        whole = merge(below or {}, {"roles": sampling}, above or {}, fixed)
-        return load_config(whole, where="the policy's settings")
+        layers = (below or {}, {"roles": sampling}, above or {}, fixed)
+        return load_config(*layers, where="the policy's settings")
 
 
 def _sampling_of(config: Config) -> dict[str, _Sampling]:

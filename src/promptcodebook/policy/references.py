@@ -18,6 +18,7 @@ from promptcodebook.errors import ConfigError, StoreError
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.file import PolicyFile, read_policy_file
+from promptcodebook.policy.trust import require_trust
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
@@ -51,12 +52,14 @@ class Best:
 
 @dataclass(frozen=True)
 class Reference:
-    """What a REF stands for. `header` and `best` are there when it is a run."""
+    """What a REF stands for. `header` and `best` are there when it is a run; `trusted` = the code
+    and the addresses that it names may be used."""
 
     name: str
     file: PolicyFile
     header: Header | None = None
     best: Best | None = None
+    trusted: bool = True
 
     @property
     def base(self) -> Path:
@@ -67,9 +70,12 @@ class Reference:
         """The configuration this policy is used under: over `below` (the run's own settings where
         it is None), under `above`, which is what was typed.
 
-        Raises ConfigError when the run's model was an object that only its program had.
+        Raises ConfigError when the run's model was an object that only its program had, and
+        RunNotTrusted when the run's own settings would be used and must not be.
         """
-        own: Mapping[str, Any] = self.header.config if self.header is not None else {}
+        own: Mapping[str, Any] = self.header.settings if self.header is not None else {}
+        if self.header is not None and below is None:
+            require_trust(self.header, above, trusted=self.trusted)
         config = self.file.settings(own if below is None else below, above)
         if config.lm == OWN_LM:
             raise ConfigError(
@@ -79,15 +85,19 @@ class Reference:
         return config
 
 
-def resolve(runs_dir: Path, ref: str) -> Reference:
-    """What a REF stands for. Raises RunNotFound, StoreError or PolicyError."""
+def resolve(runs_dir: Path, ref: str, *, trust: bool = False) -> Reference:
+    """What a REF stands for; `trust` = also if somebody else made it.
+
+    Raises RunNotFound, StoreError or PolicyError.
+    """
     path = Path(ref)
     if path.is_file() or (path.suffix == ".json" and not path.is_dir()):
         return Reference(path.name, read_policy_file(path))
     store = RunStore.open(find_run(runs_dir, ref))
     try:
         state, best = kept_state(store)
-        return Reference(store.header.id, _file(store, state), store.header, best)
+        trusted = store.ours or trust
+        return Reference(store.header.id, _file(store, state, trusted), store.header, best, trusted)
     finally:
         store.close()
 
@@ -96,7 +106,7 @@ def first_policy(runs_dir: Path, ref: str) -> PolicyFile:
     """The policy that a run started from. Raises RunNotFound for anything but a run."""
     store = RunStore.open(find_run(runs_dir, ref))
     try:
-        return _file(store, state_at(store, -1))
+        return _file(store, state_at(store, -1), store.ours)
     finally:
         store.close()
 
@@ -135,13 +145,14 @@ def stages_of(file: PolicyFile, assembled: Assembled) -> tuple[str, ...]:
     return file.stages if file.program else assembled.plan.prompt_stages
 
 
-def _file(store: RunStore, state: State) -> PolicyFile:
+def _file(store: RunStore, state: State, trusted: bool) -> PolicyFile:
     """The policy file of a run's state; its program is read from what the run was started with."""
     header = store.header
-    config = load_config(header.config, where=f"the run {header.id}")
+    config = load_config(header.settings, where=f"the run {header.id}")
     templates = header.templates or load_templates(config.templates)
     stages = header.stages
     if config.compose_per_stage and not stages:  # a run of version 0.1, whose header has none
+        require_trust(header, {}, trusted=trusted)
         stages = tuple(stored_plan(header).task.program.stages)
     file = PolicyFile.of(state, config, templates, header.program, stages)
     return file.with_about(data=dict(header.fingerprints))
@@ -149,11 +160,11 @@ def _file(store: RunStore, state: State) -> PolicyFile:
 
 def stored_dataset(header: Header) -> Dataset:
     """The run's data as they are now. Raises ConfigError, DataError, TaskError."""
-    config = load_config(header.config, where=f"the run {header.id}")
+    config = load_config(header.settings, where=f"the run {header.id}")
     return plan_data(config, Path(header.base or "."))
 
 
 def stored_plan(header: Header) -> Plan:
     """The run's data and task as they are now. Raises ConfigError, DataError, TaskError."""
-    config = load_config(header.config, where=f"the run {header.id}")
+    config = load_config(header.settings, where=f"the run {header.id}")
     return plan_run(config, Sources(Path(header.base or "."), templates=header.templates))

@@ -180,7 +180,7 @@ def settings_then_and_now(
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """A run's settings and the plan's, comparable: keys that are newer than the run have their
     defaults, and template files are settings too."""
-    then = _with_new_keys(header.config)
+    then = _with_new_keys(header.settings)
     now = plan.config.model_dump(mode="json")
     if header.templates is not None and then["templates"] == now["templates"]:
         then.update(_prints(header.templates))

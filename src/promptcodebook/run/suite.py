@@ -163,7 +163,7 @@ def read_cell(path: Path, state: CellState, inputs: Mapping[str, str]) -> CellRe
         outline, header, usage = store.outline(), store.header, store.usage()
     finally:
         store.close()
-    config = load_config(header.config, where=f"the run {header.id}")
+    config = load_config(header.settings, where=f"the run {header.id}")
     conclusion = outline.conclusion
     return CellResult(
         task=header.task,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import logging
@@ -15,6 +16,7 @@ from urllib.parse import quote
 import zstandard
 
 from promptcodebook.errors import DiskFull, StoreError, StoreTooNew
+from promptcodebook.paths import make_private_file
 
 __all__ = [
     "Layout",
@@ -61,6 +63,9 @@ def connect(path: Path, layout: Layout, *, write: bool) -> sqlite3.Connection:
     """
     if not write and not path.is_file():
         raise StoreError(f"no {layout.what} at {path}")
+    if write:
+        with contextlib.suppress(OSError):  # SQLite says it better
+            make_private_file(path)  # its side files take after it
     try:
         return _open(str(path), path, layout, write)
     except sqlite3.Error as error:
@@ -82,6 +87,8 @@ def _open(name: str, path: Path, layout: Layout, write: bool) -> sqlite3.Connect
         uri=name.startswith("file:"),
     )
     try:
+        # The file may be anybody's: what its tables call must not reach beyond plain SQL.
+        db.execute("PRAGMA trusted_schema = OFF")
         if write:
             _create(db, path, layout)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import hmac
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
+from promptcodebook.config import header_fault, merge
 from promptcodebook.errors import ConfigError, RunChanged, StoreError
 from promptcodebook.method.templates import TemplateSet
 
@@ -24,7 +26,9 @@ __all__ = [
     "check_run_name",
     "differences",
     "digest",
+    "is_sealed",
     "run_id",
+    "seal",
 ]
 
 FREE_KEYS: tuple[str, ...] = (
@@ -45,6 +49,7 @@ FREE_KEYS: tuple[str, ...] = (
 )
 """Keys a resumed run may change: how much to spend and how fast, and where the data lies (its
 fingerprints are compared instead). Headers are left out so that they are never quoted."""
+_SEAL = "seal"
 _SHOWN = 5
 _WIDTH = 40
 _NAME = re.compile(r"\w[\w.-]{0,59}")
@@ -87,6 +92,19 @@ class Header:
     templates: TemplateSet | None = None
     name: str = ""
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The configuration as it may be used and shown: without the headers that runs of version
+        0.1 kept word for word and that no setting may hold any more."""
+        tree = merge(self.config)
+        roles = tree.get("roles")
+        for role in cast("dict[str, Any]", roles).values() if isinstance(roles, dict) else ():
+            given: Any = role.get("headers") if isinstance(role, dict) else None  # type: ignore[union-attr]
+            if isinstance(given, dict):
+                headers = cast("dict[str, Any]", given).items()
+                role["headers"] = {h: v for h, v in headers if not header_fault(h, str(v))}
+        return tree
+
     def to_json(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=True, default=str)
 
@@ -100,6 +118,29 @@ class Header:
                 "the run's header is damaged",
                 hint="put a copy of the run's folder in its place, or start a new run",
             ) from None
+
+
+def seal(text: str, secret: bytes) -> str:
+    """The header's text with a mark that only who has the secret can make: over all of it, the id
+    and the configuration included, so that a copy of the folder keeps it and an edit breaks it."""
+    tree = json.loads(text)
+    return json.dumps({**tree, _SEAL: _seal_of(tree, secret)}, ensure_ascii=True)
+
+
+def is_sealed(text: str, secret: bytes | None) -> bool:
+    """Whether the header's text bears the mark of this secret."""
+    tree: dict[str, Any] = json.loads(text)
+    given = tree.get(_SEAL)
+    if secret is None or not isinstance(given, str):
+        return False
+    return hmac.compare_digest(given.encode(), _seal_of(tree, secret).encode())
+
+
+def _seal_of(tree: Mapping[str, Any], secret: bytes) -> str:
+    """HMAC-SHA-256 (hex) over the tree without its mark."""
+    rest = {key: value for key, value in tree.items() if key != _SEAL}
+    text = json.dumps(rest, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
 
 
 def run_id(task: str, now: datetime) -> str:

@@ -84,7 +84,7 @@ def _take(folder: Path) -> Callable[[], object] | None:
     """
     from filelock import lock_descriptor  # takes long to import
 
-    file = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT, 0o644)
+    file = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         if lock_descriptor(file, blocking=False):
             return partial(os.close, file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import sqlite3
 import time
@@ -14,6 +15,7 @@ from typing import cast
 from promptcodebook.calls import Role, Usage
 from promptcodebook.errors import RunNotFound, StoreError
 from promptcodebook.lm.journal import ReplyLog
+from promptcodebook.paths import make_private_folder, make_secret, read_secret, tighten
 from promptcodebook.sqlite import Reader, Write, Writer, store_os_error
 from promptcodebook.store.events import (
     Compared,
@@ -28,12 +30,14 @@ from promptcodebook.store.events import (
     unpack_event,
     unpack_traces,
 )
-from promptcodebook.store.header import Header, run_id
+from promptcodebook.store.header import Header, is_sealed, run_id, seal
 from promptcodebook.store.lock import RunLock
 from promptcodebook.store.tables import FILE, LAYOUT, RunReplies, SessionClock, add_count, add_usage
 from promptcodebook.types import Evaluation, Parameters, Step, Trace
 
 __all__ = ["RunStore"]
+
+_log = logging.getLogger(__name__)
 
 _CHUNK = 32
 """Events read at a time: no read transaction stays open while the caller looks at one."""
@@ -55,9 +59,18 @@ class RunStore:
     every further write; what was committed can be resumed from.
     """
 
-    def __init__(self, path: Path, reader: Reader, header: Header, writing: _Writing | None):
+    def __init__(
+        self,
+        path: Path,
+        reader: Reader,
+        header: Header,
+        writing: _Writing | None,
+        ours: bool = False,
+    ) -> None:
         self.path = path
         self.header = header
+        self.ours = ours
+        """Whether this user made the run on this machine: else its header may name anything."""
         self._reader = reader
         self._writing = writing
         self._replayable: dict[str, int] = {}
@@ -68,7 +81,7 @@ class RunStore:
     ) -> RunStore:
         """A new run, open for writing. An empty `header.id` becomes one made of time and task."""
         folder, header = _new_folder(runs_dir, header)
-        text = header.to_json()
+        text = _sealed(header)
         try:
             return _open_to_write(
                 folder, clock, lambda db: db.execute("INSERT INTO header VALUES (1, ?)", (text,))
@@ -245,7 +258,8 @@ def _new_folder(runs_dir: Path, header: Header) -> tuple[Path, Header]:
     name, again = stem, 1
     while True:
         try:
-            (runs_dir / name).mkdir(parents=True)
+            runs_dir.mkdir(parents=True, exist_ok=True)
+            (runs_dir / name).mkdir(mode=0o700)
             return runs_dir / name, replace(header, id=name)
         except FileExistsError as error:
             if header.id or not runs_dir.is_dir():
@@ -258,7 +272,23 @@ def _new_folder(runs_dir: Path, header: Header) -> tuple[Path, Header]:
             raise store_os_error(error, runs_dir) from error
 
 
+def _sealed(header: Header) -> str:
+    """The header's text with this user's mark; where none can be made the run goes on without."""
+    text = header.to_json()
+    try:
+        return seal(text, make_secret())
+    except OSError as error:
+        _log.warning(
+            "the run cannot be marked as yours, so opening it later takes --trust: %s", error
+        )
+        return text
+
+
 def _open_to_write(path: Path, clock: Callable[[], float], first: Write | None) -> RunStore:
+    make_private_folder(path)
+    for file in path.iterdir():
+        if file.is_file() and not file.is_symlink():
+            tighten(file, 0o600)
     lock = RunLock(path)
     try:
         session = SessionClock(clock)
@@ -289,7 +319,8 @@ def _open_to_read(path: Path, writing: _Writing | None) -> RunStore:
             raise StoreError(
                 f"the run {path.name} was never started", hint=f"pco runs rm {path.name}"
             )
-        return RunStore(path, reader, Header.from_json(row[0]), writing)
+        header = Header.from_json(row[0])
+        return RunStore(path, reader, header, writing, is_sealed(row[0], read_secret()))
     except BaseException:
         reader.close()
         raise

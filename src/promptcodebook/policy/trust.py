@@ -1,0 +1,83 @@
+"""Whose run it is: the code and the addresses that a run names are used only if this user made it.
+
+A run's folder is handed on like any file, and what it names would run here and be sent this user's
+keys. A run bears the mark of who made it (`store/header.py`); one that does not is opened as far as
+its texts and figures go, and refused where what it names would be run or called. What was typed for
+this use is the user's own and asks for no trust. A policy file names neither code nor address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from promptcodebook.assemble import OWN_LM
+from promptcodebook.calls import ROLES
+from promptcodebook.config import Config, load_config
+from promptcodebook.errors import RunNotTrusted
+from promptcodebook.lm.stack import simulated_here
+from promptcodebook.store.header import Header
+
+__all__ = ["require_trust"]
+
+_CODE = ("reward", "executor")
+"""Settings that may name a function in a file."""
+
+
+def require_trust(header: Header, typed: Mapping[str, Any], *, trusted: bool) -> None:
+    """Raises RunNotTrusted where the run is not trusted and its own settings, `typed` laid over
+    them, would run code or call an address that was not typed."""
+    if trusted:
+        return
+    stored = header.settings
+    config = load_config(stored, typed, where=f"the run {header.id}")
+    code = list(_code(stored, typed)) if not config.task else []
+    addresses = list(_addresses(config, typed))
+    if not code and not addresses:
+        return
+    would = [f"run {', '.join(code)}"] if code else []
+    would += [f"call {', '.join(addresses)}"] if addresses else []
+    own = "" if code else ", or name a model of yours: --lm SPEC"
+    raise RunNotTrusted(
+        f"the run {header.id} does not bear your mark (it was made by somebody else, on another "
+        f"machine, or by version 0.1), and it would {' and '.join(would)}",
+        hint=f"pco runs show {header.id} --json shows its settings; if you trust them, type the "
+        f"command again with --trust{own}",
+    )
+
+
+def _code(stored: Mapping[str, Any], typed: Mapping[str, Any]) -> Iterator[str]:
+    for key in _CODE:
+        if not typed.get(key):
+            yield from (text for text in _texts(stored.get(key)) if ".py" in text)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Every text in a setting: a reward may be a sum of others."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in cast("Mapping[str, object]", value).values():
+            yield from _texts(each)
+    elif isinstance(value, list | tuple):
+        for each in cast("list[object]", value):
+            yield from _texts(each)
+
+
+def _addresses(config: Config, typed: Mapping[str, Any]) -> Iterator[str]:
+    """The models that would be called and were not typed, and the variables sent along."""
+    roles: Mapping[str, Mapping[str, Any]] = typed.get("roles") or {}
+    own = {typed.get("lm"), *(role.get("model") for role in roles.values())}
+    specs: dict[str, dict[str, None]] = {}
+    for role in ROLES:
+        spec = config.model_of(role)
+        if spec in ("", OWN_LM) or simulated_here([spec]):
+            continue
+        given: Mapping[str, str] = (roles.get(role) or {}).get("headers") or {}
+        settings = config.roles.get(role)
+        headers = settings.headers.items() if settings is not None else ()
+        sent = [v for h, v in headers if v.startswith("$") and h not in given]
+        if spec not in own or sent:
+            specs.setdefault(spec, {}).update(dict.fromkeys(sent))
+    for spec, variables in specs.items():
+        yield spec + (f" (with {', '.join(variables)})" if variables else "")
