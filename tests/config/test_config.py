@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 import promptcodebook.config as config
 from promptcodebook.config import Config, load_config, merge, parse_budget, preset, read_toml
@@ -192,6 +193,12 @@ def test_a_header_names_no_variable_that_is_not_ours(variable: str) -> None:
 def test_a_harmless_header_is_kept_word_for_word() -> None:
     headers = {"User-Agent": "me", "X-Title": "t", "OpenAI-Project": "p", "api-version": "1"}
     assert load_config({"roles": {"judge": {"headers": headers}}}).roles["judge"].headers == headers
+
+
+def test_a_config_made_by_hand_repeats_no_secret_either() -> None:
+    with pytest.raises(ValidationError) as caught:
+        Config(lm="http://user:hunter2@host/v1#m")
+    assert "hunter2" not in str(caught.value)
 
 
 A, B = "http://a:1/v1#m", "http://b:2/v1#m"

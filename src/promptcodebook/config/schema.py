@@ -76,7 +76,10 @@ Preset = Literal["default", "paper", "quick"]
 class Group(BaseModel):
     """Settings that belong together: frozen, and an unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
+    # What was given is never repeated by a fault: it may be a header with a key in it.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", str_strip_whitespace=True, hide_input_in_errors=True
+    )
 
 
 class RoleSettings(Group):
