@@ -71,14 +71,9 @@ def train(
     if path is None or config is not None:
         settings, base = gather_settings(config, flags, sets)
     else:
-<<<<<<< HEAD
-        settings, base = _stored_settings(path, flags, sets or [])
+        settings, base = _stored_settings(path, flags, sets or [], trust)
     where = Where(runs_dir(), path, shlex.join(["pco", *sys.argv[1:]]), name)
     run = _train(settings, base, where, plain=plain)
-=======
-        settings, base = _stored_settings(path, flags, sets or [], trust)
-    run = _train(settings, base, path, plain=plain)
->>>>>>> 071ace2 (Use a run's code and addresses only where its owner made it; keep secrets out of headers, and runs to their owner)
     if as_json:
         emit(_verdict_json(run))
     else:
