@@ -24,7 +24,9 @@ from promptcodebook.lm.stack import Models, Supplies
 from promptcodebook.method.encoder import Encoder
 from promptcodebook.method.executor import Scorer, Trial
 from promptcodebook.method.generator import Composition, Generator
+from promptcodebook.method.init import Earlier, check_seeds
 from promptcodebook.method.policy import Composer
+from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.method.templates import TemplateSet, load_templates
 from promptcodebook.simulated.model import SimulatedLM
 from promptcodebook.simulated.parameters import SimulatedSettings
@@ -87,9 +89,9 @@ class Plan:
         return self.task.dataset
 
     @cached_property
-    def given(self) -> tuple[Instinct, ...]:
-        """The instincts of `init.path`, read when training first needs them. ConfigError."""
-        return _read_instincts(self.config, self.sources.base)
+    def earlier(self) -> Earlier:
+        """What `init.path` holds, read when training first needs it. ConfigError."""
+        return _read_earlier(self.config, self.sources.base)
 
     @property
     def present_prompt(self) -> str:
@@ -127,7 +129,8 @@ class Plan:
                 hint="give it examples, or change data.fractions",
             )
         # Looked at here, so that what is wrong with them is told before anything is paid for.
-        _ = self.given, self.prompt_stages
+        _ = self.prompt_stages
+        check_seeds(self.task.seeds, self.earlier, self.templates, self.config)
         self.task.require()
         return self
 
@@ -290,6 +293,9 @@ class _Entry(BaseModel):
 
     text: str = Field(min_length=1)
     frozen: bool = False
+    ema: float = 0.0
+    success: float = 0.0
+    selected: int = Field(default=0, ge=0)
 
 
 class _Book(BaseModel):
@@ -298,12 +304,14 @@ class _Book(BaseModel):
     codebook: list[str | _Entry] = Field(
         min_length=1, validation_alias=AliasChoices("codebook", "instincts")
     )
+    encoder: str = ""
+    generator: str = ""
 
 
-def _read_instincts(config: Config, base: Path) -> tuple[Instinct, ...]:
-    """The codebook at `init.path`: a policy file, a list of texts, or {"instincts": [...]}."""
+def _read_earlier(config: Config, base: Path) -> Earlier:
+    """What is at `init.path`: a policy file, a list of texts, or {"instincts": [...]}."""
     if config.init.kind != "file":
-        return ()
+        return Earlier()
     path = base / config.init.path
     try:
         tree = json.loads(path.read_text("utf-8"))
@@ -314,6 +322,14 @@ def _read_instincts(config: Config, base: Path) -> tuple[Instinct, ...]:
             f"init.path: cannot read a codebook from {path}: {reason}",
             hint='name a policy file, or write a JSON list: ["instinct", "instinct", ...]',
         ) from None
-    return tuple(
-        Instinct(e) if isinstance(e, str) else Instinct(e.text, e.frozen) for e in book.codebook
+    entries = [_Entry(text=e) if isinstance(e, str) else e for e in book.codebook]
+    return Earlier(
+        tuple(Instinct(e.text, e.frozen) for e in entries),
+        book.encoder,
+        book.generator,
+        RoutingStatistics(
+            tuple(e.ema for e in entries),
+            tuple(e.success for e in entries),
+            tuple(e.selected for e in entries),
+        ),
     )

@@ -8,19 +8,28 @@ import pytest
 
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.method.init import Initialiser
+from promptcodebook.method.init import Earlier, Initialiser, check_seeds
+from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.types import Instinct, Parameters
 from tests.method.build import World, config, said
 
+NOTHING = Earlier()
 GENERAL = "List every explicit requirement of the input before answering"
 
 
 async def first(
     *replies: str, seeds: tuple[str, ...] = (), file: tuple[Instinct, ...] = (), **tree
 ) -> tuple[World, Parameters]:
+    world, state = await first_state(*replies, seeds=seeds, earlier=Earlier(file), **tree)
+    return world, state.parameters
+
+
+async def first_state(
+    *replies: str, seeds: tuple[str, ...] = (), earlier: Earlier = NOTHING, **tree
+) -> tuple[World, State]:
     world = World(config(**tree), ScriptedLM().enqueue(*replies))
     init = Initialiser(world.ask, world.templates, world.config)
-    return world, await init.parameters(seeds, file)
+    return world, await init.first(seeds, earlier)
 
 
 def instincts(*texts: str) -> str:
@@ -101,10 +110,68 @@ async def test_frozen_names_entries_by_index():
     assert [i.frozen for i in made.codebook.instincts] == [True, False, True, False]
 
 
-async def test_too_few_different_instincts_are_an_error():
-    with pytest.raises(ConfigError, match="different instincts for a codebook of size 40") as error:
-        await first(seeds=("Mine.",), size=40)
-    assert "init.instincts" in error.value.hint
+async def test_frozen_counts_in_the_list_as_it_was_given():
+    """A repetition that is dropped moves no mark, and leaves its own to the text that stays."""
+    _, made = await first(seeds=("a", "A.", "b", "c", "d"), init={"frozen": (2,)})
+    assert [i.text for i in made.codebook.instincts if i.frozen] == ["b"]
+    _, made = await first(seeds=("a", "b", "", "B!", "c"), init={"frozen": (3,)})
+    assert [i.text for i in made.codebook.instincts if i.frozen] == ["b"]
+
+
+@pytest.mark.parametrize("kind", ["expert", "file"])
+async def test_too_few_different_instincts_are_an_error(kind: str):
+    """Told before anything is paid for: `check_seeds` finds it without a model."""
+    tree = {"size": 40, "init": {"kind": kind, "path": "x.json"}}
+    match = "only 19 different instincts for a codebook of size 40"
+    with pytest.raises(ConfigError, match=match) as error:
+        await first(seeds=("Mine.",), file=(Instinct("Mine."),), **tree)
+    assert "init.kind = 'random'" in error.value.hint and "size = 19" in error.value.hint
+    world = World(config(**tree))
+    with pytest.raises(ConfigError, match=match):
+        check_seeds(("Mine.",), Earlier((Instinct("Mine."),)), world.templates, world.config)
+
+
+@pytest.mark.parametrize("init", [{"kind": "random"}, {"kind": "from_prompt", "prompt": "p"}])
+def test_where_a_model_writes_the_first_codebook_nothing_is_missing_yet(init: dict[str, str]):
+    world = World(config(size=40, init=init))
+    check_seeds((), Earlier(), world.templates, world.config)
+
+
+async def test_a_whole_policy_goes_on_with_all_it_knew():
+    """θ, φ, frozen marks and statistics; an entry that is dropped takes its own along, and one that
+    is added has none."""
+    book = (Instinct("a"), Instinct("A!"), Instinct("b", frozen=True), Instinct("c"))
+    known = RoutingStatistics((0.1, 0.2, 0.3, 0.4), (0.5, 0.6, 0.7, 0.8), (1, 2, 3, 4))
+    earlier = Earlier(book, "their theta", "their phi", known)
+    settings = {"kind": "file", "path": "x.json"}
+    world, state = await first_state(earlier=earlier, init=settings)
+    made = state.parameters
+    assert (made.encoder, made.generator) == ("their theta", "their phi")
+    assert made.critic == world.templates.text("psi")
+    assert made.codebook.instincts[:3] == (book[0], book[2], book[3])
+    assert state.statistics == RoutingStatistics(
+        (0.1, 0.3, 0.4, 0.0), (0.5, 0.7, 0.8, 0.0), (1, 3, 4, 0)
+    )
+    _, none = await first_state(earlier=earlier, init=settings, encoder={"mode": "none"})
+    assert none.parameters.encoder == "" and none.statistics == state.statistics
+
+
+async def test_an_instinct_over_the_cap_is_asked_for_again_and_then_taken():
+    """Decision 24: what a model writes should fit; losing a demand of the prompt would be worse."""
+    long = " ".join(["word"] * 26)
+    init = {"kind": "random"}
+    world, made = await first(instincts(long, "B"), instincts("A", "B"), init=init)
+    assert made.codebook.texts[:2] == ("A", "B")
+    assert "26 words, over the cap of 25" in world.lm.history[1].messages[-1].content
+    _, made = await first(instincts(long, "B"), instincts(long, "B"), init=init)
+    assert made.codebook.texts[:2] == (long, "B")
+
+
+async def test_what_a_model_puts_around_an_instinct_it_writes_is_no_part_of_it():
+    _, made = await first(
+        instincts('"Be brief."', "**Instinct:** Be kind."), init={"kind": "random"}
+    )
+    assert made.codebook.texts[:2] == ("Be brief.", "Be kind.")
 
 
 @pytest.mark.parametrize(("mode", "empty"), [("learned", False), ("static", False), ("none", True)])

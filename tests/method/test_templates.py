@@ -297,7 +297,7 @@ async def test_every_placeholder_that_is_allowed_has_a_value(tmp_path: Path, sta
         critic_one=f"## user\n{{psi}}{trace}",
         attribution=f"## user\n{{verdict}}{trace}",
         adversary=f"## user\n{{psi}}{{verdict}}{trace}",
-        updater="## user\n{text}{gradient}{variable}{cap}",
+        updater="## user\n{text}{gradient}{variable}{others}{cap}",
         random="## user\n{size}{cap}",
         from_prompt="## user\n{text}{size}{cap}",
     )
@@ -314,7 +314,7 @@ async def test_every_placeholder_that_is_allowed_has_a_value(tmp_path: Path, sta
     for kind in ("random", "from_prompt"):
         init = {"kind": kind, "prompt": "Be brief."}
         first = World(config(templates=f"{tmp_path}/mine", init=init), world.lm)
-        await Initialiser(first.ask, first.templates, first.config).parameters(())
+        await Initialiser(first.ask, first.templates, first.config).first(())
     assert not [r for r in world.lm.history if "{" in said(r)]
 
 

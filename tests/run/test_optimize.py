@@ -11,6 +11,7 @@ import pytest
 
 import promptcodebook as pco
 from promptcodebook.policy.file import read_policy_file
+from promptcodebook.policy.references import state_at
 from promptcodebook.store.events import Broke
 from promptcodebook.store.run import RunStore
 
@@ -61,6 +62,25 @@ def test_a_run_gives_a_policy_a_verdict_and_a_bill(tmp_path: Path) -> None:
     assert run.usage["executor"].calls > 0
     explained = run.explain("In 4 words: what are rivers good for?")
     assert len(explained.route.indices) == 4 and explained.prompt
+
+
+def test_a_run_goes_on_from_a_whole_policy_of_another(tmp_path: Path) -> None:
+    """θ, φ, texts and what is known of each: `init.kind = file` starts where the other ended."""
+    file = train(tmp_path, "one").policy.file
+    file.save(tmp_path / "policy.json")
+    given = {"kind": "file", "path": str(tmp_path / "policy.json")}
+    one = {"update": {"epochs": 1, "batch_size": 6}, "init": given}
+    run = train(tmp_path, "two", config=one)
+    store = RunStore.open(run.path)
+    try:
+        begun, first = store.started(), state_at(store, -1)
+        step = store.step_at(0)
+    finally:
+        store.close()
+    assert (begun.parameters.encoder, begun.parameters.generator) == (file.encoder, file.generator)
+    assert begun.parameters.codebook == file.parameters.codebook
+    assert first.statistics == begun.statistics == file.statistics
+    assert sum(step.selected) == sum(file.statistics.selected) + 6 * 4
 
 
 def test_a_saved_policy_loads_and_answers_like_the_run(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.optimizers.base import Problem
 from promptcodebook.optimizers.selection import Selection
-from promptcodebook.progress import Listener, ValidationDone
+from promptcodebook.progress import Listener, Note, ValidationDone
 from promptcodebook.store import Header, RunStore
 from promptcodebook.store.events import Started, Stepped
 from promptcodebook.tasks.program import SingleCall
@@ -57,6 +57,7 @@ class Run:
     selection: Selection
     world: World
     heard: list[ValidationDone]
+    notes: list[Note]
 
     async def through(self, *scores: float) -> None:
         """Appends a step of each score and validates where it is due."""
@@ -84,10 +85,13 @@ def make_run(tmp_path: Path, untrained: float, val: int = 4, **tree: Any) -> Run
         return float(output)
 
     heard: list[ValidationDone] = []
+    notes: list[Note] = []
 
     def listen(event: object) -> None:
         if isinstance(event, ValidationDone):
             heard.append(event)
+        elif isinstance(event, Note):
+            notes.append(event)
 
     task = Task("t", data, asks_nobody(reward), SingleCall())
     models = Models.build(settings, Supplies(own=world.lm))
@@ -95,7 +99,7 @@ def make_run(tmp_path: Path, untrained: float, val: int = 4, **tree: Any) -> Run
     problem = Problem(
         Assembled(Plan(settings, task, load_templates("default")), models), store, listener
     )
-    return Run(store, problem, Selection(problem, world.composer), world, heard)
+    return Run(store, problem, Selection(problem, world.composer), world, heard, notes)
 
 
 EVERY_STEP = {"every": 1, "subset": 2}
@@ -157,15 +161,65 @@ async def test_it_stops_early_without_gain_or_at_the_target(tmp_path: Path, open
     run = make_run(tmp_path / "a", 0.4, validation={**EVERY_STEP, "patience": 2})
     opened.append(run)
     await run.through(0.6, 0.5)
-    assert run.selection.enough() is None
+    assert run.selection.enough(3) is None
     await run.through(0.6)
-    assert run.selection.enough() == "early_stop"
+    assert run.selection.enough(3) == "early_stop"
     target = make_run(tmp_path / "b", 0.4, validation={**EVERY_STEP, "target_score": 0.9})
     opened.append(target)
     await target.through(0.8)
-    assert target.selection.enough() is None
+    assert target.selection.enough(3) is None
     await target.through(0.9)
-    assert target.selection.enough() == "target"
+    assert target.selection.enough(3) == "target"
+
+
+@pytest.mark.parametrize(
+    ("update", "every", "planned", "patience"),
+    [
+        ({"epochs": 50}, 10, 5, 3),
+        ({"epochs": 8}, 4, 2, 2),
+        ({"epochs": 9}, 3, 3, 2),
+        ({"epochs": 500}, 10, 50, 5),
+        ({"epochs": 3, "steps_per_epoch": "all", "batch_size": 1}, 2, 3, 2),
+        ({"epochs": 10, "mode": "online", "batch_size": 2}, 2, 5, 3),
+        ({"epochs": 50}, 0, 0, 2),
+    ],
+)
+def test_patience_follows_the_planned_validations(
+    tmp_path: Path, opened: list[Run], update: dict[str, Any], every: int, planned: int,
+    patience: int,
+):  # fmt: skip
+    """Decision 8: with the default schedule it can fire: after the third of five without gain."""
+    run = make_run(tmp_path, 0.4, update=update, validation={"every": every, "subset": 2})
+    opened.append(run)
+    assert (run.selection.planned, run.selection.patience) == (planned, patience)
+    schedule = config()
+    assert (schedule.update.epochs, schedule.validation.every) == (50, 10)
+
+
+async def test_a_run_at_its_end_is_not_stopped_early(tmp_path: Path, opened: list[Run]):
+    """Nothing is left to stop; a target that is reached then is reached all the same."""
+    validation = {**EVERY_STEP, "patience": 2}
+    run = make_run(tmp_path, 0.4, validation=validation, update={"epochs": 3})
+    opened.append(run)
+    await run.through(0.3, 0.3)
+    assert run.selection.enough(2) == "early_stop"
+    assert run.selection.enough(3) is None
+    target = {**validation, "target_score": 0.4}
+    reached = make_run(tmp_path, 0.4, validation=target, update={"epochs": 3})
+    opened.append(reached)
+    await reached.through(0.3)
+    assert reached.selection.enough(3) == "target"
+
+
+def test_a_patience_that_cannot_fire_is_told(tmp_path: Path, opened: list[Run]):
+    for patience, told in ((2, 0), (3, 1), (None, 0)):
+        validation = {**EVERY_STEP, "patience": patience}
+        run = make_run(tmp_path, 0.4, validation=validation, update={"epochs": 3})
+        opened.append(run)
+        run.selection.tell_of_idle_patience()
+        assert len(run.notes) == told
+    (note,) = opened[1].notes
+    assert "validation.patience = 3 never stops this run: 3 validations are planned" in note.text
 
 
 async def test_a_state_is_validated_once_wherever_the_run_is_taken_up(

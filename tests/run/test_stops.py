@@ -160,6 +160,22 @@ def test_an_agent_that_returns_nothing_is_a_failed_rollout_not_an_answer(tmp_pat
         train(tmp_path, executor=forgetful)
 
 
+def _nothing_helps(example: pco.Example, output: str) -> float:
+    return 0.0
+
+
+def test_a_run_whose_last_validation_is_its_end_is_finished(tmp_path: Path) -> None:
+    """The patience of two is spent by the last of two validations: nothing was stopped."""
+    ended: dict[int, str] = {}
+    for steps in (2, 3):
+        update = {"epochs": steps, "batch_size": 6}
+        config = {"update": update, "validation": {"every": 1, "subset": 6, "patience": 2}}
+        folder = tmp_path / str(steps)
+        run = pco.optimize(data(), _nothing_helps, "simulated", config=config, runs_dir=folder)
+        ended[steps] = run.ended
+    assert ended == {2: "finished", 3: "early_stop"}
+
+
 async def test_an_early_stop_leaves_nothing_for_the_loop_to_clean_up(tmp_path: Path) -> None:
     loop, begun = asyncio.get_running_loop(), list[str]()
 

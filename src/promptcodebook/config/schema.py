@@ -227,8 +227,9 @@ class Validation(Group):
     """Validation examples for each such look, the same ones each time."""
     finalists: int = Field(default=3, ge=1)
     """How many of the best are measured on the whole validation split at the end."""
-    patience: int = Field(default=5, ge=1)
-    """Stop early after so many validations without gain."""
+    patience: int | None = Field(default=None, ge=1)
+    """Stop early after so many validations without gain; none = three fifths of those planned, at
+    least 2 and at most 5."""
     target_score: float | None = None
     """Stop early once validation reaches this, in the task's range of rewards."""
 
@@ -239,11 +240,12 @@ class Init(Group):
     kind: Literal["expert", "random", "from_prompt", "file"] = "expert"
     """The task's seeds, generic ones that a model writes, your prompt taken apart, or a file."""
     path: str = ""
-    """A policy or codebook JSON, for kind = "file"."""
+    """For kind = "file": a policy, which goes on with its directives, frozen marks and statistics,
+    or a JSON list of instincts."""
     instincts: tuple[str, ...] = ()
     """Your own seeds for kind = "expert", in place of the task's."""
     frozen: tuple[int, ...] = ()
-    """Indices of instincts that are never rewritten."""
+    """Indices of instincts that are never rewritten, counted in the list as it is given."""
     prompt: str = ""
     """Your present prompt: for kind = "from_prompt", and as the verdict's first row."""
 

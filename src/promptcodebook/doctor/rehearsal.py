@@ -10,7 +10,6 @@ from promptcodebook.doctor.finding import Finding
 from promptcodebook.errors import PcoError
 from promptcodebook.incidents import Counts, Incident
 from promptcodebook.lm.stack import Supplies
-from promptcodebook.method.state import State
 from promptcodebook.optimizers.pco import build_learner, initialise, with_listed_codebook
 from promptcodebook.types import Failure, Trace, variable_name
 
@@ -36,7 +35,7 @@ async def rehearse(plan: Plan) -> tuple[Finding, ...]:
     assembled = replace(plan, config=config).connect(Supplies(tally=counts))
     try:
         learner = build_learner(assembled)
-        state = State.first(await initialise(assembled))
+        state = await initialise(assembled)
         trace = await learner.trace(plan.dataset.train[0], state, epsilon=0.0)
     except PcoError as error:
         return (Finding("example", "fail", str(error), error.hint),)

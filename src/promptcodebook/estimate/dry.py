@@ -131,7 +131,7 @@ async def _train(assembled: Assembled, lm: CountingLM) -> None:
     with TemporaryDirectory() as folder:
         store = RunStore.create(Path(folder), Header("dry", now, "", config=tree))
         try:
-            lm.begin(await initialise(assembled))
+            lm.begin((await initialise(assembled)).parameters)
             await Session(
                 Problem(assembled, store, lm.hear), make_optimizer(config.optimizer)
             ).run()

@@ -1,7 +1,8 @@
 """The first codebook and the first θ, φ, ψ.
 
 expert = given by the user, or the task's own; random = written by the model from a generic
-request; from_prompt = the user's present prompt, split by the model; file = an earlier one.
+request; from_prompt = the user's present prompt, split by the model; file = a codebook, or a whole
+policy: its θ, φ, frozen marks and routing statistics too (ψ is in no policy, and begins anew).
 
 Deviations: the paper does not print the requests of random and from_prompt, which are ours, and a
 short list is filled up to K from the set's general instincts.
@@ -10,7 +11,7 @@ short list is filled up to K from the set's general instincts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -18,11 +19,12 @@ from promptcodebook.calls import Request
 from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.structured import Ask
+from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import TemplateSet
-from promptcodebook.text import words_of
+from promptcodebook.text import strip_wrapping, words_of
 from promptcodebook.types import Codebook, Instinct, Parameters
 
-__all__ = ["Initialiser", "InstinctsReply"]
+__all__ = ["Earlier", "Initialiser", "InstinctsReply", "check_seeds"]
 
 
 class InstinctsReply(BaseModel):
@@ -33,50 +35,56 @@ class InstinctsReply(BaseModel):
     instincts: list[str] = Field(max_length=256)
 
 
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What a file holds: instincts, and of a policy θ, φ ('' = none) and statistics of each."""
+
+    instincts: tuple[Instinct, ...] = ()
+    encoder: str = ""
+    generator: str = ""
+    statistics: RoutingStatistics | None = None
+
+
 class Initialiser:
-    """Builds Θ before the first step."""
+    """Builds Θ and the routing statistics before the first step."""
 
     def __init__(self, ask: Ask, templates: TemplateSet, config: Config) -> None:
         self._ask = ask
         self._templates = templates
         self._config = config
 
-    async def parameters(
-        self, seeds: Sequence[str], file_instincts: Sequence[Instinct] = ()
-    ) -> Parameters:
-        """Θ₀. `seeds` are the task's own instincts, `file_instincts` those of `init.path`."""
+    async def first(self, seeds: Sequence[str], earlier: Earlier = Earlier()) -> State:
+        """The state to begin with. `seeds` are the task's own, `earlier` is what `init.path` holds.
+
+        Raises ConfigError when there are fewer different instincts than K.
+        """
         config = self._config
-        theta = "" if config.encoder.mode == "none" else self._templates.text("theta")
-        instincts = await self._instincts(seeds, file_instincts)
-        return Parameters(
-            encoder=theta,
-            generator=self._templates.text("phi"),
+        given = await self._given(seeds, earlier)
+        instincts, origins = _fill(given, self._templates, config)
+        statistics = earlier.statistics or RoutingStatistics.fresh(len(given))
+        theta = earlier.encoder or self._templates.text("theta")
+        parameters = Parameters(
+            encoder="" if config.encoder.mode == "none" else theta,
+            generator=earlier.generator or self._templates.text("phi"),
             codebook=Codebook(instincts),
             critic=self._templates.text("psi"),
         )
+        return State.first(parameters, statistics.pick(origins))
 
-    async def _instincts(
-        self, seeds: Sequence[str], file_instincts: Sequence[Instinct]
-    ) -> tuple[Instinct, ...]:
+    async def _given(self, seeds: Sequence[str], earlier: Earlier) -> Sequence[Instinct]:
         init = self._config.init
         match init.kind:
-            case "file":
-                given = list(file_instincts)
             case "random":
-                given = await self._write("random", "")
+                return await self._write("random", "")
             case "from_prompt":
                 if not init.prompt.strip():
                     raise ConfigError(
                         "init.kind = 'from_prompt' needs the present prompt",
                         hint="set init.prompt to it",
                     )
-                given = await self._write("from_prompt", init.prompt)
-            case "expert":
-                given = [Instinct(text) for text in init.instincts or seeds]
-        return tuple(
-            replace(instinct, frozen=instinct.frozen or k in init.frozen)
-            for k, instinct in enumerate(self._fill(given))
-        )
+                return await self._write("from_prompt", init.prompt)
+            case "expert" | "file":
+                return _listed(self._config, seeds, earlier)
 
     async def _write(self, template: str, text: str) -> list[Instinct]:
         config = self._config
@@ -86,25 +94,58 @@ class Initialiser:
             messages=self._templates[template].fill(values),
             sample=config.randomness.at(-1, "codebook").sample(template),
         )
-        reply = (await self._ask.typed(request, InstinctsReply, _fault)).value
-        return [Instinct(" ".join(i.split())) for i in reply.instincts]
+        reply = (await self._ask.typed(request, InstinctsReply, self._fault)).value
+        return [Instinct(" ".join(strip_wrapping(i).split())) for i in reply.instincts]
 
-    def _fill(self, given: Sequence[Instinct]) -> list[Instinct]:
-        """Exactly K different instincts: too many are cut, too few filled from the general list."""
-        size = self._config.size
-        general = map(Instinct, self._templates.text("instincts").splitlines())
-        out: dict[str, Instinct] = {}
-        for instinct in (*given, *general):
-            text = instinct.text.strip()
-            if text:
-                out.setdefault(" ".join(words_of(text)) or text, replace(instinct, text=text))
-        if len(out) < size:
-            raise ConfigError(
-                f"only {len(out)} different instincts for a codebook of size {size}",
-                hint=f"give more in init.instincts, or set size = {len(out)}",
-            )
-        return list(out.values())[:size]
+    def _fault(self, reply: InstinctsReply) -> str | None:
+        """What one more try may mend; an instinct that stays too long is taken as it is."""
+        if not any(i.strip() for i in reply.instincts):
+            return "instincts: the list is empty"
+        cap = self._config.update.instinct_words
+        long = [n for i in reply.instincts if (n := len(i.split())) > cap]
+        return f"instincts: one has {max(long)} words, over the cap of {cap}" if long else None
 
 
-def _fault(reply: InstinctsReply) -> str | None:
-    return None if any(i.strip() for i in reply.instincts) else "instincts: the list is empty"
+def check_seeds(
+    seeds: Sequence[str], earlier: Earlier, templates: TemplateSet, config: Config
+) -> None:
+    """Raises ConfigError unless a codebook of K can be made of the lists that are at hand; where a
+    model writes the first codebook there is nothing to check yet."""
+    if config.init.kind in ("expert", "file"):
+        _fill(_listed(config, seeds, earlier), templates, config)
+
+
+def _listed(config: Config, seeds: Sequence[str], earlier: Earlier) -> Sequence[Instinct]:
+    if config.init.kind == "file":
+        return earlier.instincts
+    return [Instinct(text) for text in config.init.instincts or seeds]
+
+
+def _fill(
+    given: Sequence[Instinct], templates: TemplateSet, config: Config
+) -> tuple[tuple[Instinct, ...], list[int | None]]:
+    """Exactly K different instincts, and the place in `given` of each; None = a general one, with
+    which a short list is filled up. One too many is cut.
+
+    `init.frozen` counts in `given` as it stands: a repetition that is dropped moves no mark, and
+    leaves its own to the text that stays.
+    """
+    general = map(Instinct, templates.text("instincts").splitlines())
+    kept: dict[str, tuple[Instinct, int | None]] = {}
+    for place, instinct in enumerate((*given, *general)):
+        text = instinct.text.strip()
+        if not text:
+            continue
+        key = " ".join(words_of(text)) or text
+        frozen = instinct.frozen or place in config.init.frozen
+        origin = place if place < len(given) else None
+        first, origin = kept.get(key, (Instinct(text), origin))
+        kept[key] = replace(first, frozen=first.frozen or frozen), origin
+    if len(kept) < config.size:
+        raise ConfigError(
+            f"only {len(kept)} different instincts for a codebook of size {config.size}",
+            hint="set init.kind = 'random' to have a model write them, give more in "
+            f"init.instincts, or set size = {len(kept)}",
+        )
+    chosen = list(kept.values())[: config.size]
+    return tuple(instinct for instinct, _ in chosen), [origin for _, origin in chosen]

@@ -32,6 +32,14 @@ class RoutingStatistics:
         """Algorithm 1, line 2: r̄_k = 0 for all k."""
         return cls((0.0,) * size, (0.0,) * size, (0,) * size)
 
+    def pick(self, origins: Sequence[int | None]) -> RoutingStatistics:
+        """Those of the entries `origins`, in that order; None = an entry that begins anew."""
+        return RoutingStatistics(
+            tuple(0.0 if k is None else self.ema[k] for k in origins),
+            tuple(0.0 if k is None else self.success[k] for k in origins),
+            tuple(0 if k is None else self.selected[k] for k in origins),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class State:
@@ -42,9 +50,9 @@ class State:
     statistics: RoutingStatistics
 
     @classmethod
-    def first(cls, parameters: Parameters) -> State:
-        """Before the first step: Θ as initialised, r̄_k = 0."""
-        return cls(0, parameters, RoutingStatistics.fresh(len(parameters.codebook)))
+    def first(cls, parameters: Parameters, statistics: RoutingStatistics | None = None) -> State:
+        """Before the first step: Θ as initialised; r̄_k = 0, unless an earlier policy knows more."""
+        return cls(0, parameters, statistics or RoutingStatistics.fresh(len(parameters.codebook)))
 
     @classmethod
     def after(cls, step: Step) -> State:

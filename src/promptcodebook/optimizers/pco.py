@@ -29,7 +29,7 @@ from promptcodebook.policy.safety import SafetyCheck
 from promptcodebook.progress import Phase, StepDone
 from promptcodebook.store.events import EndReason, Resumed, Started, Stepped
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Check, Parameters, Step
+from promptcodebook.types import Check, Step
 
 __all__ = ["PCO", "build_learner", "initialise", "with_listed_codebook"]
 
@@ -103,19 +103,19 @@ async def _first_or_stored(problem: Problem) -> State:
     if outline.parameters is None:
         if assembled.config.init.kind in ("random", "from_prompt"):
             problem.tell(Phase("writing the first codebook", 0, 1))
-        parameters = await initialise(assembled)
-        store.append(Started(parameters, assembled.config.init.kind))
-        return State.first(parameters)
+        state = await initialise(assembled)
+        store.append(Started(state.parameters, assembled.config.init.kind, state.statistics))
+        return state
     now = datetime.now(UTC).isoformat(timespec="seconds")
     store.append(Resumed(outline.step, now))
     return state_at(store, outline.step)
 
 
-async def initialise(assembled: Assembled) -> Parameters:
-    """Θ before the first step."""
+async def initialise(assembled: Assembled) -> State:
+    """Θ and the routing statistics before the first step."""
     config, plan = assembled.config, assembled.plan
     initialiser = Initialiser(assembled.models.ask, plan.templates, config)
-    return await initialiser.parameters(plan.task.seeds, plan.given)
+    return await initialiser.first(plan.task.seeds, plan.earlier)
 
 
 def with_listed_codebook(config: Config) -> Config:
@@ -131,8 +131,9 @@ async def _train(
 ) -> EndReason:
     """Algorithm 1 with validation in between, until it is enough."""
     assembled, store = problem.assembled, problem.store
+    selection.tell_of_idle_patience()
     await selection.validate_if_due(state.step - 1)
-    if (reason := selection.enough()) is not None:
+    if (reason := selection.enough(state.step)) is not None:
         return reason
     config = assembled.config
     schedule = Schedule(assembled.dataset.train, config.update, config.randomness)
@@ -144,7 +145,7 @@ async def _train(
             problem.tell(StepDone(step, time.monotonic() - began))
             problem.tell(spending(assembled.models))
             await selection.validate_if_due(step.index)
-            if (reason := selection.enough()) is not None:
+            if (reason := selection.enough(step.index + 1)) is not None:
                 return reason
             began = time.monotonic()
     return "finished"

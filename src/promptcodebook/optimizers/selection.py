@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from promptcodebook.method.policy import Composer, Deployed
+from promptcodebook.method.schedule import Schedule
 from promptcodebook.method.state import State
 from promptcodebook.optimizers.base import Problem, evaluate
 from promptcodebook.policy.references import state_at
-from promptcodebook.progress import ValidationDone
+from promptcodebook.progress import Note, ValidationDone
 from promptcodebook.store.events import EndReason, Mark, Scope, Validated
 from promptcodebook.types import Example
 
@@ -32,6 +35,8 @@ class Selection:
         online = config.update.mode == "online"
         # In online mode a step is one example: validate as often per example as with batches.
         self._every = self._settings.every * (config.update.batch_size if online else 1)
+        schedule = Schedule(problem.assembled.dataset.train, config.update, config.randomness)
+        self._steps = len(schedule.updates())
 
     def _fixed_subset(self) -> tuple[Example, ...]:
         """At most `validation.subset` examples, a seeded choice in the split's own order."""
@@ -46,6 +51,28 @@ class Selection:
     @property
     def _validates(self) -> bool:
         return self._every > 0 and bool(self._whole)
+
+    @property
+    def planned(self) -> int:
+        """Validations on the way, that of the untrained policy left out."""
+        return self._steps // self._every if self._validates else 0
+
+    @property
+    def patience(self) -> int:
+        """`validation.patience`; unless given, three fifths of the planned, from 2 to 5."""
+        given = self._settings.patience
+        return given if given is not None else max(2, min(5, math.ceil(0.6 * self.planned)))
+
+    def tell_of_idle_patience(self) -> None:
+        """A Note where a patience that was asked for can never end the run."""
+        given = self._settings.patience
+        if given is not None and 0 < self.planned <= given:
+            self._problem.tell(
+                Note(
+                    f"validation.patience = {given} never stops this run: {self.planned} "
+                    "validations are planned; lower it, or validation.every"
+                )
+            )
 
     async def validate_if_due(self, step: int) -> None:
         """Validates after every so many steps, and before the first; once for each step."""
@@ -77,8 +104,9 @@ class Selection:
         best = not earlier or score > max(earlier)
         self._problem.tell(ValidationDone(step, evaluation, best, finalist=scope == "full"))
 
-    def enough(self) -> EndReason | None:
-        """Early stop: the target is reached, or `patience` validations brought no gain."""
+    def enough(self, done: int) -> EndReason | None:
+        """Early stop after `done` steps: the target is reached, or `patience` validations brought
+        no gain and there is something left to stop."""
         scores = [m.score or 0.0 for m in self._marks if m.scope == "subset"]
         target = self._settings.target_score
         if not scores:
@@ -86,7 +114,8 @@ class Selection:
         if target is not None and max(scores) >= target:
             return "target"
         best = scores.index(max(scores))
-        return "early_stop" if len(scores) - 1 - best >= self._settings.patience else None
+        idle = len(scores) - 1 - best >= self.patience
+        return "early_stop" if idle and done < self._steps else None
 
     async def best(self) -> State:
         """The state to deploy: the best finalist on the whole validation split, or the last."""

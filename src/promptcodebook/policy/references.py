@@ -128,7 +128,8 @@ def kept_state(store: RunStore) -> tuple[State, Best]:
 def state_at(store: RunStore, step: int) -> State:
     """The state that a step left behind; -1 is the untrained one."""
     if step < 0:
-        return State.first(store.parameters_at(-1))
+        started = store.started()
+        return State.first(started.parameters, started.statistics)
     return State.after(store.step_at(step))
 
 

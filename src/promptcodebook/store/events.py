@@ -16,6 +16,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from promptcodebook.errors import StoreError
+from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.sqlite import pack, unpack
 from promptcodebook.types import Evaluation, Failure, Parameters, Rollout, Step, Trace
 
@@ -47,10 +48,12 @@ Scope = Literal["subset", "full"]
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Θ before the first step, and where it came from ('expert', 'from_prompt', ...)."""
+    """Θ before the first step, where it came from ('expert', 'from_prompt', ...), and what was
+    known of its instincts then (None = nothing)."""
 
     parameters: Parameters
     origin: str
+    statistics: RoutingStatistics | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,10 +156,14 @@ class RunStore:
         """Θ after that step, -1 = before the first. Raises StoreError if there is no such step."""
         if step >= 0:
             return self.step_at(step).parameters
+        return self.started().parameters
+
+    def started(self) -> Started:
+        """What the run began with. Raises StoreError if it has no first codebook yet."""
         for _, event in self._select("e.kind = 'started'", 0, False):
             if isinstance(event, Started):
-                return event.parameters
-        raise self._no_step(step)
+                return event
+        raise self._no_step(-1)
 
     def test_evaluations(self) -> Iterator[Evaluation]:
         """The verdict's rows so far, with whole rollouts, one at a time in memory."""
