@@ -1,7 +1,8 @@
 """The one sync façade: a coroutine run to its end from ordinary code, in a notebook too.
 
 It runs in a thread with an event loop of its own, so a loop that already runs here is no obstacle.
-Ctrl-C asks the coroutine to stop in order; a second one cancels it.
+Ctrl-C asks the coroutine to stop in order; a second one cancels it. SIGTERM and SIGHUP are the
+Ctrl-C of a process that has no keyboard.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import nullcontext
 from typing import Any, TypeVar
+
+from promptcodebook.signals import stop_signals
 
 __all__ = [
     "run_sync",
@@ -22,7 +26,8 @@ _PATIENCE_S = 5.0
 
 
 def run_sync(coroutine: Coroutine[Any, Any, _T], interrupt: Callable[[], None] | None = None) -> _T:
-    """The coroutine's result. `interrupt` is called on the first Ctrl-C, if given.
+    """The coroutine's result. `interrupt` is called on the first Ctrl-C, if given; then SIGTERM and
+    SIGHUP count as one too.
 
     A second Ctrl-C cancels it; when code that holds the loop keeps that from happening, the loop is
     left to itself after `_PATIENCE_S`, and KeyboardInterrupt is raised all the same.
@@ -46,7 +51,8 @@ def run_sync(coroutine: Coroutine[Any, Any, _T], interrupt: Callable[[], None] |
     thread = threading.Thread(target=work, name="promptcodebook", daemon=True)
     thread.start()
     try:
-        result = _wait(outcome, loop, task, interrupt)
+        with nullcontext() if interrupt is None else stop_signals():
+            result = _wait(outcome, loop, task, interrupt)
     except BaseException:
         thread.join(_PATIENCE_S if outcome.done() else 0.0)
         raise

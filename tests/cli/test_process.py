@@ -65,30 +65,54 @@ def test_only_the_simulated_model_is_served(tmp_path: Path) -> None:
     pco("lm", "serve", "simulated", "--faults", "418:1", cwd=tmp_path).error(2, "unknown fault")
 
 
-def interrupted(folder: Path, *args: str, until: str) -> tuple[int, str]:
-    """The command, sent Ctrl-C once its stderr has said `until`."""
+def interrupted(
+    folder: Path, *args: str, until: str, by: int = signal.SIGINT, background: bool = False
+) -> tuple[int, str]:
+    """The command, sent Ctrl-C (or another signal) once its stderr has said `until`.
+
+    `background`: as a script's shell starts `pco ... &`, which is deaf to Ctrl-C.
+    """
+    command = ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh"] if background else []
     process = subprocess.Popen(
-        [*PCO, *args], cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        [*command, *PCO, *args],
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
     )
     assert process.stderr is not None
     stderr = ""
     for line in process.stderr:
         stderr += line
         if until in line:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(by)
             break
     stderr += process.stderr.read()
     process.stderr.close()
     return process.wait(20), stderr
 
 
-def test_ctrl_c_leaves_a_run_that_can_be_resumed(folder: Path) -> None:
-    spec = "simulated?latency=0.02"
-    code, stderr = interrupted(folder, "train", "--lm", spec, *QUICK, until="step 1 of ")
+@pytest.mark.parametrize(
+    ("by", "background"),
+    [
+        (signal.SIGINT, False),
+        (signal.SIGTERM, False),
+        (signal.SIGINT, True),
+    ],
+)
+def test_a_stopped_run_keeps_what_it_has_and_can_be_resumed(
+    folder: Path, by: int, background: bool
+) -> None:
+    args = ("train", "--lm", "simulated?latency=0.02", *QUICK)
+    code, stderr = interrupted(folder, *args, until="step 1 of ", by=by, background=background)
     assert code == 130, stderr
+    assert "waiting for calls in flight" in stderr
     assert "interrupted by the user" in stderr and "pco train --resume" in stderr
     assert "Traceback" not in stderr
-    assert pco("train", "--resume", "last", cwd=folder).code == 0
+    (run,) = pco("runs", "list", "--json", cwd=folder).json
+    assert run["ended"] == "interrupted" and run["resumable"]
+    if by == signal.SIGINT and not background:
+        assert pco("train", "--resume", "last", cwd=folder).code == 0
 
 
 def test_ctrl_c_ends_an_evaluation_in_order(trained: Path) -> None:

@@ -5,6 +5,8 @@ A command's code is imported when it is typed, so that `--help` stays fast.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
 import json
 import os
@@ -15,6 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from promptcodebook.errors import ConfigError, PcoError, Stop, did_you_mean
+from promptcodebook.signals import stop_signals
 from promptcodebook.text import printable
 
 __all__ = ["COMMANDS", "app", "guard", "load_command", "run"]
@@ -39,6 +42,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "lm": ("lm", "Serve the simulated model over HTTP."),
 }
 """Name -> (file in this folder, one line of help). The order is the order of use."""
+
+
+_NOBODY_THERE = (errno.EPIPE, errno.EIO)
 
 
 class _Lazy(TyperGroup):
@@ -93,19 +99,22 @@ def run() -> None:
 def guard(command: Any) -> int:
     """Runs a command: 0 done, 1 failed, 2 usage, 3 budget reached, 130 interrupted."""
     try:
-        code = command(prog_name="pco", standalone_mode=False)
+        with stop_signals():
+            code = command(prog_name="pco", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except PcoError as error:
         _print_error(error)
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        print("pco: interrupted", file=sys.stderr)
+        with contextlib.suppress(OSError):
+            print("pco: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # The reader (head, say) is gone: nobody is to be told, not even at interpreter exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _NOBODY_THERE:
+            # The reader (head, say) or the terminal is gone: nobody is to be told, not even at
+            # interpreter exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):
             return _print_usage(error)
         if os.environ.get("PCO_TRACEBACK"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -66,12 +67,14 @@ class LiveView:
         live, self._live = self._live, None
         self._ended = True
         if live is not None:
-            live.stop()
+            with contextlib.suppress(OSError):  # the terminal is gone
+                live.stop()
 
     def __call__(self, event: ProgressEvent) -> None:
         self._view = advance(self._view, event, self._clock())
         if isinstance(event, Note) and self._live is not None:
-            self._console.print(Text(one_line(event.text)))
+            with contextlib.suppress(OSError):
+                self._console.print(Text(one_line(event.text)))
 
     def layout(self) -> LiveLayout:
         """What the view shows now."""

@@ -61,7 +61,7 @@ def train(
 ) -> int:
     """Learn a codebook; ends with a verdict on the test split.
 
-    Ctrl-C stops in order and keeps everything; --resume goes on from there.
+    Ctrl-C (or SIGTERM) stops in order and keeps everything; --resume goes on from there.
     """
     from promptcodebook.run.opening import Where
     from promptcodebook.store.runs import find_run

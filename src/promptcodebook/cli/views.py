@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -83,7 +84,8 @@ class LineView:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stream.flush()
+        with contextlib.suppress(OSError):
+            self._stream.flush()
 
     def __call__(self, event: ProgressEvent) -> None:
         now = self._clock()
@@ -123,8 +125,10 @@ class LineView:
         self._write(f"[simulated] {text}" if run is not None and run.simulated else text)
 
     def _write(self, text: str) -> None:
-        self._stream.write(one_line(text) + "\n")
-        self._stream.flush()
+        # A terminal that is gone, or a full disk below a log, must not cost the run.
+        with contextlib.suppress(OSError):
+            self._stream.write(one_line(text) + "\n")
+            self._stream.flush()
 
 
 def _validation_line(event: ValidationDone) -> str:

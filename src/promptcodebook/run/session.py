@@ -41,10 +41,10 @@ class Session:
 
     def interrupt(self) -> None:
         """No new call starts; calls in flight finish and are kept (Ctrl-C)."""
+        self._problem.assembled.models.budget.stop(Interrupted("interrupted by the user"))
         self._problem.tell(
             Note("stopping: waiting for calls in flight (Ctrl-C again to stop at once)")
         )
-        self._problem.assembled.models.budget.stop(Interrupted("interrupted by the user"))
 
     async def run(self) -> Outcome:
         """Optimizes and judges. A Stop is an outcome; any other error is stored and raised."""
