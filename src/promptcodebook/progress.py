@@ -116,6 +116,8 @@ class ProgressLog:
                 score = "none" if evaluation.score is None else f"{evaluation.score:.3f}"
                 after = "untrained" if step < 0 else f"after step {step + 1}"
                 self._say(f"validation {after}: {score} (n = {len(evaluation.rollouts)})")
+            case Note(text):
+                _log.warning("%s%s", self._label, text)
             case _:
                 pass
 

@@ -224,7 +224,7 @@ def test_the_batch_that_stopped_a_run_is_on_record_with_its_tracebacks(tmp_path:
     def broken(example: pco.Example, output: str) -> float:
         raise LookupError("no such column")
 
-    config = {**QUICK, "validation": {"every": 0}}
+    config = {**QUICK, "validation": {"every": 0}, "user_code": {"trial": False}}
     with pytest.raises(pco.PcoError, match="no such column"):
         pco.optimize(data(), broken, "simulated", config=config, runs_dir=tmp_path / "runs")
     (folder,) = (tmp_path / "runs").iterdir()
@@ -260,7 +260,8 @@ def test_an_own_lm_object_takes_the_place_of_a_spec(tmp_path: Path) -> None:
         ("data", rows()),
         ("data", "tickets.jsonl"),
         ("reward", 3),
-        ("reward", "exact"),
+        ("reward", "exakt"),
+        ("reward", {"kind": "contains", "txt": "x"}),
         ("lm", 3),
         ("executor", 3),
         ("budget", 5),

@@ -284,6 +284,8 @@ class UserCode(Group):
     """Calls at once of a function that is not async; 1 where it is not thread-safe."""
     seconds: float = Field(default=600.0, gt=0.0)
     """Seconds that one call may take, waiting for models not counted; more is a failed rollout."""
+    trial: bool = True
+    """Whether the reward is tried on one example before anything is paid for."""
 
 
 class Budget(Group):

@@ -6,24 +6,24 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from promptcodebook.assemble import NO_DATA, Plan, Sources, plan_run, simulated_model
-from promptcodebook.calls import LM, ROLES, Reply, Request, Role
-from promptcodebook.config import Budget, Config
+from promptcodebook.calls import LM, ROLES, Role
+from promptcodebook.config import Config
 from promptcodebook.data import Dataset, examine
 from promptcodebook.doctor.finding import Finding, Section
 from promptcodebook.doctor.probe import probe
 from promptcodebook.doctor.rehearsal import rehearse
-from promptcodebook.errors import ConfigError, LMError, PcoError, StoreError
+from promptcodebook.errors import ConfigError, PcoError, StoreError
 from promptcodebook.lm.budget import PriceTable, price_lines
 from promptcodebook.lm.cache import ReplyCache
 from promptcodebook.lm.providers import missing_key
 from promptcodebook.lm.spec import Spec, parse_spec
-from promptcodebook.lm.stack import Supplies, simulated_here, specs_of
+from promptcodebook.lm.stack import simulated_here, specs_of
 from promptcodebook.paths import reply_cache_path
-from promptcodebook.types import Output
+from promptcodebook.run.reward_trial import try_reward
+from promptcodebook.text import quote
 from promptcodebook.units import bytes_text
 
 __all__ = ["checkup", "roles_by_spec"]
@@ -94,24 +94,17 @@ def _data(dataset: Dataset) -> Finding:
 
 
 async def _reward(plan: Plan) -> Finding:
-    """The reward of one example with an empty answer: it must not raise, nor leave its range."""
-    asked: list[Role] = []
-
-    async def nobody(request: Request) -> Reply:
-        asked.append(request.role)
-        raise LMError("no model is asked here")
-
-    free = plan.config.model_copy(update={"lm": "own", "roles": {}, "budget": Budget()})
-    assembled = replace(plan, config=free).connect(Supplies(own=nobody))
-    example = plan.dataset.train[0]
+    """The reward tried on one example, as a run tries it."""
     try:
-        score = await assembled.scorer(example, Output(""))
+        trial = await try_reward(plan)
     except PcoError as error:
-        if asked:
-            return Finding("reward", "ok", "the judge role is asked")
         return _failure_finding("reward", error)
-    feedback = "with feedback" if score.feedback else "without feedback"
-    what = f"an empty answer to {example.id} gets {score.value:g}, {feedback}"
+    if not trial.scores:
+        return Finding("reward", "ok", "not tried: it asks the judge, or reads an agent's output")
+    said = (f"{score.value:g} for {quote(answer, 40)}" for answer, score in trial.scores if score)
+    what = "; ".join((*said, *trial.warnings))
+    if trial.warnings:
+        return Finding("reward", "warn", what, "pco data check FILE, and read the reward again")
     return Finding("reward", "ok", what)
 
 

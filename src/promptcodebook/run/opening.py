@@ -64,6 +64,7 @@ class Opened:
         try:
             await self.assembled.models.close()
         finally:
+            self.assembled.plan.calls.close()
             self.store.close()
 
 

@@ -22,6 +22,7 @@ from promptcodebook.run.session import IN_PYTHON, Outcome
 from promptcodebook.run.verdict import Conclusion
 from promptcodebook.store.runs import find_run, remove_run
 from promptcodebook.sync import run_sync
+from promptcodebook.tasks.user_code import require_arguments
 from promptcodebook.types import Codebook, Executor, Reward
 
 __all__ = [
@@ -111,9 +112,21 @@ def _settings(  # noqa: PLR0913 - the contract's keywords
     return load_config(base, given, where="optimize()")
 
 
+def _with_reward(
+    config: Config | Mapping[str, Any] | None, reward: object
+) -> Config | Mapping[str, Any] | None:
+    """`config` with a ready-made reward in the place of its own."""
+    if not isinstance(reward, str | Mapping) or not reward:
+        return config
+    base = config.model_dump() if isinstance(config, Config) else config
+    if base is not None and not isinstance(base, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return base
+    return {**(base or {}), "reward": reward}
+
+
 async def aoptimize(  # noqa: PLR0913 - the contract's keywords
     data: Dataset,
-    reward: Reward,
+    reward: Reward | str | Mapping[str, Any],
     lm: str | LM = "",
     *,
     roles: Mapping[str, Any] | None = None,
@@ -130,7 +143,7 @@ async def aoptimize(  # noqa: PLR0913 - the contract's keywords
 ) -> Run:
     """`optimize` for code that already runs in an event loop."""
     opened = open_run(
-        _settings(lm, roles, size, select, budget, seed, config),
+        _settings(lm, roles, size, select, budget, seed, _with_reward(config, reward)),
         _sources(data, reward, executor, lm),
         Where(Path(runs_dir), _resumed(runs_dir, resume), IN_PYTHON, name),
         listener or ProgressLog(),
@@ -140,7 +153,7 @@ async def aoptimize(  # noqa: PLR0913 - the contract's keywords
 
 def optimize(  # noqa: PLR0913 - the contract's keywords
     data: Dataset,
-    reward: Reward,
+    reward: Reward | str | Mapping[str, Any],
     lm: str | LM = "",
     *,
     roles: Mapping[str, Any] | None = None,
@@ -157,8 +170,10 @@ def optimize(  # noqa: PLR0913 - the contract's keywords
 ) -> Run:
     """Learns a codebook for `data` under `reward` and says whether it is worth deploying.
 
-    `lm` is a spec (`http://host:8000/v1#model`, `openai/...`, `simulated`), an LM object, or '' for
-    the environment's PCO_LM; `roles` gives single roles another model or settings; `size` is K,
+    `reward` is a function of an example and an output, or one as in pco.toml: 'exact',
+    {'kind': 'regex', 'pattern': ...}, 'reward.py:reward'; '' = the `config`'s. `lm` is a spec
+    (`http://host:8000/v1#model`, `openai/...`, `simulated`), an LM object, or '' for the
+    environment's PCO_LM; `roles` gives single roles another model or settings; `size` is K,
     `select` S; `budget` is e.g. '5usd' or '2Mtok'; `executor` is your own agent,
     `async (prompt, example, lm) -> str | Output`; `config` sets everything else. The run lives in
     `runs_dir`; `name` is what to call it, `resume` names one to go on with (its id, the start of
@@ -169,7 +184,7 @@ def optimize(  # noqa: PLR0913 - the contract's keywords
     an error: the Run says `ended == 'budget'` and can be resumed.
     """
     opened = open_run(
-        _settings(lm, roles, size, select, budget, seed, config),
+        _settings(lm, roles, size, select, budget, seed, _with_reward(config, reward)),
         _sources(data, reward, executor, lm),
         Where(Path(runs_dir), _resumed(runs_dir, resume), IN_PYTHON, name),
         listener or ProgressLog(),
@@ -177,13 +192,24 @@ def optimize(  # noqa: PLR0913 - the contract's keywords
     return run_sync(finish(opened), opened.session.interrupt)
 
 
-def _sources(data: Dataset, reward: Reward, executor: Executor | None, lm: str | LM) -> Sources:
+def _sources(
+    data: Dataset,
+    reward: Reward | str | Mapping[str, Any],
+    executor: Executor | None,
+    lm: str | LM,
+) -> Sources:
     _require_type("data", data, (Dataset,), "a Dataset: data = pco.load(...)")
-    _require_type("reward", reward, (Callable,), "a function of an example and an output")
+    ready = "a function of an example and an output, or a ready-made one such as 'exact'"
+    _require_type("reward", reward, (Callable, str, Mapping), ready)
     _require_type("executor", executor, (Callable, str), "a function of prompt, example and lm")
     _require_type("lm", lm, (Callable, str), "a model's spec, or an object that answers Requests")
     own = None if isinstance(lm, str) else lm
-    return Sources(data=data, reward=reward, executor=executor, lm=own)
+    function = None if isinstance(reward, str | Mapping) else reward
+    if function is not None:
+        require_arguments(function, ("example", "output"), "optimize(): the reward")
+    if callable(executor):
+        require_arguments(executor, ("prompt", "example", "lm"), "optimize(): the executor")
+    return Sources(data=data, reward=function, executor=executor, lm=own)
 
 
 def _require_type(name: str, given: object, kinds: tuple[Any, ...], what: str) -> None:

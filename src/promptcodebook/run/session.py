@@ -13,6 +13,7 @@ from promptcodebook.errors import BudgetReached, Interrupted, PcoError, Stop, To
 from promptcodebook.optimizers.base import Optimizer, Problem, optimize_metered, spending
 from promptcodebook.policy.references import POLICY
 from promptcodebook.progress import Note
+from promptcodebook.run.reward_trial import try_reward
 from promptcodebook.run.verdict import Conclusion, judge
 from promptcodebook.store.events import Broke, Concluded, Ended, EndReason
 
@@ -69,6 +70,7 @@ class Session:
             self._problem.tell(spending(self._problem.assembled.models))
 
     async def _run(self) -> Outcome:
+        await self._try_reward()
         result = await optimize_metered(self._optimizer, self._problem)
         if result.policy is not None:
             result.policy.save(Path(self._store.path) / POLICY)
@@ -78,6 +80,15 @@ class Session:
         )
         self._store.append(Ended(result.ended))
         return Outcome(result.ended, conclusion)
+
+    async def _try_reward(self) -> None:
+        """Of the user's own task, before its first call. ConfigError: it cannot be used."""
+        plan = self._problem.assembled.plan
+        begun = self._store.outline().parameters is not None
+        if begun or plan.config.task or not plan.config.user_code.trial:
+            return
+        for warning in (await try_reward(plan)).warnings:
+            self._problem.tell(Note(warning))
 
     def _resume_hint(self, more: bool) -> str:
         """What to type to resume this run, where it was begun."""

@@ -24,7 +24,7 @@ from promptcodebook.calls import Chat, Message, Reply, Role, Schema
 from promptcodebook.errors import ExecutorError
 from promptcodebook.tasks.user_prints import print_aside
 
-__all__ = ["Escape", "Overdue", "UserCalls", "is_async", "place_of"]
+__all__ = ["Escape", "Overdue", "UserCalls", "is_async", "is_ours", "place_of"]
 
 _IDLE_S = 5.0
 """A thread without work for so long ends."""
@@ -68,7 +68,7 @@ class UserCalls:
     async def call(self, function: Callable[..., object], *arguments: object) -> object:
         """What the function returns, awaited where it is awaitable. What is ours is trusted: it
         runs here and now."""
-        if _is_ours(function):
+        if is_ours(function):
             returned = function(*arguments)
             return await returned if inspect.isawaitable(returned) else returned
         return await self._run(function, arguments, _Allowance(self._seconds))
@@ -83,6 +83,10 @@ class UserCalls:
             return await self._run(function, (prompt, example, chat), allowance)
         finally:
             chat.closed = True
+
+    def close(self) -> None:
+        """Ends the threads that wait for work; it can be used again."""
+        self._threads.close()
 
     async def _run(
         self, function: Callable[..., object], arguments: Sequence[object], allowance: _Allowance
@@ -116,7 +120,8 @@ def is_async(function: Callable[..., object]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
-def _is_ours(function: Callable[..., object]) -> bool:
+def is_ours(function: Callable[..., object]) -> bool:
+    """Whether it is part of this package, and not of the user's code."""
     return (getattr(function, "__module__", None) or "").split(".")[0] == __name__.split(".")[0]
 
 
@@ -275,7 +280,7 @@ class _Threads:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._idle: list[queue.SimpleQueue[_Job]] = []
+        self._idle: list[_Worker] = []
 
     def run(
         self, function: Callable[..., object], arguments: Sequence[object]
@@ -290,28 +295,56 @@ class _Threads:
             return lambda: _hand_over(outcome, future, loop)
 
         with self._lock:
-            jobs = self._idle.pop() if self._idle else None
-        if jobs is None:
-            jobs = queue.SimpleQueue[_Job]()
-            threading.Thread(
-                target=self._work, args=(jobs,), name="promptcodebook user code", daemon=True
-            ).start()
-        jobs.put(job)
+            worker = self._idle.pop() if self._idle else None
+        if worker is None:
+            worker = _Worker(self.await_job, self.give_up)
+            worker.start()
+        worker.jobs.put(job)
         return future
 
-    def _work(self, jobs: queue.SimpleQueue[_Job]) -> None:
+    def await_job(self, worker: _Worker) -> None:
+        with self._lock:
+            self._idle.append(worker)
+
+    def give_up(self, worker: _Worker) -> bool:
+        """Whether the worker may end: not while a job is on its way to it."""
+        with self._lock:
+            if worker not in self._idle:
+                return False
+            self._idle.remove(worker)
+            return True
+
+    def close(self) -> None:
+        """Ends the threads that wait for work; those at work follow when they are done."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for worker in idle:
+            worker.jobs.put(None)
+        for worker in idle:
+            worker.join(_GRACE_S)
+
+
+class _Worker(threading.Thread):
+    """One thread: says when it is idle, and asks whether it may end."""
+
+    def __init__(self, idle: Callable[[_Worker], None], may_end: Callable[[_Worker], bool]) -> None:
+        super().__init__(name="promptcodebook user code", daemon=True)
+        self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._idle = idle
+        self._may_end = may_end
+
+    def run(self) -> None:
         while True:
             try:
-                job = jobs.get(timeout=_IDLE_S)
+                job = self.jobs.get(timeout=_IDLE_S)
             except queue.Empty:
-                with self._lock:
-                    if jobs not in self._idle:
-                        continue  # a job is on its way
-                    self._idle.remove(jobs)
+                if self._may_end(self):
+                    return
+                continue
+            if job is None:
                 return
             hand_over = job()
-            with self._lock:
-                self._idle.append(jobs)  # first, so that whoever comes next starts no new thread
+            self._idle(self)  # first, so that whoever comes next starts no new thread
             hand_over()
             del job, hand_over
 

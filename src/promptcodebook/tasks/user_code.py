@@ -18,7 +18,7 @@ from typing import get_args
 from promptcodebook.errors import ConfigError, did_you_mean
 from promptcodebook.tasks.user_prints import print_aside
 
-__all__ = ["annotated_as", "load_function"]
+__all__ = ["annotated_as", "load_function", "require_arguments"]
 
 
 def load_function(
@@ -45,7 +45,7 @@ def load_function(
             f"{path} has no function {name!r}{did_you_mean(name, known)}",
             hint=f"its functions: {', '.join(known) or 'none'}",
         )
-    _takes(function, arguments, f"{path}:{_line(function)}")
+    require_arguments(function, arguments, f"{path}:{_line(function)}")
     return function
 
 
@@ -99,7 +99,13 @@ def _line(function: Callable[..., object]) -> int:
     return code.co_firstlineno if code is not None else 1
 
 
-def _takes(function: Callable[..., object], arguments: Sequence[str], where: str) -> None:
+def require_arguments(
+    function: Callable[..., object], arguments: Sequence[str], where: str
+) -> None:
+    """Raises ConfigError, which says `where`, for a function that does not take the arguments, or
+    that would yield instead of returning."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(f"{where}: it yields, and must return", hint="return the whole at once")
     try:
         inspect.signature(function).bind(*arguments)
     except TypeError:
