@@ -206,9 +206,18 @@ def test_a_reward_that_fails_now_and_then_is_recorded_and_the_run_goes_on(
     assert f"{len(failures)} failures" in text and message in text
 
 
+def test_a_reward_that_fails_whatever_the_answer_stops_before_anything_is_paid(
+    folder: Path,
+) -> None:
+    reward(folder, "    return example.no_such_thing")
+    train(folder).error(2, "no_such_thing", "reward.py:2", "user_code.trial = false")
+    assert list((folder / "runs").iterdir()) == []
+
+
 def test_a_reward_that_fails_mostly_stops_the_run_with_the_first_error(folder: Path) -> None:
     reward(folder, "    return example.no_such_thing")
-    error = train(folder).error(1, "rollouts failed; the first, at reward", "no_such_thing")
+    untried = train(folder, "--set", "user_code.trial=false")
+    error = untried.error(1, "rollouts failed; the first, at reward", "no_such_thing")
     assert "reward.py:2" in error
     shown = pco("runs", "show", "last", cwd=folder).out
     assert "no_such_thing" in shown and "Traceback" in shown
