@@ -12,6 +12,7 @@ from promptcodebook.paths import (
     make_secret,
     read_secret,
     reply_cache_path,
+    run_reference,
     whole_file,
     write_whole,
 )
@@ -39,6 +40,20 @@ def test_the_reply_cache_is_in_it_unless_chosen(
     assert reply_cache_path() == tmp_path / "mine.sqlite"
     monkeypatch.setenv("PCO_CACHE", "~/mine.sqlite")
     assert reply_cache_path() == Path(os.environ["HOME"]) / "mine.sqlite"
+
+
+def test_a_run_is_typed_by_its_id_where_runs_are_looked_for_and_else_by_its_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_reference(Path("runs/a-1")) == "a-1"
+    assert run_reference(tmp_path / "runs" / "bench" / "quick" / "a-1") == "a-1"
+    assert run_reference(Path("a-1")) == "./a-1"
+    assert run_reference(Path("my runs/a-1")) == "'my runs/a-1'"
+    assert run_reference(tmp_path / "other" / "bench" / "quick" / "a-1").startswith(str(tmp_path))
+    monkeypatch.setenv("PCO_RUNS", "other")
+    assert run_reference(Path("other/a-1")) == "a-1"
+    assert run_reference(Path("runs/a-1")) == "runs/a-1"
 
 
 def test_a_file_is_written_whole_and_in_utf8(tmp_path: Path) -> None:

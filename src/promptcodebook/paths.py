@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shlex
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 __all__ = [
+    "BENCH",
     "cache_folder",
     "data_folder",
     "make_private_file",
@@ -18,10 +20,15 @@ __all__ = [
     "make_secret",
     "read_secret",
     "reply_cache_path",
+    "run_reference",
+    "runs_dir",
     "tighten",
     "whole_file",
     "write_whole",
 ]
+
+BENCH = "bench"
+"""The folder below that of the runs in which each suite has one of its own."""
 
 _SECRET = "secret"
 _SECRET_BYTES = 32
@@ -103,6 +110,20 @@ def tighten(path: Path, mode: int) -> None:
         allowed = path.stat().st_mode & 0o777
         if allowed & ~mode:
             path.chmod(allowed & mode)
+
+
+def runs_dir() -> Path:
+    """Where runs are kept: `$PCO_RUNS`, else ./runs."""
+    return Path(os.environ.get("PCO_RUNS") or "runs")
+
+
+def run_reference(folder: Path) -> str:
+    """What to type for the run in `folder`: its id where runs are looked for, else the path."""
+    home, parent = runs_dir().resolve(), folder.resolve().parent
+    if parent == home or parent.parent == home / BENCH:
+        return folder.name
+    text = str(folder)
+    return shlex.quote(text if "/" in text else f"./{text}")
 
 
 def write_whole(target: Path, text: str) -> None:

@@ -1,6 +1,8 @@
 """`pco bench`: every cell run, reported and tabled; the same command again skips and goes on."""
 
 import json
+import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -46,6 +48,24 @@ def test_a_cell_that_stops_is_gone_on_with(tmp_path: Path) -> None:
     assert cell["simulated"] is True
     assert Path(tmp_path, cell["report"]).is_file()
     assert json.dumps(told.json["failed"]) == "{}"
+
+
+@pytest.mark.parametrize("out", [(), ("--out", "my cells")])
+def test_what_a_stopped_cell_says_to_type_goes_on_with_it(
+    tmp_path: Path, out: tuple[str, ...]
+) -> None:
+    typed = ("bench", "quick", "--task", "aime", *SMALL, *out)
+    stopped = pco(*typed, "--budget", "20calls", "--plain", cwd=tmp_path)
+    [printed] = re.findall(r"Ctrl-C stops, `pco (.*)` goes on from there", stopped.err)
+    run = shlex.split(printed)[-1]
+    if not out:
+        assert run in pco("runs", "list", cwd=tmp_path).out
+    assert "budget" in pco("runs", "show", run, cwd=tmp_path).out
+    resumed = pco(*shlex.split(printed), "--budget", "10000calls", cwd=tmp_path)
+    assert resumed.code == 0, resumed.err
+    again = pco(*typed, cwd=tmp_path)
+    assert again.code == 0 and "aime: finished before, skipped" in again.err
+    assert len(list(tmp_path.glob("**/report.html"))) == 1
 
 
 def test_one_that_fails_does_not_keep_the_others_from_running(tmp_path: Path) -> None:

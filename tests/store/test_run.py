@@ -389,7 +389,7 @@ def test_a_full_disk_is_said_and_nothing_committed_is_lost(
             bulky = replace(make_step(0).parameters, codebook=codebook)
             run.append(Stepped(replace(make_step(index), parameters=bulky)))
             written = index
-    assert f"pco train --resume {run.path.name}" in caught.value.hint
+    assert f"pco train --resume {run.path}" in caught.value.hint
     assert written >= 1
     with pytest.raises(DiskFull):  # it keeps refusing, also what would fit
         run.append(Ended("failed"))

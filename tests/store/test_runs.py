@@ -49,6 +49,25 @@ def test_an_exact_id_wins_over_longer_ones(runs: Path, header: Header) -> None:
     assert find_run(runs, "beta") == runs / "beta"
 
 
+def test_the_runs_of_suites_are_found_and_listed_too(runs: Path, header: Header) -> None:
+    created = "2026-01-09T00:00:00+00:00"
+    suite = runs / "bench" / "quick"
+    RunStore.create(suite, replace(header, id="cell-1", created=created, name="first")).close()
+    for ref in ("cell-1", "cell", "last", "first"):
+        assert find_run(runs, ref) == suite / "cell-1"
+    assert [run.id for run in list_runs(runs)] == ["alpha", "beta-1", "beta-2", "cell-1"]
+
+
+def test_an_id_that_two_suites_have_is_asked_for_by_its_path(runs: Path, header: Header) -> None:
+    for suite in ("quick", "paper"):
+        RunStore.create(runs / "bench" / suite, replace(header, id="cell")).close()
+    with pytest.raises(RunNotFound, match=r"bench/paper/cell, .*bench/quick/cell") as caught:
+        find_run(runs, "cell")
+    assert caught.value.hint == "type its path"
+    RunStore.create(runs, replace(header, id="cell")).close()
+    assert find_run(runs, "cell") == runs / "cell"
+
+
 def test_a_name_stands_for_the_latest_run_that_has_it(runs: Path, header: Header) -> None:
     for id, day in (("one", "04"), ("two", "06"), ("three", "05")):
         created = f"2026-01-{day}T00:00:00+00:00"

@@ -26,6 +26,7 @@ from promptcodebook.cli.settings import (
     runs_dir,
     set_layer,
 )
+from promptcodebook.paths import BENCH
 from promptcodebook.units import count_text, number
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def bench(
     from promptcodebook.run.suite import require_all, suite_named
 
     chosen = suite_named(suite)
-    folder = out or runs_dir() / "bench" / suite
+    folder = out or runs_dir() / BENCH / suite
     flags = flag_layer(None, data, lm, None, seed, budget)
     typed = (environment_layer(), flags, set_layer(sets or ()))
     layers = ({"lm": "simulated"}, chosen.settings, *typed)

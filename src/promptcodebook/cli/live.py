@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from types import TracebackType
 
 from rich.cells import cell_len, set_cell_size
@@ -19,6 +20,7 @@ from promptcodebook.calls import Usage
 from promptcodebook.cli.console import cost_text
 from promptcodebook.cli.run_view import WINDOW, RunView, advance, one_line
 from promptcodebook.method.state import entropy, utilisation
+from promptcodebook.paths import run_reference
 from promptcodebook.progress import Note, ProgressEvent
 from promptcodebook.units import count_text, duration
 
@@ -216,7 +218,7 @@ class LiveLayout:
 
     def _hint(self) -> Text:
         run = self.view.run
-        name = "RUN" if run is None else run.run_id
+        name = "RUN" if run is None else run_reference(Path(run.path))
         return Text(f"Ctrl-C stops; pco train --resume {name} goes on from there", style="dim")
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from promptcodebook.errors import ConfigError
+from promptcodebook.paths import runs_dir
 
 if TYPE_CHECKING:
     from promptcodebook.config import Config
@@ -206,8 +207,3 @@ def gather_settings(
         # If the file alone is at fault already, that is where to look.
         load_config(file, where=str(_toml_path(config)))
         raise
-
-
-def runs_dir() -> Path:
-    """Where runs are kept: $PCO_RUNS, else ./runs."""
-    return Path(os.environ.get("PCO_RUNS") or "runs")

@@ -30,6 +30,7 @@ from promptcodebook.cli.settings import (
     runs_dir,
     set_layer,
 )
+from promptcodebook.paths import run_reference
 from promptcodebook.units import count_text, money, number
 
 if TYPE_CHECKING:
@@ -133,7 +134,8 @@ def _verdict_text(run: Run) -> str:
     lines.append(f"run {run.id}: {spent}")
     if run.conclusion is not None:
         lines.append(f"policy: {run.path / POLICY}")
-        lines.append(f'next: pco explain {run.id} "an input"   or: pco report {run.id}')
+        typed = run_reference(run.path)
+        lines.append(f'next: pco explain {typed} "an input"\n      pco report {typed}')
     return "\n".join(lines)
 
 

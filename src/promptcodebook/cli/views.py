@@ -6,12 +6,14 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Protocol, TextIO
 
 from promptcodebook.cli.console import cost_text
 from promptcodebook.cli.run_view import RunView, advance, one_line
 from promptcodebook.method.state import entropy, utilisation
+from promptcodebook.paths import run_reference
 from promptcodebook.progress import (
     Began,
     Note,
@@ -107,9 +109,8 @@ class LineView:
     def _write_start(self, run: Began) -> None:
         steps = f"step {run.first + 1} of {run.steps}" if run.first else f"{run.steps} steps"
         self._write_figures(f"run {run.run_id}: {steps}, K = {run.size}, {self._view.models}")
-        self._write(
-            f"in {run.path}; Ctrl-C stops, `pco train --resume {run.run_id}` goes on from there"
-        )
+        again = f"pco train --resume {run_reference(Path(run.path))}"
+        self._write(f"in {run.path}; Ctrl-C stops, `{again}` goes on from there")
 
     def _write_progress(self, phase: Phase, now: float) -> None:
         if now - self._last < PAUSE:

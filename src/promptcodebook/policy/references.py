@@ -17,6 +17,7 @@ from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError, StoreError
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
+from promptcodebook.paths import run_reference
 from promptcodebook.policy.file import PolicyFile, read_policy_file
 from promptcodebook.policy.trust import require_trust
 from promptcodebook.store.header import Header
@@ -117,7 +118,7 @@ def kept_state(store: RunStore) -> tuple[State, Best]:
     if outline.parameters is None:
         raise StoreError(
             f"the run {store.header.id} stopped before its first codebook was written",
-            hint=f"pco train --resume {store.header.id}",
+            hint=f"pco train --resume {run_reference(store.path)}",
         )
     mark = outline.best if store.header.config.get("keep") != "last" else None
     if mark is None:

@@ -20,6 +20,7 @@ from promptcodebook.lm.stack import Supplies, specs_of
 from promptcodebook.method.schedule import Schedule
 from promptcodebook.method.templates import TemplateSet
 from promptcodebook.optimizers.base import Problem, make_optimizer
+from promptcodebook.paths import run_reference
 from promptcodebook.policy.policy import Policy
 from promptcodebook.policy.references import kept_state, policy_file
 from promptcodebook.progress import Began, Listener, silent
@@ -162,7 +163,7 @@ def _reopen(path: Path, plan: Plan, name: str) -> RunStore:
         if ended in ("finished", "early_stop", "target"):
             raise RunChanged(
                 f"the run {header.id} is finished, there is nothing to resume",
-                hint=f"pco report {header.id}, or start a new run from its policy: "
+                hint=f"pco report {run_reference(path)}, or start a new run from its policy: "
                 "--set init.kind=file --set init.path=RUN/policy.json",
             )
     except BaseException:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from promptcodebook.errors import BudgetReached, Interrupted, PcoError, Stop, TooManyFailures
 from promptcodebook.optimizers.base import Optimizer, Problem, optimize_metered, spending
+from promptcodebook.paths import run_reference
 from promptcodebook.policy.references import POLICY
 from promptcodebook.progress import Note
 from promptcodebook.run.reward_trial import try_reward
@@ -95,4 +96,5 @@ class Session:
         header = self._store.header
         if header.command == IN_PYTHON:
             return f"optimize(..., resume={header.id!r}{', budget=MORE' if more else ''})"
-        return f"pco train --resume {header.id}{' --budget MORE' if more else ''}"
+        typed = f"pco train --resume {run_reference(self._store.path)}"
+        return f"{typed} --budget MORE" if more else typed

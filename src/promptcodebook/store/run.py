@@ -15,7 +15,13 @@ from typing import cast
 from promptcodebook.calls import Role, Usage
 from promptcodebook.errors import RunNotFound, StoreError
 from promptcodebook.lm.journal import ReplyLog
-from promptcodebook.paths import make_private_folder, make_secret, read_secret, tighten
+from promptcodebook.paths import (
+    make_private_folder,
+    make_secret,
+    read_secret,
+    run_reference,
+    tighten,
+)
 from promptcodebook.sqlite import Reader, Write, Writer, store_os_error
 from promptcodebook.store.events import (
     Compared,
@@ -266,9 +272,15 @@ def _new_folder(runs_dir: Path, header: Header) -> tuple[Path, Header]:
             (runs_dir / name).mkdir(mode=0o700)
             return runs_dir / name, replace(header, id=name)
         except FileExistsError as error:
-            if header.id or not runs_dir.is_dir():
+            if not runs_dir.is_dir():
                 raise StoreError(
-                    f"{error.filename} exists already", hint=f"pco train --resume {name}"
+                    f"{error.filename} is no folder, so no run can be kept in it",
+                    hint="set PCO_RUNS to a folder of your own",
+                ) from None
+            if header.id:
+                reference = run_reference(runs_dir / name)
+                raise StoreError(
+                    f"{error.filename} exists already", hint=f"pco train --resume {reference}"
                 ) from None
             again += 1
             name = f"{stem}-{again}"
@@ -296,10 +308,11 @@ def _open_to_write(path: Path, clock: Callable[[], float], first: Write | None) 
     lock = RunLock(path)
     try:
         session = SessionClock(clock)
+        again = f"pco train --resume {run_reference(path)}"
         writer = Writer(
             path / FILE,
             LAYOUT,
-            full_hint=f"free space on the disk of {path}, then: pco train --resume {path.name}",
+            full_hint=f"free space on the disk of {path}, then: {again}",
             each_batch=session.beat,
         )
         try:
@@ -321,7 +334,7 @@ def _open_to_read(path: Path, writing: _Writing | None) -> RunStore:
         row = reader.row("SELECT json FROM header")
         if row is None:
             raise StoreError(
-                f"the run {path.name} was never started", hint=f"pco runs rm {path.name}"
+                f"the run {path.name} was never started", hint=f"pco runs rm {run_reference(path)}"
             )
         header = Header.from_json(row[0])
         return RunStore(path, reader, header, writing, is_sealed(row[0], read_secret()))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import shutil
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from promptcodebook.calls import Usage
 from promptcodebook.errors import RunNotFound, StoreError, did_you_mean
+from promptcodebook.paths import BENCH
 from promptcodebook.sqlite import store_os_error
 from promptcodebook.store.events import EndReason
 from promptcodebook.store.header import Header
@@ -58,35 +60,45 @@ def find_run(runs_dir: Path, ref: str) -> Path:
         if (Path(ref) / FILE).is_file():
             return Path(ref)
         raise RunNotFound(f"there is no run at {ref}", hint=_LIST)
-    names = _names(runs_dir)
-    if ref in names:
+    folders = _folders(runs_dir)
+    if (runs_dir / ref) in folders:
         return runs_dir / ref
-    headers = _headers(runs_dir, names) if ref else []
-    called = headers if ref == "last" else [header for header in headers if header.name == ref]
+    headers = _headers(folders) if ref else {}
+    called = [path for path, header in headers.items() if ref in ("last", header.name)]
     if called:
-        return runs_dir / max(called, key=lambda header: (header.created, header.id)).id
+        return max(called, key=lambda path: (headers[path].created, path.name))
     if ref == "last":
         raise RunNotFound(f"there is no run in {runs_dir} yet", hint="pco train")
-    matches = [name for name in names if ref and name.startswith(ref)]
+    return _only(folders, headers, ref, runs_dir)
+
+
+def _only(
+    folders: Sequence[Path], headers: Mapping[Path, Header], ref: str, runs_dir: Path
+) -> Path:
+    """The one folder whose name is `ref`, or else begins with it."""
+    exact = [path for path in folders if path.name == ref]
+    matches = exact or [path for path in folders if ref and path.name.startswith(ref)]
     if len(matches) == 1:
-        return runs_dir / matches[0]
+        return matches[0]
     if matches:
+        shown = ", ".join(str(path) if exact else path.name for path in matches[:5])
         raise RunNotFound(
-            f"{ref!r} matches more than one run: {', '.join(matches[:5])}",
-            hint="type more of the id",
+            f"{ref!r} matches more than one run: {shown}",
+            hint="type its path" if exact else "type more of the id",
         )
-    known = [*names, *(header.name for header in headers if header.name)]
+    known = [path.name for path in folders] + [h.name for h in headers.values() if h.name]
     raise RunNotFound(f"no run {ref!r} in {runs_dir}{did_you_mean(ref, known)}", hint=_LIST)
 
 
 def list_runs(runs_dir: Path) -> list[RunSummary]:
-    """All readable runs, oldest first; an unreadable one is logged and left out."""
+    """All readable runs, those of suites too, oldest first; an unreadable one is logged and left
+    out."""
     runs: list[RunSummary] = []
-    for name in _names(runs_dir):
+    for folder in _folders(runs_dir):
         try:
-            runs.append(_summary(runs_dir / name))
+            runs.append(_summary(folder))
         except StoreError as error:
-            _log.warning("run %s: %s", name, error)
+            _log.warning("run %s: %s", folder.name, error)
     return sorted(runs, key=lambda run: (run.created, run.id))
 
 
@@ -106,20 +118,22 @@ def remove_run(path: Path) -> None:
         raise store_os_error(error, path) from error
 
 
-def _names(runs_dir: Path) -> list[str]:
-    return sorted(file.parent.name for file in runs_dir.glob(f"*/{FILE}"))
+def _folders(runs_dir: Path) -> list[Path]:
+    """The folders of runs: those of `runs_dir`, and those of its suites."""
+    places = (f"*/{FILE}", f"{BENCH}/*/*/{FILE}")
+    return sorted(file.parent for place in places for file in runs_dir.glob(place))
 
 
-def _headers(runs_dir: Path, names: list[str]) -> list[Header]:
-    """The headers of the runs that can be read, each with its folder's name as its id."""
-    headers: list[Header] = []
-    for name in names:
+def _headers(folders: Sequence[Path]) -> dict[Path, Header]:
+    """The headers of the runs that can be read."""
+    headers: dict[Path, Header] = {}
+    for folder in folders:
         try:
-            store = RunStore.open(runs_dir / name)
+            store = RunStore.open(folder)
         except StoreError as error:
-            _log.warning("run %s: %s", name, error)
+            _log.warning("run %s: %s", folder.name, error)
             continue
-        headers.append(replace(store.header, id=name))
+        headers[folder] = store.header
         store.close()
     return headers
 
