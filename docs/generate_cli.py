@@ -21,7 +21,7 @@ _HEAD = """# Commands
 Written by `python docs/generate_cli.py` from each command's `--help`; a test keeps it up to date.
 
 Results go to stdout, progress and errors to stderr. `--json` gives the result as JSON, errors too.
-What is not a terminal gets plain lines; `NO_COLOR` is honoured. Exit codes: 0 done, 1 failed,
+What is not a terminal gets plain lines; `NO_COLOR` takes the colours. Exit codes: 0 done, 1 failed,
 2 usage, 3 budget reached (resumable), 130 interrupted (resumable). Precedence: command line >
 `PCO_*` variables > `pco.toml` > preset.
 

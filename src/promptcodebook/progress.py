@@ -111,7 +111,7 @@ class ProgressLog:
                 self._steps = event.steps
                 self._say(f"run {event.run_id} in {event.path}: {event.steps} steps")
             case StepDone(step):
-                self._say(f"step {step.index + 1}/{self._steps}: {_figures(step)}")
+                self._say(f"step {step.index + 1} of {self._steps}: {_figures(step)}")
             case ValidationDone(step, evaluation):
                 score = "none" if evaluation.score is None else f"{evaluation.score:.3f}"
                 after = "untrained" if step < 0 else f"after step {step + 1}"
@@ -131,4 +131,8 @@ def _figures(step: Step) -> str:
     mean = f"{sum(rewards) / len(rewards):.3f}" if rewards else "none"
     kept = sum(rewrite.kept for rewrite in step.rewrites)
     broken = f", {failed} failed" if failed else ""
-    return f"reward {mean}, epsilon {step.epsilon:.2f}, {kept} texts rewritten{broken}"
+    return f"reward {mean}, epsilon {step.epsilon:.2f}, {_texts(kept)} rewritten{broken}"
+
+
+def _texts(count: int) -> str:
+    return f"{count} text" if count == 1 else f"{count} texts"

@@ -23,7 +23,7 @@ def test_show_has_every_instinct_with_its_figures(trained: Path, run_id: str) ->
     file = json.loads((trained / "runs" / run_id / "policy.json").read_text())
     assert [e["text"] for e in shown["codebook"]] == [e["text"] for e in file["codebook"]]
     assert [e["index"] for e in shown["codebook"]] == list(range(16))
-    text = pco("codebook", "show", "last", cwd=trained).out
+    text = " ".join(pco("codebook", "show", "last", cwd=trained).out.split())
     for entry in shown["codebook"]:
         assert entry["text"] in text
 

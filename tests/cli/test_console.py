@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from promptcodebook.cli.console import columns
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptcodebook.cli.console import columns, wrap_text
 
 
 def test_numbers_and_amounts_stand_to_the_right_and_the_ids_of_runs_do_not() -> None:
@@ -15,3 +19,66 @@ def test_numbers_and_amounts_stand_to_the_right_and_the_ids_of_runs_do_not() -> 
         "20260131-154502-a     1,260 / 3    7.7k  unknown",
         "20260131-154502-long         24       -  $0.0012",
     ]
+
+
+def test_columns_without_room_follow_below_beside_the_first() -> None:
+    rows = [{"run": "r-1", "calls": "1,260 / 1,386", "tokens": "565k / 612k", "time": "12 min 5 s"}]
+    assert columns(rows, 34).splitlines() == [
+        "run          calls       tokens",
+        "r-1  1,260 / 1,386  565k / 612k",
+        "",
+        "run        time",
+        "r-1  12 min 5 s",
+    ]
+
+
+def test_running_text_is_broken_into_lines_within_its_column() -> None:
+    text = "Read the whole question before you answer any part of it."
+    rows = [{"k": "0", "instinct": text, "selected": "12"}, {"k": "1", "instinct": "Be brief."}]
+    assert columns(rows, 45).splitlines() == [
+        "k  instinct                        selected",
+        "0  Read the whole question before        12",
+        "   you answer any part of it.",
+        "1  Be brief.",
+    ]
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "task": st.sampled_from(["aime", "livebench_math"]),
+                "reward": st.sampled_from(["-0.375 (-0.750..-0.125)", "0.5", "-"]),
+                "cost": st.sampled_from(["$0.0012 / $1,204.00 / $12,000.00", "unknown"]),
+                "note": st.text("ab ", max_size=120),
+                "model": st.sampled_from(
+                    ["simulated", "http://localhost:8000/v1#organisation/name"]
+                ),
+            }
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    st.integers(60, 120),
+)
+def test_no_line_is_wider_than_the_screen_and_no_figure_is_cut(
+    values: list[tuple[str, ...]], width: int
+) -> None:
+    heads = ("task", "reward", "cost", "note", "model")
+    rows = [dict(zip(heads, each, strict=True)) for each in values]
+    lines = columns(rows, width).splitlines()
+    assert max(map(len, lines)) <= width
+    shown = "\n".join(lines)
+    for row in rows:
+        assert row["reward"] in shown and row["cost"] in shown
+
+
+def test_the_width_is_that_of_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"name": "a", "first": "x" * 20, "second": "y" * 20, "third": "z" * 20}]
+    words = "word " * 60
+    for width in (60, 80):
+        monkeypatch.setenv("COLUMNS", str(width))
+        assert max(map(len, columns(rows).splitlines())) <= width
+        assert width - 8 < max(map(len, wrap_text(words).splitlines())) <= width
+    monkeypatch.setenv("COLUMNS", "200")
+    assert len(columns(rows).splitlines()) == 2

@@ -196,7 +196,6 @@ def test_progress_on_a_terminal_is_one_line_that_goes_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.delenv("NO_COLOR", raising=False)
     stream, clock = Terminal(), Clock()
     with EvaluationProgress("p.json", 40, stream, clock) as progress:
         for done in range(20):
@@ -204,7 +203,7 @@ def test_progress_on_a_terminal_is_one_line_that_goes_away(
             progress(Rollout("a"))
             assert (done >= 3) == bool(stream.getvalue())
     written = stream.getvalue()
-    assert "p.json" in written and "20/40" in written
+    assert "p.json" in written and "20 of 40" in written
     assert written.endswith("\x1b[2K") or written.rstrip("\r").endswith("\x1b[2K")  # cleared
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1
 

@@ -223,9 +223,27 @@ def test_a_terminal_gets_the_live_view_and_all_else_lines() -> None:
     xterm = {"TERM": "xterm-256color"}
     assert isinstance(make_view(Terminal(), environment=xterm), LiveView)
     assert isinstance(make_view(Terminal(), plain=True, environment=xterm), LineView)
-    assert isinstance(make_view(Terminal(), environment=xterm | {"NO_COLOR": "1"}), LineView)
     assert isinstance(make_view(Terminal(), environment={"TERM": "dumb"}), LineView)
     assert isinstance(make_view(io.StringIO(), environment=xterm), LineView)
+
+
+def test_no_color_takes_the_colours_and_nothing_else() -> None:
+    def drawn(environment: dict[str, str]) -> tuple[str, set[str]]:
+        """What a terminal is last shown of a run, and the codes that style it."""
+        stream = Terminal()
+        with make_view(stream, environment={"TERM": "xterm-256color", **environment}) as view:
+            for event in script():
+                view(event)
+        text = re.sub(r"\d+(\.\d+)?( ms| s| min)", "TIME", stream.getvalue())
+        codes = {code for each in re.findall(r"\x1b\[([\d;]*)m", text) for code in each.split(";")}
+        last = re.sub(r"\x1b\[[\d;]*m", "", text).rpartition("20260131-x  simulated")
+        return "".join(last[1:]), codes
+
+    with_colours, styles = drawn({})
+    without, left = drawn({"NO_COLOR": "1"})
+    assert "36" in styles and "33" in styles
+    assert left == {code for code in styles if code in ("", "0", "1", "2")} >= {"1", "2"}
+    assert without == with_colours and "█" in without
 
 
 def test_a_terminal_that_cannot_show_blocks_gets_lines() -> None:

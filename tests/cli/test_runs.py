@@ -27,7 +27,7 @@ def test_show_has_the_settings_the_spend_and_the_verdict(trained: Path, run_id: 
     assert shown["run"] == run_id and shown["config"]["preset"] == "quick"
     assert shown["usage"]["executor"]["calls"] > 0
     assert [m["name"] for m in shown["judged"]] == ["present", "concat", "untrained", "learned"]
-    text = pco("runs", "show", run_id, cwd=trained).out
+    text = " ".join(pco("runs", "show", run_id, cwd=trained).out.split())
     assert shown["verdict"] in text and "executor" in text
 
 

@@ -159,18 +159,17 @@ def _score_cells(result: CellResult) -> dict[str, str]:
     return {
         "task": result.task,
         "n": str(last["score"]["n"]) if last else "-",
+        "failed": str(last["failed"]) if last else "-",
         "base (95 %)": _interval(base.get("score")),
         "trained (95 %)": _interval(last.get("score")),
-        "gain (95 %)": _interval(last.get("gain"), signed=True),
     }
 
 
 def _run_cells(result: CellResult) -> dict[str, str]:
-    last = result.result
     return {
         "task": result.task,
         "model": "simulated" if result.simulated else "real",
-        "failed": str(last["failed"]) if last else "-",
+        "gain (95 %)": _interval((result.result or {}).get("gain"), signed=True),
         "updates": str(result.updates),
         "calls": count_text(result.calls),
         "cell": result.state,

@@ -9,6 +9,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from promptcodebook.text import printable
@@ -22,9 +23,14 @@ __all__ = [
     "note",
     "plural",
     "range_text",
+    "screen_width",
     "wrap_text",
 ]
 
+_GAP = 2
+"""Blanks between two columns."""
+_LEAST_TEXT = 24
+"""Characters of running text in a line of a table, at the least."""
 _NUMBERS = re.compile(r"[-+$~]?\d[\d.,+-]*[kMG]?( .*)?|-|unknown")
 """What is set to the right in its column: numbers, ranges and amounts, not the id of a run."""
 
@@ -70,27 +76,81 @@ def plural(count: int, noun: str, nouns: str = "") -> str:
     return f"{count} {noun if count == 1 else nouns or noun + 's'}"
 
 
-def columns(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as aligned text, headed by their keys; numbers to the right."""
+def screen_width() -> int:
+    """Columns of the terminal, or $COLUMNS; 80 where the output goes elsewhere."""
+    return max(40, shutil.get_terminal_size((80, 24)).columns)
+
+
+def columns(rows: Sequence[Mapping[str, Any]], width: int | None = None) -> str:
+    """Rows as aligned text, headed by their keys; numbers to the right.
+
+    Nothing is wider than `width` (None = the screen): a column of running text is broken into
+    lines, and columns that find no room follow below, each beside the first one.
+    """
     if not rows:
         return ""
-    heads = list(rows[0])
-    cells = [[printable(str(row.get(h, ""))) for h in heads] for row in rows]
-    widths = [max(len(h), *(len(c[i]) for c in cells)) for i, h in enumerate(heads)]
-    right = [all(_NUMBERS.fullmatch(c[i]) for c in cells if c[i]) for i in range(len(heads))]
+    room = width or screen_width()
+    parts = [_Column.of(head, [row.get(head, "") for row in rows]) for head in rows[0]]
+    text = max((p for p in parts[1:] if p.running), key=lambda p: p.width, default=None)
+    if text is not None:
+        left = room - sum(p.width + _GAP for p in parts if p is not text)
+        parts = [p.broken(max(left, _LEAST_TEXT)) if p is text else p for p in parts]
+    return "\n\n".join(_table(block) for block in _blocks(parts, room))
 
-    def line(values: Sequence[str]) -> str:
-        padded = (
-            v.rjust(w) if r else v.ljust(w) for v, w, r in zip(values, widths, right, strict=True)
-        )
-        return "  ".join(padded).rstrip()
 
-    return "\n".join([line(heads), *(line(c) for c in cells)])
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column, its head first: each cell in lines. `running`: of words that may be broken up."""
+
+    cells: tuple[tuple[str, ...], ...]
+    right: bool
+    running: bool
+
+    @classmethod
+    def of(cls, head: str, values: Sequence[Any]) -> _Column:
+        cells = [printable(str(value)) for value in values]
+        right = all(_NUMBERS.fullmatch(cell) for cell in cells if cell)
+        running = not right and any(len(cell) > _LEAST_TEXT for cell in cells)
+        return cls(tuple((cell,) for cell in (head, *cells)), right, running)
+
+    @property
+    def width(self) -> int:
+        return max(len(line) for cell in self.cells for line in cell)
+
+    def broken(self, width: int) -> _Column:
+        """No line longer than `width`."""
+        cells = (textwrap.wrap(cell[0], width, break_on_hyphens=False) for cell in self.cells)
+        return replace(self, cells=tuple(tuple(lines) or ("",) for lines in cells))
+
+    def lines(self, row: int, count: int) -> list[str]:
+        """The cell's lines, filled up to `count` of them, all of the column's width."""
+        given = [*self.cells[row], *[""] * (count - len(self.cells[row]))]
+        return [line.rjust(self.width) if self.right else line.ljust(self.width) for line in given]
+
+
+def _blocks(parts: Sequence[_Column], room: int) -> list[list[_Column]]:
+    """The columns in tables that fit, each with the first column in front."""
+    first, blocks = parts[0], [[parts[0]]]
+    for part in parts[1:]:
+        taken = sum(each.width + _GAP for each in blocks[-1])
+        if taken + part.width > room and len(blocks[-1]) > 1:
+            blocks.append([first])
+        blocks[-1].append(part)
+    return blocks
+
+
+def _table(parts: Sequence[_Column]) -> str:
+    lines: list[str] = []
+    for row in range(len(parts[0].cells)):
+        height = max(len(part.cells[row]) for part in parts)
+        cells = zip(*(part.lines(row, height) for part in parts), strict=True)
+        lines += [(" " * _GAP).join(line).rstrip() for line in cells]
+    return "\n".join(lines)
 
 
 def wrap_text(text: str, first: str = "  ") -> str:
     """The text in lines of the terminal's width, `first` before the first, indented below it."""
-    width = max(40, min(100, shutil.get_terminal_size((100, 24)).columns))
+    width = min(100, screen_width())
     later = " " * len(first)
     lines: list[str] = []
     for place, line in enumerate(printable(text).splitlines() or [""]):

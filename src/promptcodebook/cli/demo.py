@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptcodebook.cli.console import columns, emit, note, range_text
+from promptcodebook.cli.console import columns, emit, note, range_text, wrap_text
 from promptcodebook.cli.settings import Plain, command_group, runs_dir
 from promptcodebook.errors import PcoError
 from promptcodebook.units import number
@@ -77,7 +77,8 @@ def demo(
         return
     for name, rows in tables.items():
         _print_table(name, rows, worlds)
-        print(f"\nworld 1 alone: {first[name]['sentence']}\nreport: {first[name]['report']}")
+        sentence = wrap_text(f"world 1 alone: {first[name]['sentence']}", "")
+        print(f"\n{sentence}\nreport: {first[name]['report']}")
     run, pco = first["default dilution"]["run"], _program()
     print(
         "\nAll figures above are simulated. Look closer:\n"
@@ -88,10 +89,11 @@ def demo(
 
 
 def _print_table(name: str, rows: Sequence[Mapping[str, Any]], worlds: int) -> None:
-    print(
-        f"\nsimulated model, {name}: held-out test split, {worlds} worlds x "
-        f"{rows[0]['n'] // worlds} examples, 95 % intervals over both\n"
+    what = (
+        f"simulated model, {name}: held-out test split, {worlds} worlds x "
+        f"{rows[0]['n'] // worlds} examples, 95 % intervals over both"
     )
+    print(f"\n{wrap_text(what, '')}\n")
     print(columns([_score_cells(row) for row in rows]))
     print(f"\nper query:\n\n{columns([_price_cells(row) for row in rows])}")
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from promptcodebook.cli.console import emit, note
+from promptcodebook.cli.console import emit, note, wrap_text
 from promptcodebook.cli.settings import (
     ConfigPath,
     DataDir,
@@ -72,11 +72,10 @@ async def _sections(settings: Config, base: Path, *, quiet: bool) -> list[Sectio
 
 
 def _text(section: Section) -> str:
-    return "\n".join([printable(section.title), *map(_line, section.findings)])
+    return "\n".join([wrap_text(section.title, ""), *map(_line, section.findings)])
 
 
 def _line(finding: Finding) -> str:
-    line = f"  {finding.level:<5} {finding.name}: {printable(finding.what)}"
-    if not finding.next_step:
-        return line
-    return f"{line}\n        next: {printable(finding.next_step)}"
+    line = wrap_text(f"{finding.name}: {finding.what}", f"  {finding.level:<5} ")
+    # A command is not broken up: it is there to be copied.
+    return f"{line}\n        next: {printable(finding.next_step)}" if finding.next_step else line

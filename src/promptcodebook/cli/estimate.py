@@ -95,7 +95,7 @@ def _text(estimated: Estimate) -> str:
     roles, total = estimated.roles, estimated.total
     models = {share.model for share in roles}
     one = f"model {total.model}" if len(models) == 1 else "models by role"
-    lines = [f"{estimated.updates} updates; {one}; low / expected / high", ""]
+    lines = [wrap_text(f"{estimated.updates} updates; {one}; low / expected / high", ""), ""]
     if len(models) > 1:
         lines += [columns([{"role": r.role, "model": r.model} for r in roles]), ""]
     lines += [columns([_row(share) for share in (*roles, total)]), ""]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from promptcodebook.cli.console import columns, cost_text, emit, note, range_text
+from promptcodebook.cli.console import columns, cost_text, emit, note, range_text, wrap_text
 from promptcodebook.cli.settings import (
     Budget,
     ConfigOption,
@@ -248,7 +248,7 @@ class EvaluationProgress:
         bar = Progress(
             "{task.description}",
             BarColumn(),
-            MofNCompleteColumn(),
+            MofNCompleteColumn(" of "),
             TimeRemainingColumn(),
             console=Console(file=self._stream),
             redirect_stdout=False,
@@ -277,12 +277,12 @@ def _assessment_text(assessment: Assessment) -> str:
     }
     width = max(map(len, facts))
     lines = [f"{model}{assessment.evaluation.split} split, n = {n}", ""]
-    lines += [f"{name:<{width}}  {value}" for name, value in facts.items()]
+    lines += [wrap_text(value, f"{name:<{width}}  ") for name, value in facts.items()]
     first = next((r for r in assessment.evaluation.rollouts if r.failure is not None), None)
     if first is not None and first.failure is not None:
         failure = first.failure
         what = f"{failure.kind} at {failure.stage}: {failure.message}"
-        lines += ["", f"{row.failed} failed; the first, {first.example_id}: {what}"]
+        lines += ["", wrap_text(f"{row.failed} failed; the first, {first.example_id}: {what}", "")]
     return printable("\n".join(lines))
 
 

@@ -90,7 +90,7 @@ def config(
         shown = list(members)
         if len(shown) > 1 or not key:
             line = describe_group(group) if group else "Keys that belong to no group."
-            blocks.append(f"[{group}]\n{line}" if group else line)
+            blocks.append(f"[{group}]\n{wrap_text(line, '')}" if group else line)
         blocks += [_key_text(each) for each in shown]
     print("\n\n".join(blocks))
 

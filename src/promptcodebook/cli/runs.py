@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptcodebook.cli.console import columns, confirm, emit, note, plural
+from promptcodebook.cli.console import columns, confirm, emit, note, plural, wrap_text
 from promptcodebook.cli.settings import Json, RunRef, Trust, Yes, command_group, runs_dir
 from promptcodebook.text import printable
 from promptcodebook.units import count_text, duration, money, number
@@ -56,7 +56,6 @@ def _summary_cells(summary: RunSummary, named: bool) -> dict[str, str]:
         "updates": str(summary.step + 1),
         "best": number(summary.best),
         "calls": count_text(summary.usage.calls),
-        "tokens": count_text(summary.usage.tokens),
         "cost": money(summary.usage.cost),
         "time": duration(summary.elapsed_s),
     }
@@ -222,7 +221,7 @@ def _run_text(store: RunStore) -> str:
         f"started  {header.created}, version {header.version}",
         f"command  {header.command}",
         f"task     {header.task}",
-        f"state    {ended}{f': {state.detail}' if state.detail else ''}",
+        wrap_text(f"{ended}{f': {state.detail}' if state.detail else ''}", "state    "),
         f"updates  {state.step + 1}{resumed}",
         f"time     {duration(store.elapsed_s)}",
     ]
@@ -231,7 +230,7 @@ def _run_text(store: RunStore) -> str:
         after = f"after update {best.step + 1}" if best.step >= 0 else "untrained"
         lines.append(f"best     {number(best.score)} {after} (n = {best.n})")
     if state.conclusion is not None:
-        lines += ["", state.conclusion.text]
+        lines += ["", wrap_text(state.conclusion.text, "")]
     usage, tallies = store.usage(), store.tallies()
     if usage:
         lines += ["", columns([{"role": r, **_usage_cells(u)} for r, u in usage.items()])]

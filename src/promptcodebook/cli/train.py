@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptcodebook.cli.console import columns, cost_text, emit, note, range_text
+from promptcodebook.cli.console import columns, cost_text, emit, note, range_text, wrap_text
 from promptcodebook.cli.settings import (
     Budget,
     ConfigPath,
@@ -127,7 +127,7 @@ def _verdict_text(run: Run) -> str:
         lines += [columns([_score_cells(row) for row in rows]), "", "per query:", ""]
         lines += [columns([_price_cells(row) for row in rows]), ""]
     if run.verdict:
-        lines += [run.verdict, ""]
+        lines += [wrap_text(run.verdict, ""), ""]
     calls = sum(usage.calls for usage in run.usage.values())
     tokens = sum(usage.tokens for usage in run.usage.values())
     spent = f"{calls} calls, {count_text(tokens)} tokens, {cost_text(run.cost)}"

@@ -47,25 +47,28 @@ class View(Protocol):
 
 
 def can_redraw(stream: TextIO, environment: Mapping[str, str] | None = None) -> bool:
-    """Whether `stream` is a terminal that shows blocks and moves its cursor, and NO_COLOR is not
-    set."""
+    """Whether `stream` is a terminal that shows blocks and moves its cursor."""
     env = os.environ if environment is None else environment
     dumb = env.get("TERM", "") in ("", "dumb")
     utf8 = (getattr(stream, "encoding", None) or "").lower().replace("-", "") == "utf8"
-    return stream.isatty() and utf8 and not dumb and not env.get("NO_COLOR")
+    return stream.isatty() and utf8 and not dumb
 
 
 def make_view(
     stream: TextIO, *, plain: bool = False, environment: Mapping[str, str] | None = None
 ) -> View:
-    """The view for `stream` (stderr): lines with `plain`, or where nothing can be redrawn."""
-    if plain or not can_redraw(stream, environment):
+    """The view for `stream` (stderr): lines with `plain`, or where nothing can be redrawn.
+
+    NO_COLOR takes the colours and leaves the rest.
+    """
+    env = os.environ if environment is None else environment
+    if plain or not can_redraw(stream, env):
         return LineView(stream)
     from rich.console import Console
 
     from promptcodebook.cli.live import LiveView
 
-    return LiveView(Console(file=stream))
+    return LiveView(Console(file=stream, no_color=bool(env.get("NO_COLOR"))))
 
 
 class LineView:
