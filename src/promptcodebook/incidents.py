@@ -42,6 +42,7 @@ class Incident(StrEnum):
     PARSE_FAILED = "parse_failed", "replies that never became the value asked for"
     ROUTE_REPAIRS = "route_repairs", "routes with wrong picks that were repaired", False
     ROUTE_FALLBACKS = "route_fallbacks", "routes filled up with the best-rated instincts", False
+    UNKNOWN_INSTINCTS = "unknown_instincts", "complaints that named no active instinct", False
     PROMPT_FALLBACKS = (
         "prompt_fallbacks",
         "prompts put together verbatim, as the generator's reply could not be used",

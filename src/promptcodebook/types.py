@@ -163,19 +163,25 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """z: S distinct sorted indices (Eq. 3), who chose them, and why."""
+    """z: S distinct sorted indices (Eq. 3), who chose them, and why.
+
+    `fallback`: θ made no valid route even when asked again, for the reason `fault`; its valid picks
+    were filled up.
+    """
 
     indices: tuple[int, ...]
     explored: bool = False
     repaired: bool = False
     fallback: bool = False
+    fault: str = ""
     constraints: tuple[str, ...] = ()
     analysis: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a chain broke: the stage (prompt, execute, reward, critique, attribute).
+    """Why a chain broke, and at which call or step: route, compose, prompt (neither of the two),
+    execute, reward, critique, attribute, adversary, update.
 
     `hint` is what to type next, where the error said so. `unreachable`: a model could not be asked
     at all; `lasting`: nor can it by waiting.

@@ -57,6 +57,16 @@ def test_an_endpoint_that_refuses_schemas_is_said_to(folder: Path) -> None:
     assert "refused" in found(result)["structured output"]["what"]
 
 
+def test_a_generator_that_writes_no_prompt_is_a_warning(folder: Path) -> None:
+    server = Server()
+    server.default = says("<think>nothing but thoughts")
+    with served(server):
+        result = doctor(folder, "--lm", server.spec)
+    findings = [f for s in result.json["sections"] for f in s["findings"]]
+    (warned,) = [f for f in findings if "stand in for the prompt verbatim" in f["what"]]
+    assert (warned["name"], warned["level"]) == ("generator", "warn")
+
+
 def test_a_model_that_cannot_play_the_roles_fails_in_the_rehearsal(folder: Path) -> None:
     server = Server()
     server.default = says("I would rather talk about the weather.")

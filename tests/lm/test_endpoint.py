@@ -5,6 +5,7 @@ import gzip
 import json
 import logging
 import traceback
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ from promptcodebook.errors import (
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.refusal import read_retry_after
 from promptcodebook.lm.spec import ApiKey, parse_spec, read_key
+from promptcodebook.method.encoder import route_schema
 from tests.lm.server import Server, drops, fails, pours, raw, refusing, says
 
 SCHEMA = Schema("Thing", {"type": "object", "properties": {"a": {"type": "string"}}})
@@ -197,6 +199,30 @@ async def test_a_refused_field_is_dropped_and_the_reply_says_so(
     assert first.dropped == second.dropped == (field,)
     assert server.calls == 3
     assert set(server.bodies[0]) - set(server.bodies[2]) == {field}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "The provided JSON schema contains features not supported by xgrammar.",
+        "Invalid schema for response_format 'RouteReply': 'uniqueItems' is not permitted.",
+    ],
+)
+async def test_a_schema_is_kept_without_the_one_word_that_not_every_engine_knows(
+    server: Server, said: str
+):
+    async def picky(asked: Any, body: dict[str, Any]) -> Any:
+        refused = "uniqueItems" in json.dumps(body)
+        return await (fails(400, said) if refused else says("fine"))(asked, body)
+
+    server.default = picky
+    asked = Request("encoder", (Message("user", "x"),), schema=route_schema(2, 4))
+    async with endpoint(server) as lm:
+        first, second = await asyncio.gather(lm(asked), lm(asked))
+        third = await lm(asked)
+    assert first.dropped == second.dropped == third.dropped == () and server.calls == 5
+    sent = server.bodies[-1]["response_format"]["json_schema"]["schema"]["properties"]
+    assert sent["selected_indices"]["minItems"] == 2
 
 
 async def test_a_validation_list_names_the_field_it_refuses(server: Server):

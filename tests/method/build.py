@@ -199,8 +199,8 @@ class World:
             Composition(config.compose, config.base_prompt, self.output_format),
             self.tally,
         )
-        self.critic = Critic(self.ask, self.templates)
-        self.attribution = Attribution(self.ask, self.templates)
+        self.critic = Critic(self.ask, self.templates, self.tally)
+        self.attribution = Attribution(self.ask, self.templates, self.tally)
         self.composer = Composer(self.encoder, self.generator, config.select, self.stages)
         self.program = make_program(self.executor, Path())
         self.trial = Trial(self.program, self.scorer, model)

@@ -16,13 +16,20 @@ ONE_CALL = json.dumps(
     {"score": 0.5, "feedback": "bad", "rendering_errors": "r", "instinct_errors": {},
      "routing_errors": ""}
 )  # fmt: skip
+CHOSEN = Route((0, 1))
 OWN = json.dumps({"feedback": "own"})
 
 
-async def assign(reward: float, *critic: str, attribution: str = attributed("r"), **tree):
+async def assign(
+    reward: float,
+    *critic: str,
+    attribution: str = attributed("r"),
+    route: Route = CHOSEN,
+    **tree,
+):
     lm = ScriptedLM().enqueue(*critic, role="critic").enqueue(attribution, role="attribution")
     world = World(config(**tree), lm)
-    rollout = Rollout("x", Route((0, 1)), "p", "y", reward=reward)
+    rollout = Rollout("x", route, "p", "y", reward=reward)
     history = History(Example("x", "in", "out"), book(), rollout)
     trace = await world.credit.assign("psi", history, Draws(0, 0, "x"))
     return world, trace
@@ -99,3 +106,27 @@ async def test_the_residual_is_in_the_trace():
     assert trace.residual == pytest.approx(0.3)
     _, plain = await assign(0.5, verdict(0.4), OWN)
     assert plain.residual is None
+
+
+FILLED_UP = Route((0, 1), repaired=True, fallback=True, fault="[19] lie outside 0..15")
+
+
+@pytest.mark.parametrize("reward", [0.5, 1.0])
+async def test_a_route_that_was_filled_up_teaches_theta_its_fault_and_nothing_else(reward: float):
+    """Decision 23: θ did not make the route that the verdict is about."""
+    blaming = attributed("r", {0: "vague"}, "it should have picked c3")
+    _, trace = await assign(reward, verdict(0.4), OWN, attribution=blaming, route=FILLED_UP)
+    assert "[19] lie outside 0..15" in trace.gradients.encoder
+    assert "c3" not in trace.gradients.encoder
+    assert trace.gradients.codebook == ({0: "vague"} if reward < 1 else {})
+
+
+async def test_the_fault_of_a_route_is_learned_from_though_the_critic_fails():
+    _, trace = await assign(0.5, "a teapot", "a teapot", route=FILLED_UP)
+    assert trace.failure is not None and trace.failure.stage == "critique"
+    assert "[19]" in trace.gradients.encoder
+
+
+async def test_without_text_updates_nothing_is_learned_from_a_fault():
+    _, trace = await assign(0.5, verdict(0.4), route=FILLED_UP, update={"text_updates": False})
+    assert trace.gradients == Gradients()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -58,6 +59,41 @@ async def test_the_critic_sees_the_whole_trace(templates: str):
                  "Reference answer: Y*", "two words missing"):  # fmt: skip
         assert part in seen
     assert "rule two" not in seen
+
+
+@pytest.mark.parametrize("call", ["critic", "critic_one", "adversary"])
+async def test_the_reward_is_shown_with_its_range(call: str):
+    """0.25 is poor out of 1 and hopeless out of 5."""
+    shown = replace(history(), reward_range=(-1.0, 5.0))
+    world = World(config(), ScriptedLM().enqueue(verdict(0.5), verdict(0.5)))
+    match call:
+        case "critic":
+            await world.critic.verdict("psi", shown, DRAWS)
+        case "critic_one":
+            await world.critic.critique("psi", shown, DRAWS)
+        case _:
+            await world.critic.own_gradient("psi", shown, Verdict(0.5, ""), DRAWS)
+    assert "Reward: 0.25 on a scale from -1 to 5" in said(world.lm.history[0])
+
+
+@pytest.mark.parametrize(
+    ("replies", "score", "calls"),
+    [
+        (('{"score": "0.7"}',), 0.7, 1),
+        (('{"score": "7/10"}',), 0.7, 1),
+        (('{"score": 7}', '{"score": 0.6}'), 0.6, 2),
+        (('{"score": 7}', '{"score": 7}'), 0.7, 2),
+        (('{"score": 85}', '{"score": 85}'), 0.85, 2),
+        (('{"score": 850}', '{"score": 850}'), 1.0, 2),
+        (('{"score": -1}', '{"score": -1}'), 0.0, 2),
+    ],
+)
+async def test_a_score_off_its_scale_is_asked_for_once_more_and_then_read_as_one_of_ten_or_hundred(
+    replies: tuple[str, ...], score: float, calls: int
+):
+    world = World(config(), ScriptedLM().enqueue(*replies))
+    found = await world.critic.verdict("psi", history(), DRAWS)
+    assert found.score == pytest.approx(score) and len(world.lm.history) == calls
 
 
 async def test_a_task_without_references_says_so():

@@ -131,13 +131,54 @@ def test_the_paper_s_order_puts_the_input_first():
 
 
 async def test_the_reply_is_asked_for_by_schema():
+    """S and K stand in it, and the decision before its reasons, as in the words of the request."""
     world, _ = await route(routed(0, 1))
     (request,) = world.lm.history
     assert request.schema is not None
     fields = request.schema.body["properties"]
-    assert isinstance(fields, dict) and set(fields) == {
-        "constraints",
-        "selected_indices",
-        "analysis",
+    assert isinstance(fields, dict)
+    assert list(fields) == ["selected_indices", "constraints", "analysis"]
+    assert fields["selected_indices"] == {
+        "type": "array",
+        "minItems": 2,
+        "maxItems": 2,
+        "uniqueItems": True,
+        "items": {"type": "integer", "enum": [0, 1, 2, 3]},
     }
+    assert request.schema.body["required"] == ["selected_indices"]
     assert said(request).endswith("an input")
+
+
+async def test_the_paper_s_schema_keeps_the_paper_s_order():
+    world, _ = await route(routed(0, 1), templates="paper")
+    (request,) = world.lm.history
+    assert request.schema is not None
+    fields = request.schema.body["properties"]
+    assert list(fields) == ["constraints", "selected_indices", "analysis"]  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    "indices", ['["c1", "[3]"]', '"1, 3"', '{"1": "why", "3": "why"}', '[{"index": 1}, 3.0, null]']
+)
+async def test_a_route_is_read_however_it_is_written(indices: str):
+    odd = f'{{"selected_indices": {indices}, "constraints": null, "analysis": ["a", "b"]}}'
+    world, found = await route(odd)
+    assert found == Route((1, 3), analysis="a b") and len(world.lm.history) == 1
+
+
+@pytest.mark.parametrize(
+    ("reply", "fault"),
+    [
+        (routed(3, 8), "[8] lie outside 0..3; 1 valid indices instead of 2"),
+        ('{"selected_indices": null}', "0 valid indices instead of 2"),
+        ("no json", "it was not the JSON asked for"),
+        (Reply('{"selected_indices": [1', finish="length"), "it was cut at its length limit"),
+    ],
+)
+async def test_a_route_that_was_filled_up_says_what_was_wrong(reply: str | Reply, fault: str):
+    _, found = await route(reply, reply)
+    assert found.fallback and found.fault.removeprefix("selected_indices: ") == fault
+
+
+def test_a_fault_names_few_indices():
+    assert len(route_fault(range(1000), 4, 2) or "") < 120

@@ -88,6 +88,15 @@ async def test_a_failed_route_or_prompt_fails_its_rollout():
     assert len(world.asked("executor")) == 4
 
 
+@pytest.mark.parametrize(("role", "stage"), [("encoder", "route"), ("generator", "compose")])
+async def test_a_failure_is_named_after_the_call_that_failed(role: str, stage: str):
+    gone = EndpointDown("gone", role=role)
+    world = World(one_batch(explore=ENCODED), failing_for("input 0", gone, role))
+    (step,) = await world.run(examples(5))
+    (bad,) = [t.rollout for t in step.traces if t.rollout.failure]
+    assert bad.failure is not None and bad.failure.stage == stage
+
+
 async def test_a_truncated_prompt_is_never_executed_and_the_rollout_goes_on_without_it():
     """Decision 15: it is refused; the instincts stand in for it verbatim, and this is counted."""
     cut = Reply("Follow the", finish="length")
@@ -125,15 +134,23 @@ async def test_a_failed_critic_leaves_the_reward_counted_and_nothing_to_learn():
     assert step.ema[0] == pytest.approx(0.5 * (1 - 0.5**5))
 
 
-async def test_a_failed_attribution_keeps_the_verdict_and_its_penalty():
-    """Decision 15: ρ is known (1 - 0.6), so r̄ takes r - ρ = 0.1; nothing is rewritten."""
+async def test_a_failed_attribution_keeps_the_verdict_its_penalty_and_the_critic_s_own_gradient():
+    """Decision 15: ρ is known (1 - 0.6), so r̄ takes r - ρ = 0.1; only ψ is rewritten."""
     lm = ScriptedLM().reply_with(lambda r: "a teapot" if r.role == "attribution" else talkative(r))
     settings = one_batch(explore={**ENCODED, "alpha": 0.5})
     (step,) = await World(settings, lm).run(examples(5))
-    assert step.rewrites == ()
+    assert [r.variable for r in step.rewrites] == ["critic"]
     assert [t.failure.stage for t in step.traces if t.failure] == ["attribute"] * 5
     assert all(t.verdict is not None and t.verdict.score == 0.6 for t in step.traces)
     assert step.ema[0] == pytest.approx(0.1 * (1 - 0.5**5))
+
+
+async def test_a_failed_adversary_keeps_what_the_attribution_found():
+    """One malformed g_ψ must not throw away four good gradients that are paid for."""
+    lm = ScriptedLM().reply_with(lambda r: "a teapot" if is_own_gradient(r) else talkative(r))
+    (step,) = await World(one_batch(explore=ENCODED), lm).run(examples(5))
+    assert [t.failure.stage for t in step.traces if t.failure] == ["adversary"] * 5
+    assert [r.variable for r in step.rewrites] == ["encoder", "generator", 0, 1]
 
 
 async def test_a_truncated_or_failed_rewrite_leaves_the_variable_as_it_was():

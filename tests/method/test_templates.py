@@ -36,8 +36,9 @@ VALUES: dict[str, object] = {
     "theta": "Choose.", "phi": "Compose.", "psi": "Judge.", "select": 2, "size": 4, "last": 3,
     "codebook": "CODEBOOK {task}\n## user", "task": "INPUT {theta}", "instincts": "INSTINCTS",
     "format": "FORMAT", "stage": "", "route": "1, 3", "prompt": "PROMPT", "stages": "",
-    "response": "RESPONSE", "reference": "REFERENCE", "reward": "0.25", "verdict": "VERDICT",
-    "variable": "VARIABLE", "text": "TEXT", "gradient": "- GRADIENT", "cap": 60, "others": "",
+    "response": "RESPONSE", "reference": "REFERENCE", "reward": "0.25", "range": "0 to 1",
+    "verdict": "VERDICT", "variable": "VARIABLE", "text": "TEXT", "gradient": "- GRADIENT",
+    "cap": 60, "others": "",
 }  # fmt: skip
 PLACES = list(VALUES)
 STATISTICS = RoutingStatistics((0.1, 0.4, -0.2, 0.0), (0.2, 0.5, 0.6, 0.0), (3, 2, 1, 0))
@@ -91,8 +92,8 @@ def test_a_set_is_whole(name: str):
 
 
 @pytest.mark.parametrize("name", ["default", "paper"])
-def test_the_requests_of_a_shipped_set_are_those_of_version_01(name: str):
-    """Word for word: a run begun with 0.1 goes on from its journal, and its cache still serves."""
+def test_the_requests_of_a_shipped_set_change_only_on_purpose(name: str):
+    """Word for word: another word takes another call, where a journal or a cache held its reply."""
     golden = Path(__file__).parent / "golden" / f"{name}.txt"
     templates = load_templates(name)
     made = [
@@ -110,7 +111,7 @@ def test_the_sets_differ_in_wording_order_and_schema_together():
         assert ours.sources[part] != paper.sources[part]
     for part in ("updater", "adversary", "random", "from_prompt"):
         assert ours.sources[part] == paper.sources[part]
-    assert '"instinct_errors": {"index": "..."}' in ours.sources["attribution"]
+    assert '"instinct_errors": {"index of an active instinct": "..."' in ours.sources["attribution"]
     assert '"instinct_errors": "..."' in paper.sources["attribution"]
     assert "severity" not in paper.sources["attribution"] + paper.sources["critic_one"]
     assert (ours.instinct_errors, paper.instinct_errors) == ("by_index", "one_string")

@@ -210,6 +210,7 @@ def template_values(example: Example, templates: str) -> dict[str, object]:
         "response": "Hello.",
         "reference": reference(example, reward(example, "hello").feedback),
         "reward": "0.25",
+        "range": "0 to 1",
         "stages": "",
         "stage": "",
         "format": "Only the answer itself.",

@@ -393,6 +393,7 @@ def test_the_adversary_says_what_the_verdict_left_out(
         "response": "Hm.",
         "reference": f"Feedback of the checker: {found.feedback}",
         "reward": "0.1",
+        "range": "0 to 1",
     }
     said = json.loads(say(world, template.fill({**values, "verdict": "score 0.4: too short."})))
     assert advised(world, said["feedback"])

@@ -38,6 +38,7 @@ def verdict(world_name: str, example: Example, report: str, noted: str, reward: 
         "response": '{"answer": "x"}',
         "reference": f"Reference answer: {example.target}\nFeedback of the checker: {report}",
         "reward": reward,
+        "range": "0 to 1",
     }
     understood = understand(ChatRequest(texts["critic"].fill(values), temperature=0.0), world)
     assert understood.kind == "critique"

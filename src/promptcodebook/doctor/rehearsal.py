@@ -16,11 +16,14 @@ from promptcodebook.types import Failure, Trace, variable_name
 __all__ = ["rehearse"]
 
 _PARTS = {
+    "route": "encoder",
+    "compose": "generator",
     "prompt": "generator",
     "execute": "executor",
     "reward": "reward",
     "critique": "critic",
     "attribute": "attribution",
+    "adversary": "critic",
 }
 """Which part it was, by the stage at which a chain broke."""
 
@@ -41,7 +44,7 @@ async def rehearse(plan: Plan) -> tuple[Finding, ...]:
         return (Finding("example", "fail", str(error), error.hint),)
     finally:
         await assembled.models.close()
-    return (*_forward(trace), *_backward(trace), *_malformed_finding(counts))
+    return (*_forward(trace), *_backward(trace), *_reply_findings(counts))
 
 
 def _forward(trace: Trace) -> list[Finding]:
@@ -83,12 +86,16 @@ def _backward(trace: Trace) -> list[Finding]:
     ]
 
 
-def _malformed_finding(counts: Counts) -> list[Finding]:
-    count = counts.values[Incident.MALFORMED]
-    if not count:
-        return []
-    what = f"{count} were not the JSON asked for; they were repaired or asked for again"
-    return [Finding("replies", "warn", what, "a more capable model costs fewer calls")]
+def _reply_findings(counts: Counts) -> list[Finding]:
+    findings: list[Finding] = []
+    if count := counts.values[Incident.MALFORMED]:
+        what = f"{count} were not the JSON asked for; they were repaired or asked for again"
+        findings.append(Finding("replies", "warn", what, "a more capable model costs fewer calls"))
+    if counts.values[Incident.PROMPT_FALLBACKS]:
+        what = "its reply was cut or empty twice; the instincts stand in for the prompt verbatim"
+        step = "raise roles.generator.max_tokens, or set compose = verbatim"
+        findings.append(Finding("generator", "warn", what, step))
+    return findings
 
 
 def _failure_finding(failure: Failure) -> Finding:

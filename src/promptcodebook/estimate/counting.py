@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from promptcodebook.calls import Reply, Request, Role, Schema, Usage
 from promptcodebook.config import Config
@@ -31,7 +31,7 @@ ANSWER = 120
 """Tokens of a typical answer, or of the reply to one stage of a pipeline."""
 _PROMPT = 110
 """Tokens of a typical composed prompt."""
-_FIELD = {"feedback": 90, "analysis": 60, "reasoning": 60, "constraints": 10}
+_FIELD = {"feedback": 90, "analysis": 25, "reasoning": 60, "constraints": 10}
 """Tokens of a typical string in a typed reply, by its field; all others are complaints."""
 _COMPLAINT = 35
 _FILLED = 0.65
@@ -147,16 +147,9 @@ class CountingLM:
         return text
 
     def _typed(self, schema: Schema, draw: random.Random) -> tuple[str, int]:
-        """Every instinct may be blamed, as the active ones are not known here; so many count."""
-        config = self._config
-        tree = _Filler(config, self.manner, schema.body, draw).value("", schema.body)
+        tree = _Filler(self._config, self.manner, schema.body, draw).value("", schema.body)
         text = json.dumps(tree)
-        fields = cast("dict[str, Any]", tree) if isinstance(tree, dict) else {}
-        errors = fields.get("instinct_errors")
-        if not isinstance(errors, dict):
-            return text, estimate_tokens(text)
-        passed_over = estimate_tokens(json.dumps(errors)) * (1 - config.select / config.size)
-        return text, estimate_tokens(text) - round(passed_over)
+        return text, estimate_tokens(text)
 
 
 @dataclass(frozen=True)
@@ -178,10 +171,12 @@ class _Filler:
             return node["enum"][0]
         match node.get("type"):
             case "object" if "properties" in node:
-                return {field: self.value(field, n) for field, n in node["properties"].items()}
+                # An instinct that may be blamed is named by its index.
+                inner = name if name == "instinct_errors" else None
+                told = {f: self.value(inner or f, n) for f, n in node["properties"].items()}
+                return {f: each for f, each in told.items() if each or inner is None}
             case "object":
-                told = {str(k): self._string(name) for k in range(self.config.size)}
-                return {k: text for k, text in told.items() if text}
+                return {}
             case "array" if name == "selected_indices":
                 return self.draw.sample(range(self.config.size), self.config.select)
             case "array":

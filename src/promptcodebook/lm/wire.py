@@ -45,7 +45,12 @@ _REFUSING = re.compile(
     r"|not (?:implemented|available|recogni[sz]ed)|cannot (?:both )?be (?:set|used|specified)",
     re.IGNORECASE,
 )
-_ALIASES = {"response_format": ("response_format", "json_schema", "structured output")}
+_ALIASES = {
+    "response_format": (
+        *("response_format", "json_schema", "json schema", "structured output"),
+        *("uniqueitems", "grammar"),
+    )
+}
 
 
 class Malformed(ValueError):
@@ -58,10 +63,14 @@ def _no_fields() -> set[str]:
 
 @dataclass(slots=True)
 class Quirks:
-    """What one endpoint turned out to refuse; learned from its own 400s and kept."""
+    """What one endpoint turned out to refuse; learned from its own 400s and kept.
+
+    `distinct`: whether a schema may say that items are; not every engine that enforces schemas can.
+    """
 
     dropped: set[str] = field(default_factory=_no_fields)
     cap: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    distinct: bool = True
 
     def learn(self, sent: Mapping[str, object], message: str, param: str) -> str | None:
         """Takes note of the field that a refusal names; returns it, None when it names none."""
@@ -74,6 +83,9 @@ class Quirks:
         named = [n for n in DROPPABLE if n in sent and _names(n, message, param)]
         # The server's own pointer counts for more than a field its message happens to mention.
         for name in sorted(named, key=lambda n: n != param):
+            if name == "response_format" and "uniqueItems" in str(sent[name]):
+                self.distinct = False
+                return "uniqueItems"
             self.dropped.add(name)
             return name
         return None
@@ -96,7 +108,8 @@ def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str
     if sampling.max_tokens is not None:
         fields[quirks.cap] = sampling.max_tokens
     if request.schema is not None:
-        fields["response_format"] = _response_format(request)
+        schema = request.schema.body if quirks.distinct else _without_distinct(request.schema.body)
+        fields["response_format"] = _response_format(request.schema.name, schema)
     if sampling.temperature != 0:
         fields["seed"] = request.sample & _SEED_BITS
     fields.update(sampling.extra)
@@ -108,14 +121,21 @@ def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str
     return fields, dropped
 
 
-def _response_format(request: Request) -> dict[str, Any]:
-    schema = request.schema
-    assert schema is not None
-    named: dict[str, Any] = {"name": schema.name, "schema": schema.body}
+def _response_format(name: str, schema: Mapping[str, object]) -> dict[str, Any]:
+    named: dict[str, Any] = {"name": name, "schema": schema}
     # 'strict' is refused by those who know it unless every object is closed and fully required.
-    if is_strict(schema.body):
+    if is_strict(schema):
         named["strict"] = True
     return {"type": "json_schema", "json_schema": named}
+
+
+def _without_distinct(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_without_distinct(each) for each in cast("list[object]", node)]
+    if not isinstance(node, Mapping):
+        return node
+    tree = cast("Mapping[str, object]", node)
+    return {k: _without_distinct(v) for k, v in tree.items() if k != "uniqueItems"}
 
 
 def read_reply(data: bytes, request: Request, seconds: float) -> Reply:

@@ -5,8 +5,8 @@ D_ψ reads H = (x, z, C[z], p, y, y*) and says what went wrong; attribution lays
 
 Deviations: both of our sets show the critic z and C[z], which the text demands and the printed
 template leaves out; verdict and attribution are two calls (App. C.2) unless `critic.stages: 1`
-(method decision 3); g_C comes by index, as the set says, and with severities (4, 20); an example
-that is solved costs no critic call.
+(method decision 3); a route that θ could not make teaches it that, and nothing else (23); an
+example that is solved costs no critic call.
 """
 
 from __future__ import annotations
@@ -14,13 +14,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from promptcodebook.calls import Request
 from promptcodebook.config import Config
 from promptcodebook.errors import LMError
+from promptcodebook.incidents import Tally
+from promptcodebook.lm.shapes import LenientNumber, LenientText, ReplyShape, bounded
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.failures import failure_of, gather_all
+from promptcodebook.method.gradients import (
+    ATTRIBUTIONS,
+    AttributionReply,
+    OneStringAttributionReply,
+    additivity_residual,
+    blame_schema,
+    gradients_of,
+)
 from promptcodebook.method.templates import (
     InstinctErrors,
     TemplateSet,
@@ -29,9 +39,9 @@ from promptcodebook.method.templates import (
 from promptcodebook.randomness import Draws
 from promptcodebook.text import shorten
 from promptcodebook.types import (
-    Channel,
     Codebook,
     Example,
+    Failure,
     Gradients,
     Rollout,
     Route,
@@ -42,18 +52,13 @@ from promptcodebook.types import (
 
 __all__ = [
     "Attribution",
-    "AttributionReply",
     "Credit",
     "Critic",
     "CritiqueReply",
     "History",
-    "OneStringAttributionReply",
     "OneStringCritiqueReply",
     "RubricReply",
-    "SeverityReply",
     "VerdictReply",
-    "additivity_residual",
-    "gradients_of",
     "penalty",
     "reference",
     "stage_lines",
@@ -66,11 +71,13 @@ _LONG = 6000
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """H, the full forward trace of one example, with the codebook it was routed over."""
+    """H, the full forward trace of one example, with the codebook it was routed over and the range
+    of its reward."""
 
     example: Example
     codebook: Codebook
     rollout: Rollout
+    reward_range: tuple[float, float] = (0.0, 1.0)
 
     @property
     def route(self) -> Route:
@@ -90,27 +97,32 @@ class History:
             "response": shorten(rollout.output, _LONG) or "(empty)",
             "reference": reference(self.example, rollout.feedback),
             "reward": f"{rollout.reward:g}",
+            "range": " to ".join(f"{bound:g}" for bound in self.reward_range),
         }
 
 
 class Critic:
     """Judges traces; in its adversarial inner call it judges its own rubric."""
 
-    def __init__(self, ask: Ask, templates: TemplateSet) -> None:
+    def __init__(self, ask: Ask, templates: TemplateSet, tally: Tally) -> None:
         self._ask = ask
         self._templates = templates
+        self._tally = tally
 
     async def verdict(self, psi: str, history: History, draws: Draws) -> Verdict:
         """ℓ_text, the first of the two stages of App. C.2."""
         request = self._request("critic", psi, history, draws)
-        return _verdict_of((await self._ask.typed(request, VerdictReply)).value)
+        return _verdict_of((await self._ask.typed(request, VerdictReply, _score_fault)).value)
 
     async def critique(self, psi: str, history: History, draws: Draws) -> tuple[Verdict, Gradients]:
         """(ℓ_text, g_θ, g_φ, g_C) from a single call, as Eq. 8 is written."""
-        request = self._request("critic_one", psi, history, draws)
         shape = _CRITIQUES[self._templates.instinct_errors]
-        reply = (await self._ask.typed(request, shape)).value
-        return _verdict_of(reply), gradients_of(reply, history.route.indices)
+        request = self._request("critic_one", psi, history, draws)
+        request = replace(request, schema=blame_schema(shape, history.route.indices))
+        reply = (await self._ask.typed(request, shape, _score_fault)).value
+        return _verdict_of(reply), gradients_of(
+            reply, history.codebook, history.route.indices, self._tally
+        )
 
     async def own_gradient(self, psi: str, history: History, verdict: Verdict, draws: Draws) -> str:
         """g_ψ, the adversarial inner call: what did the rubric miss, or invent?"""
@@ -138,21 +150,23 @@ class Critic:
 class Attribution:
     """Splits a verdict by asking a model."""
 
-    def __init__(self, ask: Ask, templates: TemplateSet) -> None:
+    def __init__(self, ask: Ask, templates: TemplateSet, tally: Tally) -> None:
         self._ask = ask
         self._templates = templates
+        self._tally = tally
 
     async def split(self, history: History, verdict: Verdict, draws: Draws) -> Gradients:
         """(g_θ, g_φ, g_C) of one verdict, the second of the two stages of App. C.2."""
         values = {**history.values(), "verdict": verdict.feedback}
+        shape = ATTRIBUTIONS[self._templates.instinct_errors]
         request = Request(
             role="attribution",
             messages=self._templates["attribution"].fill(values),
             sample=draws.sample("attribute"),
+            schema=blame_schema(shape, history.route.indices),
         )
-        shape = _ATTRIBUTIONS[self._templates.instinct_errors]
         reply = (await self._ask.typed(request, shape)).value
-        return gradients_of(reply, history.route.indices)
+        return gradients_of(reply, history.codebook, history.route.indices, self._tally)
 
 
 @dataclass(frozen=True)
@@ -172,7 +186,7 @@ class Credit:
         rollout = history.rollout
         assert rollout.reward is not None, "only scored rollouts are critiqued"
         unit = unit_reward(rollout.reward, self.config.reward_range)
-        trace = Trace(rollout, unit)
+        trace = Trace(rollout, unit, gradients=self._of_route(history.route))
         if unit >= 1.0 and self.config.critic.skip_solved:
             return replace(trace, verdict=Verdict(1.0, ""))
         try:
@@ -183,11 +197,30 @@ class Credit:
         trace = replace(trace, verdict=verdict, penalty=rho)
         if not self.config.update.text_updates:
             return trace
-        try:
-            gradients = await self._gradients(psi, history, verdict, blamed, draws)
-        except LMError as error:
-            return replace(trace, failure=failure_of("attribute", error))
-        return replace(trace, gradients=gradients, residual=additivity_residual(rho, gradients))
+        split, own = await gather_all(
+            [
+                self._split(verdict, history, blamed, draws),
+                self._own(psi, history, verdict, draws),
+            ]
+        )
+        gradients = replace(split.gradients, critic=own.gradients.critic)
+        if history.route.fallback:
+            gradients = replace(gradients, encoder=trace.gradients.encoder)
+        return replace(
+            trace,
+            gradients=gradients,
+            residual=additivity_residual(rho, gradients),
+            failure=split.failure or own.failure,
+        )
+
+    def _of_route(self, route: Route) -> Gradients:
+        """What a route that had to be filled up teaches θ, whatever came of it."""
+        if not (route.fallback and self.config.update.text_updates):
+            return Gradients()
+        return Gradients(
+            encoder="Its reply could not be used as a choice, even when asked again, and was "
+            f"filled up by others: {route.fault}."
+        )
 
     async def _judge(
         self, psi: str, history: History, draws: Draws
@@ -197,25 +230,34 @@ class Credit:
             return await self.critic.critique(psi, history, draws)
         return await self.critic.verdict(psi, history, draws), None
 
-    async def _gradients(
-        self, psi: str, history: History, verdict: Verdict, blamed: Gradients | None, draws: Draws
-    ) -> Gradients:
-        """g_θ, g_φ and g_C; beside them, from a call of its own, g_ψ."""
-        own = self._own(psi, history, verdict, draws)
-        if blamed is not None:
-            return replace(blamed, critic=(await own).critic)
-        split, adversarial = await gather_all([self._split(verdict, history, draws), own])
-        return replace(split, critic=adversarial.critic)
+    async def _split(
+        self, verdict: Verdict, history: History, blamed: Gradients | None, draws: Draws
+    ) -> _Part:
+        """g_θ, g_φ and g_C, where the verdict's own call has not given them."""
+        if blamed is not None or not verdict.feedback:
+            return _Part(blamed or Gradients())
+        try:
+            return _Part(await self.attribution.split(history, verdict, draws))
+        except LMError as error:
+            return _Part(Gradients(), failure_of("attribute", error))
 
-    async def _split(self, verdict: Verdict, history: History, draws: Draws) -> Gradients:
-        if not verdict.feedback:
-            return Gradients()
-        return await self.attribution.split(history, verdict, draws)
-
-    async def _own(self, psi: str, history: History, verdict: Verdict, draws: Draws) -> Gradients:
+    async def _own(self, psi: str, history: History, verdict: Verdict, draws: Draws) -> _Part:
+        """g_ψ, from a call of its own."""
         if not self.config.critic.trainable:
-            return Gradients()
-        return Gradients(critic=await self.critic.own_gradient(psi, history, verdict, draws))
+            return _Part(Gradients())
+        try:
+            own = await self.critic.own_gradient(psi, history, verdict, draws)
+        except LMError as error:
+            return _Part(Gradients(), failure_of("adversary", error))
+        return _Part(Gradients(critic=own))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some of the gradients, or why there are none: one that failed costs no other."""
+
+    gradients: Gradients
+    failure: Failure | None = None
 
 
 def unit_reward(reward: float, reward_range: tuple[float, float]) -> float:
@@ -231,111 +273,44 @@ def penalty(verdict: Verdict, unit: float, weight: float) -> float:
     return (1.0 - verdict.score) * weight
 
 
-def additivity_residual(penalty: float, gradients: Gradients) -> float | None:
-    """δ = ρ(ℓ) - Σ ρ(g_v) over the channels with a severity (Theorem 5); None where not given."""
-    if not gradients.severity:
-        return None
-    return penalty - sum(gradients.severity.values())
-
-
-class _Reply(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class VerdictReply(_Reply):
+class VerdictReply(ReplyShape):
     """Critic: ℓ_text as a score and prose."""
 
-    score: float = Field(ge=0.0, le=1.0)
-    feedback: str = Field(default="", max_length=8000)
+    score: LenientNumber = Field(json_schema_extra={"minimum": 0, "maximum": 1})
+    feedback: LenientText = bounded(900)
 
 
-class SeverityReply(_Reply):
-    """ρ per channel, each in [0, 1]."""
-
-    rendering: float = Field(default=0.0, ge=0.0, le=1.0)
-    instinct: float = Field(default=0.0, ge=0.0, le=1.0)
-    routing: float = Field(default=0.0, ge=0.0, le=1.0)
+def _score_fault(reply: VerdictReply) -> str | None:
+    return None if 0.0 <= reply.score <= 1.0 else f"score: {reply.score:g} lies outside 0..1"
 
 
-class AttributionReply(_Reply):
-    """Attribution, our schema: instinct errors by index (method decision 4)."""
-
-    rendering_errors: str = Field(default="", max_length=4000)
-    instinct_errors: dict[str, str] = Field(default_factory=dict)
-    routing_errors: str = Field(default="", max_length=4000)
-    severity: SeverityReply | None = None
-
-
-class OneStringAttributionReply(_Reply):
-    """Attribution, the printed schema: one string for all active instincts, no severities."""
-
-    rendering_errors: str = Field(default="", max_length=4000)
-    instinct_errors: str = Field(default="", max_length=4000)
-    routing_errors: str = Field(default="", max_length=4000)
+def _verdict_of(reply: VerdictReply) -> Verdict:
+    """A score that stays outside of [0, 1] when asked again is one out of ten, or of a hundred."""
+    score = reply.score
+    if score > 1.0:
+        score /= 10.0 if score <= 10.0 else 100.0
+    return Verdict(min(max(score, 0.0), 1.0), reply.feedback.strip())
 
 
-class CritiqueReply(VerdictReply, AttributionReply):
+# The last base's fields come first: the verdict before the blame, as they are asked for.
+class CritiqueReply(AttributionReply, VerdictReply):
     """Eq. 8 in one call, our schema."""
 
 
-class OneStringCritiqueReply(VerdictReply, OneStringAttributionReply):
+class OneStringCritiqueReply(OneStringAttributionReply, VerdictReply):
     """Eq. 8 in one call, the printed schemas."""
 
 
-class RubricReply(_Reply):
+class RubricReply(ReplyShape):
     """g_ψ: what the rubric should look for, or stop looking for."""
 
-    feedback: str = Field(default="", max_length=4000)
+    feedback: LenientText = bounded(600)
 
 
-_ATTRIBUTIONS: Mapping[InstinctErrors, type[AttributionReply | OneStringAttributionReply]] = {
-    "by_index": AttributionReply,
-    "one_string": OneStringAttributionReply,
-}
 _CRITIQUES: Mapping[InstinctErrors, type[CritiqueReply | OneStringCritiqueReply]] = {
     "by_index": CritiqueReply,
     "one_string": OneStringCritiqueReply,
 }
-
-
-def gradients_of(
-    reply: AttributionReply | OneStringAttributionReply, active: Sequence[int]
-) -> Gradients:
-    """g_θ, g_φ and {g_ck} of a parsed reply; what names an inactive entry is left out."""
-    severity: dict[Channel, float] = {}
-    if isinstance(reply, AttributionReply):
-        by_index = _by_index(reply.instinct_errors, active)
-        if reply.severity is not None:
-            severity = {
-                "generator": reply.severity.rendering,
-                "codebook": reply.severity.instinct,
-                "encoder": reply.severity.routing,
-            }
-    else:
-        text = reply.instinct_errors.strip()
-        by_index = dict.fromkeys(active, text) if text else {}
-    return Gradients(
-        encoder=reply.routing_errors.strip(),
-        generator=reply.rendering_errors.strip(),
-        codebook=by_index,
-        severity=severity,
-    )
-
-
-def _by_index(errors: Mapping[str, str], active: Sequence[int]) -> dict[int, str]:
-    """Models write '7', '[7]' or 'c7' for the same index."""
-    by_name = {str(k): k for k in active}
-    blamed: dict[int, str] = {}
-    for key, text in errors.items():
-        name = key.strip().strip("[]()#").removeprefix("c").strip()
-        k = by_name.get(name.lstrip("0") or name[:1])
-        if k is not None and text.strip():
-            blamed[k] = text.strip()
-    return dict(sorted(blamed.items()))
-
-
-def _verdict_of(reply: VerdictReply) -> Verdict:
-    return Verdict(reply.score, reply.feedback.strip())
 
 
 def reference(example: Example, feedback: str) -> str:

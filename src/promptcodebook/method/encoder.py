@@ -1,19 +1,24 @@
 """E_θ: route an input to S distinct instincts (Eq. 3).
 
 Deviation: a reply that is not a valid route is re-asked once with its fault quoted; then the valid
-picks are kept and the rest filled by highest r̄, ties by lowest index (method decision 10).
+picks are kept and the rest filled by highest r̄, ties by lowest index (method decision 10). S and K
+stand in the schema of the reply, so that a server that enforces it lets no other route through.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from promptcodebook.calls import Message, Request, Usage
+from promptcodebook.calls import Message, Request, Schema, Usage
 from promptcodebook.errors import ParseError, TruncatedReply
 from promptcodebook.incidents import Incident, Tally
+from promptcodebook.lm.shapes import Indices, LenientText, LenientTexts, ReplyShape, bounded
 from promptcodebook.lm.structured import Ask
+from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.method.templates import TemplateSet
 from promptcodebook.randomness import Draws
@@ -24,7 +29,11 @@ __all__ = [
     "RouteReply",
     "repair_route",
     "route_fault",
+    "route_schema",
 ]
+
+_SHOWN = 8
+"""Wrong indices that a fault names at the most."""
 
 
 def route_fault(indices: Sequence[int], size: int, select: int) -> str | None:
@@ -32,7 +41,8 @@ def route_fault(indices: Sequence[int], size: int, select: int) -> str | None:
     faults: list[str] = []
     outside = sorted({i for i in indices if not 0 <= i < size})
     if outside:
-        faults.append(f"{outside} lie outside 0..{size - 1}")
+        named = f"{outside[:_SHOWN]}{' and more' if len(outside) > _SHOWN else ''}"
+        faults.append(f"{named} lie outside 0..{size - 1}")
     if len(set(indices)) < len(indices):
         faults.append("an index is named twice")
     if len(set(indices) - set(outside)) != select:
@@ -47,14 +57,38 @@ def repair_route(indices: Sequence[int], ema: Sequence[float], select: int) -> t
     return tuple(sorted([*picks, *by_rate[: select - len(picks)]]))
 
 
-class RouteReply(BaseModel):
-    """The demands it saw, S indices, and why."""
+class RouteReply(ReplyShape):
+    """S indices, the demands it saw, and why."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    selected_indices: Indices
+    constraints: LenientTexts = Field(default_factory=list)
+    analysis: LenientText = bounded(240)
 
-    constraints: list[str] = Field(default_factory=list, max_length=32)
-    selected_indices: list[int] = Field(max_length=1024)
-    analysis: str = Field(default="", max_length=4000)
+
+_DEMANDS = {"type": "array", "maxItems": 5, "items": {"type": "string", "maxLength": 80}}
+
+
+@lru_cache(maxsize=64)
+def route_schema(select: int, size: int, template: str = "") -> Schema:
+    """What a route may be: S distinct indices out of K, and short reasons.
+
+    The fields stand in the order in which the template's text names them.
+    """
+    schema = schema_of(RouteReply)
+    picks = {
+        "type": "array",
+        "minItems": select,
+        "maxItems": select,
+        "uniqueItems": True,
+        "items": {"type": "integer", "enum": list(range(size))},
+    }
+    fields = cast("dict[str, Any]", schema.body["properties"])
+    fields = {**fields, "selected_indices": picks, "constraints": _DEMANDS}
+    # What the template does not name (-1) comes last.
+    named = sorted(fields, key=lambda name: template.find(f'"{name}"') % (len(template) + 1))
+    return Schema(
+        schema.name, {**schema.body, "properties": {name: fields[name] for name in named}}
+    )
 
 
 class Encoder:
@@ -89,6 +123,7 @@ class Encoder:
             role="encoder",
             messages=self.messages(theta, codebook, statistics, task),
             sample=draws.sample("route"),
+            schema=route_schema(self._select, size, self._templates.sources["encoder"]),
         )
         try:
             answer = await self._ask.typed(
@@ -100,7 +135,9 @@ class Encoder:
             self._tally(Incident.ROUTE_REPAIRS)
             self._tally(Incident.ROUTE_FALLBACKS)
             best = repair_route((), statistics.ema, self._select)
-            return Route(best, repaired=True, fallback=True), error.usage
+            cut = isinstance(error, TruncatedReply)
+            fault = "it was cut at its length limit" if cut else "it was not the JSON asked for"
+            return Route(best, repaired=True, fallback=True, fault=fault), error.usage
         reply = answer.value
         if answer.reasked:
             self._tally(Incident.ROUTE_REPAIRS)
@@ -110,6 +147,7 @@ class Encoder:
             indices=repair_route(reply.selected_indices, statistics.ema, self._select),
             repaired=answer.reasked,
             fallback=answer.fault is not None,
+            fault=answer.fault or "",
             constraints=tuple(reply.constraints),
             analysis=reply.analysis,
         )

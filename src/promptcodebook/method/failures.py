@@ -19,6 +19,8 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
+_CALLS = {"encoder": "route", "generator": "compose"}
+"""What a failure on the way to a prompt is named after: the call that failed."""
 _HINTS = {"execute": "correct the executor", "reward": "correct the reward"}
 
 
@@ -39,6 +41,8 @@ def failure_of(stage: str, error: Exception) -> Failure:
     """An exception as data: a bad rollout is recorded, not raised."""
     # A call that failed says all in its message; a traceback would show our own code alone.
     ours = isinstance(error, LMError) and stage != "execute"
+    if stage == "prompt" and isinstance(error, LMError):
+        stage = _CALLS.get(error.role, stage)
     return Failure(
         stage=stage,
         kind=type(error).__name__,

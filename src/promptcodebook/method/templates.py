@@ -141,7 +141,7 @@ class _Places:
 
 _RUN = ("task", "prompt", "response")
 """What no judgement of a run can do without."""
-_TRACE = ("route", "stages", "reward", "codebook")
+_TRACE = ("route", "stages", "reward", "range", "codebook")
 _PLACES: Mapping[str, _Places] = {
     "encoder": _Places(("theta", "select", "codebook", "task"), ("size", "last")),
     "generator": _Places(("phi", "instincts", "task"), ("format", "stage")),

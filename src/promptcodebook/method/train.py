@@ -89,7 +89,7 @@ class Learner:
         rollout = await roll_out(_Exploring(self, state, epsilon), self.trial, example, draws)
         if rollout.reward is None:
             return Trace(rollout)
-        history = History(example, state.parameters.codebook, rollout)
+        history = History(example, state.parameters.codebook, rollout, self.config.reward_range)
         return await self.credit.assign(state.parameters.critic, history, draws)
 
 

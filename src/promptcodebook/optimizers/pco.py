@@ -77,7 +77,11 @@ def build_learner(assembled: Assembled) -> Learner:
         composer=composer,
         explorer=Explorer(config.explore, config.select, always=config.encoder.mode == "none"),
         trial=trial,
-        credit=Credit(Critic(ask, templates), Attribution(ask, templates), config),
+        credit=Credit(
+            Critic(ask, templates, models.tally),
+            Attribution(ask, templates, models.tally),
+            config,
+        ),
         updater=Updater(ask, templates, config, _checks(assembled), models.tally),
         acceptance=make_acceptance(config.update.accept, rerun),
     )

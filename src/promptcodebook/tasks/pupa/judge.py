@@ -12,9 +12,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from promptcodebook.calls import Message, Request
+from promptcodebook.lm.shapes import LenientText, ReplyShape
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.failures import gather_all
 from promptcodebook.tasks.pupa.pipeline import request_of
@@ -57,17 +58,21 @@ _SHOWN = 12
 _WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff]|\\w+")
 
 
-class Comparison(BaseModel):
+class Comparison(ReplyShape):
     """The judge's verdict on two answers."""
 
-    reasoning: str = Field(max_length=2000, description="which answer serves the query better")
+    reasoning: LenientText = Field(
+        json_schema_extra={"maxLength": 900}, description="which answer serves the query better"
+    )
     at_least_as_good: bool = Field(description="whether A is at least as good as B")
 
 
-class LeakCount(BaseModel):
+class LeakCount(ReplyShape):
     """The judge's count; one that cannot be is clamped by the score, not refused."""
 
-    reasoning: str = Field(max_length=2000, description="which kinds of pieces occur")
+    reasoning: LenientText = Field(
+        json_schema_extra={"maxLength": 900}, description="which kinds of pieces occur"
+    )
     count: int = Field(description="how many of the pieces occur in the request")
 
 

@@ -11,10 +11,11 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, cast
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from promptcodebook.calls import Message, Request
 from promptcodebook.errors import ConfigError, PcoError, RewardError, did_you_mean
+from promptcodebook.lm.shapes import LenientNumber, LenientText, ReplyShape
 from promptcodebook.lm.structured import Ask
 from promptcodebook.tasks.rewards.ready import (
     Contains,
@@ -289,11 +290,15 @@ First write feedback: which parts of the rubric the answer meets and which it mi
 sentences. Then give a score from 0 (meets nothing) to 1 (meets the rubric fully)."""
 
 
-class Judgement(BaseModel):
+class Judgement(ReplyShape):
     """The judge's reply."""
 
-    feedback: str = Field(max_length=2000, description="what the answer meets and misses")
-    score: float = Field(ge=0.0, le=1.0, description="0 = meets nothing, 1 = meets the rubric")
+    feedback: LenientText = Field(
+        json_schema_extra={"maxLength": 900}, description="what the answer meets and misses"
+    )
+    score: LenientNumber = Field(
+        ge=0.0, le=1.0, description="0 = meets nothing, 1 = meets the rubric"
+    )
 
 
 class Judge:
