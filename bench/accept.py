@@ -1,10 +1,11 @@
-"""`update.accept`: always against improve, on the simulated model, over several simulated worlds.
+"""`update.accept` and `accept_on`, on the simulated model, over several simulated worlds.
 
-The constraints task, equal settings but for that key; each world is one seed, for the simulated
-model and the run alike. `improve` runs each batch a second time, so it is also set beside `always`
-with as many more steps as spend the same number of training calls. Every figure is simulated.
+The constraints task, equal settings but for those keys; each world is one seed, for the simulated
+model and the run alike. The rules run examples again, so each is also set beside `always` with as
+many more steps as spend the same number of training calls. Every figure is simulated.
 
     python -m bench.accept
+    PCO_BENCH_RULES=improve:batch,improve_each:others python -m bench.accept
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,15 +28,18 @@ from promptcodebook.run.optimize import finish
 from promptcodebook.store import RunStore
 
 WORLDS = int(os.environ.get("PCO_BENCH_WORLDS", "5"))
+RULES = os.environ.get(
+    "PCO_BENCH_RULES", "improve:batch,improve:others,improve_each:batch,improve_each:others"
+).split(",")
 EPOCHS = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run to make. `keep` is 'best_val' or 'last'."""
+    """One run to make. `rule` is ACCEPT:ACCEPT_ON, `keep` 'best_val' or 'last'."""
 
     world: int
-    accept: str
+    rule: str
     epochs: int
     keep: str
 
@@ -52,13 +57,14 @@ class Done:
 
 def run(job: Job) -> Done:
     """One whole run in process, thrown away."""
+    accept, _, on = job.rule.partition(":")
     config = load_config(
         {
             "task": "constraints",
             "lm": f"simulated?world_seed={job.world}",
             "seed": job.world,
             "keep": job.keep,
-            "update": {"epochs": job.epochs, "accept": job.accept},
+            "update": {"epochs": job.epochs, "accept": accept, "accept_on": on},
             # No early stop, so that equal settings are equal numbers of steps.
             "validation": {"every": 6 if job.keep == "best_val" else 0, "patience": 10**6},
         }
@@ -79,22 +85,32 @@ def run(job: Job) -> Done:
 
 def measure() -> list[Figure]:
     figures: list[Figure] = []
-    worlds = range(1, WORLDS + 1)
     with ProcessPoolExecutor(max_workers=2) as pool:
         for keep in ("best_val", "last"):
-            always = list(pool.map(run, (Job(w, "always", EPOCHS, keep) for w in worlds)))
-            improve = list(pool.map(run, (Job(w, "improve", EPOCHS, keep) for w in worlds)))
-            more = round(EPOCHS * _training(improve) / _training(always))
-            longer = list(pool.map(run, (Job(w, "always", more, keep) for w in worlds)))
-            named = {
-                f"always, {EPOCHS} steps": always,
-                f"improve, {EPOCHS} steps": improve,
-                f"always, {more} steps": longer,
-            }
-            figures += [_row(f"keep={keep}: {name}", done) for name, done in named.items()]
-            figures.append(_difference(f"keep={keep}: improve - always", improve, always))
-            figures.append(_difference(f"keep={keep}: the same at equal calls", improve, longer))
+
+            def made(rule: str, epochs: int = EPOCHS, keep: str = keep) -> list[Done]:
+                jobs = (Job(world, rule, epochs, keep) for world in range(1, WORLDS + 1))
+                return list(pool.map(run, jobs))
+
+            always = made("always:batch")
+            figures.append(_row(f"keep={keep}: always, {EPOCHS} steps", always))
+            for rule in RULES:
+                figures += _beside(keep, rule, made(rule), always, made)
     return figures
+
+
+def _beside(
+    keep: str, rule: str, done: list[Done], always: list[Done], made: Callable[..., list[Done]]
+) -> list[Figure]:
+    """A rule's row, and its difference from `always` at as many steps and at as many calls."""
+    more = round(EPOCHS * _training(done) / _training(always))
+    longer = made("always:batch", more)
+    return [
+        _row(f"keep={keep}: {rule}, {EPOCHS} steps", done),
+        _row(f"keep={keep}: always, {more} steps", longer),
+        _difference(f"keep={keep}: {rule} - always", done, always),
+        _difference(f"keep={keep}: the same at equal calls", done, longer),
+    ]
 
 
 def _calls(done: list[Done]) -> float:

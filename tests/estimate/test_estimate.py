@@ -51,6 +51,23 @@ def test_a_reply_of_no_use_is_asked_for_again() -> None:
     assert again[TRAINING, "encoder"].calls == 2 * passes(plan_of()).routed
 
 
+def test_examples_that_judge_rewrites_are_counted() -> None:
+    """`improve` runs the batch of 12 once more, on others without and with the rewrites; of each
+    part apart, at most three times and once without any."""
+    made = {
+        rule: dry(plan_of(update={"epochs": 2, "accept": rule[0], "accept_on": rule[1]}))
+        for rule in (
+            ("always", "batch"), ("improve", "batch"), ("improve", "others"),
+            ("improve_each", "batch"), ("improve_each", "others"),
+        )
+    }  # fmt: skip
+    calls = {rule: work[TRAINING, "generator"].calls for rule, work in made.items()}
+    assert calls["always", "batch"] == 24
+    assert calls["improve", "batch"] == 48 and calls["improve", "others"] == 72
+    assert 48 < calls["improve_each", "batch"] <= 96
+    assert 72 < calls["improve_each", "others"] <= 120
+
+
 def test_a_step_takes_as_many_rounds_as_its_longest_chain() -> None:
     plan = plan_of(update={"epochs": 1}, validation={"every": 0}, explore={"policy": "none"})
     work = dry(plan, replace(USUAL, solved=0.0))

@@ -15,7 +15,7 @@ from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.config import Config, load_config
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.structured import Ask
-from promptcodebook.method.accept import Rerun, make_acceptance
+from promptcodebook.method.accept import Others, Rerun, make_acceptance
 from promptcodebook.method.critic import Attribution, Credit, Critic
 from promptcodebook.method.encoder import Encoder
 from promptcodebook.method.executor import Scorer, Trial
@@ -185,6 +185,7 @@ class World:
     stages: tuple[str, ...] = ()
     wrap: Callable[[LM], LM] = lambda lm: lm
     output_format: str = ""
+    pool: Sequence[Example] = ()
     tally: Counts = field(default_factory=Counts)
 
     def __post_init__(self) -> None:
@@ -210,16 +211,17 @@ class World:
     @property
     def learner(self) -> Learner:
         config = self.config
+        explorer = Explorer(config.explore, config.select, config.encoder.mode == "none")
         rerun = Rerun(self.composer, self.trial, config.randomness)
         return Learner(
             config=config,
             randomness=config.randomness,
             composer=self.composer,
-            explorer=Explorer(config.explore, config.select, config.encoder.mode == "none"),
+            explorer=explorer,
             trial=self.trial,
             credit=self.credit,
             updater=self.updater,
-            acceptance=make_acceptance(config.update.accept, rerun),
+            acceptance=make_acceptance(config, rerun, Others(self.pool, explorer)),
         )
 
     async def run(

@@ -1,4 +1,4 @@
-"""`accept: improve` (decision 9)."""
+"""`accept: improve` and `improve_each`, on the batch and on other examples (decision 9)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from promptcodebook.calls import Request
 from promptcodebook.errors import EndpointDown
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.state import State
+from promptcodebook.types import Variable
 from tests.method.build import (
+    ENCODED,
     World,
+    attributed,
     config,
     examples,
     parameters,
+    routed,
     said,
     talkative,
 )
@@ -127,3 +131,163 @@ async def test_nothing_to_judge_costs_nothing():
     ))  # fmt: skip
     (step,) = await world.run(examples(4), state=State.first(parameters()))
     assert step.rewrites == () and len(world.asked("executor")) == 4
+
+
+# --- each on its own effect
+
+
+NAMES = ("theta", "phi", "psi", "rule zero", "rule one", "rule two", "rule three")
+PARTS: dict[str, Variable] = {
+    "phi new": "generator", "rule zero new": 0, "rule one new": 1, "rule two new": 2,
+    "rule three new": 3,
+}  # fmt: skip
+
+
+def rewritten(request: Request) -> str:
+    return next(f"{name} new" for name in NAMES if f"Present text:\n{name}" in said(request))
+
+
+def by_part(
+    worth: dict[Variable, float], under_new_theta: tuple[int, int] | None = None
+) -> ScriptedLM:
+    """Every part is rewritten to '<part> new'; the reward is 0.5 and what the new ones are worth.
+
+    Even inputs are routed to 0 and 2, odd ones to 1 and 3, unless the new θ routes elsewhere; the
+    prompt says what went into it.
+    """
+
+    def route(request: Request) -> Scripted:
+        if "theta new" in said(request) and under_new_theta is not None:
+            return routed(*under_new_theta)
+        odd = int(said(request)[-1]) % 2
+        return routed(odd, odd + 2)
+
+    def reward(request: Request) -> Scripted:
+        gains = sum(worth.get(v, 0) for text, v in PARTS.items() if text in said(request))
+        new_route = "[0] rule" in said(request) and "[3] rule" in said(request)
+        return str(round(0.5 + gains + (worth.get("encoder", 0) if new_route else 0), 3))
+
+    def reply(request: Request) -> Scripted:
+        match request.role:
+            case "encoder":
+                return route(request)
+            case "generator":
+                return "prompt of " + "; ".join(said(request).split("\n"))
+            case "executor":
+                return reward(request)
+            case "attribution":
+                return attributed("say it", {k: f"sharpen {k}" for k in range(4)}, "read x")
+            case "updater":
+                return rewritten(request)
+            case _:
+                return talkative(request)
+
+    return ScriptedLM().reply_with(reply)
+
+
+async def test_each_rewrite_is_judged_by_what_it_does_alone():
+    """One that hurts goes, and takes none of the others with it."""
+    worth: dict[Variable, float] = {"encoder": 0.1, "generator": -0.2, 0: 0.3, 1: -0.1}
+    world = World(settings("improve_each", explore=ENCODED), by_part(worth, (0, 3)))
+    (step,) = await world.run(examples(4))
+    kept = {r.variable: r.kept for r in step.rewrites}
+    # 3 is tried together with 1 and only where 1 is: it cannot be told from it.
+    assert kept == {"encoder": True, "generator": False, 0: True, 1: False, 2: True, 3: False,
+                    "critic": True}  # fmt: skip
+    assert step.reverted
+    reasons = {r.variable: r.reason for r in step.rewrites if not r.kept}
+    assert reasons["generator"] == "the batch's reward fell from 0.5000 to 0.3000"
+    assert reasons[1] == reasons[3] == "the batch's reward fell from 0.5000 to 0.4000"
+    assert step.parameters.generator == "phi 0" and step.parameters.encoder == "theta new"
+    assert step.parameters.codebook.texts == ("rule zero new", "rule one", "rule two new",
+                                              "rule three")  # fmt: skip
+
+
+async def test_only_theta_routes_anew_and_each_part_is_tried_apart_from_the_rest():
+    """Four examples: one run as it is, and one for θ, φ and the instincts each."""
+    world = World(settings("improve_each", explore=ENCODED), by_part({}))
+    await world.run(examples(4))
+    assert len(world.asked("encoder")) == 8
+    assert sum("theta new" in said(r) for r in world.asked("encoder")) == 4
+    composed = [said(r) for r in world.asked("generator")]
+    assert len(composed) == len(world.asked("executor")) == 16
+    assert sum("phi new" in s and "rule zero new" not in s for s in composed) == 4
+    assert sum("phi new" not in s and " new" in s for s in composed) == 4
+    assert sum("phi new" in s and "rule" in s and "rule zero new" in s for s in composed) == 0
+
+
+async def test_explored_routes_say_nothing_of_theta():
+    """All routes are drawn: θ touches no example, and nothing speaks against it."""
+    world = World(settings("improve_each", explore={"epsilon_min": 1.0}), by_part({}))
+    (step,) = await world.run(examples(4))
+    assert world.asked("encoder") == []
+    assert {r.variable for r in step.rewrites if r.kept} >= {"encoder", "generator", "critic"}
+
+
+async def test_an_instinct_is_judged_by_the_examples_that_are_routed_to_it():
+    """c_0 lost on inputs 0 and 2; what went on with 1 and 3 is not its doing."""
+    world = World(settings("improve_each", explore=ENCODED), by_part({0: -0.4, 1: 0.1}))
+    (step,) = await world.run(examples(3))
+    refused = {r.variable: r.reason for r in step.rewrites if not r.kept}
+    assert set(refused) == {0, 2}
+    assert refused[0] == "the batch's reward fell from 0.5000 to 0.1000"
+
+
+@pytest.mark.parametrize("rule", ["improve", "improve_each"])
+async def test_other_examples_judge_and_the_batch_is_not_run_again(rule: str):
+    """As many as the batch has, drawn by the step, run without the rewrites and with them."""
+    data = examples(8)
+    update = {"batch_size": 3, "epochs": 1, "accept": rule, "accept_on": "others"}
+    world = World(config(update=update, explore=ENCODED), by_part({"generator": -0.2}), pool=data)
+    (step,) = await world.run(data)
+    batch = {t.rollout.example_id for t in step.traces}
+    runs: dict[str, list[int]] = {}
+    for request in world.asked("executor"):
+        runs.setdefault(f"x{said(request)[-1]}", []).append(request.sample)
+    assert len(batch) == 3 and len(runs) == 6
+    times = {"improve": 2, "improve_each": 4}[rule]
+    assert {x: len(samples) for x, samples in runs.items()} == {
+        x: 1 if x in batch else times for x in runs
+    }
+    assert all(len(set(samples)) == 1 for samples in runs.values())
+    phi = next(r for r in step.rewrites if r.variable == "generator")
+    assert phi.reason == "the reward on other examples fell from 0.5000 to 0.3000"
+    again = World(config(update=update, explore=ENCODED), by_part({"generator": -0.2}), pool=data)
+    assert await again.run(data) == [step]
+
+
+async def test_other_examples_explore_as_in_training_and_keep_the_routes_they_drew():
+    data = examples(8)
+    update = {"batch_size": 3, "epochs": 1, "accept": "improve", "accept_on": "others"}
+    explore = {"epsilon_min": 1.0}
+    world = World(config(update=update, explore=explore), by_part({}), pool=data)
+    await world.run(data)
+    assert world.asked("encoder") == []
+    composed = [said(r) for r in world.asked("generator")]
+    for before, after in zip(composed[3:6], composed[6:9], strict=True):
+        for k in range(4):
+            assert (f"\n[{k}] " in before) == (f"\n[{k}] " in after)
+
+
+async def test_a_batch_that_leaves_no_others_judges_itself():
+    update = {"batch_size": 4, "epochs": 1, "accept": "improve", "accept_on": "others"}
+    data = examples(4)
+    world = World(config(update=update, explore=ENCODED), by_part({"generator": -0.2}), pool=data)
+    (step,) = await world.run(data)
+    assert step.reverted and len(world.asked("executor")) == 8
+
+
+async def test_an_instinct_that_no_other_example_is_routed_to_is_kept():
+    """c_1 and c_3 came from the batch's odd inputs; the others are even."""
+    data = [e for e in examples(8) if int(e.id[1:]) % 2 == 0]
+    world = World(
+        config(
+            update={"batch_size": 2, "epochs": 1, "accept": "improve_each", "accept_on": "others"},
+            explore=ENCODED,
+        ),
+        by_part({0: -0.1, 1: -0.1}),
+        pool=data,
+    )
+    (step,) = await world.run([e for e in examples(8) if int(e.id[1:]) % 2][:2])
+    kept = {r.variable for r in step.rewrites if r.kept}
+    assert kept >= {1, 3} and step.parameters.codebook.texts[1] == "rule one new"

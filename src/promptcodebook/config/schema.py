@@ -206,8 +206,12 @@ class Update(Group):
     """Length of the training in epochs."""
     max_gradients: int = Field(default=8, ge=1)
     """Gradients that go into one rewrite at the most (a seeded choice)."""
-    accept: Literal["always", "improve"] = "always"
-    """Which rewrites are kept: all, or only if the batch's mean reward does not fall."""
+    accept: Literal["always", "improve", "improve_each"] = "always"
+    """Which rewrites are kept: all; all or none, by whether the mean reward falls; or each by the
+    examples that it touches."""
+    accept_on: Literal["batch", "others"] = "batch"
+    """Which examples judge: the batch that the rewrites come from, or as many others, run without
+    the rewrites and with them."""
     encoder_on_explored: bool = False
     """Whether θ also learns from explored routes, which it did not choose."""
     text_updates: bool = True

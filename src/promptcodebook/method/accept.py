@@ -10,28 +10,63 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from promptcodebook.calls import Usage
+from promptcodebook.config import Config
 from promptcodebook.method.executor import Trial, roll_out
+from promptcodebook.method.explore import Explorer
 from promptcodebook.method.failures import gather_all
-from promptcodebook.method.policy import Composer, Deployed
+from promptcodebook.method.policy import Composer, Deployed, Exploring
 from promptcodebook.method.state import State
 from promptcodebook.method.update import apply_rewrites
 from promptcodebook.randomness import Draws, Randomness
-from promptcodebook.types import Example, Parameters, Prompt, Rewrite, Rollout, Route, Trace
+from promptcodebook.types import (
+    Example,
+    Parameters,
+    Prompt,
+    Rewrite,
+    Rollout,
+    Route,
+    Trace,
+    Variable,
+)
 
-__all__ = ["Acceptance", "Always", "Improve", "Proposal", "Rerun", "make_acceptance"]
+__all__ = [
+    "Acceptance",
+    "Always",
+    "Improve",
+    "ImproveEach",
+    "Others",
+    "Proposal",
+    "Rerun",
+    "make_acceptance",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """A step's rewrites (those a check refused among them), and the batch that led to them.
 
-    `traces` are in the batch's order; `state` is the one the batch ran under.
+    `traces` are in the batch's order; `state` is the one the batch ran under, `epsilon` its ε.
     """
 
     rewrites: tuple[Rewrite, ...]
     traces: Sequence[Trace]
     batch: Sequence[Example]
     state: State
+    epsilon: float = 0.0
+
+    @property
+    def tried(self) -> list[Rewrite]:
+        """Those that passed the checks. ψ is exempt, since the reward does not depend on it."""
+        return [r for r in self.rewrites if r.kept and r.variable != "critic"]
+
+    def refuse(self, reasons: Mapping[Variable, str]) -> tuple[Rewrite, ...]:
+        """All rewrites in their order, those with a reason refused."""
+        return tuple(
+            replace(r, kept=False, reason=reasons[r.variable])
+            if r.kept and r.variable in reasons
+            else r
+            for r in self.rewrites
+        )
 
 
 class Acceptance(Protocol):
@@ -52,65 +87,192 @@ class Always:
 
 @dataclass(frozen=True)
 class Improve:
-    """The rewrites stay only if the batch does not fare worse with them.
+    """The rewrites stay, all or none, only if the examples do not fare worse with them.
 
-    Its examples run again under the rewritten variables: explored routes fixed, the same executor
-    seeds. ψ is exempt, since the reward does not depend on it.
+    Those run again under all rewrites at once: explored routes fixed, the same executor seeds.
     """
 
     rerun: Rerun
 
     async def __call__(self, proposal: Proposal) -> tuple[Rewrite, ...]:
-        tried = [r for r in proposal.rewrites if r.kept and r.variable != "critic"]
+        tried = proposal.tried
         if not tried:
             return proposal.rewrites
-        reason = await self._worse(apply_rewrites(proposal.state.parameters, tried), proposal)
-        if reason is None:
+        runs = await self.rerun.before(proposal)
+        new = apply_rewrites(proposal.state.parameters, tried)
+        after = await self.rerun.again(new, proposal.state, runs, _explored)
+        reason = _worse(self.rerun.name, runs, after)
+        return proposal.refuse({} if reason is None else {r.variable: reason for r in tried})
+
+
+@dataclass(frozen=True)
+class ImproveEach:
+    """Each rewrite stays only if the examples that it touches do not fare worse with it.
+
+    θ, φ and the codebook are tried apart, each against the run without any of them: θ where the
+    encoder routes, φ and the codebook under the routes there were. The new instincts are tried
+    together, and each is judged by the examples that are routed to it. What touches no example is
+    kept: nothing speaks against it.
+    """
+
+    rerun: Rerun
+
+    async def __call__(self, proposal: Proposal) -> tuple[Rewrite, ...]:
+        tried = proposal.tried
+        if not tried:
             return proposal.rewrites
-        return tuple(
-            replace(r, kept=False, reason=reason) if r in tried else r for r in proposal.rewrites
-        )
+        runs = await self.rerun.before(proposal)
+        instincts = [r for r in tried if isinstance(r.variable, int)]
+        parts = [[r] for r in tried if not isinstance(r.variable, int)]
+        parts += [instincts] if instincts else []
+        judged = await gather_all(self._judge(part, runs, proposal) for part in parts)
+        return proposal.refuse({variable: why for found in judged for variable, why in found})
 
-    async def _worse(self, parameters: Parameters, proposal: Proposal) -> str | None:
-        """Why the batch fares worse with the new parameters; None where it does not.
+    async def _judge(
+        self, part: Sequence[Rewrite], runs: Sequence[_Run], proposal: Proposal
+    ) -> list[tuple[Variable, str]]:
+        """The rewrites of a part under which their examples fare worse, with the reasons."""
+        touched = [run for run in runs if any(_touches(r.variable, run) for r in part)]
+        routes = _no_route if part[0].variable == "encoder" else _every_route
+        new = apply_rewrites(proposal.state.parameters, part)
+        after = await self.rerun.again(new, proposal.state, touched, routes)
+        found: list[tuple[Variable, str]] = []
+        for rewrite in part:
+            own = [
+                (run, rollout)
+                for run, rollout in zip(touched, after, strict=True)
+                if _touches(rewrite.variable, run)
+            ]
+            reason = _worse(self.rerun.name, [run for run, _ in own], [r for _, r in own])
+            if reason is not None:
+                found.append((rewrite.variable, reason))
+        return found
 
-        Compared are the examples that have a reward both times; that must be at least half.
-        """
-        batch = zip(proposal.batch, proposal.traces, strict=True)
-        scored = [(x, t) for x, t in batch if t.unit is not None]
-        again = await gather_all(
-            self.rerun.roll_out(parameters, proposal.state, x, t) for x, t in scored
-        )
-        pairs = [
-            (t.rollout.reward, r.reward)
-            for (_, t), r in zip(scored, again, strict=True)
-            if t.rollout.reward is not None and r.reward is not None
-        ]
-        if len(pairs) * 2 < len(scored):
-            return f"{len(scored) - len(pairs)} of {len(scored)} examples could not be run again"
-        before, after = (sum(column) / len(pairs) for column in zip(*pairs, strict=True))
-        if after >= before:
-            return None
-        return f"the batch's reward fell from {before:.4f} to {after:.4f}"
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """An example as it went with the parameters as they are; it has a reward."""
+
+    example: Example
+    rollout: Rollout
+
+
+@dataclass(frozen=True)
+class Others:
+    """Examples outside the batch: as many as the batch has, drawn by the step, run as in training.
+
+    Where the batch leaves none, they are the batch's own.
+    """
+
+    pool: Sequence[Example]
+    explorer: Explorer
+
+    def draw(self, batch: Sequence[Example], draws: Draws) -> list[Example]:
+        inside = {example.id for example in batch}
+        outside = [example for example in self.pool if example.id not in inside]
+        draw = draws.generator("others")
+        keys = [draw.random() for _ in outside]
+        order = sorted(range(len(outside)), key=keys.__getitem__)
+        return [outside[i] for i in order[: len(batch)]]
 
 
 @dataclass(frozen=True)
 class Rerun:
-    """An example once more, under other parameters and with the draws it had."""
+    """Examples once more, under other parameters and with the draws they had.
+
+    `others` None: the batch's own examples are those that judge.
+    """
 
     composer: Composer
     trial: Trial
     randomness: Randomness
+    others: Others | None = None
 
-    async def roll_out(
-        self, parameters: Parameters, state: State, example: Example, trace: Trace
-    ) -> Rollout:
-        """The rollout; a route that was explored is held as it was."""
-        draws = self.randomness.at(state.step, example.id)
-        route = trace.rollout.route
-        fixed = route if route is not None and route.explored else None
-        prompter = _HeldRoute(Deployed(self.composer, parameters, state.statistics), fixed)
-        return await roll_out(prompter, self.trial, example, draws)
+    @property
+    def name(self) -> str:
+        """Whose reward it is that rises or falls."""
+        return "the batch's reward" if self.others is None else "the reward on other examples"
+
+    async def before(self, proposal: Proposal) -> list[_Run]:
+        """The examples that judge, with their runs as things are; those without reward left out."""
+        chosen: list[Example] = []
+        if self.others is not None:
+            draws = self.randomness.at(proposal.state.step, "accept")
+            chosen = self.others.draw(proposal.batch, draws)
+        if self.others is None or not chosen:
+            batch = zip(proposal.batch, proposal.traces, strict=True)
+            runs = [_Run(x, t.rollout) for x, t in batch]
+        else:
+            prompter = Exploring(
+                self.composer, self.others.explorer, proposal.state, proposal.epsilon
+            )
+            rollouts = await gather_all(
+                roll_out(prompter, self.trial, x, self._draws(proposal.state, x)) for x in chosen
+            )
+            runs = [_Run(x, r) for x, r in zip(chosen, rollouts, strict=True)]
+        return [run for run in runs if run.rollout.reward is not None]
+
+    async def again(
+        self,
+        parameters: Parameters,
+        state: State,
+        runs: Sequence[_Run],
+        routes: Callable[[Route], bool],
+    ) -> list[Rollout]:
+        """Each run's example under `parameters`; the routes that `routes` says are held."""
+
+        def prompter(run: _Run) -> _HeldRoute:
+            route = run.rollout.route
+            fixed = route if route is not None and routes(route) else None
+            return _HeldRoute(Deployed(self.composer, parameters, state.statistics), fixed)
+
+        return await gather_all(
+            roll_out(prompter(run), self.trial, run.example, self._draws(state, run.example))
+            for run in runs
+        )
+
+    def _draws(self, state: State, example: Example) -> Draws:
+        return self.randomness.at(state.step, example.id)
+
+
+def _explored(route: Route) -> bool:
+    return route.explored
+
+
+def _every_route(route: Route) -> bool:
+    return True
+
+
+def _no_route(route: Route) -> bool:
+    return False
+
+
+def _touches(variable: Variable, run: _Run) -> bool:
+    """Whether the variable had a part in the run: θ in the routes that were not explored."""
+    route = run.rollout.route
+    if route is None:
+        return False
+    if isinstance(variable, int):
+        return variable in route.indices
+    return variable != "encoder" or not route.explored
+
+
+def _worse(name: str, before: Sequence[_Run], after: Sequence[Rollout]) -> str | None:
+    """Why the examples fare worse than before; None where they do not, or where there are none.
+
+    Compared are those that have a reward again; that must be at least half.
+    """
+    pairs = [
+        (run.rollout.reward, rollout.reward)
+        for run, rollout in zip(before, after, strict=True)
+        if run.rollout.reward is not None and rollout.reward is not None
+    ]
+    if len(pairs) * 2 < len(before):
+        return f"{len(before) - len(pairs)} of {len(before)} examples could not be run again"
+    if not pairs:
+        return None
+    old, new = (sum(column) / len(pairs) for column in zip(*pairs, strict=True))
+    return None if new >= old else f"{name} fell from {old:.4f} to {new:.4f}"
 
 
 @dataclass(frozen=True)
@@ -133,9 +295,15 @@ def _always(rerun: Rerun) -> Acceptance:
     return Always()
 
 
-_RULES: Mapping[str, Callable[[Rerun], Acceptance]] = {"always": _always, "improve": Improve}
+_RULES: Mapping[str, Callable[[Rerun], Acceptance]] = {
+    "always": _always,
+    "improve": Improve,
+    "improve_each": ImproveEach,
+}
 
 
-def make_acceptance(rule: str, rerun: Rerun) -> Acceptance:
-    """The rule of `config.update.accept`."""
-    return _RULES[rule](rerun)
+def make_acceptance(config: Config, rerun: Rerun, others: Others) -> Acceptance:
+    """The rule of `config.update.accept`, on the examples of `accept_on`."""
+    if config.update.accept_on == "others":
+        rerun = replace(rerun, others=others)
+    return _RULES[config.update.accept](rerun)

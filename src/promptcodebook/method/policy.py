@@ -12,13 +12,14 @@ from typing import Protocol
 
 from promptcodebook.calls import Usage
 from promptcodebook.method.encoder import Encoder, repair_route
+from promptcodebook.method.explore import Explorer
 from promptcodebook.method.failures import gather_all
 from promptcodebook.method.generator import Generator
-from promptcodebook.method.state import RoutingStatistics
+from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.randomness import Draws
 from promptcodebook.types import Example, Parameters, Prompt, Route
 
-__all__ = ["Composer", "Deployed", "FixedPrompt", "Prompter"]
+__all__ = ["Composer", "Deployed", "Exploring", "FixedPrompt", "Prompter"]
 
 
 class Prompter(Protocol):
@@ -81,6 +82,28 @@ class Composer:
         by_stage = {stage: text for stage, (text, _) in zip(self._stages, made, strict=True)}
         whole = "\n\n".join(f"{stage}: {text}" for stage, text in by_stage.items())
         return Prompt(whole, by_stage), usage
+
+
+@dataclass(frozen=True)
+class Exploring:
+    """The policy in training: with probability ε, z ~ SuccWtd instead of E_θ."""
+
+    composer: Composer
+    explorer: Explorer
+    state: State
+    epsilon: float
+
+    async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, Prompt, Usage]:
+        state = self.state
+        draw = draws.generator("explore")
+        if self.explorer.explores(self.epsilon, draw):
+            route, usage = self.explorer.route(state.statistics.ema, draw), Usage()
+        else:
+            route, usage = await self.composer.route(
+                state.parameters, state.statistics, example, draws
+            )
+        prompt, composing = await self.composer.compose(state.parameters, route, example, draws)
+        return route, prompt, usage + composing
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Deviations from the printed algorithm, all switchable:
 - `minibatch`: the examples of a batch run their chains side by side, with r̄ and Θ from its start;
   each variable's gradients are gathered and it is rewritten once. `online` is the printed loop.
 - θ learns only from routes it chose itself (`update.encoder_on_explored`).
-- `accept: improve` keeps a batch's rewrites only if the batch does not fare worse with them.
+- `accept: improve`, `improve_each` keep rewrites only if examples do not fare worse with them.
 - A solved example is not critiqued: its critique is empty by definition (`critic.skip_solved`).
 """
 
@@ -14,19 +14,18 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
-from promptcodebook.calls import Usage
 from promptcodebook.config import Config
 from promptcodebook.method.accept import Acceptance, Proposal
 from promptcodebook.method.critic import Credit, History
 from promptcodebook.method.executor import Trial, roll_out
 from promptcodebook.method.explore import Explorer, epsilon_at
 from promptcodebook.method.failures import gather_all, stop_if_most_failed, stop_if_no_updater
-from promptcodebook.method.policy import Composer
+from promptcodebook.method.policy import Composer, Exploring
 from promptcodebook.method.schedule import Schedule
 from promptcodebook.method.state import State
 from promptcodebook.method.update import Updater, apply_rewrites, collect_gradients
-from promptcodebook.randomness import Draws, Randomness
-from promptcodebook.types import Example, Prompt, Route, Step, Trace
+from promptcodebook.randomness import Randomness
+from promptcodebook.types import Example, Step, Trace
 
 __all__ = ["Learner", "train"]
 
@@ -51,7 +50,7 @@ async def train(learner: Learner, schedule: Schedule, state: State) -> AsyncGene
         pending = collect_gradients(state.parameters, traces, config)
         rewrites = await learner.updater.rewrite_all(pending, index)
         stop_if_no_updater(rewrites)
-        accepted = await learner.acceptance(Proposal(rewrites, traces, batch, state))
+        accepted = await learner.acceptance(Proposal(rewrites, traces, batch, state, epsilon))
         parameters = apply_rewrites(state.parameters, accepted)
 
         # Update routing statistics.
@@ -86,29 +85,9 @@ class Learner:
     async def trace(self, example: Example, state: State, epsilon: float) -> Trace:
         """One example's chain: route -> compose -> execute -> critique -> attribute."""
         draws = self.randomness.at(state.step, example.id)
-        rollout = await roll_out(_Exploring(self, state, epsilon), self.trial, example, draws)
+        prompter = Exploring(self.composer, self.explorer, state, epsilon)
+        rollout = await roll_out(prompter, self.trial, example, draws)
         if rollout.reward is None:
             return Trace(rollout)
         history = History(example, state.parameters.codebook, rollout, self.config.reward_range)
         return await self.credit.assign(state.parameters.critic, history, draws)
-
-
-@dataclass(frozen=True)
-class _Exploring:
-    """The policy in training: with probability ε, z ~ SuccWtd instead of E_θ."""
-
-    learner: Learner
-    state: State
-    epsilon: float
-
-    async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, Prompt, Usage]:
-        learner, state = self.learner, self.state
-        draw = draws.generator("explore")
-        if learner.explorer.explores(self.epsilon, draw):
-            route, usage = learner.explorer.route(state.statistics.ema, draw), Usage()
-        else:
-            route, usage = await learner.composer.route(
-                state.parameters, state.statistics, example, draws
-            )
-        prompt, composing = await learner.composer.compose(state.parameters, route, example, draws)
-        return route, prompt, usage + composing

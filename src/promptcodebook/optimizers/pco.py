@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from promptcodebook.assemble import Assembled
 from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError
-from promptcodebook.method.accept import Rerun, make_acceptance
+from promptcodebook.method.accept import Others, Rerun, make_acceptance
 from promptcodebook.method.checks import AllChecks, LengthCheck, NearCopyCheck, NoLeakCheck
 from promptcodebook.method.critic import Attribution, Credit, Critic
 from promptcodebook.method.explore import Explorer
@@ -70,12 +70,13 @@ def build_learner(assembled: Assembled) -> Learner:
     ask, templates = models.ask, assembled.plan.templates
     composer = assembled.composer(assembled.plan.prompt_stages)
     trial = assembled.trial()
-    rerun = Rerun(composer, trial, config.randomness)
+    explorer = Explorer(config.explore, config.select, always=config.encoder.mode == "none")
+    others = Others(assembled.dataset.train, explorer)
     return Learner(
         config=config,
         randomness=config.randomness,
         composer=composer,
-        explorer=Explorer(config.explore, config.select, always=config.encoder.mode == "none"),
+        explorer=explorer,
         trial=trial,
         credit=Credit(
             Critic(ask, templates, models.tally),
@@ -83,7 +84,7 @@ def build_learner(assembled: Assembled) -> Learner:
             config,
         ),
         updater=Updater(ask, templates, config, _checks(assembled), models.tally),
-        acceptance=make_acceptance(config.update.accept, rerun),
+        acceptance=make_acceptance(config, Rerun(composer, trial, config.randomness), others),
     )
 
 
