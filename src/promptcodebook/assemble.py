@@ -8,17 +8,23 @@ assembled = assemble(config, sources)   both at once
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
-from promptcodebook.calls import LM
+from promptcodebook.calls import LM, Chat, Role
 from promptcodebook.config import Config
 from promptcodebook.data import Dataset, load_settings
-from promptcodebook.errors import ConfigError, DataError
+from promptcodebook.errors import (
+    ConfigError,
+    DataError,
+    ExecutorError,
+    PcoError,
+    RewardError,
+)
 from promptcodebook.lm.spec import Spec
 from promptcodebook.lm.stack import Models, Supplies
 from promptcodebook.method.encoder import Encoder
@@ -37,7 +43,16 @@ from promptcodebook.tasks.registry import load_task
 from promptcodebook.tasks.rewards import apply_reward, reward_factory
 from promptcodebook.tasks.task import RewardFactory, Task, asks_nobody
 from promptcodebook.tasks.user_calls import UserCalls
-from promptcodebook.types import Example, Executor, Instinct, Output, Reward, Score
+from promptcodebook.types import (
+    Example,
+    Executor,
+    Instinct,
+    Output,
+    Program,
+    Prompt,
+    Reward,
+    Score,
+)
 
 __all__ = [
     "NO_DATA",
@@ -142,7 +157,9 @@ class Plan:
         """With models and reward. Opens no connection yet; raises ConfigError for a bad spec."""
         supplies = supplies or Supplies()
         own = supplies.own or self.sources.lm
-        models = Models.build(self.config, replace(supplies, own=own, simulated=self.simulated))
+        private = self.task.private
+        supplies = replace(supplies, own=own, simulated=self.simulated, private=private)
+        models = Models.build(self.config, supplies)
         return Assembled(self, models)
 
 
@@ -175,7 +192,7 @@ class Assembled:
         async def score(example: Example, output: Output) -> Score:
             return await apply_reward(reward, example, output, reward_range, calls)
 
-        return score
+        return _discreet_scorer(score) if self.task.private else score
 
     def composer(
         self, stages: Sequence[str] = (), templates: TemplateSet | None = None
@@ -192,7 +209,60 @@ class Assembled:
     def trial(self, *, greedy: bool = False, scored: bool = True) -> Trial:
         """The program with the reward bound to it; `greedy` is how it is evaluated."""
         scorer = self.scorer if scored else None
-        return Trial(self.task.program, scorer, self.models.lm, greedy, self.models.tally)
+        program = self.task.program
+        if self.task.private:
+            program = _DiscreetProgram(program)
+        return Trial(program, scorer, self.models.lm, greedy, self.models.tally)
+
+
+_WITHHELD = "what it said is withheld, since the data are private"
+
+
+@dataclass(frozen=True)
+class _DiscreetProgram:
+    """A program on private data: an error of its own does not say what it may quote.
+
+    Ours say nothing of the data: what a server said is withheld where it is read (`lm/refusal.py`).
+    """
+
+    inner: Program
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def stages(self) -> Sequence[str]:
+        return self.inner.stages
+
+    @property
+    def roles(self) -> Set[Role]:
+        return self.inner.roles
+
+    async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
+        try:
+            return await self.inner(prompt, example, lm)
+        except PcoError as error:
+            if not isinstance(error, ExecutorError):
+                raise
+            kind = type(error.__cause__ or error).__name__
+        except Exception as error:
+            kind = type(error).__name__
+        # Raised out here, so that its words are not in the context either.
+        raise ExecutorError(f"the program raised {kind}; {_WITHHELD}")
+
+
+def _discreet_scorer(inner: Scorer) -> Scorer:
+    """A reward on private data: what it says when it fails may quote them."""
+
+    async def score(example: Example, output: Output) -> Score:
+        try:
+            return await inner(example, output)
+        except RewardError as error:
+            kind = type(error.__cause__ or error).__name__
+        raise RewardError(f"the reward failed on example {example.id} with {kind}; {_WITHHELD}")
+
+    return score
 
 
 def assemble(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from promptcodebook.policy.file import PolicyFile
     from promptcodebook.policy.policy import Explanation
     from promptcodebook.store.run import RunStore
-    from promptcodebook.types import Rewrite
+    from promptcodebook.types import Rewrite, Step
 
 __all__ = ["app", "mark_changes"]
 
@@ -144,7 +144,7 @@ def log(
         variable = _variable(store, index, part)
         rewrites = [
             (step.index, step.reverted, rewrite)
-            for step in store.steps()
+            for step in _steps(store)
             for rewrite in step.rewrites
             if variable in (None, variable_name(rewrite.variable))
         ]
@@ -156,6 +156,17 @@ def log(
         print("\n\n".join(_rewrite_text(step, rewrite) for step, _, rewrite in rewrites))
     else:
         print(f"{variable or 'nothing'} was never rewritten")
+
+
+def _steps(store: RunStore) -> Iterator[Step]:
+    """All steps; what they quote of private data is withheld, as in a report."""
+    from promptcodebook.report.private import withhold
+    from promptcodebook.store.events import Stepped
+
+    for step in store.steps():
+        event = withhold(Stepped(step)) if store.header.private else Stepped(step)
+        assert isinstance(event, Stepped)
+        yield event.step
 
 
 def _variable(store: RunStore, index: int | None, part: str | None) -> str | None:

@@ -16,7 +16,7 @@ from promptcodebook.units import count_text, duration, money, number
 
 if TYPE_CHECKING:
     from promptcodebook.calls import Usage
-    from promptcodebook.store.events import Event
+    from promptcodebook.store.events import Event, RunState
     from promptcodebook.store.header import Header
     from promptcodebook.store.run import RunStore
     from promptcodebook.store.runs import RunSummary
@@ -176,7 +176,7 @@ def _inputs(header: Header) -> dict[str, str]:
 
 def _run_json(store: RunStore) -> dict[str, Any]:
     """The run for machines."""
-    state, header = store.outline(), store.header
+    state, header = _state(store), store.header
     return {
         "run": header.id,
         "name": header.name,
@@ -205,11 +205,17 @@ def _run_json(store: RunStore) -> dict[str, Any]:
     }
 
 
+def _state(store: RunStore) -> RunState:
+    from promptcodebook.report.private import withhold_ending
+
+    return withhold_ending(store.outline()) if store.header.private else store.outline()
+
+
 def _run_text(store: RunStore) -> str:
     """The run for people."""
     from promptcodebook.store.lock import holder
 
-    state, header = store.outline(), store.header
+    state, header = _state(store), store.header
     writer = holder(store.path)
     ended = state.ended or "stopped"
     if writer is not None:
@@ -277,8 +283,11 @@ class _Located:
 
 def _failures(store: RunStore) -> Iterator[_Located]:
     """Every broken rollout, critique or attribution, of training and of evaluations."""
+    from promptcodebook.report.private import withhold
+
+    private = store.header.private
     for event in store.events(full=True):
-        yield from _event_failures(event)
+        yield from _event_failures(withhold(event) if private else event)
 
 
 def _event_failures(event: Event) -> Iterator[_Located]:

@@ -63,8 +63,9 @@ class Endpoint:
         timeout: float = 120.0,
         headers: Mapping[str, str] | None = None,
         most_bytes: int = MOST_BYTES,
+        private: bool = False,
     ) -> None:
-        self._where = ModelAddress(spec.base_url, spec.model, key, spec.key_names)
+        self._where = ModelAddress(spec.base_url, spec.model, key, spec.key_names, private)
         self._quirks = Quirks()
         self._transport = Transport(spec.base_url, key, timeout, headers or {}, most_bytes)
 

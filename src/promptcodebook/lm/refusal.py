@@ -10,7 +10,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
@@ -57,12 +57,16 @@ _NO_CREDIT_SAID = ("insufficient balance", "credit balance is too low", "insuffi
 
 @dataclass(frozen=True, slots=True)
 class ModelAddress:
-    """Whom errors are about: the endpoint, the model asked for, the key if one was sent."""
+    """Whom errors are about: the endpoint, the model asked for, the key if one was sent.
+
+    `private` = what is sent there is real people's: servers like to quote what they refuse.
+    """
 
     base_url: str
     model: str
     key: ApiKey | None = None
     key_names: tuple[str, ...] = ()
+    private: bool = False
 
     @property
     def doctor(self) -> str:
@@ -70,7 +74,10 @@ class ModelAddress:
         return f"pco doctor --lm {self.base_url}" + (f"#{self.model}" if self.model else "")
 
     def clean(self, text: str) -> str:
-        """A server's words, without our key and cut to a readable length."""
+        """A server's words, without our key and cut to a readable length; none of them where they
+        may quote private data."""
+        if self.private:
+            return f"withheld, since the data are private: {len(text)} characters" if text else ""
         flat = " ".join(text.split())
         scrubbed = self.key.scrub(flat) if self.key is not None else flat
         return scrubbed if len(scrubbed) <= _QUOTED else scrubbed[:_QUOTED] + "…"
@@ -151,7 +158,7 @@ def fault_of(kind: Incident, where: ModelAddress, detail: str = "") -> LMError:
 
     `kind` is REFUSED_CONNECTION, TIMEOUT, DROPPED or MALFORMED_BODY.
     """
-    about = f" ({where.clean(detail)})" if detail else ""
+    about = f" ({replace(where, private=False).clean(detail)})" if detail else ""  # our words
     error: LMError
     if kind is Incident.REFUSED_CONNECTION:
         error = EndpointDown(

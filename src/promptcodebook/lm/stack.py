@@ -58,6 +58,8 @@ class Supplies:
     ledger: Ledger | None = None
     tally: Tally | None = None
     elapsed: Callable[[], float] | None = None
+    private: bool = False
+    """Whether what is sent is real people's, so that no error may quote it."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,9 @@ class Models:
             require_keys(specs)
         most_bytes = int(config.max_reply_mb * 1e6)
         backoff = Backoff(config.retries)
-        settings = CallSettings(config.timeout, config.concurrency, backoff, most_bytes)
+        settings = CallSettings(
+            config.timeout, config.concurrency, backoff, most_bytes, supplies.private
+        )
         endpoints = Endpoints(settings, tally=tally, simulated=supplies.simulated, stop=stop)
         table = {spec: supplies.own or endpoints.connect(spec, h) for spec, h in specs.items()}
         prices = PriceTable(config.prices)
@@ -212,13 +216,14 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class CallSettings:
-    """How calls go out: seconds one may take, calls in flight per address, further tries, and the
-    bytes that a reply's body may have."""
+    """How calls go out: seconds one may take, calls in flight per address, further tries, the
+    bytes that a reply's body may have, and whether errors must not quote what was sent."""
 
     timeout: float = 120.0
     concurrency: int = 64
     backoff: Backoff = field(default_factory=Backoff)
     most_bytes: int = MOST_BYTES
+    private: bool = False
 
 
 class _Closes(Protocol):
@@ -291,6 +296,7 @@ class Endpoints:
             timeout=self._settings.timeout,
             headers=credentials.headers,
             most_bytes=self._settings.most_bytes,
+            private=self._settings.private,
         )
         self._open.append(endpoint)
         return endpoint

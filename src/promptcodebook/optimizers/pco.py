@@ -182,4 +182,5 @@ def _faults(step: Step) -> Iterator[str]:
             yield f"{trace.failure.stage} failed with {trace.failure.kind}"
     for rewrite in step.rewrites:
         if not rewrite.kept:
-            yield f"a rewrite was refused: {rewrite.reason}"
+            # What a reason quotes stands after its colon.
+            yield f"a rewrite was refused: {rewrite.reason.partition(':')[0]}"

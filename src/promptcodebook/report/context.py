@@ -14,6 +14,7 @@ from promptcodebook.lm.stack import any_simulated
 from promptcodebook.method.state import State
 from promptcodebook.policy.references import Best, kept_state
 from promptcodebook.report.html import Column, Content, Html, el, table
+from promptcodebook.report.private import withhold_ending
 from promptcodebook.store import Event, Header, RunState, RunStore
 from promptcodebook.types import Codebook
 
@@ -80,6 +81,8 @@ class Context:
     def of(cls, store: RunStore, inputs: Mapping[str, str]) -> Context:
         """Reads all but the steps."""
         state = store.outline()
+        if store.header.private:
+            state = withhold_ending(state)
         return cls(
             store.header,
             state,

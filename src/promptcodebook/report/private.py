@@ -7,10 +7,11 @@ The texts of the codebook and the directives stay, since every rewrite of them w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from promptcodebook.store import Broke, Compared, Event, Stepped, Validated
+from promptcodebook.store import Broke, Compared, Event, RunState, Stepped, Validated
 from promptcodebook.types import (
     Evaluation,
     Failure,
@@ -24,7 +25,16 @@ from promptcodebook.types import (
     Verdict,
 )
 
-__all__ = ["withhold"]
+__all__ = ["withhold", "withhold_ending"]
+
+
+_QUOTATION = re.compile(r"""(?:^|\s)["'`‘“«]""")
+
+
+def withhold_ending(state: RunState) -> RunState:
+    """The state without what the error that ended the run may have quoted: a run of version 0.1
+    kept the server's words."""
+    return replace(state, detail=_kind(state.detail))
 
 
 def withhold(event: Event) -> Event:
@@ -102,8 +112,22 @@ def _gradients(gradients: Gradients) -> Gradients:
 def _rewrite(rewrite: Rewrite) -> Rewrite:
     """A refused text may have been refused for what it gave away."""
     after = rewrite.after if rewrite.kept else _length(rewrite.after)
-    earlier = rewrite.earlier and Refused(_length(rewrite.earlier.text), rewrite.earlier.reason)
-    return replace(rewrite, after=after, gradient=_length(rewrite.gradient), earlier=earlier)
+    earlier = rewrite.earlier and Refused(
+        _length(rewrite.earlier.text), _kind(rewrite.earlier.reason)
+    )
+    return replace(
+        rewrite,
+        after=after,
+        gradient=_length(rewrite.gradient),
+        reason=_kind(rewrite.reason),
+        failure=_failure(rewrite.failure),
+        earlier=earlier,
+    )
+
+
+def _kind(reason: str) -> str:
+    """What sort of reason it is: what it quotes stands after a colon, or in quotation marks."""
+    return _QUOTATION.split(reason.partition(":")[0], maxsplit=1)[0].rstrip()
 
 
 def _failure(failure: Failure | None) -> Failure | None:
