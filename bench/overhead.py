@@ -21,7 +21,7 @@ from pathlib import Path
 from bench.figures import Figure, shown
 from promptcodebook.calls import Message, Request
 from promptcodebook.config import load_config
-from promptcodebook.lm.budget import Ledger
+from promptcodebook.lm.ledger import Ledger
 from promptcodebook.lm.stack import Models, Supplies
 from promptcodebook.store import Header, RunStore
 from tests.proof.served import served
@@ -62,7 +62,10 @@ async def ours(base_url: str, folder: Path, turn: int, cache: bool) -> tuple[flo
         }
     )
     store = RunStore.create(folder, Header("", "2026-01-01T00:00:00+00:00", "0"))
-    models = Models.build(config, Supplies(log=store.reply_log, ledger=Ledger(), tally=store.count))
+    models = Models.build(
+        config,
+        Supplies(log=store.reply_log, ledger=Ledger(log=store.attempt_log), tally=store.count),
+    )
 
     async def call(n: int) -> object:
         turns = (Message("system", SYSTEM), Message("user", f"Question {turn} {n}: why?"))

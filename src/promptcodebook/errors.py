@@ -159,7 +159,8 @@ class LMError(PcoError):
     `incident` is what it is tallied as when it comes off the wire (None = not at all);
     `retry_after` the seconds the server asked to be left alone (0 = it did not say);
     `answered` = a reply came and was no use, instead of none; `lasting` = waiting will not help;
-    `usage` = what the useless replies took.
+    `usage` = what the useless replies took;
+    `sent` = a server saw the request; `lost` = it may have done and billed the work all the same.
     """
 
     incident: Incident | None = None
@@ -167,6 +168,8 @@ class LMError(PcoError):
     answered = False
     lasting = False
     usage = Usage()
+    sent = True
+    lost = False
 
     def __init__(self, message: str, *, hint: str = "", role: str = "", model: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -178,11 +181,13 @@ class EndpointDown(LMError, ConnectionError):
     retryable = True
     incident = Incident.REFUSED_CONNECTION
     lasting = True
+    sent = False
 
 
 class CallTimeout(LMError, TimeoutError):
     retryable = True
     incident = Incident.TIMEOUT
+    lost = True
 
 
 class RateLimited(LMError):
@@ -193,6 +198,7 @@ class RateLimited(LMError):
 class ServerFault(LMError):
     retryable = True
     incident = Incident.SERVER_ERROR
+    lost = True
 
 
 class AuthRefused(LMError, PermissionError):

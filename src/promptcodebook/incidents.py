@@ -50,6 +50,10 @@ class Incident(StrEnum):
     )
     REWRITES_REASKED = "rewrites_reasked", "rewrites asked for once more, with the reason", False
     REWRITES_REFUSED = "rewrites_refused", "rewrites refused by a check", False
+    USAGE_REPLACED = (
+        "usage_replaced",
+        "replies whose token counts were missing, zero or impossible; ours stand in their place",
+    )
     CACHE_HITS = "cache_hits", "replies taken from the cache, not paid for"
     CACHE_MISSES = "cache_misses", "calls that the cache held no reply for"
     CACHE_BYPASSED = (

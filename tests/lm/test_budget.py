@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,8 +10,28 @@ from hypothesis import strategies as st
 
 from promptcodebook.calls import LM, Message, Reply, Request, Role, Sampling, Schema, Usage
 from promptcodebook.config import Budget, Price
-from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, ServerFault
-from promptcodebook.lm.budget import Budgeted, Ledger, PriceTable, prompt_bound
+from promptcodebook.errors import (
+    AuthRefused,
+    BudgetReached,
+    CallTimeout,
+    ConfigError,
+    EndpointDown,
+    Interrupted,
+    LMError,
+    ModelNotFound,
+    RateLimited,
+    RequestRefused,
+    ServerFault,
+)
+from promptcodebook.incidents import Incident
+from promptcodebook.lm.attempt import Attempted
+from promptcodebook.lm.budget import BudgetGate, prompt_bound
+from promptcodebook.lm.ledger import Ledger
+from promptcodebook.lm.limit import AdaptiveLimit
+from promptcodebook.lm.prices import PriceTable
+from promptcodebook.lm.retry import Backoff, Retrying
+from promptcodebook.lm.wire import byte_size
+from tests.lm.conftest import Counts
 
 MILLION = Usage(calls=1, prompt_tokens=1_000_000, completion_tokens=1_000_000)
 MODEL = "http://localhost/v1#m"
@@ -39,16 +60,19 @@ class Bill:
         return Reply("ok", usage=bill)
 
 
-def budgeted(inner: LM, ledger: Ledger | None = None, **limits) -> Budgeted:
-    return Budgeted(inner, Budget(**limits), PRICES, ledger or Ledger())
+def gate(ledger: Ledger | None = None, elapsed: Callable[[], float] = lambda: 0.0, **limits):
+    return BudgetGate(Budget(**limits), PRICES, ledger or Ledger(), elapsed)
+
+
+def budgeted(inner: LM, ledger: Ledger | None = None, **limits) -> Attempted:
+    return Attempted(inner, gate(ledger, **limits), Counts())
 
 
 ONE = Usage(calls=1, prompt_tokens=5, completion_tokens=5, cost=None)
 
 
 async def test_usage_is_metered_by_role_and_priced():
-    told: list[tuple[Role, Usage]] = []
-    ledger = Ledger(sink=lambda role, usage: told.append((role, usage)))
+    ledger = Ledger()
     lm = budgeted(Bill(ONE, ONE, ONE), ledger)
     reply = await lm(ask())
     await lm(ask(role="critic"))
@@ -56,12 +80,13 @@ async def test_usage_is_metered_by_role_and_priced():
     assert reply.usage.cost == pytest.approx(0.02)
     assert ledger.usage["critic"].calls == 2
     assert ledger.total.cost == pytest.approx(0.06)
-    assert [role for role, _ in told] == ["executor", "critic", "critic"]
+    assert list(ledger.usage) == ["executor", "critic"]
+    assert not ledger.lost
 
 
 async def test_an_unknown_price_stays_unknown():
     ledger = Ledger()
-    lm = Budgeted(Bill(ONE), Budget(), PriceTable(), ledger)
+    lm = Attempted(Bill(ONE), BudgetGate(Budget(), PriceTable(), ledger), Counts())
     assert (await lm(ask())).usage.cost is None
     assert ledger.total.cost is None
 
@@ -103,26 +128,105 @@ async def test_money_is_reserved_at_the_full_price():
     await budgeted(Bill(ONE), usd=most)(ask())
 
 
-async def test_failed_calls_pay_nothing_and_free_their_reservation():
+LOST = [ServerFault("cut"), CallTimeout("late"), OSError("your own client"), KeyError("x")]
+REFUSED = [RateLimited("429"), RequestRefused("400"), AuthRefused("401"), ModelNotFound("404")]
+
+
+@pytest.mark.parametrize("error", LOST)
+async def test_a_lost_attempt_is_booked_apart_at_the_most_it_can_cost(error: Exception):
     ledger = Ledger()
-    lm = budgeted(Bill(ServerFault("x"), ONE), ledger, calls=1)
-    with pytest.raises(ServerFault):
+    lm = budgeted(Bill(error, ONE), ledger, calls=2)
+    with pytest.raises(type(error)):
+        await lm(ask())
+    await lm(ask())
+    most = prompt_bound(ask())
+    cost = (most * 1000 + 10 * 3000) / 1e6
+    assert ledger.lost == {"executor": Usage(1, most, 10, 0, pytest.approx(cost))}
+    assert ledger.usage["executor"].calls == 1
+    assert ledger.total.calls == 2
+    with pytest.raises(BudgetReached):
+        await lm(ask())
+
+
+@pytest.mark.parametrize("error", REFUSED)
+async def test_a_refused_attempt_is_a_call_without_tokens(error: Exception):
+    ledger = Ledger()
+    lm = budgeted(Bill(error, ONE), ledger, calls=1)
+    with pytest.raises(type(error)):
+        await lm(ask())
+    assert ledger.usage == {"executor": Usage(calls=1)}
+    assert not ledger.lost
+    with pytest.raises(BudgetReached):
+        await lm(ask())
+
+
+@pytest.mark.parametrize("error", [EndpointDown("down"), ConfigError("which model?")])
+async def test_what_was_never_sent_is_not_booked(error: Exception):
+    ledger = Ledger()
+    lm = budgeted(Bill(error, ONE), ledger, calls=1)
+    with pytest.raises(type(error)):
         await lm(ask())
     await lm(ask())
     assert ledger.total.calls == 1
 
 
-async def test_replies_that_cost_nothing_are_not_booked():
+async def test_whoever_leaves_before_the_answer_has_lost_it():
     ledger = Ledger()
-    lm = budgeted(Bill(Usage(prompt_tokens=99), ONE), ledger, calls=1)
-    await lm(ask())
-    await lm(ask())
-    assert ledger.total.calls == 1
+    lm = budgeted(Bill(ONE, turns=50), ledger, calls=5)
+    task = asyncio.create_task(lm(ask()))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ledger.lost["executor"].calls == 1
+
+
+async def test_an_own_model_that_answers_from_its_own_cache_pays_nothing():
+    async def cached(request: Request) -> Reply:
+        return Reply("ok", usage=ONE, source="cache")
+
+    ledger = Ledger()
+    await budgeted(cached, ledger, calls=1)(ask())
+    assert ledger.total == Usage()
+
+
+BELIEVED = [Usage(1, 1, 1), Usage(1, 130, 10), Usage(1, 2_000, 2_000), Usage(1, 500, 1, 400)]
+IMPOSSIBLE = [
+    Usage(),
+    Usage(1, 0, 0),
+    Usage(1, 0, 7),
+    Usage(1, 7, 0),
+    Usage(1, -7, 3),
+    Usage(1, 7, -3),
+    Usage(1, 10**9, 3),
+    Usage(1, 7, 10**9),
+    Usage(1, 7, 3, 400),
+    Usage(-1, 7, 3),
+]
+
+
+@pytest.mark.parametrize("usage", BELIEVED)
+async def test_what_a_reply_can_have_taken_is_believed(usage: Usage):
+    tally, ledger = Counts(), Ledger()
+    reply = await Attempted(Bill(usage), gate(ledger), tally)(ask())
+    assert replace(reply.usage, cost=0.0) == usage
+    assert (tally, reply.estimated) == ({}, False)
+
+
+@pytest.mark.parametrize("usage", IMPOSSIBLE)
+async def test_what_no_reply_can_have_taken_is_replaced_by_our_count(usage: Usage):
+    tally, ledger = Counts(), Ledger()
+    reply = await Attempted(Bill(usage), gate(ledger), tally)(ask("x" * 300))
+    assert tally == {Incident.USAGE_REPLACED: 1}
+    assert reply.estimated
+    assert 75 <= reply.usage.prompt_tokens <= 150, "300 letters"
+    assert reply.usage.completion_tokens == 1
+    assert ledger.total == reply.usage
 
 
 async def test_the_time_limit_holds():
     now = 0.0
-    lm = Budgeted(Bill(ONE, ONE), Budget(seconds=60), PRICES, Ledger(), lambda: now)
+    lm = Attempted(Bill(ONE, ONE), gate(elapsed=lambda: now, seconds=60), Counts())
     await lm(ask())
     now = 60.0
     with pytest.raises(BudgetReached, match="60 seconds"):
@@ -131,12 +235,13 @@ async def test_the_time_limit_holds():
 
 async def test_stopping_lets_calls_in_flight_finish_and_starts_no_other():
     bill = Bill(ONE, ONE, turns=20)
-    lm = budgeted(bill, calls=1)
+    door = gate(calls=1)
+    lm = Attempted(bill, door, Counts())
     running = asyncio.create_task(lm(ask()))
     await asyncio.sleep(0)
     waiting = asyncio.create_task(lm(ask()))
     await asyncio.sleep(0)
-    lm.stop(Interrupted("stopped by you", hint="pco train --resume r1"))
+    door.stop(Interrupted("stopped by you", hint="pco train --resume r1"))
     with pytest.raises(Interrupted, match="stopped by you") as caught:
         await waiting
     assert caught.value.hint == "pco train --resume r1"
@@ -154,28 +259,30 @@ async def test_no_budget_of_tokens_without_a_length_cap():
 
 
 async def test_a_money_budget_with_an_unknown_price_is_refused():
-    lm = Budgeted(Bill(ONE), Budget(usd=1), PriceTable(), Ledger())
+    unpriced = BudgetGate(Budget(usd=1), PriceTable(), Ledger())
+    lm = Attempted(Bill(ONE), unpriced, Counts())
     with pytest.raises(ConfigError, match="localhost") as caught:
-        lm.check_prices([MODEL])
+        unpriced.check_prices([MODEL])
     assert f'[prices."{MODEL}"]' in caught.value.hint
     with pytest.raises(ConfigError):
         await lm(ask())
-    Budgeted(Bill(ONE), Budget(tokens=1), PriceTable(), Ledger()).check_prices([MODEL])
+    BudgetGate(Budget(tokens=1), PriceTable(), Ledger()).check_prices([MODEL])
     past = Ledger({"critic": Usage(calls=1, cost=None)})
     with pytest.raises(ConfigError, match="earlier calls"):
-        Budgeted(Bill(), Budget(usd=1), PRICES, past).check_prices([MODEL])
+        BudgetGate(Budget(usd=1), PRICES, past).check_prices([MODEL])
 
 
 async def test_cancelling_waiting_and_running_calls_frees_everything():
-    bill = Bill(*[ONE] * 9, turns=50)
-    lm = budgeted(bill, calls=2)
+    bill, ledger = Bill(*[ONE] * 9, turns=50), Ledger()
+    lm = budgeted(bill, ledger, calls=2)
     tasks = [asyncio.create_task(lm(ask())) for _ in range(5)]
     await asyncio.sleep(0)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    await asyncio.gather(lm(ask()), lm(ask()))
-    assert bill.started == 4
+    assert ledger.lost["executor"].calls == bill.started == 2
+    with pytest.raises(BudgetReached, match="2 made"):  # and does not wait for anybody
+        await asyncio.wait_for(lm(ask()), 5)
 
 
 def test_the_bound_covers_every_byte_message_and_schema():
@@ -185,6 +292,7 @@ def test_the_bound_covers_every_byte_message_and_schema():
     assert prompt_bound(replace(plain, schema=schema)) > prompt_bound(plain)
 
 
+FATES = ["paid", "paid", "paid", "lost", "late", "refused", "unmade", "cancelled", "lying"]
 CALLS = st.lists(
     st.tuples(
         st.integers(0, 40),  # length of the prompt
@@ -192,56 +300,81 @@ CALLS = st.lists(
         st.floats(0, 1),  # share of the bound that the prompt really takes
         st.floats(0, 1),  # share of the cap that the reply really takes
         st.integers(0, 4),  # turns of the loop until it is answered
-        st.sampled_from(["paid", "paid", "paid", "failed", "cancelled"]),
+        st.sampled_from(FATES),
     ),
     max_size=25,
 )
 
 
-@settings(max_examples=150)
+class Biller:
+    """A server that bills what its work really took, whatever becomes of the answer."""
+
+    def __init__(self, plan: Sequence[tuple[int, int, float, float, int, str]]) -> None:
+        self._plan = plan
+        self.billed = Usage()
+
+    async def __call__(self, request: Request) -> Reply:
+        number = int(request.messages[0].content.split("|")[0])
+        _, cap, share, filled, turns, fate = self._plan[number]
+        if fate == "unmade":
+            raise EndpointDown("no")
+        self.billed += Usage(1)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if fate == "refused":
+            raise RateLimited("no")
+        size = byte_size(request.messages[0].content)
+        # The most that a tokenizer makes of it; a liar's own truth is what our count can know.
+        prompt, reply = max(1, int(prompt_bound(request) * share)), int(cap * filled)
+        if fate == "lying":
+            prompt, reply = max(1, size // 3), min(cap, 2)
+        cost = PRICES.cost(MODEL, Usage(1, prompt, reply))
+        self.billed += Usage(0, prompt, reply, 0, cost)
+        if fate == "lost":
+            raise ServerFault("no")
+        if fate == "late":
+            raise CallTimeout("no")
+        said = Usage(1, 0, 0) if fate == "lying" else Usage(1, prompt, max(1, reply))
+        return Reply("x" * (3 * reply if fate == "lying" else 1), usage=said)
+
+
+@settings(max_examples=150, deadline=None)
 @given(
     CALLS,
     st.one_of(st.none(), st.integers(0, 12)),
     st.one_of(st.none(), st.integers(0, 2500)),
     st.one_of(st.none(), st.floats(0, 3)),
+    st.integers(1, 8),
 )
-def test_a_budget_is_never_passed_under_concurrency(plan, calls, tokens, usd):
-    limits = Budget(calls=calls, tokens=tokens, usd=usd)
-    ledger = Ledger()
-    started = 0
-
-    async def answer(request: Request) -> Reply:
-        nonlocal started
-        started += 1
-        number = int(request.messages[0].content.split("|")[0])
-        _, cap, share, filled, turns, fate = plan[number]
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        if fate == "failed":
-            raise ServerFault("no")
-        prompt = int(prompt_bound(request) * share)
-        return Reply("x", usage=Usage(1, prompt, int(cap * filled), cost=None))
+def test_what_a_server_bills_never_passes_a_budget(plan, calls, tokens, usd, slots):
+    ledger, server = Ledger(), Biller(plan)
+    lm = budgeted(server, ledger, calls=calls, tokens=tokens, usd=usd)
+    limit = AdaptiveLimit(slots)
+    backoff = Backoff(retries=2, first=0.0)
+    tried = Retrying(lm, lambda: limit, backoff, Counts())
 
     async def run() -> list[object]:
-        lm = Budgeted(answer, limits, PRICES, ledger)
         tasks = [
-            asyncio.create_task(lm(ask(f"{n}|" + "x" * each[0], each[1])))
+            asyncio.create_task(tried(ask(f"{n}|" + "x" * each[0], each[1])))
             for n, each in enumerate(plan)
         ]
-        await asyncio.sleep(0)
+        for _ in range(3):
+            await asyncio.sleep(0)
         for task, each in zip(tasks, plan, strict=True):
             if each[5] == "cancelled":
                 task.cancel()
         return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
 
     outcomes = asyncio.run(run())
-    total = ledger.total
-    assert calls is None or total.calls <= calls
-    assert tokens is None or total.tokens <= tokens
-    assert usd is None or (total.cost or 0.0) <= usd + 1e-6
-    expected = (Reply, BudgetReached, ServerFault, asyncio.CancelledError)
+    billed, booked = server.billed, ledger.total
+    assert calls is None or billed.calls <= calls
+    assert tokens is None or billed.tokens <= tokens
+    assert usd is None or (billed.cost or 0.0) <= usd + 1e-6
+    assert billed.calls == booked.calls
+    assert billed.tokens <= booked.tokens
+    assert (billed.cost or 0.0) <= (booked.cost or 0.0) + 1e-9
+    expected = (Reply, BudgetReached, LMError, asyncio.CancelledError)
     assert all(isinstance(each, expected) for each in outcomes)
-    assert total.calls == sum(isinstance(each, Reply) for each in outcomes)
     if calls is tokens is usd is None:
         assert not any(isinstance(each, BudgetReached) for each in outcomes)
 

@@ -121,7 +121,7 @@ async def test_odd_but_legal_replies_are_read(server: Server):
     assert [r.finish for r in replies[:3]] == ["stop", "length", "other"]
     assert replies[3].text == "ab"
     assert replies[4].estimated
-    assert (replies[4].usage.prompt_tokens, replies[4].usage.completion_tokens) == (3, 2)
+    assert (replies[4].usage.prompt_tokens, replies[4].usage.completion_tokens) == (12, 3)
     assert not replies[5].estimated
     assert replies[5].usage.cached_prompt_tokens == 8
 
@@ -140,7 +140,7 @@ async def test_a_usage_that_cannot_be_is_estimated(server: Server, usage):
     server.script(says("12345678", usage=usage))
     async with endpoint(server) as lm:
         reply = await lm(request())
-    assert reply.estimated and reply.usage.completion_tokens == 2
+    assert reply.estimated and reply.usage.completion_tokens == 3
 
 
 @pytest.mark.parametrize("cached", ["many", [1], -3, None, 1.5])

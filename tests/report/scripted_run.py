@@ -104,7 +104,8 @@ def write_run(runs: Path, run: ScriptedRun | None = None) -> RunStore:
         store.append(event)
     for role, calls in (("encoder", 90), ("executor", 300), ("critic", 120)):
         cost = None if role == "critic" else 0.01 * calls
-        store.record_usage(role, Usage(calls, calls * 400, calls * 90, calls * 300, cost, calls))
+        usage = Usage(calls, calls * 400, calls * 90, calls * 300, cost, calls)
+        store.attempt_log.end(store.attempt_log.begin(role, usage), role, usage, False)
     for name, n in (("rate_limited", 7), ("repaired", 4), ("reasked", 2), ("strange_thing", 1)):
         store.count(name, n)
     store.flush()

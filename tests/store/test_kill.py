@@ -18,8 +18,13 @@ KILLS = 5
 WRITE = """
 import asyncio, sys
 from pathlib import Path
-from promptcodebook.calls import Message, Reply, Request, Usage, request_key
+from promptcodebook.calls import Message, Reply, Request, Sampling, Usage, request_key
+from promptcodebook.config import Budget, Price
+from promptcodebook.lm.attempt import Attempted
+from promptcodebook.lm.budget import BudgetGate
 from promptcodebook.lm.journal import Journaled
+from promptcodebook.lm.ledger import Ledger
+from promptcodebook.lm.prices import PriceTable
 from promptcodebook.store import RunStore, Stepped
 from promptcodebook.types import *
 
@@ -28,16 +33,23 @@ def say(*words):
     sys.stdout.flush()
 
 async def model(request):
-    return Reply(request.messages[0].content * 200, usage=Usage(1, 10, 20, 0, 0.25, 0.5))
+    sent.write(".")
+    sent.flush()
+    return Reply(request.messages[0].content * 200, usage=Usage(1, 10, 200, 0, None, 0.5))
 
 async def call(lm, step, i):
-    request = Request("executor", (Message("user", f"{step}/{i} "),))
+    request = Request(
+        "executor", (Message("user", f"{step}/{i} "),), model="m", sampling=Sampling(max_tokens=9)
+    )
     await lm(request)
     say("reply", request_key(request).hex())
 
 async def main(store):
     step = store.state().step
-    lm = Journaled(model, store.reply_log, store.count)
+    ledger = Ledger(store.usage(), store.lost(), store.attempt_log)
+    prices = PriceTable({"m": Price(prompt=1e6, completion=0.0)})
+    gate = BudgetGate(Budget(), prices, ledger)
+    lm = Journaled(Attempted(model, gate, store.count), store.reply_log, store.count)
     while True:
         step += 1
         await asyncio.gather(*(call(lm, step, i) for i in range(15)))
@@ -47,6 +59,7 @@ async def main(store):
                                   (0.0,) * 16, (0.0,) * 16, (step,) * 16)))
         say("step", step)
 
+sent = open(sys.argv[1] + ".sent", "a")
 asyncio.run(main(RunStore.open(Path(sys.argv[1]), write=True)))
 """
 
@@ -75,6 +88,7 @@ async def test_nothing_reported_as_written_is_lost(tmp_path: Path, header: Heade
         said += write_then_kill(run.path, chance.uniform(0.0, 0.15))
         store = RunStore.open(run.path, write=True)
         assert_whole(store, said)
+        assert_booked(store)
         store.close()
     assert sum(words[0] == "step" for words in said) > KILLS
 
@@ -92,9 +106,17 @@ def assert_whole(store: RunStore, said: list[list[str]]) -> None:
         if words[0] == "reply":
             assert store.reply_log.get(bytes.fromhex(words[1])) is not None
 
+
+def assert_booked(store: RunStore) -> None:
+    """Every attempt that left is booked once: as paid, or as lost if the kill met it in flight."""
     reader = Reader(store.path / "run.sqlite", LAYOUT)
     rows = reader.row("SELECT COUNT(*) FROM journal")
     reader.close()
-    assert rows is not None
-    n = rows[0]  # usage is in the same transaction as the reply it paid for
-    assert store.usage() == {"executor": Usage(n, 10 * n, 20 * n, 0, 0.25 * n, 0.5 * n)}
+    paid, lost = store.usage()["executor"], store.lost().get("executor", Usage())
+    n = paid.calls
+    assert paid == Usage(n, 10 * n, 200 * n, 0, 10.0 * n, 0.5 * n)
+    assert rows is not None and rows[0] <= n, "no reply is on disk that is not paid for"
+    sent = len(store.path.with_name(f"{store.path.name}.sent").read_text())
+    # A kill between the slot and the request books one that never left, at the most one each.
+    assert sent <= n + lost.calls <= sent + KILLS
+    assert lost.calls <= 15 * KILLS

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from promptcodebook.calls import Message, Reply, Request, Usage
+from promptcodebook.calls import Message, Reply, Request, Role, Usage
 from promptcodebook.errors import DiskFull, RunBusy, RunNotFound, StoreError, StoreTooNew
 from promptcodebook.paths import make_secret, write_whole
 from promptcodebook.randomness import keyed_random
@@ -207,29 +207,31 @@ def test_state_is_the_fold_and_the_outline_agrees(
 
 
 def test_usage_is_summed_by_role_and_an_unknown_price_stays_unknown(run: RunStore) -> None:
-    run.record_usage("critic", Usage(1, 10, 2, 4, 0.5, 1.0))
-    run.record_usage("critic", Usage(1, 20, 3, 0, 0.25, 2.0))
-    run.record_usage("encoder", Usage(1, 5, 5, 0, None, 0.5))
-    run.record_usage("encoder", Usage(1, 5, 5, 0, 0.125, 0.5))
+    attempted(run, "critic", Usage(1, 10, 2, 4, 0.5, 1.0))
+    attempted(run, "critic", Usage(1, 20, 3, 0, 0.25, 2.0))
+    attempted(run, "encoder", Usage(1, 5, 5, 0, None, 0.5))
+    attempted(run, "encoder", Usage(1, 5, 5, 0, 0.125, 0.5))
+    attempted(run, "critic", Usage(1, 90, 50, 0, 1.0), lost=True)
     run.flush()
     assert run.usage() == {
         "critic": Usage(2, 30, 5, 4, 0.75, 3.0),
         "encoder": Usage(2, 10, 10, 0, None, 1.0),
     }
+    assert run.lost() == {"critic": Usage(1, 90, 50, 0, 1.0)}
 
 
-async def test_a_journaled_reply_and_its_usage_are_one_commit(run: RunStore) -> None:
+def attempted(run: RunStore, role: Role, usage: Usage, *, lost: bool = False) -> None:
+    run.attempt_log.end(run.attempt_log.begin(role, usage), role, usage, lost)
+
+
+async def test_a_journaled_reply_comes_back_as_it_was(run: RunStore) -> None:
     request = Request("executor", (Message("user", "hi"),))
     paid = Reply("ho", usage=Usage(1, 10, 2, 0, 0.5, 1.0), dropped=("temperature",), estimated=True)
     log = run.reply_log
     assert log.get(b"k" * 32) is None
     await log.put(b"k" * 32, request, paid)
     assert log.get(b"k" * 32) == paid
-    assert run.usage() == {"executor": paid.usage}
-
-    await log.put(b"k" * 32, request, paid)  # handed over twice, paid once
-    await log.put(b"f" * 32, request, replace(paid, source="cache"))
-    assert run.usage() == {"executor": paid.usage}
+    assert run.usage() == {}, "what it cost is booked with its attempt"
 
 
 async def test_the_first_reply_of_a_key_stays(run: RunStore) -> None:

@@ -16,8 +16,8 @@ from promptcodebook.doctor.finding import Finding, Section
 from promptcodebook.doctor.probe import probe
 from promptcodebook.doctor.rehearsal import rehearse
 from promptcodebook.errors import ConfigError, PcoError, StoreError
-from promptcodebook.lm.budget import PriceTable, price_lines
 from promptcodebook.lm.cache import ReplyCache
+from promptcodebook.lm.prices import PriceTable, price_lines
 from promptcodebook.lm.providers import missing_key
 from promptcodebook.lm.spec import Spec, parse_spec
 from promptcodebook.lm.stack import simulated_here, specs_of

@@ -19,7 +19,7 @@ from promptcodebook.calls import ROLES, Message, Request, Role, Usage
 from promptcodebook.config import Budget
 from promptcodebook.estimate.counting import ANSWER, Manner
 from promptcodebook.estimate.dry import DryWork, Scale, dry_run, shorten_plan
-from promptcodebook.lm.budget import PriceTable
+from promptcodebook.lm.prices import PriceTable
 from promptcodebook.lm.stack import any_simulated, specs_of
 from promptcodebook.lm.wire import TOKENIZER
 from promptcodebook.sync import run_sync

@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from promptcodebook.calls import Reply, Request
-from promptcodebook.errors import ConfigError, LMError
+from promptcodebook.calls import LM, Reply, Request
+from promptcodebook.errors import ConfigError, LMError, RequestRefused
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.limit import PerLoop
 from promptcodebook.lm.refusal import (
@@ -52,8 +52,19 @@ _MOST_ERROR_BYTES = 64_000
 _QUICK_BYTES = 200_000
 
 
+def _bare(lm: LM) -> LM:
+    return lm
+
+
+class _FieldRefused(RequestRefused):
+    """The endpoint refused a field that was learned and will be left out."""
+
+
 class Endpoint:
-    """An LM over HTTP. Raises the LMErrors of errors.py; retries nothing but refused fields."""
+    """An LM over HTTP. Raises the LMErrors of errors.py; retries nothing but refused fields.
+
+    `around` is put around every single request, those included that an endpoint refuses a field of.
+    """
 
     def __init__(
         self,
@@ -64,7 +75,9 @@ class Endpoint:
         headers: Mapping[str, str] | None = None,
         most_bytes: int = MOST_BYTES,
         private: bool = False,
+        around: Callable[[LM], LM] = _bare,
     ) -> None:
+        self._attempt = around(self._send)
         self._where = ModelAddress(spec.base_url, spec.model, key, spec.key_names, private)
         self._quirks = Quirks()
         self._transport = Transport(spec.base_url, key, timeout, headers or {}, most_bytes)
@@ -85,18 +98,26 @@ class Endpoint:
     async def __call__(self, request: Request) -> Reply:
         if not self._where.model:
             await self._choose_model()
-        for left in reversed(range(_ATTEMPTS)):
-            body, dropped = request_body(request, self._where.model, self._quirks)
-            begun = time.perf_counter()
-            answer = await self._post(body)
-            if answer.status == 200:
-                reply = await self._read(answer.data, request, time.perf_counter() - begun)
-                return replace(reply, dropped=tuple(dropped)) if dropped else reply
-            error = read_error_body(answer.data)
-            fixable = left > 0 and answer.status in (400, 422)
-            if not (fixable and self._learn(body, error)):
-                raise await self._refusal(answer, error, request)
-        raise AssertionError("the last attempt returns or raises")
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return await self._attempt(request)
+            except _FieldRefused:
+                continue
+        return await self._attempt(request)
+
+    async def _send(self, request: Request) -> Reply:
+        """One request. Raises _FieldRefused when the next one will leave out what was refused."""
+        body, dropped = request_body(request, self._where.model, self._quirks)
+        begun = time.perf_counter()
+        answer = await self._post(body)
+        if answer.status == 200:
+            reply = await self._read(answer.data, request, time.perf_counter() - begun)
+            return replace(reply, dropped=tuple(dropped)) if dropped else reply
+        error = read_error_body(answer.data)
+        refusal = await self._refusal(answer, error, request)
+        if answer.status in (400, 422) and self._learn(body, error):
+            raise _FieldRefused(str(refusal), hint=refusal.hint, model=self._where.model)
+        raise refusal
 
     async def models(self) -> tuple[str, ...]:
         """The names that GET /models lists. Raises LMError where there is no such list."""

@@ -99,6 +99,7 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress, wait: float = 
         error.incident = Incident.RATE_LIMITED if status == 429 else Incident.UNAVAILABLE
     elif status >= 500 or status in _PASSING:
         error = ServerFault(what, hint="look at the server's own log", model=where.model)
+        error.lost = status >= 500
     elif status in (401, 403):
         error = AuthRefused(what, hint=_key_hint(where), model=where.model)
     elif 300 <= status < 400:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -73,7 +72,6 @@ class Retrying:
         started = await limit.acquire()
         try:
             self._stop.check()
-            begun = time.perf_counter()
             reply = await self._inner(request)
         except LMError as error:
             self._incident(error, limit, started)
@@ -81,7 +79,8 @@ class Retrying:
         finally:
             limit.release()
         self._reached = True
-        limit.record_answer(request.role, time.perf_counter() - begun)
+        # Its own time: an attempt may have waited for its budget before it left.
+        limit.record_answer(request.role, reply.usage.latency_s)
         return reply
 
     def _incident(self, error: LMError, limit: AdaptiveLimit, started: float) -> None:

@@ -1,8 +1,8 @@
 """The stack that every call goes through, built from the configuration.
 
-From the top: `Roles` fills in model and sampling, then the run's journal, the reply cache, the
-budget, `Dispatch` by model, and the `Endpoints` with one retry layer and one limit for each
-address.
+From the top: `Roles` fills in model and sampling, then the run's journal, the reply cache,
+`Dispatch` by model, and the `Endpoints` with one retry layer and one limit for each address; lowest
+of all, around each single request, the budget.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from promptcodebook.calls import LM, ROLES, Reply, Request, Role, Sampling
 from promptcodebook.config import Config, RoleSettings
 from promptcodebook.errors import ConfigError
 from promptcodebook.incidents import Counts, Tally, no_tally
-from promptcodebook.lm.budget import Budgeted, Ledger, PriceTable
+from promptcodebook.lm.attempt import Attempted
+from promptcodebook.lm.budget import BudgetGate
 from promptcodebook.lm.cache import Cache
 from promptcodebook.lm.journal import Journaled, ReplyLog
+from promptcodebook.lm.ledger import Ledger
 from promptcodebook.lm.limit import AdaptiveLimit, PerLoop
+from promptcodebook.lm.prices import PriceTable
 from promptcodebook.lm.providers import require_keys
 from promptcodebook.lm.retry import Backoff, Retrying
 from promptcodebook.lm.spec import Spec, find_credentials, parse_spec
@@ -70,7 +73,7 @@ class Models:
     ask: Ask
     tally: Tally
     ledger: Ledger
-    budget: Budgeted
+    budget: BudgetGate
     _endpoints: Endpoints
     _cache: Cache | None
 
@@ -84,18 +87,22 @@ class Models:
         specs = specs_of(config)
         if supplies.own is None:
             require_keys(specs)
-        most_bytes = int(config.max_reply_mb * 1e6)
-        backoff = Backoff(config.retries)
+        prices, elapsed = PriceTable(config.prices), supplies.elapsed or _no_time
+        budget = BudgetGate(config.budget, prices, ledger, elapsed, stop)
+        budget.check_prices(specs)
+
+        def around(lm: LM) -> LM:
+            return Attempted(lm, budget, tally)
+
+        most_bytes, backoff = int(config.max_reply_mb * 1e6), Backoff(config.retries)
         settings = CallSettings(
             config.timeout, config.concurrency, backoff, most_bytes, supplies.private
         )
-        endpoints = Endpoints(settings, tally=tally, simulated=supplies.simulated, stop=stop)
-        table = {spec: supplies.own or endpoints.connect(spec, h) for spec, h in specs.items()}
-        prices = PriceTable(config.prices)
-        elapsed = supplies.elapsed or _no_time
-        budget = Budgeted(Dispatch(table), config.budget, prices, ledger, elapsed, stop)
-        budget.check_prices(specs)
-        inner: LM = budget
+        endpoints = Endpoints(
+            settings, tally=tally, simulated=supplies.simulated, stop=stop, around=around
+        )
+        own = None if supplies.own is None else around(supplies.own)
+        inner: LM = Dispatch({spec: own or endpoints.connect(spec, h) for spec, h in specs.items()})
         cache = None
         if config.cache and supplies.own is None and not simulated_here(specs):
             inner = cache = Cache(inner, reply_cache_path(), tally)
@@ -226,6 +233,10 @@ class CallSettings:
     private: bool = False
 
 
+def _bare(lm: LM) -> LM:
+    return lm
+
+
 class _Closes(Protocol):
     async def close(self) -> None: ...
 
@@ -233,7 +244,8 @@ class _Closes(Protocol):
 class Endpoints:
     """Connects specs and closes everything it connected.
 
-    `simulated` builds the model behind `simulated?...`; `environment` is where keys come from.
+    `simulated` builds the model behind `simulated?...`; `environment` is where keys come from;
+    `around` is put around every single request.
     """
 
     def __init__(
@@ -244,7 +256,9 @@ class Endpoints:
         simulated: Callable[[Spec], LM] | None = None,
         environment: Mapping[str, str] | None = None,
         stop: StopSignal | None = None,
+        around: Callable[[LM], LM] = _bare,
     ) -> None:
+        self._around = around
         self._settings = settings
         self._tally = tally
         self._simulated = simulated
@@ -279,12 +293,13 @@ class Endpoints:
                 raise ConfigError(
                     "there is no simulated model in this program", hint="pco lm serve simulated"
                 )
-            return self._simulated(spec)
+            return self._around(self._simulated(spec))
         if spec.kind == "litellm":
             from promptcodebook.lm.litellm_client import LiteLLM
 
             found = find_credentials((), headers, self._environment)
-            return LiteLLM(spec.model, timeout=self._settings.timeout, headers=found.all_headers())
+            timeout = self._settings.timeout
+            return self._around(LiteLLM(spec.model, timeout=timeout, headers=found.all_headers()))
         # aiohttp takes a sixth of a second to import: here, once, and not in the first call.
         from promptcodebook.lm.endpoint import Endpoint
 
@@ -297,6 +312,7 @@ class Endpoints:
             headers=credentials.headers,
             most_bytes=self._settings.most_bytes,
             private=self._settings.private,
+            around=self._around,
         )
         self._open.append(endpoint)
         return endpoint

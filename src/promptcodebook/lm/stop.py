@@ -11,7 +11,7 @@ __all__ = ["StopSignal"]
 
 
 class StopSignal:
-    """Given once and for good, by the error that every call which would start from then on raises.
+    """Given by the error that every call which would start from then on raises; the first stays.
 
     A call may wait long after its budget was reserved: for a slot of its endpoint, or between two
     tries. It checks the signal again when that wait is over, and the signal ends the wait.
@@ -40,6 +40,10 @@ class StopSignal:
         for place in self._asleep:
             if not place.done():
                 place.set_result(None)
+
+    def withdraw(self) -> None:
+        """Calls may start again."""
+        self._reason = None
 
     def on_give(self, listener: Callable[[], None]) -> None:
         """Calls `listener` when the signal is given."""

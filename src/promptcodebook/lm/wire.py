@@ -22,6 +22,8 @@ __all__ = [
     "TOKENIZER",
     "Malformed",
     "Quirks",
+    "byte_size",
+    "count_usage",
     "estimate_tokens",
     "is_strict",
     "read_reply",
@@ -37,6 +39,8 @@ MOST_BYTES = 8_000_000
 TOKENIZER = "estimate: UTF-8 bytes / 4"
 """The name printed wherever a count comes from `estimate_tokens`."""
 _SEED_BITS = 0x7FFFFFFF
+# What a chat template puts around a message, about.
+_PER_MESSAGE = 4
 # No call has more tokens; a larger count would not fit into a store either.
 _MOST_TOKENS = 10**9
 _REFUSING = re.compile(
@@ -156,7 +160,7 @@ def read_tree(tree: Any, request: Request, seconds: float) -> Reply:
     except (KeyError, IndexError, TypeError, AttributeError):
         raise Malformed("it holds no choices[0].message") from None
     text = _text(content)
-    usage, estimated = _usage(usage, request, text, seconds)
+    usage, estimated = _usage(usage, request, text + _thoughts(choice["message"]), seconds)
     return Reply(text, _finish(choice.get("finish_reason")), usage, estimated=estimated)
 
 
@@ -171,6 +175,14 @@ def _text(content: object) -> str:
         texts = [cast("dict[str, Any]", p).get("text") for p in parts if isinstance(p, dict)]
         return "".join(each for each in texts if isinstance(each, str))
     raise Malformed("message.content is not text")
+
+
+def _thoughts(message: Mapping[str, Any]) -> str:
+    """What the model wrote aside and was paid for, where the server shows it."""
+    for name in ("reasoning_content", "reasoning"):
+        if isinstance(aside := message.get(name), str):
+            return aside
+    return ""
 
 
 def _finish(reason: object) -> Literal["stop", "length", "other"]:
@@ -191,8 +203,7 @@ def _usage(tree: object, request: Request, text: str, seconds: float) -> tuple[U
             if isinstance(details, dict):
                 cached = _count(cast("dict[str, Any]", details).get("cached_tokens"))
             return Usage(1, prompt, completion, cached or 0, None, seconds), False
-    prompt = sum(estimate_tokens(m.content) for m in request.messages)
-    return Usage(1, prompt, estimate_tokens(text), 0, None, seconds), True
+    return count_usage(request, text, seconds), True
 
 
 def _count(value: object) -> int | None:
@@ -202,10 +213,23 @@ def _count(value: object) -> int | None:
     return value if 0 <= value <= _MOST_TOKENS else None
 
 
+def byte_size(text: str) -> int:
+    """Bytes of the text in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
 def estimate_tokens(text: str) -> int:
     """UTF-8 bytes / 4, rounded up: within a third of common tokenizers on English prose."""
-    size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-    return -(-size // 4)
+    return -(-byte_size(text) // 4)
+
+
+def count_usage(request: Request, text: str, seconds: float) -> Usage:
+    """Our own count of a call, where the server's cannot be had; `text` is all that was written.
+
+    Bytes / 3: a budget rests on it, so it is to err upwards where `estimate_tokens` may not.
+    """
+    prompt = sum(_PER_MESSAGE + -(-byte_size(m.content) // 3) for m in request.messages)
+    return Usage(1, prompt, -(-byte_size(text) // 3), 0, None, seconds)
 
 
 @cache

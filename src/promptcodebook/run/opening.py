@@ -14,7 +14,7 @@ from promptcodebook.assemble import Assembled, Plan, Sources, plan_run
 from promptcodebook.config import Budget, Config, load_config
 from promptcodebook.errors import ConfigError, RunChanged
 from promptcodebook.incidents import Counts, Incident
-from promptcodebook.lm.budget import Ledger
+from promptcodebook.lm.ledger import Ledger
 from promptcodebook.lm.providers import require_keys
 from promptcodebook.lm.stack import Supplies, specs_of
 from promptcodebook.method.schedule import Schedule
@@ -102,7 +102,7 @@ def _supplies(store: RunStore) -> Supplies:
 
     return Supplies(
         log=store.reply_log,
-        ledger=Ledger(store.usage()),
+        ledger=Ledger(store.usage(), store.lost(), store.attempt_log),
         tally=Counts(store.tallies(), keep),
         elapsed=lambda: store.elapsed_s,
     )

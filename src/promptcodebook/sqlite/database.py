@@ -44,13 +44,15 @@ class Layout:
     """The tables of one kind of file: what it is called in messages, its version, its DDL.
 
     `since` is the earliest version with the same tables (0 = this one): its files are read, and
-    bear the present version once they are written to.
+    bear the present version once they are written to. `later` are tables that came after a version
+    was first written, made where they are missing whenever a file is opened to be written.
     """
 
     what: str
     version: int
     script: tuple[str, ...]
     since: int = 0
+    later: tuple[str, ...] = ()
 
     def reads(self, version: int) -> bool:
         return (self.since or self.version) <= version <= self.version
@@ -107,13 +109,15 @@ def _create(db: sqlite3.Connection, path: Path, layout: Layout) -> None:
     if _version(db) != 0:
         if _version(db) < layout.version and layout.reads(_version(db)):
             db.execute(f"PRAGMA user_version = {layout.version}")
+        for statement in layout.later if layout.reads(_version(db)) else ():
+            db.execute(statement)
         return
     db.execute("BEGIN IMMEDIATE")
     try:
         if _version(db) == 0:  # another process may have been quicker
             if db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
                 raise _foreign(path, layout)
-            for statement in layout.script:
+            for statement in (*layout.script, *layout.later):
                 db.execute(statement)
             db.execute(f"PRAGMA user_version = {layout.version}")
         db.execute("COMMIT")
@@ -173,6 +177,11 @@ class Reader:
                 return self._db.execute(sql, parameters).fetchall()
         except sqlite3.Error as error:
             raise store_error(error, self._path, self._what) from error
+
+    def has(self, table: str) -> bool:
+        """Whether the file has this table: an old one lacks those of `Layout.later`."""
+        named = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+        return self.row(named, (table,)) is not None
 
     def close(self) -> None:
         with self._lock:

@@ -31,6 +31,7 @@ _Answer = tuple["asyncio.Future[None]", Exception | None]
 class _Unit:
     work: Write
     waiter: asyncio.Future[None] | ThreadFuture[None] | None = None
+    then: Callable[[], None] | None = None
 
 
 class Writer:
@@ -68,9 +69,12 @@ class Writer:
         self._put(_Unit(work, waiter))
         waiter.result()
 
-    def send(self, work: Write) -> None:
-        """Hands `work` over without waiting; its failure is raised by `flush` or `close`."""
-        self._put(_Unit(work))
+    def send(self, work: Write, then: Callable[[], None] | None = None) -> None:
+        """Hands `work` over without waiting; its failure is raised by `flush` or `close`.
+
+        `then` is called when it is committed, in the writer's thread.
+        """
+        self._put(_Unit(work, then=then))
 
     def flush(self) -> None:
         """Returns when all that was handed over before is committed; raises what failed unheard."""
@@ -154,6 +158,11 @@ class Writer:
             return fault
         return error
 
+    def _keep_unheard(self, error: Exception) -> None:
+        if self._unheard is None:
+            _log.warning("%s", error)
+            self._unheard = error
+
     def _answer(self, batch: list[_Unit], results: Iterable[Exception | None]) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, list[_Answer]] = {}
         for unit, error in zip(batch, results, strict=True):
@@ -162,9 +171,10 @@ class Writer:
                 by_loop.setdefault(waiter.get_loop(), []).append((waiter, error))
             elif waiter is not None:
                 _settle_thread(waiter, error)
-            elif error is not None and self._unheard is None:
-                _log.warning("%s", error)
-                self._unheard = error
+            elif error is not None:
+                self._keep_unheard(error)
+            elif unit.then is not None:
+                unit.then()
         for loop, answers in by_loop.items():
             try:
                 loop.call_soon_threadsafe(_settle, answers)

@@ -1,4 +1,5 @@
-"""One run on disk: a folder with `run.sqlite` (events, journal, usage, counts) and `lock`."""
+"""One run on disk: a folder with `run.sqlite` (events, journal, usage, counts), `lock`, and the
+attempts that are `in-flight`."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from typing import cast
 from promptcodebook.calls import Role, Usage
 from promptcodebook.errors import RunNotFound, StoreError
 from promptcodebook.lm.journal import ReplyLog
+from promptcodebook.lm.ledger import AttemptLog
 from promptcodebook.paths import (
     make_private_folder,
     make_secret,
@@ -23,6 +25,7 @@ from promptcodebook.paths import (
     tighten,
 )
 from promptcodebook.sqlite import Reader, Write, Writer, store_os_error
+from promptcodebook.store.attempts import AttemptFile
 from promptcodebook.store.events import (
     Compared,
     Event,
@@ -38,7 +41,7 @@ from promptcodebook.store.events import (
 )
 from promptcodebook.store.header import Header, is_sealed, run_id, seal
 from promptcodebook.store.lock import RunLock
-from promptcodebook.store.tables import FILE, LAYOUT, RunReplies, SessionClock, add_count, add_usage
+from promptcodebook.store.tables import FILE, LAYOUT, RunReplies, SessionClock, add_count
 from promptcodebook.types import Evaluation, Parameters, Step, Trace
 
 __all__ = ["RunStore"]
@@ -56,6 +59,7 @@ class _Writing:
     lock: RunLock
     writer: Writer
     session: SessionClock
+    attempts: AttemptFile
 
 
 class RunStore:
@@ -189,9 +193,16 @@ class RunStore:
 
     def usage(self) -> dict[Role, Usage]:
         """What was paid in all sessions of the run, by role."""
+        return self._book("usage")
+
+    def lost(self) -> dict[Role, Usage]:
+        """The most that attempts lost to failures can have cost, by role."""
+        return self._book("lost") if self._reader.has("lost") else {}
+
+    def _book(self, table: str) -> dict[Role, Usage]:
         rows = self._reader.rows(
             "SELECT role, calls, prompt_tokens, completion_tokens, cached_prompt_tokens, cost,"
-            " latency_s FROM usage ORDER BY rowid"
+            f" latency_s FROM {table} ORDER BY rowid"
         )
         return {cast(Role, role): Usage(*sums) for role, *sums in rows}
 
@@ -204,9 +215,15 @@ class RunStore:
         """The run's journal, for `Journaled`."""
         return RunReplies(self._reader, self._writer)
 
-    def record_usage(self, role: Role, usage: Usage) -> None:
-        """Adds what was paid without a reply to journal, such as a call that failed."""
-        self._writer.send(lambda db: add_usage(db, role, usage))
+    @property
+    def attempt_log(self) -> AttemptLog:
+        """Where the run's attempts are kept from before they leave until they are booked."""
+        return self._open_writing.attempts
+
+    @property
+    def recovered(self) -> Usage:
+        """What was in flight when an earlier session was killed; booked as lost by this one."""
+        return self._open_writing.attempts.recovered
 
     def count(self, name: str, count: int = 1) -> None:
         """A `Tally` for what happens once: a call that failed, a paid reply that was no good.
@@ -243,13 +260,18 @@ class RunStore:
             try:
                 writing.writer.close()
             finally:
+                writing.attempts.close()
                 writing.lock.release()
 
     @property
     def _writer(self) -> Writer:
+        return self._open_writing.writer
+
+    @property
+    def _open_writing(self) -> _Writing:
         if self._writing is None:
             raise StoreError(f"the run {self.path.name} is not open for writing")
-        return self._writing.writer
+        return self._writing
 
     def _select(self, where: str, after: int, full: bool) -> Iterator[tuple[int, Event]]:
         query = f"{_FULL if full else _LIGHT} WHERE {where} AND e.seq > ? ORDER BY e.seq LIMIT ?"
@@ -319,7 +341,8 @@ def _open_to_write(path: Path, clock: Callable[[], float], first: Write | None) 
             if first is not None:
                 writer.write_now(first)
             writer.write_now(session.begin)
-            return _open_to_read(path, _Writing(lock, writer, session))
+            attempts = AttemptFile(path, writer)
+            return _open_to_read(path, _Writing(lock, writer, session, attempts))
         except BaseException:
             writer.close()
             raise

@@ -49,10 +49,18 @@ LAYOUT = Layout(
         "CREATE TABLE sessions (id INTEGER PRIMARY KEY, started TEXT NOT NULL,"
         " seconds REAL NOT NULL)",
     ),
+    later=(
+        # As `usage`, of attempts that brought nothing back, at the most they can have cost.
+        "CREATE TABLE IF NOT EXISTS lost (role TEXT PRIMARY KEY, calls INTEGER NOT NULL,"
+        " prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,"
+        " cached_prompt_tokens INTEGER NOT NULL, cost REAL, latency_s REAL NOT NULL)",
+        # The last attempt of each slot that is booked (store/attempts.py).
+        "CREATE TABLE IF NOT EXISTS settled (slot INTEGER PRIMARY KEY, number INTEGER NOT NULL)",
+    ),
 )
 
 _ADD_USAGE = """
-INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO {book} VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (role) DO UPDATE SET
   calls = calls + excluded.calls,
   prompt_tokens = prompt_tokens + excluded.prompt_tokens,
@@ -61,17 +69,18 @@ ON CONFLICT (role) DO UPDATE SET
   cost = cost + excluded.cost,
   latency_s = latency_s + excluded.latency_s
 """
+_ADD_PAID, _ADD_LOST = (_ADD_USAGE.format(book=book) for book in ("usage", "lost"))
 _ADD_COUNT = """
 INSERT INTO tally VALUES (?, ?)
 ON CONFLICT (name) DO UPDATE SET count = count + excluded.count
 """
 
 
-def add_usage(db: sqlite3.Connection, role: Role, usage: Usage) -> None:
-    """Adds what was paid to the role's sum."""
+def add_usage(db: sqlite3.Connection, role: Role, usage: Usage, *, lost: bool = False) -> None:
+    """Adds to the role's sum of what was paid, or of what was lost to failures."""
     u = usage
     db.execute(
-        _ADD_USAGE,
+        _ADD_LOST if lost else _ADD_PAID,
         (
             role,
             u.calls,
@@ -118,7 +127,8 @@ class SessionClock:
 
 
 class RunReplies:
-    """A `ReplyLog`: the row of a paid reply and its usage are one transaction.
+    """A `ReplyLog`. What a reply cost is booked with its attempt (store/attempts.py), and handed to
+    the writer before the reply is: no reply is on disk that is not paid for.
 
     A reply whose bytes are damaged is as one that never came: it is asked for again, and replaced.
     """
@@ -142,20 +152,17 @@ class RunReplies:
             return None
 
     async def put(self, key: bytes, request: Request, reply: Reply) -> None:
-        """Returns once the reply is committed. A key that is there already keeps its reply; only
-        a new row that is live (neither from a cache nor from here) adds to what was paid."""
+        """Returns once the reply is committed. A key that is there already keeps its reply."""
         damaged = key in self._damaged
 
         def work(db: sqlite3.Connection) -> None:
             if damaged:
                 db.execute("DELETE FROM journal WHERE key = ?", (key,))
                 add_count(db, Incident.JOURNAL_DAMAGED, 1)
-            added = db.execute(
+            db.execute(
                 "INSERT OR IGNORE INTO journal (key, role, reply) VALUES (?, ?, ?)",
                 (key, request.role, pack_reply(reply, self._packer)),
-            ).rowcount
-            if added and reply.source == "live":
-                add_usage(db, request.role, reply.usage)
+            )
 
         await self._writer.write(work)
         self._damaged.discard(key)

@@ -1,0 +1,207 @@
+"""What a server sees and bills is what the budget knows of: each request of the whole stack."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from promptcodebook.calls import Message, Request, Schema, Usage
+from promptcodebook.config import Budget, load_config
+from promptcodebook.errors import BudgetReached, Interrupted, LMError, PcoError
+from promptcodebook.incidents import Counts
+from promptcodebook.lm.ledger import Ledger
+from promptcodebook.lm.stack import Models, Supplies
+from promptcodebook.store import Header, RunStore
+from tests.lm.server import Server, Step, drops, fails, raw, refusing, says
+
+HEADER = Header("run", "2026-01-01T00:00:00+00:00", "0")
+
+
+def models(server: Server, supplies: Supplies | None = None, **settings) -> Models:
+    fixed = {"lm": server.spec, "cache": False, "retries": 2, "timeout": 0.3, "concurrency": 4}
+    return Models.build(load_config({**fixed, **settings}), supplies or Supplies())
+
+
+def ask(n: int = 0, schema: Schema | None = None) -> Request:
+    return Request("executor", (Message("user", f"question {n}"),), schema, sample=n)
+
+
+async def answered(stack: Models, calls: int) -> list[object]:
+    try:
+        chains = (stack.lm(ask(n)) for n in range(calls))
+        return await asyncio.wait_for(asyncio.gather(*chains, return_exceptions=True), 20)
+    finally:
+        await stack.close()
+
+
+LOST: list[Step] = [
+    says(delay=1.0),
+    drops(),
+    raw(b'{"choices": [{"mess'),
+    raw(b"<html>busy</html>"),
+    raw(b"[]"),
+    fails(500),
+]
+
+
+@pytest.mark.parametrize("step", LOST)
+async def test_every_try_is_checked_and_a_lost_one_is_booked_at_its_most(
+    server: Server, step: Step
+) -> None:
+    server.default = step
+    stack = models(server, budget={"calls": 7})
+    outcomes = await answered(stack, 5)
+    assert server.calls == 7
+    assert stack.ledger.lost_total.calls == 7
+    assert stack.ledger.lost_total.completion_tokens == 7 * 4096
+    assert not stack.ledger.usage
+    assert all(isinstance(each, LMError | BudgetReached) for each in outcomes)
+
+
+@pytest.mark.parametrize("status", [429, 503, 400, 401])
+async def test_a_refusal_is_a_call_and_no_tokens(server: Server, status: int) -> None:
+    server.default = fails(status)
+    stack = models(server, budget={"calls": 7, "tokens": 10**6})
+    await answered(stack, 9)
+    assert server.calls == 7
+    assert stack.ledger.total == Usage(calls=7)
+
+
+async def test_a_connection_that_was_never_made_is_no_call(server: Server) -> None:
+    stack = models(server, lm="http://127.0.0.1:9/v1#m", budget={"calls": 1})
+    (outcome,) = await answered(stack, 1)
+    assert isinstance(outcome, LMError)
+    assert stack.ledger.total == Usage()
+
+
+async def test_requests_that_teach_what_is_refused_are_counted_too(server: Server) -> None:
+    server.default = refusing("seed", "unsupported field: seed")
+    stack = models(server, budget={"calls": 3}, roles={"executor": {"temperature": 0.5}})
+    await answered(stack, 1)
+    assert (server.calls, stack.ledger.total.calls) == (2, 2)
+    assert stack.ledger.total.tokens == 10, "only the second was worked on"
+
+
+async def test_a_budget_leaves_no_slot_waiting_for_ever(server: Server) -> None:
+    """Reservations wait inside the slots of the limit; whoever they wait for has both."""
+    server.default = says(delay=0.01, usage={"prompt_tokens": 200, "completion_tokens": 3})
+    stack = models(server, budget={"tokens": 5_000}, concurrency=2)
+    outcomes = await answered(stack, 40)
+    assert any(isinstance(each, BudgetReached) for each in outcomes)
+    assert server.calls > 2
+    assert stack.ledger.total.tokens <= 5_000
+
+
+@pytest.mark.parametrize("usage", [{"prompt_tokens": 0, "completion_tokens": 0}, None])
+async def test_a_server_that_counts_nothing_does_not_make_a_budget_endless(
+    server: Server, usage: dict[str, int] | None
+) -> None:
+    server.default = says("word " * 200, usage=usage)
+    tally = Counts()
+    stack = models(server, Supplies(tally=tally), budget={"tokens": 20_000})
+    await answered(stack, 200)
+    assert 20 <= server.calls <= 100, "a reply has some 250 tokens"
+    assert tally.values["usage_replaced"] == server.calls
+
+
+@pytest.mark.parametrize(
+    "step", [fails(429, headers={"Retry-After": "20"}), fails(503, headers={"Retry-After": "20"})]
+)
+async def test_a_budget_in_seconds_ends_waiting(server: Server, step: Step) -> None:
+    server.default = step
+    begun = time.monotonic()
+    clock = Supplies(elapsed=lambda: time.monotonic() - begun)
+    stack = models(server, clock, budget={"seconds": 0.5})
+    outcomes = await answered(stack, 9)
+    assert time.monotonic() - begun < 5
+    assert all(isinstance(each, BudgetReached) for each in outcomes)
+
+
+async def test_what_is_kept_back_is_spent_only_when_the_reserve_is_opened(server: Server) -> None:
+    stack = models(server, budget={"calls": 10})
+    stack.budget.keep_back(Budget(calls=4))
+    outcomes = await asyncio.gather(*(stack.lm(ask(n)) for n in range(9)), return_exceptions=True)
+    assert server.calls == 6
+    reached = [str(each) for each in outcomes if isinstance(each, BudgetReached)]
+    assert reached == ["the budget is reached: 10 calls (6 made; 4 kept for the verdict)"] * 3
+    assert stack.budget.open_reserve()
+    outcomes = await answered(stack, 20)
+    assert server.calls == 10
+    assert not stack.budget.open_reserve(), "there is only one"
+
+
+async def test_a_user_who_stops_is_not_answered_with_the_reserve(server: Server) -> None:
+    stack = models(server, budget={"calls": 10})
+    stack.budget.keep_back(Budget(calls=10))
+    with pytest.raises(BudgetReached):
+        await stack.lm(ask())
+    stack.budget.stop(Interrupted("interrupted by the user"))
+    assert not stack.budget.open_reserve()
+    await stack.close()
+
+
+async def test_an_attempt_is_on_disk_before_it_leaves_and_booked_when_it_was_in_flight(
+    server: Server, tmp_path: Path
+) -> None:
+    """A kill is what the second opening finds: slots of attempts that never ended."""
+    store = RunStore.create(tmp_path, HEADER)
+    kept = (store.path / "in-flight").read_bytes
+    ledger = Ledger(store.usage(), store.lost(), store.attempt_log)
+    stack = models(server, Supplies(ledger=ledger, log=store.reply_log), timeout=30.0)
+    server.default = says(delay=30.0)
+    tasks = [asyncio.create_task(stack.lm(ask(n))) for n in range(3)]
+    await server.seen(3)
+    in_flight = kept()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await stack.close()
+    store.close()
+    assert not (store.path / "in-flight").exists()
+
+    again = RunStore.open(store.path, write=True)
+    assert again.recovered == Usage()
+    assert again.lost()["executor"].calls == 3, "booked when they were cancelled"
+    again.close()
+    for rounds in range(2):
+        (store.path / "in-flight").write_bytes(in_flight)
+        again = RunStore.open(store.path, write=True)
+        assert again.recovered == Usage(), f"settled once, booked once ({rounds})"
+        again.close()
+
+
+async def test_what_was_in_flight_at_a_kill_is_booked_once_when_the_run_is_opened(
+    tmp_path: Path,
+) -> None:
+    store = RunStore.create(tmp_path, HEADER)
+    most, log = Usage(1, 100, 2048, 0, 0.25), store.attempt_log
+    for _ in range(2_000):  # more than there are slots at first
+        log.begin("critic", most)
+    done = log.begin("encoder", Usage(1, 7, 7, 0, None))
+    log.end(done, "encoder", Usage(1, 5, 5, 0, None), False)
+    store.flush()
+    left = (store.path / "in-flight").read_bytes()
+    store.close()
+    (store.path / "in-flight").write_bytes(left)  # as the kill would have left it
+
+    for recovered in (2_000, 0):
+        again = RunStore.open(store.path, write=True)
+        assert again.recovered.calls == recovered
+        assert again.usage() == {"encoder": Usage(1, 5, 5, 0, None)}
+        assert again.lost()["critic"] == Usage(2_000, 200_000, 2_000 * 2048, 0, 500.0)
+        ticket = again.attempt_log.begin("critic", most)
+        again.attempt_log.end(ticket, "critic", Usage(), False)
+        again.close()
+
+
+async def test_a_closed_run_lets_no_attempt_leave(server: Server, tmp_path: Path) -> None:
+    store = RunStore.create(tmp_path, HEADER)
+    stack = models(server, Supplies(ledger=Ledger(log=store.attempt_log)))
+    store.close()
+    with pytest.raises(PcoError, match="closed"):
+        await stack.lm(ask())
+    await stack.close()
+    assert server.calls == 0
