@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.calls import Usage
-from promptcodebook.errors import ConfigError, RunBusy, RunNotFound
+from promptcodebook.errors import ConfigError, RunBusy, RunNotFound, StoreError
+from promptcodebook.sqlite import connect
 from promptcodebook.store import (
     Ended,
     Event,
@@ -22,6 +26,9 @@ from promptcodebook.store import (
     remove_run,
 )
 from promptcodebook.store.header import check_run_name
+from promptcodebook.store.lock import RunLock
+from promptcodebook.store.runs import remove_unborn
+from promptcodebook.store.tables import LAYOUT
 from promptcodebook.types import Evaluation, Parameters, Rollout, Step
 
 MakeStep = Callable[[int], Step]
@@ -158,6 +165,70 @@ def test_a_broken_run_does_not_hide_the_others(
         assert [run.id for run in list_runs(runs)] == ["alpha", "beta-1"]
         assert find_run(runs, "last") == runs / "beta-1"
     assert "beta-2" in caplog.text
+
+
+def left_by_a_kill(runs: Path, *, at: str) -> Path:
+    """What a kill at some point of its making leaves of a run."""
+    folder = runs / f"20260131-154502-{at.replace(' ', '-')}"
+    folder.mkdir()
+    if at == "folder":
+        return folder
+    RunLock(folder).release()
+    if at == "lock":
+        return folder
+    (folder / "run.sqlite").touch()
+    if at == "file":
+        return folder
+    db = sqlite3.connect(folder / "run.sqlite")
+    db.execute("PRAGMA journal_mode = WAL")
+    if at != "empty database":
+        connect(folder / "run.sqlite", LAYOUT, write=True).close()
+    db.close()
+    return folder
+
+
+KILLED_AT = ("folder", "lock", "file", "empty database", "tables")
+
+
+@pytest.mark.parametrize("at", KILLED_AT)
+def test_a_run_killed_while_it_was_made_is_in_nobodys_way_and_is_cleaned_up(
+    runs: Path, at: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = left_by_a_kill(runs, at=at)
+    assert [run.id for run in list_runs(runs)] == ["alpha", "beta-1", "beta-2"]
+    assert find_run(runs, "last").name == "beta-2"
+    if (folder / "run.sqlite").exists():
+        assert f"the run {folder.name} was never started" in caplog.text
+        assert f"pco runs rm {folder.name}" in caplog.text
+        for write in (False, True):
+            with pytest.raises(StoreError, match="was never started"):
+                RunStore.open(find_run(runs, folder.name), write=write)
+    else:
+        os.utime(folder, (0, 0))
+    remove_unborn(runs)
+    assert sorted(path.name for path in runs.iterdir()) == ["alpha", "beta-1", "beta-2", "notes"]
+
+
+def test_only_what_nobody_is_making_and_nobody_needs_is_cleaned_up(runs: Path) -> None:
+    fresh = left_by_a_kill(runs, at="folder")
+    making = left_by_a_kill(runs, at="tables")
+    kept = left_by_a_kill(runs, at="empty database")
+    (kept / "report.html").touch()
+    (runs / "broken").mkdir()
+    (runs / "broken" / "run.sqlite").write_bytes(b"scribble" * 99)
+    (runs / "theirs").mkdir()
+    with contextlib.closing(sqlite3.connect(runs / "theirs" / "run.sqlite")) as db:
+        db.execute("CREATE TABLE t (id)")
+    os.utime(runs / "notes", (0, 0))
+    before = {path.name for path in runs.iterdir()}
+    lock = RunLock(making)
+    remove_unborn(runs)
+    assert {path.name for path in runs.iterdir()} == before
+    lock.release()
+    remove_unborn(runs)
+    assert {path.name for path in runs.iterdir()} == before - {making.name}
+    assert fresh.is_dir()
+    remove_unborn(runs / "absent")
 
 
 def test_removing_takes_the_folder_unless_it_is_in_use(runs: Path) -> None:

@@ -27,7 +27,7 @@ from promptcodebook.progress import Began, Listener, silent
 from promptcodebook.run.session import Session
 from promptcodebook.store.header import Header, check_resumable, check_run_name, digest
 from promptcodebook.store.run import RunStore
-from promptcodebook.store.runs import remove_run
+from promptcodebook.store.runs import remove_run, remove_unborn
 
 __all__ = ["Opened", "Where", "open_run", "settings_then_and_now"]
 
@@ -142,6 +142,7 @@ def _store(plan: Plan, where: Where) -> RunStore:
         templates=plan.templates,
         name=check_run_name(where.name),
     )
+    remove_unborn(where.runs_dir)
     return RunStore.create(where.runs_dir, header, clock=time.monotonic)
 
 

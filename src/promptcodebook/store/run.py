@@ -3,6 +3,7 @@ attempts that are `in-flight`."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 import sqlite3
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import cast
+from urllib.parse import quote
 
 from promptcodebook.calls import Role, Usage
 from promptcodebook.errors import RunNotFound, StoreError
@@ -44,7 +46,7 @@ from promptcodebook.store.lock import RunLock
 from promptcodebook.store.tables import FILE, LAYOUT, RunReplies, SessionClock, add_count
 from promptcodebook.types import Evaluation, Parameters, Step, Trace
 
-__all__ = ["RunStore"]
+__all__ = ["RunStore", "is_unborn"]
 
 _log = logging.getLogger(__name__)
 
@@ -351,14 +353,36 @@ def _open_to_write(path: Path, clock: Callable[[], float], first: Write | None) 
         raise
 
 
+def is_unborn(folder: Path) -> bool:
+    """Whether the run in this folder has no header: who made it was killed, or is making it."""
+    name = f"file:{quote(str(folder / FILE))}?mode=ro"
+    try:
+        with contextlib.closing(sqlite3.connect(name, uri=True)) as db:
+            db.execute("PRAGMA trusted_schema = OFF")
+            if db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is None:
+                return True
+            return db.execute("SELECT 1 FROM header").fetchone() is None
+    except sqlite3.Error:  # no database of ours, or one that is damaged
+        return False
+
+
+def _never_started(path: Path) -> StoreError:
+    return StoreError(
+        f"the run {path.name} was never started", hint=f"pco runs rm {run_reference(path)}"
+    )
+
+
 def _open_to_read(path: Path, writing: _Writing | None) -> RunStore:
-    reader = Reader(path / FILE, LAYOUT)
+    try:
+        reader = Reader(path / FILE, LAYOUT)
+    except StoreError:
+        if is_unborn(path):
+            raise _never_started(path) from None
+        raise
     try:
         row = reader.row("SELECT json FROM header")
         if row is None:
-            raise StoreError(
-                f"the run {path.name} was never started", hint=f"pco runs rm {run_reference(path)}"
-            )
+            raise _never_started(path)
         header = Header.from_json(row[0])
         return RunStore(path, reader, header, writing, is_sealed(row[0], read_secret()))
     except BaseException:

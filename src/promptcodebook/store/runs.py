@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import re
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +18,18 @@ from promptcodebook.sqlite import store_os_error
 from promptcodebook.store.events import EndReason
 from promptcodebook.store.header import Header
 from promptcodebook.store.lock import RunLock, holder
-from promptcodebook.store.run import RunStore
+from promptcodebook.store.run import RunStore, is_unborn
 from promptcodebook.store.tables import FILE
 
-__all__ = ["RunSummary", "find_run", "list_runs", "remove_run"]
+__all__ = ["RunSummary", "find_run", "list_runs", "remove_run", "remove_unborn"]
 
 _log = logging.getLogger(__name__)
 _LIST = "pco runs list"
+_ID = re.compile(r"\d{8}-\d{6}-[a-z0-9-]+")
+_OF_A_BIRTH = {"lock", "lock.soft", FILE, *(f"{FILE}-{side}" for side in ("wal", "shm", "journal"))}
+_SMALL = 1_000_000
+"""Bytes: a larger file has steps in it, and need not be opened to know that."""
+_BIRTH_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +106,7 @@ def list_runs(runs_dir: Path) -> list[RunSummary]:
         try:
             runs.append(_summary(folder))
         except StoreError as error:
-            _log.warning("run %s: %s", folder.name, error)
+            _log.warning("run %s: %s (%s)", folder.name, error, error.hint)
     return sorted(runs, key=lambda run: (run.created, run.id))
 
 
@@ -116,6 +124,44 @@ def remove_run(path: Path) -> None:
         shutil.rmtree(path)
     except OSError as error:
         raise store_os_error(error, path) from error
+
+
+def remove_unborn(runs_dir: Path) -> None:
+    """Deletes what is left of runs whose making was killed: a folder of ours without a header.
+
+    A run that is being made right now is left alone, and so is everything else; what cannot be
+    deleted stays.
+    """
+    for folder in runs_dir.iterdir() if runs_dir.is_dir() else ():
+        with contextlib.suppress(OSError):  # StoreError and RunBusy among them
+            if _looks_unborn(folder):
+                _remove_if_unborn(folder)
+
+
+def _looks_unborn(folder: Path) -> bool:
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    file = folder / FILE
+    if file.is_file():
+        return file.stat().st_size < _SMALL and is_unborn(folder)
+    # Between its folder and its file a run being made holds no lock for an instant.
+    age = time.time() - folder.stat().st_mtime
+    return _ID.fullmatch(folder.name) is not None and age > _BIRTH_S
+
+
+def _remove_if_unborn(folder: Path) -> None:
+    if {entry.name for entry in folder.iterdir()} - _OF_A_BIRTH:
+        return
+    lock = RunLock(folder)
+    try:
+        if (folder / FILE).is_file() and not is_unborn(folder):
+            return  # it was born in the meantime
+        for side in folder.glob(f"{FILE}*"):
+            side.unlink()
+    finally:
+        lock.release()
+    shutil.rmtree(folder)
+    _log.info("removed %s: a run whose making was interrupted", folder)
 
 
 def _folders(runs_dir: Path) -> list[Path]:
