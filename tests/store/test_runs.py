@@ -199,7 +199,7 @@ def test_a_run_killed_while_it_was_made_is_in_nobodys_way_and_is_cleaned_up(
     assert find_run(runs, "last").name == "beta-2"
     if (folder / "run.sqlite").exists():
         assert f"the run {folder.name} was never started" in caplog.text
-        assert f"pco runs rm {folder.name}" in caplog.text
+        assert f"pco runs rm {folder}" in caplog.text
         for write in (False, True):
             with pytest.raises(StoreError, match="was never started"):
                 RunStore.open(find_run(runs, folder.name), write=write)
