@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TextIO
 
 from promptcodebook.calls import Role, Usage
 from promptcodebook.types import Evaluation, Step
+from promptcodebook.units import duration
 
 __all__ = [
     "Began",
@@ -16,14 +19,22 @@ __all__ = [
     "Note",
     "Phase",
     "ProgressEvent",
+    "ProgressLine",
     "ProgressLog",
     "Spent",
     "StepDone",
     "ValidationDone",
     "silent",
+    "watch",
 ]
 
 _log = logging.getLogger(__name__)
+_QUIET_S = 2.0
+"""A run that takes less shows no progress."""
+_PAUSE_S = 10.0
+"""Between two lines where none can be redrawn."""
+_REDRAW_S = 0.2
+_WIDTH = 79
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +137,8 @@ class ProgressLog:
 
 
 def _figures(step: Step) -> str:
-    rewards = [t.rollout.reward for t in step.traces if t.rollout.reward is not None]
     failed = sum(t.rollout.failure is not None or t.failure is not None for t in step.traces)
-    mean = f"{sum(rewards) / len(rewards):.3f}" if rewards else "none"
+    mean = _mean_reward(step)
     kept = sum(rewrite.kept for rewrite in step.rewrites)
     broken = f", {failed} failed" if failed else ""
     return f"reward {mean}, epsilon {step.epsilon:.2f}, {_texts(kept)} rewritten{broken}"
@@ -136,3 +146,115 @@ def _figures(step: Step) -> str:
 
 def _texts(count: int) -> str:
     return f"{count} text" if count == 1 else f"{count} texts"
+
+
+class ProgressLine:
+    """A Listener: where the run stands and how long it still takes, in one line.
+
+    On a terminal and in a notebook the line is redrawn, elsewhere it comes anew now and then;
+    nothing before two seconds have passed. `close` takes it away.
+    """
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._redraws = stream.isatty() or type(stream).__module__.startswith("ipykernel")
+        self._next = clock() + _QUIET_S
+        self._shown = 0
+        self._run: Began | None = None
+        self._done = 0
+        self._seconds = 0.0
+        self._phase: Phase | None = None
+        self._phase_began = 0.0
+        self._facts: dict[str, str] = {}
+
+    def __call__(self, event: ProgressEvent) -> None:
+        match event:
+            case Began():
+                self._run = event
+                self._done = event.first
+            case Phase():
+                self._enter(event)
+            case StepDone(step, seconds):
+                self._done, self._phase = step.index + 1, None
+                self._seconds += seconds
+                self._facts["reward"] = _mean_reward(step)
+            case ValidationDone(_, evaluation, best) if best and evaluation.score is not None:
+                self._facts["best"] = f"{evaluation.score:.3f}"
+            case Spent(usage):
+                self._facts["calls"] = str(sum(u.calls for u in usage.values()))
+            case Note():
+                self.close()
+            case _:
+                pass
+        self._show()
+
+    def close(self) -> None:
+        """Clears the line, where there is one to be redrawn."""
+        if self._redraws and self._shown:
+            self._write("\r" + " " * self._shown + "\r")
+        self._shown = 0
+
+    def _enter(self, phase: Phase) -> None:
+        if self._phase is None or self._phase.name != phase.name:
+            self._phase_began = self._clock()
+        self._phase = phase if phase.done < phase.total else None
+
+    def _show(self) -> None:
+        now = self._clock()
+        if self._run is None or now < self._next:
+            return
+        self._next = now + (_REDRAW_S if self._redraws else _PAUSE_S)
+        text = self._text(now)[:_WIDTH]
+        if self._redraws:
+            self._write("\r" + text.ljust(self._shown))
+            self._shown = len(text)
+        else:
+            self._write(text + "\n")
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError, ValueError):  # nobody reads there any more, and the run goes on
+            self._stream.write(text)
+            self._stream.flush()
+
+    def _text(self, now: float) -> str:
+        assert self._run is not None
+        label = "pco [simulated]" if self._run.simulated else "pco"
+        if self._phase is not None:
+            done, total = self._phase.done, self._phase.total
+            spent = now - self._phase_began
+            left = _left(spent, done, total - done)
+            return f"{label} {self._phase.name}: {done} of {total}{left}"
+        steps = self._run.steps
+        left = _left(self._seconds, self._done - self._run.first, steps - self._done)
+        facts = "".join(f", {name} {value}" for name, value in self._facts.items())
+        return f"{label} step {self._done} of {steps}{facts}{left}"
+
+
+def _left(spent: float, done: int, missing: int) -> str:
+    """At the pace so far; '' before there is one."""
+    return f", about {duration(spent / done * missing)} left" if done > 0 and missing > 0 else ""
+
+
+def _mean_reward(step: Step) -> str:
+    rewards = [t.rollout.reward for t in step.traces if t.rollout.reward is not None]
+    return f"{sum(rewards) / len(rewards):.3f}" if rewards else "none"
+
+
+@contextmanager
+def watch(listener: Listener | None, stream: TextIO | None) -> Generator[Listener]:
+    """Who hears of a run: the user's listener, else the log, and a line on `stream` if there is
+    one."""
+    log = ProgressLog()
+    line = ProgressLine(stream) if stream is not None and listener is None else None
+
+    def tell(event: ProgressEvent) -> None:
+        if line is not None:
+            line(event)
+        log(event)
+
+    try:
+        yield listener or tell
+    finally:
+        if line is not None:
+            line.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError, PolicyError, Stop
 from promptcodebook.policy.policy import Explanation, Policy, role_layers
 from promptcodebook.policy.references import Best, kept_state
-from promptcodebook.progress import Listener, ProgressLog
+from promptcodebook.progress import Listener, watch
 from promptcodebook.run.opening import Opened, Where, open_run
 from promptcodebook.run.session import IN_PYTHON, Outcome
 from promptcodebook.run.verdict import Conclusion
@@ -140,15 +141,14 @@ async def aoptimize(  # noqa: PLR0913 - the contract's keywords
     resume: str = "",
     listener: Listener | None = None,
     name: str = "",
+    progress: bool = True,
 ) -> Run:
     """`optimize` for code that already runs in an event loop."""
-    opened = open_run(
-        _settings(lm, roles, size, select, budget, seed, _with_reward(config, reward)),
-        _sources(data, reward, executor, lm),
-        Where(Path(runs_dir), _resumed(runs_dir, resume), IN_PYTHON, name),
-        listener or ProgressLog(),
-    )
-    return await finish(opened)
+    settings = _settings(lm, roles, size, select, budget, seed, _with_reward(config, reward))
+    sources = _sources(data, reward, executor, lm)
+    where = Where(Path(runs_dir), _resumed(runs_dir, resume), IN_PYTHON, name)
+    with watch(listener, sys.stderr if progress else None) as watcher:
+        return await finish(open_run(settings, sources, where, watcher))
 
 
 def optimize(  # noqa: PLR0913 - the contract's keywords
@@ -167,6 +167,7 @@ def optimize(  # noqa: PLR0913 - the contract's keywords
     resume: str = "",
     listener: Listener | None = None,
     name: str = "",
+    progress: bool = True,
 ) -> Run:
     """Learns a codebook for `data` under `reward` and says whether it is worth deploying.
 
@@ -177,19 +178,19 @@ def optimize(  # noqa: PLR0913 - the contract's keywords
     `select` S; `budget` is e.g. '5usd' or '2Mtok'; `executor` is your own agent,
     `async (prompt, example, lm) -> str | Output`; `config` sets everything else. The run lives in
     `runs_dir`; `name` is what to call it, `resume` names one to go on with (its id, the start of
-    it, its name, or 'last'); `listener` hears every event (None = steps go to the log, level INFO).
-    Works inside a notebook. Ctrl-C ends it in order.
+    it, its name, or 'last'). After two seconds a line on stderr says how far it is and how long it
+    still takes, unless `progress` is False or a `listener` hears every event in its place; steps go
+    to the log too, level INFO. Works inside a notebook. Ctrl-C ends it in order.
 
     Raises ConfigError, DataError, LMError, TooManyFailures and StoreError; a reached budget is not
     an error: the Run says `ended == 'budget'` and can be resumed.
     """
-    opened = open_run(
-        _settings(lm, roles, size, select, budget, seed, _with_reward(config, reward)),
-        _sources(data, reward, executor, lm),
-        Where(Path(runs_dir), _resumed(runs_dir, resume), IN_PYTHON, name),
-        listener or ProgressLog(),
-    )
-    return run_sync(finish(opened), opened.session.interrupt)
+    settings = _settings(lm, roles, size, select, budget, seed, _with_reward(config, reward))
+    sources = _sources(data, reward, executor, lm)
+    where = Where(Path(runs_dir), _resumed(runs_dir, resume), IN_PYTHON, name)
+    with watch(listener, sys.stderr if progress else None) as watcher:
+        opened = open_run(settings, sources, where, watcher)
+        return run_sync(finish(opened), opened.session.interrupt)
 
 
 def _sources(
