@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from promptcodebook.signals import stop_signals
 
 __all__ = [
+    "LoopThread",
     "run_sync",
 ]
 
@@ -43,10 +44,7 @@ def run_sync(coroutine: Coroutine[Any, Any, _T], interrupt: Callable[[], None] |
         except BaseException as error:
             outcome.set_exception(error)
         finally:
-            _cancel_what_is_left(loop)
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            asyncio.set_event_loop(None)
-            loop.close()
+            _end_loop(loop)
 
     thread = threading.Thread(target=work, name="promptcodebook", daemon=True)
     thread.start()
@@ -60,7 +58,43 @@ def run_sync(coroutine: Coroutine[Any, Any, _T], interrupt: Callable[[], None] |
     return result
 
 
-def _run_to_end(loop: asyncio.AbstractEventLoop, task: asyncio.Task[_T]) -> _T:
+class LoopThread:
+    """One loop in a thread of its own for many coroutines, so that what they open outlives each."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._end: asyncio.Future[None] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._work, name="promptcodebook", daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """The coroutine's result, from any thread; Ctrl-C cancels it."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Ends the loop; what still runs in it is cancelled."""
+        self._loop.call_soon_threadsafe(self._end.set_result, None)
+        self._thread.join(_PATIENCE_S)
+
+    def _work(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        _run_to_end(self._loop, self._end)
+        _end_loop(self._loop)
+
+
+def _end_loop(loop: asyncio.AbstractEventLoop) -> None:
+    _cancel_what_is_left(loop)
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    asyncio.set_event_loop(None)
+    loop.close()
+
+
+def _run_to_end(loop: asyncio.AbstractEventLoop, task: asyncio.Future[_T]) -> _T:
     """The task's result. What user code raises in a task of its own, an exit say, leaves the loop
     that it happens in; whoever waits for that task hears of it, and the loop goes on."""
     while True:

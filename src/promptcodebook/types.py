@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from promptcodebook.calls import Chat, Message, Role, Usage
+from promptcodebook.notebook import shown_table
 
 __all__ = [
     "Channel",
@@ -98,6 +99,10 @@ class Codebook:
     @property
     def texts(self) -> tuple[str, ...]:
         return tuple(c.text for c in self.instincts)
+
+    def _repr_html_(self) -> str:
+        rows = ((k, c.text, "frozen" if c.frozen else "") for k, c in enumerate(self.instincts))
+        return shown_table(f"{len(self)} instincts", ("k", "instinct", ""), rows)
 
     def reword(self, index: int, text: str) -> Codebook:
         """The codebook with c_index reworded, everything else as it was."""

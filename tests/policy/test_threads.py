@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiohttp import web
 
 import promptcodebook as pco
 from tests.lm.server import Server, says
@@ -82,3 +84,56 @@ def test_a_policy_may_be_asked_from_one_loop_after_another(file: Path) -> None:
         thread.join()
         serving.run_until_complete(server.stop())
         serving.close()
+
+
+async def _serve_and_note_peers() -> tuple[Server, set[object]]:
+    """A server, and the connections that were made to it."""
+    server, peers = Server(), set[object]()
+
+    async def step(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        assert request.transport is not None
+        peers.add(request.transport.get_extra_info("peername"))
+        return await says(REPLY)(request, body)
+
+    server.default = step
+    await server.start()
+    return server, peers
+
+
+async def test_within_with_calls_share_connections_and_its_end_closes_them(file: Path) -> None:
+    server, peers = await _serve_and_note_peers()
+
+    def ask() -> None:
+        with pco.load_policy(file, lm=server.spec) as policy:
+            for n in range(4):
+                assert policy.prompt(f"a {n}") == REPLY
+            assert policy.explain("b").prompt == REPLY
+
+    earlier = set(threading.enumerate())
+    await asyncio.to_thread(ask)
+    assert len(peers) == 1
+    left = set(threading.enumerate()) - earlier
+    assert not [t for t in left if t.name == "promptcodebook"]
+    await server.stop()
+
+
+async def test_a_policy_works_on_after_its_with(file: Path) -> None:
+    server, peers = await _serve_and_note_peers()
+
+    def ask() -> None:
+        policy = pco.load_policy(file, lm=server.spec)
+        for _ in range(2):
+            with policy as same, policy:  # once inside is enough
+                assert same is policy
+                policy.prompt("x")
+        policy.prompt("y")
+
+    await asyncio.to_thread(ask)
+    assert len(peers) == 3
+    await server.stop()
+
+
+def test_an_error_within_with_is_the_one_that_is_seen(file: Path) -> None:
+    with pytest.raises(ZeroDivisionError), pco.load_policy(file, lm="simulated") as policy:
+        policy.prompt("x")
+        raise ZeroDivisionError

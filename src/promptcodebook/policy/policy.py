@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from promptcodebook.assemble import NO_DATA, Assembled, Sources, assemble
 from promptcodebook.config import Config
@@ -19,15 +19,17 @@ from promptcodebook.lm.stack import simulated_here, specs_of
 from promptcodebook.method.evaluate import EVALUATION
 from promptcodebook.method.executor import roll_out
 from promptcodebook.method.policy import Deployed
+from promptcodebook.notebook import shown_table, shown_text
 from promptcodebook.policy.file import PolicyFile, read_policy_file
 from promptcodebook.policy.references import stages_of
 from promptcodebook.randomness import Draws
-from promptcodebook.sync import run_sync
+from promptcodebook.sync import LoopThread, run_sync
 from promptcodebook.tasks.program import SINGLE_CALL
 from promptcodebook.types import Codebook, Example, Executor, Rollout, Route
 
 __all__ = ["Explanation", "Policy", "deploy", "load_policy", "role_layers"]
 
+_T = TypeVar("_T")
 X = str | Mapping[str, object] | Example
 
 
@@ -40,13 +42,30 @@ class Explanation:
     instincts: tuple[tuple[int, str], ...]
     prompt: str
 
+    def _repr_html_(self) -> str:
+        route = "route: " + ", ".join(map(str, self.route.indices))
+        doubt = " (by fallback)" if self.route.fallback else ""
+        parts = [
+            shown_text("input", self.input),
+            shown_table(route + doubt, ("k", "instinct"), self.instincts),
+            shown_text("why", self.route.analysis) if self.route.analysis else "",
+            shown_text("prompt", self.prompt),
+        ]
+        return f"<div>{''.join(parts)}</div>"
+
 
 class Policy:
-    """Routes, composes and answers; sync and async. Close it (or use `with`) when done."""
+    """Routes, composes and answers; sync and async.
+
+    Within `with` (or `async with`) connections stay open from one call to the next, and are closed
+    at its end. Without it a synchronous call opens and closes its own, and who calls the
+    asynchronous ones calls `aclose` when done.
+    """
 
     def __init__(self, file: PolicyFile, assembled: Assembled) -> None:
         self.file = file
         self._assembled = assembled
+        self._loop: LoopThread | None = None
         self._trial = assembled.trial(greedy=True, scored=False)
         composer = assembled.composer(stages_of(file, assembled), file.template_set)
         self._deployed = Deployed(composer, file.parameters, file.statistics)
@@ -93,13 +112,13 @@ class Policy:
         return f"Policy(K={len(self.codebook)}, S={self.file.select}, lm={lm!r})"
 
     def prompt(self, x: X) -> str:
-        return run_sync(self._closing(self.aprompt(x)))
+        return self._run(self.aprompt(x))
 
     def answer(self, x: X) -> str:
-        return run_sync(self._closing(self.aanswer(x)))
+        return self._run(self.aanswer(x))
 
     def explain(self, x: X) -> Explanation:
-        return run_sync(self._closing(self.aexplain(x)))
+        return self._run(self.aexplain(x))
 
     def save(self, path: str | Path) -> None:
         """Writes the policy file whole or not at all."""
@@ -121,8 +140,30 @@ class Policy:
     ) -> None:
         await self.aclose()
 
-    async def _closing(self, coroutine: Any) -> Any:
-        """Connections belong to the loop that opened them, and a sync call's loop ends with it."""
+    def __enter__(self) -> Policy:
+        if self._loop is None:
+            self._loop = LoopThread()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            try:
+                loop.run(self.aclose())
+            finally:
+                loop.close()
+
+    def _run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        loop = self._loop
+        return run_sync(self._closing(coroutine)) if loop is None else loop.run(coroutine)
+
+    async def _closing(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """Connections belong to the loop that opened them, and this call's loop ends with it."""
         try:
             return await coroutine
         finally:

@@ -15,6 +15,7 @@ from promptcodebook.calls import LM, Role, Usage
 from promptcodebook.config import Config, load_config, parse_budget
 from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError, PolicyError, Stop
+from promptcodebook.notebook import shown_table, shown_text
 from promptcodebook.policy.policy import Explanation, Policy, role_layers
 from promptcodebook.policy.references import Best, kept_state
 from promptcodebook.progress import Listener, watch
@@ -25,6 +26,7 @@ from promptcodebook.store.runs import find_run, remove_run
 from promptcodebook.sync import run_sync
 from promptcodebook.tasks.user_code import require_arguments
 from promptcodebook.types import Codebook, Executor, Reward
+from promptcodebook.units import money, number
 
 __all__ = [
     "Run",
@@ -60,6 +62,28 @@ class Run:
     def __repr__(self) -> str:
         score = "none" if self.best.score is None else f"{self.best.score:.3f}"
         return f"Run({self.id!r}, ended={self.ended!r}, best={score}, worth={self.worth})"
+
+    def _repr_html_(self) -> str:
+        score = number(self.best.score, missing="none")
+        calls = sum(usage.calls for usage in self.usage.values())
+        facts = f"{self.ended}, best on validation {score}, {calls} calls, {money(self.cost)}"
+        title = f"run {self.id}" + (f" ({self.name})" if self.name else "")
+        shown = shown_text(f"{title}: {facts}", self.verdict or "no verdict yet")
+        rows = self.conclusion.rows if self.conclusion is not None else ()
+        if not rows:
+            return f"<div>{shown}</div>"
+        head = ("prompt", "reward", "95 %", "gain", "calls per query")
+        cells = [
+            (
+                row.name,
+                number(row.score.mean),
+                f"{number(row.score.low)} to {number(row.score.high)}",
+                number(row.gain.mean, signed=True) if row.gain is not None else None,
+                number(row.calls_per_query, 1),
+            )
+            for row in rows
+        ]
+        return f"<div>{shown}{shown_table(f'test split, n = {rows[0].score.n}', head, cells)}</div>"
 
     @property
     def policy(self) -> Policy:

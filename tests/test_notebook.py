@@ -1,0 +1,86 @@
+"""What a notebook shows of a run, a codebook and an explanation: all of it escaped, and little."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptcodebook.notebook import shown_table, shown_text
+from promptcodebook.policy.policy import Explanation
+from promptcodebook.types import Codebook, Instinct, Route
+from tests.run.test_optimize import train
+
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"' & \x1b[2J \u202eevil"
+ELEMENTS = {"div", "table", "caption", "thead", "tbody", "tr", "th", "td", "p", "b", "pre"}
+
+
+class _Seen(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements = set[str]()
+        self.attributes = set[str]()
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def seen(html: str) -> _Seen:
+    """What a browser makes of it: harmless elements, and no attribute but our own style."""
+    parser = _Seen()
+    parser.feed(html)
+    parser.close()
+    assert parser.elements <= ELEMENTS
+    assert parser.attributes <= {"style"}
+    return parser
+
+
+@given(st.text(), st.text())
+def test_no_text_becomes_markup(one: str, two: str) -> None:
+    table = seen(shown_table(one, (two,), [(one, two), (None, 3)]))
+    text = seen(shown_text(one, two))
+    assert table.elements <= {"table", "caption", "thead", "tbody", "tr", "th", "td"}
+    assert text.elements == {"p", "b", "pre"}
+
+
+def test_a_hostile_text_is_shown_as_the_text_it_is() -> None:
+    shown = seen(shown_text("title", HOSTILE))
+    assert "<script>alert(1)</script>" in shown.text
+    assert "\x1b" not in shown.text and "\u202e" not in shown.text
+    shown_text("a lone surrogate", "\ud800").encode("utf-8")
+
+
+def test_long_texts_and_tables_are_cut() -> None:
+    html = shown_table("many", ("text",), [("x" * 10**6,)] * 1000)
+    assert len(html) < 10**6
+    assert seen(html).text.endswith("and 900 more")
+
+
+def test_a_codebook_is_a_table_of_its_instincts() -> None:
+    html = Codebook((Instinct("Count <b>words</b>."), Instinct(HOSTILE, frozen=True)))._repr_html_()
+    text = seen(html).text
+    assert "2 instincts" in text and "Count <b>words</b>." in text and "frozen" in text
+
+
+def test_an_explanation_shows_input_route_reasons_and_prompt() -> None:
+    route = Route((0, 3), fallback=True, analysis=HOSTILE)
+    html = Explanation(HOSTILE, route, ((0, "one"), (3, HOSTILE)), "be brief")._repr_html_()
+    text = seen(html).text
+    assert "route: 0, 3 (by fallback)" in text and "be brief" in text
+
+
+@pytest.mark.parametrize("budget", [None, "40calls"])
+def test_a_run_shows_its_verdict_and_its_rows(tmp_path: Path, budget: str | None) -> None:
+    run = train(tmp_path, budget=budget, name_it="tickets")
+    text = seen(run._repr_html_()).text
+    assert f"run {run.id} (tickets): {run.ended}" in text
+    if run.conclusion is not None:
+        assert run.verdict in text and "concat" in text
