@@ -29,7 +29,7 @@ from promptcodebook.lm.spec import Spec
 from promptcodebook.lm.stack import Models, Supplies
 from promptcodebook.method.encoder import Encoder
 from promptcodebook.method.executor import Scorer, Trial
-from promptcodebook.method.generator import Composition, Generator
+from promptcodebook.method.generator import Composition, Generator, join_prompts
 from promptcodebook.method.init import Earlier, check_seeds
 from promptcodebook.method.policy import Composer
 from promptcodebook.method.state import RoutingStatistics
@@ -110,8 +110,9 @@ class Plan:
 
     @property
     def present_prompt(self) -> str:
-        """What the user has today: the given prompt, else the task's zero-shot prompt."""
-        return self.config.init.prompt or self.task.zero_shot
+        """What the user has today: the fixed prompt before everything, and the given prompt, else
+        the task's zero-shot prompt."""
+        return join_prompts(self.config.base_prompt, self.config.init.prompt or self.task.zero_shot)
 
     def split(self, name: str) -> tuple[Example, ...]:
         return self.task.dataset.split(name)

@@ -30,6 +30,7 @@ __all__ = [
     "Parameters",
     "Program",
     "Prompt",
+    "PromptLength",
     "Refused",
     "Reward",
     "Rewrite",
@@ -154,6 +155,20 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptLength:
+    """Tokens of the system prompts that the executor was sent (method decision 17).
+
+    `longest` is the longest one, with the stage's own instruction, `total` the sum over the calls
+    of a rollout. By the server's count of the whole request, shared out by letters; `estimated`
+    where it gave none.
+    """
+
+    longest: int = 0
+    total: int = 0
+    estimated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Output:
     """What an executor returns: y, the stages on the way, and whether y was cut at its cap.
 
@@ -203,7 +218,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One forward pass (Eqs. 3-5) and its reward. `reward` is None when the rollout failed."""
+    """One forward pass (Eqs. 3-5) and its reward. `reward` is None when the rollout failed.
+
+    `prompt_length` is of what was sent (None in runs of version 0.1).
+    """
 
     example_id: str
     route: Route | None = None
@@ -216,6 +234,7 @@ class Rollout:
     truncated: bool = False
     failure: Failure | None = None
     usage: Usage = Usage()
+    prompt_length: PromptLength | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +270,24 @@ class Evaluation:
     @property
     def usage(self) -> Usage:
         return sum((r.usage for r in self.rollouts), Usage())
+
+    @property
+    def prompt_length(self) -> PromptLength | None:
+        """The longest over all rollouts; None where none was recorded."""
+        known = [r.prompt_length for r in self.rollouts if r.prompt_length is not None]
+        if not known:
+            return None
+        return PromptLength(
+            max(length.longest for length in known),
+            max(length.total for length in known),
+            any(length.estimated for length in known),
+        )
+
+    @property
+    def fallbacks(self) -> float | None:
+        """Share of the routes that the encoder did not give; None where nothing was routed."""
+        routes = [r.route for r in self.rollouts if r.route is not None]
+        return sum(route.fallback for route in routes) / len(routes) if routes else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,15 +105,18 @@ def test_compare_pairs_by_example(trained: Path, run_id: str) -> None:
 
 
 def test_compare_reads_saved_evaluations(trained: Path) -> None:
-    saved = evaluate(trained)
-    (trained / "a.json").write_text(saved.out)
-    tree = saved.json
-    for example in tree["examples"]:
-        example["reward"] -= 0.25
-    (trained / "b.json").write_text(json.dumps(tree))
+    tree = evaluate(trained).json
+    assert tree["n"] == 6 and tree["reward_range"] == [0.0, 1.0]
+    for name, reward in (("a", 1.0), ("b", 0.75), ("c", 0.0)):
+        for example in tree["examples"]:
+            example["reward"] = reward
+        (trained / f"{name}.json").write_text(json.dumps(tree))
     comparison = pco("compare", "a.json", "b.json", "--json", cwd=trained).json
     assert comparison["gain"]["mean"] == pytest.approx(0.25)
-    assert "A is better" in pco("compare", "a.json", "b.json", cwd=trained).out
+    # Six equal differences: what would be a quarter better on these may be worse on others.
+    assert "no clear difference" in pco("compare", "a.json", "b.json", cwd=trained).out
+    assert "A is better" in pco("compare", "a.json", "c.json", cwd=trained).out
+    assert "B is better" in pco("compare", "c.json", "a.json", cwd=trained).out
 
 
 def test_compare_refuses_different_examples(trained: Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from promptcodebook.calls import Request, Usage
+from promptcodebook.calls import Reply, Request, Usage
 from promptcodebook.errors import EndpointDown
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.evaluate import Evaluator, average
+from promptcodebook.method.executor import BoundChat
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.randomness import Randomness
-from promptcodebook.types import Evaluation, Failure, Rollout
+from promptcodebook.types import Evaluation, Failure, PromptLength, Rollout
 from tests.method.build import World, config, examples, said
 
 
@@ -95,3 +96,21 @@ def test_sampled_runs_count_by_their_mean_and_a_failed_run_as_the_floor():
     neither = Evaluation("learned", "test", (Rollout("a", failure=late), Rollout("b")))
     assert average([neither, neither]).rollouts[0].failure == late
     assert average([neither, neither]).rollouts[0].reward is None
+
+
+async def test_the_prompt_length_is_the_system_prompt_s_share_of_the_request():
+    """Of two executor calls with 10 of 40 and 30 of 40 letters in the system prompt, at 80 tokens
+    each as the server counts them: 20 and 60; a judge's prompt is none of the executor's."""
+    lm = ScriptedLM().reply_with(lambda request: Reply("ok", usage=Usage(1, 80, 5)))
+    chat = BoundChat(lm, lambda purpose: 0)
+    await chat("u" * 30, system="s" * 10)
+    await chat("u" * 10, system="s" * 30)
+    await chat("u", system="s" * 900, role="judge")
+    assert chat.prompt_length == PromptLength(longest=60, total=80)
+    await chat("no system prompt")
+    assert chat.prompt_length == PromptLength(longest=60, total=80)
+
+
+async def test_a_rollout_holds_the_length_of_what_was_sent():
+    _, result = await evaluate(broken(9))
+    assert all(r.prompt_length is not None for r in result.rollouts)

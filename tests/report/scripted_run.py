@@ -11,7 +11,7 @@ from typing import Any
 from promptcodebook.calls import Usage
 from promptcodebook.config import Config
 from promptcodebook.randomness import keyed_random
-from promptcodebook.run.verdict import Entry, conclude
+from promptcodebook.run.verdict import Entry, Terms, conclude
 from promptcodebook.store import (
     Compared,
     Concluded,
@@ -144,8 +144,9 @@ def _end(run: ScriptedRun) -> Iterator[Event]:
     ]
     for entry in entries:
         yield Compared(entry.evaluation)
-    conclusion = conclude(entries, 3, run.simulated)
-    yield Concluded(conclusion.sentence, conclusion.worth, conclusion.rows_as_json())
+    conclusion = conclude(entries, Terms(3, simulated=run.simulated))
+    rows = conclusion.rows_as_json()
+    yield Concluded(conclusion.sentence, conclusion.worth, rows, conclusion.deploy)
     yield Ended("finished")
 
 

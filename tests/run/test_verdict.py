@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
+from pydantic import TypeAdapter
 
 from promptcodebook.calls import Usage
-from promptcodebook.intervals import mean_interval, paired_interval
-from promptcodebook.run.verdict import Entry, conclude, row_of
-from promptcodebook.types import Evaluation, Rollout
+from promptcodebook.run.verdict import Conclusion, Entry, Row, Terms, conclude, row_of
+from promptcodebook.types import Evaluation, PromptLength, Rollout, Route
 
 SPENT = Usage(calls=1, prompt_tokens=100, completion_tokens=20, cost=0.001, latency_s=0.5)
+ROUTED = Usage(calls=3, prompt_tokens=300, completion_tokens=60, cost=0.003, latency_s=1.5)
+NAMES = ("present", "concat", "untrained", "learned")
 
 
 def evaluation(name: str, rewards: list[float | None], usage: Usage = SPENT) -> Evaluation:
@@ -21,112 +23,236 @@ def evaluation(name: str, rewards: list[float | None], usage: Usage = SPENT) -> 
     return Evaluation(name, "test", rollouts)
 
 
-ROUTED = Usage(calls=3, prompt_tokens=300, completion_tokens=60, cost=0.003, latency_s=1.5)
-
-
-def four(present: float, concat: float, untrained: float, learned: float) -> list[Entry]:
-    """Four rows of 20 examples; each example sways a little, so that intervals have a width."""
-
-    def around(level: float) -> list[float | None]:
-        return [level + (0.05 if i % 2 else -0.05) for i in range(20)]
-
-    names = ("present", "concat", "untrained", "learned")
+def four(
+    present: float, concat: float, untrained: float, learned: float, n: int = 40
+) -> list[Entry]:
+    """Four rows of n examples, each with a sway of its own, so that differences have a width."""
     levels = (present, concat, untrained, learned)
     spent = (SPENT, SPENT, ROUTED, ROUTED)
     return [
-        Entry(f"the {name} prompt", evaluation(name, around(level), usage))
-        for name, level, usage in zip(names, levels, spent, strict=True)
+        Entry(
+            f"the {name} prompt",
+            evaluation(
+                name, [level + 0.1 * ((i * (row + 2)) % 7 - 3) / 3 for i in range(n)], usage
+            ),
+        )
+        for row, (name, level, usage) in enumerate(zip(NAMES, levels, spent, strict=True))
     ]
 
 
-def test_the_sentence_calls_the_base_by_its_title() -> None:
-    bare, *others = four(0.3, 0.4, 0.4, 0.7)
-    bare = replace(bare, title="zero-shot (no prompt)")
-    made = conclude([bare, *others], 0, simulated=False)
-    assert "over zero-shot (no prompt), at" in made.sentence
+def judged(*levels: float, n: int = 40) -> Conclusion:
+    return conclude(four(*levels, n=n), Terms())
 
 
-def test_rows_are_what_the_results_are_whatever_their_names() -> None:
-    """A verdict over another optimizer's result: no row has a name it must have."""
-    base, result = four(0.3, 0.4, 0.4, 0.7)[::3]
-    other = replace(result, evaluation=replace(result.evaluation, name="gepa"))
-    made = conclude([base, other], 0, simulated=False)
-    assert made.worth is True and [row.name for row in made.rows] == ["present", "gepa"]
+def test_what_is_better_than_the_present_prompt_and_not_matched_is_worth_deploying() -> None:
+    made = judged(0.3, 0.4, 0.4, 0.7)
+    assert made.worth is True and made.deploy == "learned"
+    assert made.sentence.startswith("Worth deploying: +0.")
+    assert "over the present prompt and +0." in made.sentence
+    assert (
+        "over the concat prompt, at 3.0 calls and 360 tokens per query instead of 1.0 and 120"
+        in (made.sentence)
+    )
 
 
-def test_a_rival_that_costs_as_much_decides_only_if_it_is_better() -> None:
-    assert conclude(four(0.3, 0.4, 0.7, 0.7), 0, simulated=False).worth is True
-    beaten = conclude(four(0.3, 0.4, 0.8, 0.7), 0, simulated=False)
-    assert beaten.worth is False and "the untrained prompt does as well" in beaten.sentence
+def test_a_cheaper_row_without_a_clear_difference_is_named_instead() -> None:
+    made = judged(0.3, 0.69, 0.4, 0.7)
+    assert made.worth is False and made.deploy == "concat"
+    assert made.sentence.startswith("No clear difference from the concat prompt (")
+    assert "at 1.0 calls per query instead of 3.0: deploy that. It gains +0." in made.sentence
+
+
+def test_a_mean_that_is_a_little_ahead_of_a_cheaper_row_is_no_difference() -> None:
+    """By means alone the learned policy would be worth its routing here."""
+    made = judged(0.3, 0.695, 0.4, 0.7)
+    concat = made.rows[1]
+    assert concat.over is not None and concat.over.mean > 0 > concat.over.low
+    assert made.worth is False and made.deploy == "concat"
+
+
+def test_a_cheaper_row_that_is_better_is_named_as_that() -> None:
+    made = judged(0.3, 0.85, 0.4, 0.7)
+    assert made.worth is False and made.deploy == "concat"
+    assert "Not worth the routing: the concat prompt is better than the learned prompt" in (
+        made.sentence
+    )
+
+
+def test_a_cheaper_row_whose_own_gain_is_unclear_leaves_it_unclear() -> None:
+    present, concat, untrained, learned = four(0.5, 0.5, 0.5, 0.56)
+    # Right on half of the examples, wrong on the others: too wide to tell it from either.
+    swings = [0.53 + (0.45 if i % 2 else -0.45) for i in range(40)]
+    concat = replace(concat, evaluation=evaluation("concat", [*swings]))
+    made = conclude([present, concat, untrained, learned], Terms())
+    assert made.worth is False and made.deploy == ""
+    assert made.sentence.startswith("Unclear: the learned prompt gains +0.")
+    assert "no clear difference from the concat prompt" in made.sentence
+
+
+def test_a_rival_that_costs_as_much_decides_only_if_it_is_clearly_better() -> None:
+    assert judged(0.3, 0.4, 0.7, 0.7).worth is True
+    assert judged(0.3, 0.4, 0.705, 0.7).worth is True
+    beaten = judged(0.3, 0.4, 0.85, 0.7)
+    assert beaten.worth is False and beaten.deploy == "untrained"
+    assert "the untrained prompt is better than the learned prompt" in beaten.sentence
+
+
+def test_a_re_ask_now_and_then_does_not_make_a_row_the_cheaper_one() -> None:
+    present, concat, untrained, learned = four(0.3, 0.4, 0.7, 0.7)
+    first, *rest = learned.evaluation.rollouts
+    asked_twice = (replace(first, usage=replace(ROUTED, calls=4)), *rest)
+    learned = replace(learned, evaluation=replace(learned.evaluation, rollouts=asked_twice))
+    assert conclude([present, concat, untrained, learned], Terms()).worth is True
 
 
 def test_a_dearer_rival_never_decides() -> None:
     base, concat, untrained, learned = four(0.3, 0.9, 0.4, 0.7)
     dear = tuple(replace(r, usage=Usage(calls=9)) for r in concat.evaluation.rollouts)
     concat = replace(concat, evaluation=replace(concat.evaluation, rollouts=dear))
-    assert conclude([base, concat, untrained, learned], 0, simulated=False).worth is True
+    assert conclude([base, concat, untrained, learned], Terms()).worth is True
 
 
 @pytest.mark.parametrize(
-    ("levels", "worth", "said"),
+    ("levels", "said", "deploy"),
     [
-        ((0.3, 0.4, 0.4, 0.7), True, "Worth deploying: +0.400"),
-        ((0.3, 0.8, 0.4, 0.7), False, "Not worth the routing"),
-        ((0.5, 0.4, 0.4, 0.5), False, "no clear gain"),
-        ((0.7, 0.4, 0.4, 0.5), False, "worse than the present prompt"),
+        ((0.5, 0.4, 0.4, 0.5), "Not worth deploying yet: ", "present"),
+        ((0.7, 0.4, 0.4, 0.5), "the learned prompt is worse than the present prompt", "present"),
+        ((0.5, 0.8, 0.4, 0.5), "is no clear gain. The concat prompt gains +0.", "concat"),
+        ((0.5, 0.8, 0.4, 0.3), "is worse than the present prompt, -0.", "concat"),
     ],
 )
-def test_the_sentence_follows_the_figures(
-    levels: tuple[float, float, float, float], worth: bool, said: str
+def test_without_a_gain_the_sentence_says_what_to_deploy(
+    levels: tuple[float, float, float, float], said: str, deploy: str
 ) -> None:
-    made = conclude(four(*levels), seed=0, simulated=False)
-    assert made.worth is worth
+    made = judged(*levels)
+    assert made.worth is False and made.deploy == deploy
     assert said in made.sentence
 
 
-def test_a_simulated_verdict_says_so() -> None:
-    assert conclude(four(0.3, 0.4, 0.4, 0.7), 0, simulated=True).sentence.startswith(
-        "On the simulated model:"
+def test_the_gain_is_the_result_minus_the_present_prompt() -> None:
+    made = judged(0.3, 0.4, 0.5, 0.7)
+    gains = {row.name: row.gain for row in made.rows}
+    assert gains["present"] is None
+    for name, expected in (("concat", 0.1), ("untrained", 0.2), ("learned", 0.4)):
+        gain = gains[name]
+        assert gain is not None and gain.mean == pytest.approx(expected, abs=0.02)
+        assert gain.low < gain.mean < gain.high
+    over = {row.name: row.over for row in made.rows}
+    assert over["learned"] is None
+    assert over["concat"] is not None and over["concat"].mean == pytest.approx(0.3, abs=0.02)
+
+
+@pytest.mark.parametrize("n", [1, 8, 19])
+def test_below_twenty_examples_there_are_figures_and_no_verdict(n: int) -> None:
+    made = judged(0.0, 0.0, 0.0, 1.0, n=n)
+    assert made.worth is None and made.deploy == ""
+    assert f"No verdict: it takes at least 20 test examples, and there are {n}." in made.sentence
+    assert "The learned prompt shows +" in made.sentence
+    assert len(made.rows) == 4 and all(row.score.n == n for row in made.rows)
+
+
+def test_twenty_examples_are_enough() -> None:
+    assert judged(0.1, 0.1, 0.1, 0.9, n=20).worth is True
+
+
+def test_training_that_changed_nothing_on_test_is_named_as_that() -> None:
+    present, concat, untrained, learned = four(0.3, 0.4, 0.7, 0.7)
+    same = replace(untrained.evaluation, name="learned")
+    made = conclude([present, concat, untrained, replace(learned, evaluation=same)], Terms())
+    assert "Training changed nothing on the test split" in made.sentence
+    assert "on each of the 40 examples" in made.sentence
+    assert "changed nothing" not in judged(0.3, 0.4, 0.7, 0.7).sentence
+
+
+def test_the_share_of_fallback_routes_stands_in_the_rows_and_is_warned_of_above_a_fifth() -> None:
+    def routed(fallbacks: int) -> Conclusion:
+        *others, learned = four(0.3, 0.4, 0.4, 0.7)
+        rollouts = tuple(
+            replace(r, route=Route((0, 1), fallback=i < fallbacks))
+            for i, r in enumerate(learned.evaluation.rollouts)
+        )
+        evaluation = replace(learned.evaluation, rollouts=rollouts)
+        return conclude([*others, replace(learned, evaluation=evaluation)], Terms())
+
+    few, many = routed(8), routed(9)
+    assert few.rows[-1].fallbacks == pytest.approx(0.2)
+    assert few.rows[0].fallbacks is None
+    assert "Beware" not in few.sentence
+    assert "Beware: for 22 % of the inputs the encoder named no valid route" in many.sentence
+
+
+def test_a_row_with_one_prompt_for_every_input_holds_it() -> None:
+    *others, learned = four(0.3, 0.4, 0.4, 0.7)
+    rollouts = tuple(
+        replace(r, prompt=f"for {i}", route=Route((0, 1)))
+        for i, r in enumerate(learned.evaluation.rollouts)
     )
+    learned = replace(learned, evaluation=replace(learned.evaluation, rollouts=rollouts))
+    rows = {row.name: row for row in conclude([*others, learned], Terms()).rows}
+    assert rows["concat"].prompt == "two words" and rows["learned"].prompt is None
+
+
+def test_the_prompt_length_is_that_of_the_longest_prompt_of_any_rollout() -> None:
+    lengths = [PromptLength(10, 12), PromptLength(30, 30), PromptLength(20, 45, estimated=True)]
+    rollouts = tuple(
+        Rollout(f"e{i}", reward=1.0, prompt_length=length) for i, length in enumerate(lengths)
+    )
+    row = row_of(Evaluation("learned", "test", rollouts), None, Terms())
+    assert row.prompt_length == PromptLength(30, 45, estimated=True)
+    assert row_of(evaluation("old", [1.0]), None, Terms()).prompt_length is None
+
+
+def test_a_row_of_version_0_1_is_read() -> None:
+    tree = asdict(row_of(evaluation("a", [1.0, 0.0]), None, Terms()))
+    for newer in ("over", "prompt_length", "fallbacks", "prompt"):
+        del tree[newer]
+    row = TypeAdapter(Row).validate_python({**tree, "prompt_words": 12.5})
+    assert row.over is None and row.prompt_length is None and row.prompt is None
+
+
+def test_the_sentence_calls_the_base_by_its_title() -> None:
+    bare, *others = four(0.3, 0.4, 0.4, 0.7)
+    bare = replace(bare, title="zero-shot (no prompt)")
+    assert "over zero-shot (no prompt) and" in conclude([bare, *others], Terms()).sentence
+
+
+def test_rows_are_what_the_results_are_whatever_their_names() -> None:
+    """A verdict over another optimizer's result: no row has a name it must have."""
+    base, result = four(0.3, 0.4, 0.4, 0.7)[::3]
+    other = replace(result, evaluation=replace(result.evaluation, name="gepa"))
+    made = conclude([base, other], Terms())
+    assert made.worth is True and made.deploy == "gepa"
+    assert [row.name for row in made.rows] == ["present", "gepa"]
+
+
+def test_a_simulated_verdict_says_so() -> None:
+    made = conclude(four(0.3, 0.4, 0.4, 0.7), Terms(simulated=True))
+    assert made.sentence.startswith("On the simulated model: Worth")
 
 
 def test_no_test_split_is_no_verdict() -> None:
-    made = conclude([], 0, simulated=False)
+    made = conclude([], Terms())
     assert made.worth is None and "no test split" in made.sentence
 
 
 def test_a_row_counts_failures_as_the_floor_and_shows_the_answered_mean_beside_it() -> None:
-    row = row_of(evaluation("learned", [1.0, None, 0.5, None]), None, seed=0)
+    row = row_of(evaluation("learned", [1.0, None, 0.5, None]), None, Terms())
     assert row.score.mean == pytest.approx(0.375)
     assert row.answered == pytest.approx(0.75)
     assert row.failed == 2
 
 
 def test_usage_is_per_query_and_an_unknown_price_stays_unknown() -> None:
-    known = row_of(evaluation("a", [1.0, 0.0]), None, 0)
+    known = row_of(evaluation("a", [1.0, 0.0]), None, Terms())
     assert (known.calls_per_query, known.per_query.tokens) == (1.0, 120)
     assert known.per_query.cost == pytest.approx(0.001)
-    unknown = row_of(evaluation("a", [1.0, 0.0], Usage(calls=1, cost=None)), None, 0)
+    unknown = row_of(evaluation("a", [1.0, 0.0], Usage(calls=1, cost=None)), None, Terms())
     assert unknown.per_query.cost is None
-    assert known.prompt_words == 2.0
 
 
-def test_a_paired_interval_is_narrower_than_two_apart() -> None:
-    hard = [0.0, 1.0] * 30
-    better = [min(1.0, x + 0.2) for x in hard]
-    paired = paired_interval(better, hard)
-    assert paired.low > 0
-    assert paired.high - paired.low < mean_interval(better).high - mean_interval(better).low
-
-
-def test_intervals_are_seeded_and_cover_about_as_often_as_they_say() -> None:
-    import random
-
-    draw = random.Random(7)
-    covered = 0
-    for trial in range(200):
-        values = [draw.random() for _ in range(40)]
-        interval = mean_interval(values, trial)
-        assert interval == mean_interval(values, trial)
-        covered += interval.low <= 0.5 <= interval.high
-    assert 180 <= covered <= 198
+def test_intervals_reach_as_far_as_rewards_can() -> None:
+    """Equal rewards say little where rewards may lie far apart."""
+    alike: list[float | None] = [0.5] * 20
+    narrow = row_of(evaluation("a", alike), None, Terms())
+    wide = row_of(evaluation("a", alike), None, Terms(bounds=(-10.0, 10.0)))
+    assert wide.score.low < -1.0 < narrow.score.low < 0.5

@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "eval": ("evaluate", "Score a run or a policy file on a split."),
     "bench": ("bench", "Train, evaluate and report on every benchmark."),
     "compare": ("evaluate", "Two runs or policies on the same examples."),
+    "prompt": ("prompt", "The prompt of a row of the verdict, to use elsewhere."),
     "explain": ("codebook", "Route, composed prompt and reasons for one input."),
     "codebook": ("codebook", "Show a codebook, its history, or a difference."),
     "report": ("runs", "One self-contained HTML file about a run."),

@@ -173,7 +173,7 @@ def _table(worlds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "gain": None if name == names[0] else [gain.mean, gain.low, gain.high],
                 **{
                     key: sum(w[name][key] for w in worlds) / len(worlds)
-                    for key in ("calls", "tokens", "prompt_words")
+                    for key in ("calls", "tokens", "longest_prompt")
                 },
             }
         )
@@ -200,7 +200,7 @@ def _price_cells(row: Mapping[str, Any]) -> dict[str, str]:
         "simulated": _title(row["name"]),
         "calls": number(row["calls"], 1),
         "tokens": number(row["tokens"], 0),
-        "prompt words": number(row["prompt_words"], 0),
+        "longest prompt": number(row["longest_prompt"], 0),
     }
 
 

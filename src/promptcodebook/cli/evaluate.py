@@ -108,13 +108,15 @@ def compare(
     trust: Trust = False,
     as_json: Json = False,
 ) -> None:
-    """The gain of A over B, paired by example, with its 95 % bootstrap interval."""
+    """The gain of A over B, paired by example, with its 95 % interval."""
     from promptcodebook.run.evaluation import Sample, paired_difference
 
     typed = Typed(config, task, data, lm, budget, sets or (), trust)
     sample = Sample(split, count)
     sides = [_side(ref, sample, typed) for ref in (a, b)]
-    gain = paired_difference(sides[0].rewards, sides[1].rewards)
+    bounds = [side.bounds for side in sides]
+    widest = min(low for low, _ in bounds), max(high for _, high in bounds)
+    gain = paired_difference(sides[0].rewards, sides[1].rewards, widest)
     if as_json:
         emit(_comparison_json(sides, gain))
     else:
@@ -294,10 +296,11 @@ class _Side:
     rewards: dict[str, float]
     split: str
     simulated: bool
+    bounds: tuple[float, float]
 
     @property
     def score(self) -> Interval:
-        return mean_interval(list(self.rewards.values()))
+        return mean_interval(list(self.rewards.values()), bounds=self.bounds)
 
 
 def _side(ref: str, sample: Sample, typed: Typed) -> _Side:
@@ -308,7 +311,8 @@ def _side(ref: str, sample: Sample, typed: Typed) -> _Side:
         return saved
     assessment = _assess(resolve(runs_dir(), ref, trust=typed.trust), sample, typed)
     split = assessment.evaluation.split
-    return _Side(assessment.name, assessment.rewards, split, assessment.simulated)
+    simulated, bounds = assessment.simulated, assessment.reward_range
+    return _Side(assessment.name, assessment.rewards, split, simulated, bounds)
 
 
 def _read_saved(ref: str) -> _Side | None:
@@ -319,7 +323,9 @@ def _read_saved(ref: str) -> _Side | None:
     try:
         tree = json.loads(path.read_text("utf-8"))
         rewards = {str(e["id"]): float(e["reward"]) for e in tree["examples"]}
-        return _Side(path.name, rewards, str(tree["split"]), bool(tree["simulated"]))
+        low, high = tree.get("reward_range", (0.0, 1.0))
+        simulated, bounds = bool(tree["simulated"]), (float(low), float(high))
+        return _Side(path.name, rewards, str(tree["split"]), simulated, bounds)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

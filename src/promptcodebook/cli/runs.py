@@ -195,6 +195,7 @@ def _run_json(store: RunStore) -> dict[str, Any]:
         "judged": [asdict(mark) for mark in state.tests],
         "verdict": state.conclusion.text if state.conclusion else None,
         "worth": state.conclusion.worth if state.conclusion else None,
+        "deploy": state.conclusion.deploy if state.conclusion else "",
         "usage": {role: asdict(usage) for role, usage in store.usage().items()},
         "tallies": store.tallies(),
         "seconds": store.elapsed_s,

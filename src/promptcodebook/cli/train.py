@@ -31,7 +31,7 @@ from promptcodebook.cli.settings import (
     set_layer,
 )
 from promptcodebook.paths import run_reference
-from promptcodebook.units import count_text, money, number
+from promptcodebook.units import count_text, money, number, percent
 
 if TYPE_CHECKING:
     from promptcodebook.config import Config
@@ -135,8 +135,18 @@ def _verdict_text(run: Run) -> str:
     if run.conclusion is not None:
         lines.append(f"policy: {run.path / POLICY}")
         typed = run_reference(run.path)
-        lines.append(f'next: pco explain {typed} "an input"\n      pco report {typed}')
+        lines.append(f"next: {_next(run, typed)}
+      pco report {typed}")
     return "\n".join(lines)
+
+
+def _next(run: Run, typed: str) -> str:
+    """What to type for the prompt that the verdict recommends; `typed` names the run."""
+    from promptcodebook.policy.file import CONCAT, PRESENT
+
+    if run.deploy in (PRESENT, CONCAT):
+        return f"pco prompt {typed} --row {run.deploy}"
+    return f'pco explain {typed} "an input"'
 
 
 def _score_cells(row: Row) -> dict[str, str]:
@@ -148,6 +158,7 @@ def _score_cells(row: Row) -> dict[str, str]:
         "gain": "-" if gain is None else number(gain.mean, signed=True),
         "gain 95 %": "-" if gain is None else range_text(gain.low, gain.high, signed=True),
         "failed": str(row.failed),
+        "fallback": "-" if row.fallbacks is None else percent(row.fallbacks),
     }
 
 
@@ -159,7 +170,7 @@ def _price_cells(row: Row) -> dict[str, str]:
         "tokens": str(usage.tokens),
         "seconds": number(usage.latency_s, 2),
         "cost": money(usage.cost),
-        "prompt words": number(row.prompt_words, 0),
+        "longest prompt": "-" if row.prompt_length is None else str(row.prompt_length.longest),
     }
 
 
@@ -177,6 +188,7 @@ def _verdict_json(run: Run) -> dict[str, Any]:
         "ended": run.ended,
         "worth": run.worth,
         "verdict": run.verdict,
+        "deploy": run.deploy,
         "best": asdict(run.best),
         "rows": list(conclusion.rows_as_json()) if conclusion else [],
         "usage": {role: asdict(u) for role, u in run.usage.items()},

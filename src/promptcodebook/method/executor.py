@@ -17,7 +17,7 @@ from promptcodebook.lm.structured import THOUGHT, strip_think
 from promptcodebook.method.failures import failure_of
 from promptcodebook.method.policy import Prompter
 from promptcodebook.randomness import Draws
-from promptcodebook.types import Example, Output, Program, Prompt, Rollout, Score
+from promptcodebook.types import Example, Output, Program, Prompt, PromptLength, Rollout, Score
 
 __all__ = ["BoundChat", "Scorer", "Trial", "roll_out"]
 
@@ -26,7 +26,7 @@ Scorer = Callable[[Example, Output], Awaitable[Score]]
 
 
 class BoundChat:
-    """A Chat for one example; `usage` and `truncated` sum over its calls.
+    """A Chat for one example; `usage`, `truncated` and `prompt_length` sum over its calls.
     Cut replies are tallied as `truncated`, once each: when they are paid for.
 
     `sample` turns a call's name into its sample seed: the name is `purpose`, or the running number
@@ -43,6 +43,7 @@ class BoundChat:
     ) -> None:
         self.usage = Usage()
         self.truncated = False
+        self.prompt_length = PromptLength()
         self._lm = lm
         self._sample = sample
         self._greedy = greedy
@@ -68,6 +69,8 @@ class BoundChat:
         )
         reply = await self._lm(request)
         self.usage += reply.usage
+        if role == "executor":
+            self.prompt_length = _lengthen(self.prompt_length, request, reply)
         if reply.finish == "length":
             self.truncated = True
             if reply.source == "live":
@@ -82,6 +85,16 @@ class BoundChat:
         if not purpose:
             return str(number)
         return f"{purpose}#{number}" if number else purpose
+
+
+def _lengthen(length: PromptLength, request: Request, reply: Reply) -> PromptLength:
+    """With one more call: its system prompt's share of the request's tokens, by letters."""
+    letters = sum(len(m.content) for m in request.messages)
+    system = sum(len(m.content) for m in request.messages if m.role == "system")
+    tokens = round(reply.usage.prompt_tokens * system / letters) if letters else 0
+    return PromptLength(
+        max(length.longest, tokens), length.total + tokens, length.estimated or reply.estimated
+    )
 
 
 def _messages(messages: str | Sequence[Message], system: str) -> tuple[Message, ...]:
@@ -153,7 +166,12 @@ class Trial:
             if guarded.ended is not None:
                 raise guarded.ended from None
             spent = rollout.usage + chat.usage
-            return replace(rollout, failure=failure_of("execute", error), usage=spent)
+            return replace(
+                rollout,
+                failure=failure_of("execute", error),
+                usage=spent,
+                prompt_length=chat.prompt_length,
+            )
         if guarded.ended is not None:
             raise guarded.ended
         rollout = replace(
@@ -163,6 +181,7 @@ class Trial:
             stages=output.trace,
             truncated=output.truncated or chat.truncated,
             usage=rollout.usage + chat.usage,
+            prompt_length=chat.prompt_length,
         )
         return await self._score(example, output, rollout)
 

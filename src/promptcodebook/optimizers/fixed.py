@@ -7,22 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from promptcodebook.method.generator import join_prompts
 from promptcodebook.method.policy import Deployed, FixedPrompt
 from promptcodebook.method.state import State
 from promptcodebook.optimizers.base import Optimizer, Problem, Result
+from promptcodebook.policy.file import CONCAT, PRESENT, PolicyFile
 
-__all__ = ["Present", "baselines", "concat_prompt", "concat_row", "untrained_row"]
+__all__ = ["UNTRAINED", "Present", "baselines", "concat_row", "untrained_row"]
+
+UNTRAINED = "untrained"
+"""Name of the row that a result is set beside to see what training did."""
 
 
 class Present:
     """What the user has today: their present prompt, or the task's zero-shot prompt."""
 
     async def optimize(self, problem: Problem) -> Result:
-        plan = problem.assembled.plan
-        prompt = join_prompts(plan.config.base_prompt, plan.present_prompt)
+        prompt = problem.assembled.plan.present_prompt
         title = "the present prompt" if prompt else "zero-shot (no prompt)"
-        return Result("present", title, FixedPrompt(prompt))
+        return Result(PRESENT, title, FixedPrompt(prompt))
 
 
 def baselines() -> Sequence[Optimizer]:
@@ -30,16 +32,10 @@ def baselines() -> Sequence[Optimizer]:
     return (Present(),)
 
 
-def concat_prompt(base_prompt: str, state: State) -> str:
-    """Every instinct in one prompt, in order: what the codebook is worth without routing."""
-    return join_prompts(base_prompt, "\n".join(state.parameters.codebook.texts))
-
-
-def concat_row(problem: Problem, state: State) -> Result:
-    """All of a state's instincts in one prompt."""
-    prompt = concat_prompt(problem.assembled.config.base_prompt, state)
+def concat_row(policy: PolicyFile) -> Result:
+    """All of a policy's instincts in one prompt."""
     title = "all its instincts in one prompt (concat)"
-    return Result("concat", title, FixedPrompt(prompt))
+    return Result(CONCAT, title, FixedPrompt(policy.concat))
 
 
 def untrained_row(problem: Problem, state: State) -> Result:
@@ -47,4 +43,4 @@ def untrained_row(problem: Problem, state: State) -> Result:
     assembled = problem.assembled
     composer = assembled.composer(assembled.plan.prompt_stages)
     prompter = Deployed(composer, state.parameters, state.statistics)
-    return Result("untrained", "the untrained codebook", prompter)
+    return Result(UNTRAINED, "the untrained codebook", prompter)

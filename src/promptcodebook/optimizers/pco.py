@@ -48,13 +48,14 @@ class PCO:
         state = await _first_or_stored(problem)
         ended = await _train(problem, learner, selection, state)
         best = await selection.best()
+        policy = policy_file(assembled, best)
         return Result(
             name="learned",
             title="the learned policy",
             prompter=Deployed(learner.composer, best.parameters, best.statistics),
             ended=ended,
-            policy=policy_file(assembled, best),
-            rivals=(concat_row(problem, best), untrained_row(problem, state_at(store, -1))),
+            policy=policy,
+            rivals=(concat_row(policy), untrained_row(problem, state_at(store, -1))),
             remark=_why_nothing_was_learned(store),
         )
 

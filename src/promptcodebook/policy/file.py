@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 
 from promptcodebook.config import Config, load_config
 from promptcodebook.errors import PolicyError
+from promptcodebook.method.generator import join_prompts
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import (
     CodebookLines,
@@ -31,10 +32,13 @@ from promptcodebook.method.templates import (
 from promptcodebook.paths import write_whole
 from promptcodebook.types import Codebook, Instinct, Parameters
 
-__all__ = ["FORMAT", "PolicyFile", "read_policy_file"]
+__all__ = ["CONCAT", "FORMAT", "PRESENT", "PolicyFile", "read_policy_file"]
 
 FORMAT = "promptcodebook policy 2"
 _FIRST_FORMAT = "promptcodebook policy 1"
+PRESENT, CONCAT = "present", "concat"
+"""Names of the verdict's rows that are one prompt for every input: what the user had, and every
+instinct at once."""
 _ROLES = ("encoder", "generator", "executor", "untrusted")
 """Whose sampling decides a deployed prompt and its answer."""
 
@@ -189,6 +193,35 @@ class PolicyFile(BaseModel):
             tuple(e.success for e in self.codebook),
             tuple(e.selected for e in self.codebook),
         )
+
+    @property
+    def concat(self) -> str:
+        """Every instinct in one prompt, in order, with the output format that composed prompts are
+        written for: what the codebook is worth without routing."""
+        form = self.output_format if self.compose == "generator" else ""
+        texts = "\n".join(entry.text for entry in self.codebook)
+        return join_prompts(self.base_prompt, join_prompts(texts, form))
+
+    def fixed_prompt(self, row: str) -> str:
+        """The prompt of a row that has one for every input: 'present' or 'concat'.
+
+        Raises PolicyError for any other, and where the present prompt was not recorded.
+        """
+        if row == CONCAT:
+            return self.concat
+        if row != PRESENT:
+            raise PolicyError(
+                f"the row {row!r} has no prompt of its own: each input gets another",
+                hint=f"the rows with one prompt are {PRESENT!r} and {CONCAT!r}",
+            )
+        present = self.about.get("present")
+        if not isinstance(present, str):
+            raise PolicyError(
+                "the policy does not say which prompt it was compared with: it was written by "
+                "version 0.1",
+                hint="it is `init.prompt` in the configuration of its run, or none",
+            )
+        return present
 
     @property
     def digest(self) -> str:

@@ -27,7 +27,7 @@ from promptcodebook.sync import LoopThread, run_sync
 from promptcodebook.tasks.program import SINGLE_CALL
 from promptcodebook.types import Codebook, Example, Executor, Rollout, Route
 
-__all__ = ["Explanation", "Policy", "deploy", "load_policy", "role_layers"]
+__all__ = ["Explanation", "FixedRow", "Policy", "deploy", "load_policy", "role_layers"]
 
 _T = TypeVar("_T")
 X = str | Mapping[str, object] | Example
@@ -52,6 +52,14 @@ class Explanation:
             shown_text("prompt", self.prompt),
         ]
         return f"<div>{''.join(parts)}</div>"
+
+
+@dataclass(frozen=True, slots=True)
+class FixedRow:
+    """One prompt for every input, to deploy without a policy where the verdict says so."""
+
+    name: str
+    prompt: str
 
 
 class Policy:
@@ -119,6 +127,13 @@ class Policy:
 
     def explain(self, x: X) -> Explanation:
         return self._run(self.aexplain(x))
+
+    def row(self, name: str) -> FixedRow:
+        """A row of the verdict that is one prompt for every input: 'present' or 'concat'.
+
+        Raises PolicyError for any other: `prompt(x)` is what the learned policy gives each input.
+        """
+        return FixedRow(name, self.file.fixed_prompt(name))
 
     def save(self, path: str | Path) -> None:
         """Writes the policy file whole or not at all."""

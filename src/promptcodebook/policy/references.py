@@ -139,7 +139,9 @@ def policy_file(assembled: Assembled, state: State) -> PolicyFile:
     program = assembled.task.program.name
     templates, stages = assembled.plan.templates, assembled.plan.prompt_stages
     file = PolicyFile.of(state, assembled.config, templates, program, stages)
-    return file.with_about(data=dict(assembled.dataset.fingerprint()))
+    return file.with_about(
+        data=dict(assembled.dataset.fingerprint()), present=assembled.plan.present_prompt
+    )
 
 
 def stages_of(file: PolicyFile, assembled: Assembled) -> tuple[str, ...]:
@@ -157,7 +159,8 @@ def _file(store: RunStore, state: State, trusted: bool) -> PolicyFile:
         require_trust(header, {}, trusted=trusted)
         stages = tuple(stored_plan(header).task.program.stages)
     file = PolicyFile.of(state, config, templates, header.program, stages)
-    return file.with_about(data=dict(header.fingerprints))
+    file = file.with_about(data=dict(header.fingerprints))
+    return file if header.present is None else file.with_about(present=header.present)
 
 
 def stored_dataset(header: Header) -> Dataset:

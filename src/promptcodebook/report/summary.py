@@ -17,7 +17,7 @@ from promptcodebook.run.verdict import Row
 from promptcodebook.simulated.recipes import unfollowed
 from promptcodebook.store import Event
 from promptcodebook.text import shorten
-from promptcodebook.units import duration, money, number
+from promptcodebook.units import duration, money, number, percent
 
 __all__ = ["VerdictSection", "masthead"]
 
@@ -43,7 +43,9 @@ _COLUMNS = (
     Column("tokens"),
     Column("latency"),
     Column("money"),
-    Column("prompt words"),
+    Column("longest prompt"),
+    Column("fallback routes"),
+    Column("result over it (95 %)"),
 )
 
 
@@ -151,7 +153,9 @@ class VerdictSection:
             self._context.table(
                 "Test split, greedy. The first row is what the gains are measured from, paired by "
                 "example; the last is the result. A failed example counts as the bottom of the "
-                "reward range; calls, tokens, latency and money are per query.",
+                "reward range; calls, tokens, latency and money are per query. The longest "
+                "prompt is that of any call of the executor, its stage's instruction included, in "
+                "tokens; fallback routes are those that the encoder did not give.",
                 _COLUMNS,
                 map(_cells, rows),
             ),
@@ -191,7 +195,9 @@ def _cells(row: Row) -> tuple[Content, ...]:
         f"{each.tokens:,}",
         duration(each.latency_s),
         money(each.cost),
-        number(row.prompt_words, 0),
+        MISSING if row.prompt_length is None else f"{row.prompt_length.longest:,}",
+        MISSING if row.fallbacks is None else percent(row.fallbacks),
+        MISSING if row.over is None else _estimate(row.over, signed=True),
     )
 
 

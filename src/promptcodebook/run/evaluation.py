@@ -8,14 +8,14 @@ from typing import Any
 
 from promptcodebook.assemble import Assembled
 from promptcodebook.errors import ConfigError, DataError, Interrupted
-from promptcodebook.intervals import Interval, paired_interval
+from promptcodebook.intervals import Bounds, Interval, paired_interval
 from promptcodebook.method.evaluate import Evaluator, average
 from promptcodebook.method.failures import gather_all, too_many_failures
 from promptcodebook.method.policy import Deployed
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import stages_of
 from promptcodebook.randomness import Randomness, keyed_random
-from promptcodebook.run.verdict import Row, row_of
+from promptcodebook.run.verdict import Row, Terms, row_of
 from promptcodebook.types import Evaluation, Example, Rollout, Trace
 
 __all__ = ["Assessment", "Assessor", "Sample", "paired_difference", "sample"]
@@ -43,6 +43,7 @@ class Assessment:
     models: dict[str, str]
     simulated: bool
     runs: int = 1
+    reward_range: Bounds = (0.0, 1.0)
 
     @property
     def rewards(self) -> dict[str, float]:
@@ -53,12 +54,13 @@ class Assessment:
     def as_json(self) -> dict[str, Any]:
         """Plain values; `pco compare` reads them back."""
         figures = asdict(self.row)
-        figures.pop("name")
-        figures.pop("gain")
+        for key in ("name", "title", "gain", "over", "prompt"):
+            figures.pop(key)
         return {
             "ref": self.name,
             "split": self.evaluation.split,
             "n": len(self.evaluation.rollouts),
+            "reward_range": self.reward_range,
             "simulated": self.simulated,
             "runs": self.runs,
             "models": self.models,
@@ -137,10 +139,17 @@ class Assessor:
         finally:
             await assembled.models.close()
         _refuse_empty(evaluation)
+        config = assembled.config
         models = {str(role): spec for role, spec in assembled.models.by_role().items()}
-        row = row_of(evaluation, None, assembled.config.seed)
-        simulated = assembled.models.simulated
-        return Assessment(self._name, evaluation, row, models, simulated, sample_of.runs)
+        return Assessment(
+            name=self._name,
+            evaluation=evaluation,
+            row=row_of(evaluation, None, Terms(config.seed, config.reward_range)),
+            models=models,
+            simulated=assembled.models.simulated,
+            runs=sample_of.runs,
+            reward_range=config.reward_range,
+        )
 
     def _evaluator(self, runs: int, run: int) -> Evaluator:
         """Of one run over the examples: the only one is greedy, one of several has its own seed."""
@@ -166,8 +175,11 @@ def _refuse_empty(evaluation: Evaluation) -> None:
         raise too_many_failures(failures, tuple(map(Trace, evaluation.rollouts)), "")
 
 
-def paired_difference(a: dict[str, float], b: dict[str, float], seed: int = 0) -> Interval:
-    """The mean of a - b over the examples of both. Raises DataError when they are not the same."""
+def paired_difference(
+    a: dict[str, float], b: dict[str, float], bounds: Bounds = (0.0, 1.0)
+) -> Interval:
+    """The mean of a - b over the examples of both, rewards within `bounds`. Raises DataError when
+    the examples are not the same."""
     missing = sorted(a.keys() ^ b.keys())
     if missing:
         raise DataError(
@@ -177,4 +189,4 @@ def paired_difference(a: dict[str, float], b: dict[str, float], seed: int = 0) -
         )
     if not a:
         raise DataError("there is no example to compare on", hint="pco eval REF --json")
-    return paired_interval(list(a.values()), [b[i] for i in a], seed)
+    return paired_interval(list(a.values()), [b[i] for i in a], 0, bounds)

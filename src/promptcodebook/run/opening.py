@@ -140,6 +140,7 @@ def _store(plan: Plan, where: Where) -> RunStore:
         program=plan.task.program.name,
         stages=plan.prompt_stages,
         templates=plan.templates,
+        present=plan.present_prompt,
         name=check_run_name(where.name),
     )
     remove_unborn(where.runs_dir)

@@ -21,7 +21,7 @@ from promptcodebook.policy.references import Best, kept_state
 from promptcodebook.progress import Listener, watch
 from promptcodebook.run.opening import Opened, Where, open_run
 from promptcodebook.run.session import IN_PYTHON, Outcome
-from promptcodebook.run.verdict import Conclusion
+from promptcodebook.run.verdict import Conclusion, Row
 from promptcodebook.store.runs import find_run, remove_run
 from promptcodebook.sync import run_sync
 from promptcodebook.tasks.user_code import require_arguments
@@ -43,7 +43,8 @@ class Run:
     """A finished (or resumable) run: its policy, its best score, what it cost.
 
     `ended` is 'finished', 'early_stop', 'target', 'budget' or 'interrupted'; `verdict` is the plain
-    sentence on the test split, '' when the run stopped before it.
+    sentence on the test split, '' when the run stopped before it. `rows` are what it compares, by
+    name: `rows['concat'].prompt` is the text of a row that has one prompt for every input.
     """
 
     id: str
@@ -94,6 +95,16 @@ class Run:
                 hint="its prompts are in the run: pco report " + self.id,
             )
         return self.learned
+
+    @property
+    def rows(self) -> Mapping[str, Row]:
+        """The verdict's rows by name, in order; none before there is a verdict."""
+        return {row.name: row for row in self.conclusion.rows} if self.conclusion else {}
+
+    @property
+    def deploy(self) -> str:
+        """Name of the row that the verdict recommends; '' where that is unclear."""
+        return self.conclusion.deploy if self.conclusion else ""
 
     @property
     def cost(self) -> float | None:

@@ -77,7 +77,9 @@ class Session:
             result.policy.save(Path(self._store.path) / POLICY)
         conclusion = await judge(self._problem, result)
         self._store.append(
-            Concluded(conclusion.sentence, conclusion.worth, conclusion.rows_as_json())
+            Concluded(
+                conclusion.sentence, conclusion.worth, conclusion.rows_as_json(), conclusion.deploy
+            )
         )
         self._store.append(Ended(result.ended))
         return Outcome(result.ended, conclusion)

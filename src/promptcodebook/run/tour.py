@@ -48,8 +48,7 @@ class Tour:
                 "rewards": row.rewards,
                 "calls": row.usage.calls / len(row.rollouts),
                 "tokens": row.usage.tokens / len(row.rollouts),
-                "prompt_words": sum(len(r.prompt.split()) for r in row.rollouts)
-                / len(row.rollouts),
+                "longest_prompt": row.prompt_length.longest if row.prompt_length else 0,
             }
             for row in self.rows
         }

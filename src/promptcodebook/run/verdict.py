@@ -2,7 +2,14 @@
 
 Rows, all on the test split, greedy: what the user has today, the result's rivals (for ours: every
 learned instinct in one prompt, and the first codebook routed) and the result itself. Differences
-are paired by example.
+are paired by example, each with its interval (`intervals.py`).
+
+Worth deploying is what is better than the present prompt and not matched by a row that costs fewer
+calls, nor beaten by one that costs as many; each of these must show in its interval. Since all must
+hold, the chance of a false "worth deploying" is at most that of the single interval, 2.5 %, however
+many rows there are (an intersection-union test); `bench/verdict_null.py` measures it. Where a
+cheaper row is not clearly worse, it is named instead, if it is clearly better than the present
+prompt itself. Below 20 test examples there are figures, and no verdict.
 """
 
 from __future__ import annotations
@@ -12,20 +19,31 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from promptcodebook.calls import Usage
-from promptcodebook.intervals import Interval, mean_interval, paired_interval
+from promptcodebook.intervals import Bounds, Interval, mean_interval, paired_interval
 from promptcodebook.optimizers.base import Problem, Result, evaluate
-from promptcodebook.optimizers.fixed import baselines
+from promptcodebook.optimizers.fixed import UNTRAINED, baselines
 from promptcodebook.store.events import Compared
-from promptcodebook.types import Evaluation
+from promptcodebook.types import Evaluation, PromptLength
+from promptcodebook.units import percent
 
-__all__ = ["Conclusion", "Entry", "Row", "conclude", "judge", "row_of"]
+__all__ = ["ENOUGH", "Conclusion", "Entry", "Row", "Terms", "conclude", "judge", "row_of"]
+
+ENOUGH = 20
+"""Test examples that a verdict needs."""
+_MANY_FALLBACKS = 0.2
+_SAVED = 0.5
+"""Calls per query that make a row the cheaper one: less is a re-ask now and then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One way of prompting, on the test split; usage is per query, latency in seconds.
 
-    `title` is what it is called in a sentence ('' in runs of version 0.1).
+    `gain` is over the present prompt, `over` the result's gain over this row. `title` is what it is
+    called in a sentence ('' in runs of version 0.1). `prompt` is the text where every input gets
+    the same, None where each gets its own. `prompt_length` is None, and `prompt` too, in runs that
+    did not record them; `fallbacks` is the share of routes that the encoder did not give (None =
+    nothing is routed).
     """
 
     name: str
@@ -36,32 +54,57 @@ class Row:
     truncated: int
     per_query: Usage
     calls_per_query: float
-    prompt_words: float
     title: str = ""
+    over: Interval | None = None
+    prompt_length: PromptLength | None = None
+    fallbacks: float | None = None
+    prompt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """The rows and the plain sentence; `worth` is None when there was nothing to judge."""
+    """The rows and the plain sentence.
+
+    `worth` is None when nothing could be judged. `deploy` is the name of the row to deploy, the
+    result's own or another; '' where that is unclear.
+    """
 
     rows: tuple[Row, ...]
     sentence: str
     worth: bool | None
+    deploy: str = ""
 
     def rows_as_json(self) -> tuple[dict[str, Any], ...]:
         """Plain values, for the store and `--json`."""
         return tuple(asdict(row) for row in self.rows)
 
 
-def row_of(evaluation: Evaluation, base: Evaluation | None, seed: int) -> Row:
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a verdict is made under: the seed of its draws, the range that rewards lie in, and
+    whether the model is simulated."""
+
+    seed: int = 0
+    bounds: Bounds = (0.0, 1.0)
+    simulated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One way of prompting on the test split; `title` is what it is called in a sentence."""
+
+    title: str
+    evaluation: Evaluation
+
+
+def row_of(evaluation: Evaluation, base: Evaluation | None, terms: Terms) -> Row:
     """One row, with its gain over `base` on the same examples."""
     n = len(evaluation.rollouts)
     total = evaluation.usage
-    words = [len(r.prompt.split()) for r in evaluation.rollouts]
     return Row(
         name=evaluation.name,
-        score=mean_interval(evaluation.rewards, seed),
-        gain=None if base is None else paired_interval(evaluation.rewards, base.rewards, seed),
+        score=mean_interval(evaluation.rewards, terms.seed, terms.bounds),
+        gain=None if base is None else _difference(evaluation, base, terms),
         answered=evaluation.answered,
         failed=evaluation.failed,
         truncated=sum(r.truncated for r in evaluation.rollouts),
@@ -74,16 +117,21 @@ def row_of(evaluation: Evaluation, base: Evaluation | None, seed: int) -> Row:
             latency_s=total.latency_s / n,
         ),
         calls_per_query=total.calls / n,
-        prompt_words=sum(words) / n,
+        prompt_length=evaluation.prompt_length,
+        fallbacks=evaluation.fallbacks,
+        prompt=_only_prompt(evaluation),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One way of prompting on the test split; `title` is what it is called in a sentence."""
+def _difference(a: Evaluation, b: Evaluation, terms: Terms) -> Interval:
+    return paired_interval(a.rewards, b.rewards, terms.seed, terms.bounds)
 
-    title: str
-    evaluation: Evaluation
+
+def _only_prompt(evaluation: Evaluation) -> str | None:
+    """The text that every input got, None where prompts are made for each."""
+    prompts = {rollout.prompt for rollout in evaluation.rollouts}
+    routed = any(rollout.route is not None for rollout in evaluation.rollouts)
+    return None if routed or len(prompts) != 1 else prompts.pop()
 
 
 async def judge(problem: Problem, result: Result) -> Conclusion:
@@ -91,7 +139,9 @@ async def judge(problem: Problem, result: Result) -> Conclusion:
     fixed = [await optimizer.optimize(problem) for optimizer in baselines()]
     entries = [await _entry(problem, row) for row in (*fixed, *result.rivals, result)]
     assembled = problem.assembled
-    conclusion = conclude(entries, assembled.config.seed, assembled.models.simulated)
+    config = assembled.config
+    terms = Terms(config.seed, config.reward_range, assembled.models.simulated)
+    conclusion = conclude(entries, terms)
     if not result.remark:
         return conclusion
     return replace(conclusion, sentence=f"{conclusion.sentence} {result.remark}")
@@ -107,51 +157,153 @@ async def _entry(problem: Problem, row: Result) -> Entry:
     return Entry(row.title, evaluation)
 
 
-def conclude(entries: Sequence[Entry], seed: int, simulated: bool) -> Conclusion:
+def conclude(entries: Sequence[Entry], terms: Terms) -> Conclusion:
     """Rows and sentence; the first entry is the base, the last the result, between them rivals."""
     if not entries or not entries[0].evaluation.rollouts:
         return Conclusion((), "There is no test split, so nothing was judged.", None)
-    base, *rivals, learned = entries
+    base, learned = entries[0].evaluation, entries[-1].evaluation
     rows = tuple(
-        replace(row_of(e.evaluation, None if e is base else base.evaluation, seed), title=e.title)
+        replace(
+            row_of(e.evaluation, None if e is entries[0] else base, terms),
+            title=e.title,
+            over=None if e is entries[-1] else _difference(learned, e.evaluation, terms),
+        )
         for e in entries
     )
-    gain = paired_interval(learned.evaluation.rewards, base.evaluation.rewards, seed)
-    beaten_by = _cheaper_and_as_good(rivals, learned, seed)
-    worth = gain.low > 0 and beaten_by is None
-    sentence = _sentence(gain, rows[0], rows[-1], (base, learned), beaten_by)
-    return Conclusion(rows, ("On the simulated model: " if simulated else "") + sentence, worth)
+    sentence, worth, deploy = _decide(rows)
+    remarks = [_unchanged(entries), _warn_of_fallbacks(rows[-1])]
+    text = " ".join(filter(None, [sentence, *remarks]))
+    return Conclusion(
+        rows, ("On the simulated model: " if terms.simulated else "") + text, worth, deploy
+    )
 
 
-def _cheaper_and_as_good(rivals: Sequence[Entry], learned: Entry, seed: int) -> Entry | None:
-    """The first rival that costs less than the result in calls and is not worse on average, or
-    costs as much and is better."""
-    for rival in rivals:
-        saved = learned.evaluation.usage.calls - rival.evaluation.usage.calls
-        over = paired_interval(learned.evaluation.rewards, rival.evaluation.rewards, seed)
-        if (saved > 0 and over.mean <= 0) or (saved == 0 and over.mean < 0):
-            return rival
-    return None
+def _decide(rows: Sequence[Row]) -> tuple[str, bool | None, str]:
+    """The sentence, whether the result is worth deploying, and the row to deploy."""
+    base, *rivals, learned = rows
+    gain = _gain(learned)
+    if gain.n < ENOUGH:
+        return (
+            f"No verdict: it takes at least {ENOUGH} test examples, and there are {gain.n}. "
+            f"{_capital(learned.title)} shows {_figures(gain)} over {base.title}, "
+            f"{_price(learned, base)}.",
+            None,
+            "",
+        )
+    matching = [rival for rival in rivals if _matches(rival, learned)]
+    better = [r for r in rivals if _gain(r).low > 0 and (_saves(r, learned) or r in matching)]
+    if gain.low > 0 and not matching:
+        return _worth(rows), True, learned.name
+    if gain.low > 0:
+        named = next((r for r in matching if r in better), None)
+        return _matched(named or matching[0], base, learned, clear=named is not None)
+    if gain.high < 0:
+        start = f"Not worth deploying: {learned.title} is worse than {base.title}, {_figures(gain)}"
+    else:
+        start = f"Not worth deploying yet: {_figures(gain)} over {base.title} is no clear gain"
+    if better:
+        rival = better[0]
+        return (
+            f"{start}. {_capital(rival.title)} gains {_figures(_gain(rival))}, "
+            f"{_calls(rival, learned)}: deploy that.",
+            False,
+            rival.name,
+        )
+    return f"{start}, {_price(learned, base)}.", False, base.name
 
 
-def _sentence(
-    gain: Interval, base: Row, learned: Row, entries: tuple[Entry, Entry], beaten_by: Entry | None
-) -> str:
-    present, title = (entry.title for entry in entries)
-    figures = f"{gain.mean:+.3f} (95 % {gain.low:+.3f} to {gain.high:+.3f}, n = {gain.n})"
-    price = (
-        f"at {learned.calls_per_query:.1f} calls and {learned.per_query.tokens} tokens per query "
+def _matches(rival: Row, learned: Row) -> bool:
+    """Whether a rival that costs fewer calls is not clearly worse, or one that costs as many is
+    clearly better."""
+    over = rival.over
+    assert over is not None, "only the result has nothing over it"
+    if _saves(rival, learned):
+        return over.low <= 0
+    return over.high < 0 and not _saves(learned, rival)
+
+
+def _saves(row: Row, other: Row) -> bool:
+    return other.calls_per_query - row.calls_per_query >= _SAVED
+
+
+def _worth(rows: Sequence[Row]) -> str:
+    base, *rivals, learned = rows
+    ahead = [f"{_figures(_gain(learned))} over {base.title}"]
+    ahead += [f"{_figures(r.over)} over {r.title}" for r in rivals if r.over and _saves(r, learned)]
+    return f"Worth deploying: {' and '.join(ahead)}, {_price(learned, base)}."
+
+
+def _matched(rival: Row, base: Row, learned: Row, *, clear: bool) -> tuple[str, bool, str]:
+    """A gain that a cheaper row may have as well; `clear`: that row's own gain is beyond doubt."""
+    over, own = rival.over, _gain(rival)
+    assert over is not None, "only the result has nothing over it"
+    if not clear:
+        return (
+            f"Unclear: {learned.title} gains {_figures(_gain(learned))} over {base.title}, but "
+            f"shows no clear difference from {rival.title} ({_figures(over)}), "
+            f"{_calls(rival, learned)}, whose own gain is not clear ({_figures(own)}). "
+            "More test examples would tell.",
+            False,
+            "",
+        )
+    if over.high < 0:
+        start = f"Not worth the routing: {rival.title} is better than {learned.title}"
+    else:
+        start = f"No clear difference from {rival.title}"
+    return (
+        f"{start} ({_figures(over)}), {_calls(rival, learned)}: deploy that. "
+        f"It gains {_figures(own)} over {base.title}.",
+        False,
+        rival.name,
+    )
+
+
+def _gain(row: Row) -> Interval:
+    assert row.gain is not None, "only the base has no gain"
+    return row.gain
+
+
+def _figures(of: Interval) -> str:
+    return f"{of.mean:+.3f} (95 % {of.low:+.3f} to {of.high:+.3f}, n = {of.n})"
+
+
+def _calls(row: Row, other: Row) -> str:
+    return (
+        f"at {row.calls_per_query:.1f} calls per query "
+        f"{'instead of' if _saves(row, other) else 'against'} {other.calls_per_query:.1f}"
+    )
+
+
+def _price(row: Row, base: Row) -> str:
+    return (
+        f"at {row.calls_per_query:.1f} calls and {row.per_query.tokens} tokens per query "
         f"instead of {base.calls_per_query:.1f} and {base.per_query.tokens}"
     )
-    if gain.low > 0 and beaten_by is None:
-        return f"Worth deploying: {figures} over {present}, {price}."
-    if gain.low > 0 and beaten_by is not None:
-        rival = beaten_by.evaluation
-        calls = rival.usage.calls / len(rival.rollouts)
-        return (
-            f"Not worth the routing: {title} gains {figures} over {present}, but "
-            f"{beaten_by.title} does as well at {calls:.1f} calls per query; deploy that instead."
-        )
-    if gain.high < 0:
-        return f"Not worth deploying: {title} is worse than {present} by {figures}."
-    return f"Not worth deploying yet: {figures} over {present} is no clear gain, {price}."
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _unchanged(entries: Sequence[Entry]) -> str:
+    """Training that left every test reward as it was is named as that."""
+    *others, learned = entries
+    for other in others:
+        if other.evaluation.name != UNTRAINED:
+            continue
+        if other.evaluation.rewards == learned.evaluation.rewards:
+            return (
+                f"Training changed nothing on the test split: {learned.title} and {other.title} "
+                f"earn the same on each of the {len(learned.evaluation.rollouts)} examples."
+            )
+    return ""
+
+
+def _warn_of_fallbacks(row: Row) -> str:
+    """A policy that does not route is not what was to be judged."""
+    if row.fallbacks is None or row.fallbacks <= _MANY_FALLBACKS:
+        return ""
+    return (
+        f"Beware: for {percent(row.fallbacks)} of the inputs the encoder named no valid route, "
+        "and the most successful instincts stood in."
+    )

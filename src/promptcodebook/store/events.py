@@ -89,11 +89,13 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Concluded:
-    """The verdict in a plain sentence, whether it is worth deploying, and its table."""
+    """The verdict in a plain sentence, whether it is worth deploying, its table, and the row to
+    deploy ('' = unclear, or a run of version 0.1)."""
 
     text: str
     worth: bool | None
     rows: tuple[Mapping[str, Any], ...] = ()
+    deploy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +327,7 @@ def _slim_rollout(rollout: Rollout) -> Rollout:
         truncated=rollout.truncated,
         failure=failure,
         usage=rollout.usage,
+        prompt_length=rollout.prompt_length,
     )
 
 

@@ -69,6 +69,7 @@ class Header:
 
     `name` is what the user calls the run ('' = nothing); several runs may share one.
 
+    `present` is the prompt that the user had when it began (None = of version 0.1).
     `program` is what answers, `stages` those of it with a prompt of their own.
     `private` = the data are real people's, so that no report shows their texts.
     `base` is the folder that the configuration's paths start from.
@@ -91,6 +92,7 @@ class Header:
     stages: tuple[str, ...] = ()
     templates: TemplateSet | None = None
     name: str = ""
+    present: str | None = None
 
     @property
     def settings(self) -> dict[str, Any]:

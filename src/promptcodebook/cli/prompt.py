@@ -1,0 +1,115 @@
+"""`pco prompt`: the text of what the verdict compares, alone on stdout, to use elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from promptcodebook.cli.console import emit, note
+from promptcodebook.cli.settings import (
+    ConfigOption,
+    DataDir,
+    Json,
+    Model,
+    Ref,
+    Sets,
+    TaskName,
+    Trust,
+    command_group,
+    runs_dir,
+)
+from promptcodebook.errors import ConfigError, PolicyError, did_you_mean
+
+if TYPE_CHECKING:
+    from promptcodebook.cli.evaluate import Typed
+    from promptcodebook.policy.references import Reference
+
+__all__ = ["app"]
+
+app = command_group()
+
+_LEARNED = "learned"
+_ROWS = ("present", "concat", _LEARNED)
+
+Input = Annotated[
+    str | None,
+    typer.Argument(metavar="[INPUT]", help="What the learned prompt is for; '-' reads stdin."),
+]
+RowName = Annotated[
+    str, typer.Option("--row", metavar="ROW", help="present, concat or learned: as the verdict.")
+]
+
+
+@app.command()
+def prompt(
+    ref: Ref,
+    text: Input = None,
+    row: RowName = _LEARNED,
+    config: ConfigOption = None,
+    task: TaskName = None,
+    data: DataDir = None,
+    lm: Model = None,
+    sets: Sets = None,
+    trust: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """The prompt of a row of the verdict, and nothing else on stdout.
+
+    present is what you had, concat all learned instincts in one prompt: both are one text, and need
+    no model. The learned policy composes a prompt for each input: name the input.
+    """
+    from promptcodebook.cli.evaluate import Typed
+    from promptcodebook.policy.references import resolve
+
+    if row not in _ROWS:
+        raise ConfigError(
+            f"unknown row {row!r}{did_you_mean(row, _ROWS)}", hint=f"--row {' | '.join(_ROWS)}"
+        )
+    reference = resolve(runs_dir(), ref, trust=trust)
+    if row == _LEARNED:
+        typed = Typed(config, task, data, lm, None, sets or (), trust)
+        made = _composed(ref, reference, text, typed)
+    elif text is not None:
+        raise ConfigError(
+            f"the row {row} has one prompt for every input",
+            hint=f"pco prompt {ref} --row {row}",
+        )
+    else:
+        made = _fixed(reference, row)
+    if as_json:
+        emit({"ref": reference.name, "row": row, "prompt": made})
+    else:
+        if not made:
+            note(f"the row {row} is zero-shot: no prompt at all")
+        print(made)
+
+
+def _composed(ref: str, reference: Reference, text: str | None, typed: Typed) -> str:
+    """What the learned policy composes for the input."""
+    from promptcodebook.assemble import Sources
+    from promptcodebook.cli.evaluate import settings_for
+    from promptcodebook.policy.policy import deploy
+
+    given = sys.stdin.read().rstrip("\n") if text == "-" else text
+    if given is None or not given.strip():
+        raise ConfigError(
+            "the learned policy composes a prompt for each input, and none was given",
+            hint=f'pco prompt {ref} "an input", or one prompt for all: '
+            f"pco prompt {ref} --row concat",
+        )
+    settings, base = settings_for(reference, typed)
+    return deploy(reference.file, settings, Sources(base)).prompt(given)
+
+
+def _fixed(reference: Reference, row: str) -> str:
+    """The one prompt of a row; a run of version 0.1 is asked what it was started with."""
+    from promptcodebook.policy.references import stored_plan
+
+    try:
+        return reference.file.fixed_prompt(row)
+    except PolicyError:
+        if reference.header is None:
+            raise
+        return stored_plan(reference.header).present_prompt

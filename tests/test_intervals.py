@@ -1,0 +1,163 @@
+"""Intervals of means: what they are exactly, and how often they err."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+
+from promptcodebook.intervals import clustered_interval, mean_interval, paired_interval
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 20, 60, 200])
+@pytest.mark.parametrize("value", [0.0, 0.5, 1.0])
+def test_equal_values_have_a_width_that_shrinks_with_their_number(n: int, value: float) -> None:
+    """Of a kind that 2.5 % of samples of n would miss, any share may have been missed."""
+    missed = 1 - 0.025 ** (1 / n)
+    interval = mean_interval([value] * n)
+    assert interval.low == pytest.approx(value - missed * value, abs=1e-9)
+    assert interval.high == pytest.approx(value + missed * (1 - value), abs=1e-9)
+    assert interval.low < interval.high
+
+
+def test_equal_pairs_are_no_proof_of_equality() -> None:
+    draw = random.Random(3)
+    rewards = [draw.random() for _ in range(20)]
+    interval = paired_interval(rewards, rewards)
+    assert interval.mean == 0.0
+    assert interval.high == pytest.approx(1 - 0.025 ** (1 / 20), abs=1e-9)
+    assert interval.low == -interval.high
+
+
+def test_five_wins_and_no_loss_are_not_enough_and_six_are() -> None:
+    """The sign test's own limit: 2**-5 is more than 2.5 %, 2**-6 is less."""
+    for n in (20, 40):
+        five, six = ([1.0] * wins + [0.0] * (n - wins) for wins in (5, 6))
+        assert paired_interval(five, [0.0] * n).low < 0
+        assert paired_interval(six, [0.0] * n).low > 0
+
+
+def test_a_single_rare_value_is_bounded_as_a_share() -> None:
+    """Clopper and Pearson: 1 of 20 may be up to 24.87 %, 2 of 60 up to 11.53 %."""
+    assert mean_interval([1.0] + [0.0] * 19).high == pytest.approx(0.2487, abs=1e-4)
+    assert mean_interval([0.0] * 2 + [1.0] * 58).low == pytest.approx(1 - 0.1153, abs=1e-4)
+
+
+def test_from_sixty_values_on_it_is_student_s_interval() -> None:
+    """Two-sided 95 %: the quantile for 99 degrees of freedom is 1.984, not 1.660 or 2.626."""
+    values = [0.3, 0.7] * 50
+    error = math.sqrt(0.04 / 99)
+    interval = mean_interval(values)
+    assert interval.high - 0.5 == pytest.approx(1.984 * error, rel=1e-3)
+    assert 0.5 - interval.low == pytest.approx(1.984 * error, rel=1e-3)
+
+
+def test_below_sixty_it_is_the_exact_paired_test_inverted() -> None:
+    """Every shift inside passes the test over all signs with 2.5 % a side, and none far outside."""
+    differences = [0.31, -0.12, 0.22, 0.05, 0.41, -0.07, 0.18, 0.26]
+
+    def refused(shift: float) -> bool:
+        moved = [d - shift for d in differences]
+        seen = sum(moved)
+        turned = [
+            sum(s * d for s, d in zip(signs, moved, strict=True))
+            for signs in itertools.product((1, -1), repeat=len(moved))
+        ]
+        above = sum(t >= seen - 1e-12 for t in turned) / len(turned)
+        below = sum(t <= seen + 1e-12 for t in turned) / len(turned)
+        return min(above, below) <= 0.025
+
+    interval = mean_interval(differences, bounds=(-1.0, 1.0))
+    outside = [interval.mean + step / 100 for step in range(-60, 61)]
+    outside = [s for s in outside if not interval.low <= s <= interval.high]
+    assert outside and all(refused(shift) for shift in outside)
+    assert not refused(interval.mean)
+    # Hall's correction may only widen it.
+    assert not refused(0.5 * (interval.low + interval.mean))
+
+
+def test_many_small_gains_and_a_few_heavy_losses_reach_further_down() -> None:
+    draw = random.Random(5)
+    skewed = [draw.gauss(0.2, 0.05) for _ in range(70)] + [draw.gauss(-0.6, 0.1) for _ in range(12)]
+    interval = mean_interval(skewed, bounds=(-1.0, 1.0))
+    assert interval.mean - interval.low > 1.1 * (interval.high - interval.mean)
+
+
+def test_cancelling_differences_leave_no_dust_above_zero() -> None:
+    a = [0.1, 0.3, 0.7, 0.2] * 6
+    b = [0.3, 0.1, 0.2, 0.7] * 6
+    interval = paired_interval(a, b)
+    assert interval.mean == pytest.approx(0.0, abs=1e-12)
+    assert interval.low < -0.01 and interval.high > 0.01
+
+
+def test_a_paired_interval_is_narrower_than_two_apart() -> None:
+    hard = [0.0, 1.0] * 30
+    better = [min(1.0, x + 0.2 + 0.001 * i) for i, x in enumerate(hard)]
+    paired = paired_interval(better, hard)
+    assert paired.low > 0
+    assert paired.high - paired.low < mean_interval(better).high - mean_interval(better).low
+
+
+def test_the_difference_has_the_sign_of_the_first_over_the_second() -> None:
+    more, less = [0.9, 0.8, 0.7] * 10, [0.1, 0.2, 0.3] * 10
+    assert paired_interval(more, less).low > 0 > paired_interval(less, more).high
+
+
+@pytest.mark.parametrize("n", [12, 30, 59])
+def test_the_same_seed_gives_the_same_interval(n: int) -> None:
+    draw = random.Random(n)
+    values = [draw.random() for _ in range(n)]
+    assert mean_interval(values, 3) == mean_interval(values, 3)
+    assert mean_interval(values, 3) != mean_interval(values, 4)
+
+
+@pytest.mark.parametrize("n", [8, 20, 60])
+def test_it_covers_the_truth_about_as_often_as_it_says(n: int) -> None:
+    """No fewer than 95 % within what 200 worlds can show (2.5 standard errors), and not all."""
+    draw = random.Random(7)
+    covered = 0
+    for world in range(200):
+        interval = mean_interval([draw.betavariate(2, 4) for _ in range(n)], world)
+        covered += interval.low <= 1 / 3 <= interval.high
+    assert 183 <= covered <= 199
+
+
+def test_a_thousand_values_take_no_time_to_speak_of() -> None:
+    import time
+
+    draw = random.Random(1)
+    values = [draw.random() for _ in range(1000)]
+    began = time.process_time()
+    mean_interval(values)
+    assert time.process_time() - began < 0.1
+
+
+def test_an_interval_over_groups_covers_another_draw_of_groups() -> None:
+    """Groups that differ are more uncertain than their values thrown together would say."""
+    groups = [[level + 0.01 * i for i in range(20)] for level in (0.1, 0.3, 0.5, 0.7, 0.9)]
+    clustered = clustered_interval(groups)
+    together = mean_interval([value for group in groups for value in group])
+    assert clustered.mean == pytest.approx(together.mean)
+    assert clustered.high - clustered.low > 1.5 * (together.high - together.low)
+
+
+def test_an_interval_over_groups_has_2_5_percent_at_each_end() -> None:
+    """Many equal groups: as wide as the mean of a sample is spread, 1.96 standard errors a side."""
+    draw = random.Random(2)
+    groups = [[draw.gauss(0.5, 0.1)] for _ in range(200)]
+    interval = clustered_interval(groups)
+    values = [group[0] for group in groups]
+    mean = sum(values) / 200
+    error = math.sqrt(sum((v - mean) ** 2 for v in values)) / 200
+    assert (interval.high - interval.low) / (2 * error) == pytest.approx(1.96, abs=0.12)
+
+
+def test_groups_without_values_and_no_values_are_refused() -> None:
+    for empty in ([], [[]], [[1.0], []]):
+        with pytest.raises(ValueError, match="no values"):
+            clustered_interval(empty)
+    with pytest.raises(ValueError, match="no values"):
+        mean_interval([])
