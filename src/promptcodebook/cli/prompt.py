@@ -77,7 +77,7 @@ def prompt(
             hint=f"pco prompt {ref} --row {row}",
         )
     else:
-        made = _fixed(reference, row)
+        made = _fixed(ref, reference, row)
     if as_json:
         emit({"ref": reference.name, "row": row, "prompt": made})
     else:
@@ -103,13 +103,21 @@ def _composed(ref: str, reference: Reference, text: str | None, typed: Typed) ->
     return deploy(reference.file, settings, Sources(base)).prompt(given)
 
 
-def _fixed(reference: Reference, row: str) -> str:
-    """The one prompt of a row; a run of version 0.1 is asked what it was started with."""
-    from promptcodebook.policy.references import stored_plan
+def _fixed(ref: str, reference: Reference, row: str) -> str:
+    """The one prompt of a row; of a run of version 0.1 it is what its verdict measured."""
+    from promptcodebook.store.run import RunStore
+    from promptcodebook.store.runs import find_run
 
     try:
         return reference.file.fixed_prompt(row)
     except PolicyError:
         if reference.header is None:
             raise
-        return stored_plan(reference.header).present_prompt
+        store = RunStore.open(find_run(runs_dir(), ref))
+        try:
+            measured = [e.rollouts[0].prompt for e in store.test_evaluations() if e.name == row]
+        finally:
+            store.close()
+        if not measured:
+            raise
+        return measured[0]

@@ -135,8 +135,7 @@ def _verdict_text(run: Run) -> str:
     if run.conclusion is not None:
         lines.append(f"policy: {run.path / POLICY}")
         typed = run_reference(run.path)
-        lines.append(f"next: {_next(run, typed)}
-      pco report {typed}")
+        lines.append(f"next: {_next(run, typed)}\n      pco report {typed}")
     return "\n".join(lines)
 
 
