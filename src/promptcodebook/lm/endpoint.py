@@ -52,19 +52,12 @@ _MOST_ERROR_BYTES = 64_000
 _QUICK_BYTES = 200_000
 
 
-def _bare(lm: LM) -> LM:
-    return lm
-
-
 class _FieldRefused(RequestRefused):
     """The endpoint refused a field that was learned and will be left out."""
 
 
 class Endpoint:
-    """An LM over HTTP. Raises the LMErrors of errors.py; retries nothing but refused fields.
-
-    `around` is put around every single request, those included that an endpoint refuses a field of.
-    """
+    """An LM over HTTP. Raises the LMErrors of errors.py; retries nothing but refused fields."""
 
     def __init__(
         self,
@@ -75,9 +68,8 @@ class Endpoint:
         headers: Mapping[str, str] | None = None,
         most_bytes: int = MOST_BYTES,
         private: bool = False,
-        around: Callable[[LM], LM] = _bare,
     ) -> None:
-        self._attempt = around(self._send)
+        self._attempt: LM = self._send
         self._where = ModelAddress(spec.base_url, spec.model, key, spec.key_names, private)
         self._quirks = Quirks()
         self._transport = Transport(spec.base_url, key, timeout, headers or {}, most_bytes)
@@ -94,6 +86,10 @@ class Endpoint:
     def dropped(self) -> tuple[str, ...]:
         """The request fields that this endpoint has refused so far."""
         return tuple(sorted(self._quirks.dropped))
+
+    def meter(self, around: Callable[[LM], LM]) -> None:
+        """Puts `around` around every single request, those of which a field is refused included."""
+        self._attempt = around(self._send)
 
     async def __call__(self, request: Request) -> Reply:
         if not self._where.model:

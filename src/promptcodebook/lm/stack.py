@@ -312,8 +312,8 @@ class Endpoints:
             headers=credentials.headers,
             most_bytes=self._settings.most_bytes,
             private=self._settings.private,
-            around=self._around,
         )
+        endpoint.meter(self._around)
         self._open.append(endpoint)
         return endpoint
 
