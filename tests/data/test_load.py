@@ -1,5 +1,6 @@
 """Every way in gives the same Examples."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from promptcodebook.calls import Message
 from promptcodebook.config import DataSettings
 from promptcodebook.data import Dataset, load, load_settings
+from promptcodebook.data.table import read_csv
 from promptcodebook.errors import DataError, MissingExtra
 
 ROWS = [{"question": f"What is {n}?", "answer": f"It is {n}", "n": n} for n in range(8)]
@@ -52,13 +54,66 @@ def test_json_array(tmp_path: Path, from_list: Dataset) -> None:
     assert loaded(path).fingerprint() == from_list.fingerprint()
 
 
-@pytest.mark.parametrize(("name", "delimiter"), [("t.csv", ","), ("t.tsv", "\t")])
+@pytest.mark.parametrize(
+    ("name", "delimiter"),
+    [("t.csv", ","), ("t.tsv", "\t"), ("t.csv", ";"), ("t.csv", "\t"), ("t.csv", "|")],
+)
 def test_csv_and_tsv(tmp_path: Path, from_list: Dataset, name: str, delimiter: str) -> None:
     lines = [delimiter.join(("question", "answer", "n"))]
     lines += [delimiter.join(map(str, row.values())) for row in ROWS]
     path = tmp_path / name
     path.write_text("\n".join(lines))
     assert loaded(path).fingerprint() == from_list.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("lines", "columns", "first"),
+    [
+        (
+            ["question;answer, if any", "What, and why?;So, that."],
+            ("question", "answer, if any"),
+            ("What, and why?", "So, that."),
+        ),
+        (
+            ['"question; asked";answer', '"a;b";c,d'],
+            ("question; asked", "answer"),
+            ("a;b", "c,d"),
+        ),
+        (
+            ["question,answer;note", "What; where?,So;yes"],
+            ("question", "answer;note"),
+            ("What; where?", "So;yes"),
+        ),
+        (["question", "What; where?"], ("question",), ("What; where?",)),
+    ],
+)
+def test_marks_inside_names_and_cells_are_text(
+    tmp_path: Path, lines: list[str], columns: tuple[str, ...], first: tuple[str, ...]
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(lines))
+    table = read_csv(path)
+    assert table.columns == columns
+    assert tuple(table.rows[0].values.values()) == first
+
+
+def test_a_broken_row_is_told_of_the_usual_form(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("input,target\na,b,c;d\n")
+    with pytest.raises(DataError, match=r"t\.csv:2: 3 cells where the header names 2"):
+        read_csv(path)
+
+
+def test_a_csv_cell_may_be_of_any_length_and_the_interpreter_keeps_its_limit(
+    tmp_path: Path,
+) -> None:
+    before = csv.field_size_limit()
+    long = "x " * 200_000
+    path = tmp_path / "t.csv"
+    path.write_text("question,answer\n" + "".join(f'"{n} {long}",a\n' for n in range(4)))
+    table = read_csv(path)
+    assert [len(str(row.values["question"])) for row in table.rows] == [len(long) + 2] * 4
+    assert csv.field_size_limit() == before
 
 
 def test_bom_and_crlf_do_not_matter(tmp_path: Path, from_list: Dataset) -> None:

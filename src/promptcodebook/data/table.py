@@ -6,9 +6,11 @@ import csv
 import io
 import json
 import math
+import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -30,6 +32,9 @@ __all__ = [
     "read_jsonl",
     "read_parquet",
 ]
+
+
+_CSV_LIMIT = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,30 +119,75 @@ def read_json(path: Path) -> Table:
     )
 
 
-def read_csv(path: Path, delimiter: str = ",") -> Table:
-    """A header line, then one record each; an empty cell is a missing value."""
+def read_csv(path: Path, delimiter: str = "") -> Table:
+    """A header line, then one record each; an empty cell is a missing value.
+
+    Cells may be of any length. Without a `delimiter` it is found by the header: a comma, or one of
+    those that spreadsheets write in its place.
+    """
     text = _read_text(path)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    header, rows, line = tuple[str, ...](), list[Record](), 1
-    try:
-        for cells in reader:
-            where, line = f"{path}:{line}", reader.line_num + 1
-            if not cells:
-                continue
-            if not header:
-                header = check_header(cells, where)
-                continue
-            _check_width(cells, header, where)
-            values = {name: cell or None for name, cell in zip(header, cells, strict=True)}
-            rows.append(Record(where, values))
-    except csv.Error as error:
-        raise DataError(
-            f"{path}:{reader.line_num}: not valid CSV: {error}",
-            hint="check the quotation marks around that line, or use a .jsonl file",
-        ) from None
+    header, rows = tuple[str, ...](), list[Record]()
+    for where, cells in _csv_lines(path, text, delimiter or _delimiter_of(text)):
+        if not header:
+            header = check_header(cells, where)
+            continue
+        _check_width(cells, header, where)
+        values = {name: cell or None for name, cell in zip(header, cells, strict=True)}
+        rows.append(Record(where, values))
     if not header:
         _refuse_empty(path)
     return Table(path.name, header, tuple(rows))
+
+
+def _csv_lines(path: Path, text: str, delimiter: str) -> Iterator[tuple[str, list[str]]]:
+    """Every record that is no empty line, with its place."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    records = _long_records(reader, len(text))
+    while True:
+        where = f"{path}:{reader.line_num + 1}"
+        try:
+            cells = next(records, None)
+        except csv.Error as error:
+            raise DataError(
+                f"{path}:{reader.line_num}: not valid CSV: {error}",
+                hint="check the quotation marks around that line, or use a .jsonl file",
+            ) from None
+        if cells is None:
+            return
+        if cells:
+            yield where, cells
+
+
+def _long_records(reader: Iterator[list[str]], longest: int) -> Iterator[list[str]]:
+    """The reader's records, whatever their cells' length up to `longest`. The limit is the
+    interpreter's, shared by all: it is lifted for one record at a time, and put back."""
+    while True:
+        with _CSV_LIMIT:
+            before = csv.field_size_limit(max(longest + 1, csv.field_size_limit()))
+            try:
+                record = next(reader, None)
+            finally:
+                csv.field_size_limit(before)
+        if record is None:
+            return
+        yield record
+
+
+def _delimiter_of(text: str) -> str:
+    """The mark that splits the header into the most columns, the first record likewise; a comma
+    where none does, so that what is wrong is told of the usual form."""
+    best, most = ",", 1
+    for mark in ",;\t|":
+        lines = csv.reader(io.StringIO(text, newline=""), delimiter=mark)
+        try:
+            widths = [
+                len(cells) for cells in islice(filter(None, _long_records(lines, len(text))), 2)
+            ]
+        except csv.Error:
+            continue
+        if widths and widths[0] > most and len(set(widths)) == 1:
+            best, most = mark, widths[0]
+    return best
 
 
 def _check_width(cells: list[str], header: tuple[str, ...], where: str) -> None:
