@@ -33,6 +33,17 @@ def test_duplicates_are_warned_of(tmp_path: Path) -> None:
     assert result.code == 0 and "have the same input" in result.out
 
 
+def test_a_conflict_is_shown_with_both_targets(tmp_path: Path) -> None:
+    rows = [{"input": f"Question {n // 2}", "target": f"answer {n}"} for n in range(12)]
+    (tmp_path / "d.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    result = pco("data", "check", "d.jsonl", cwd=tmp_path)
+    assert result.code == 0
+    assert "6 inputs with more than one target" in result.out
+    assert "'answer 0'" in result.out and "'answer 1'" in result.out
+    conflicts = pco("data", "check", "d.jsonl", "--json", cwd=tmp_path).json["conflicts"]
+    assert sorted(sorted(c["targets"]) for c in conflicts)[0] == ["answer 0", "answer 1"]
+
+
 def test_a_wrong_column_gets_a_did_you_mean(folder: Path) -> None:
     result = pco("data", "check", "data.jsonl", "--target", "traget", cwd=folder)
     result.error(2, "did you mean 'target'")

@@ -67,3 +67,37 @@ def test_overlap_is_not_clean_and_no_target_at_all_is_no_warning() -> None:
     found = examine(dataset(train=["a"], val=["a"], test=["b"]))
     assert not found.clean
     assert found.warnings() == ()
+
+
+def test_repeats_are_folded_into_a_sentence_for_each_split() -> None:
+    found = examine(dataset(train=["a"] * 30 + ["b", "b", "c"], val=["d"], test=["e"]))
+    assert len(found.duplicates) == 30
+    [warning] = found.warnings()
+    assert warning == (
+        "30 examples in train have the same input as an earlier one: train0 (30 times), "
+        "train30 (2 times)."
+    )
+
+
+def test_many_near_copies_are_counted_and_the_first_shown() -> None:
+    copies = [f"{STORY} {n}" for n in range(12)]
+    [warning] = examine(dataset(train=copies, val=["x"], test=[STORY])).warnings()
+    assert warning.startswith("12 pairs of near-copies in different splits")
+    assert "train4 (train) and test0 (test)" in warning and "train5" not in warning
+    assert "and 7 more" in warning
+
+
+def test_the_same_input_with_another_target_is_a_conflict() -> None:
+    rows = [
+        {"input": "Is it late?", "target": "yes"},
+        {"input": "is it  late?", "target": "No"},
+        {"input": "Is it late?", "target": "YES"},
+        {"input": "Is it late?", "target": None},
+        {"input": "Is it far?", "target": "yes"},
+    ]
+    others = {split: [{"input": split, "target": "x"}] for split in ("val", "test")}
+    found = examine(load({"train": rows, **others}))
+    [conflict] = found.conflicts
+    assert conflict.targets == ("yes", "No")
+    [warning] = [w for w in found.warnings() if "more than one target" in w]
+    assert f"{conflict.ids[0]}: 'yes', {conflict.ids[1]}: 'No'" in warning

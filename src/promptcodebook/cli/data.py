@@ -10,11 +10,15 @@ import typer
 
 from promptcodebook.cli.console import columns, emit
 from promptcodebook.cli.settings import Json, command_group
+from promptcodebook.text import printable
 
 if TYPE_CHECKING:
     from promptcodebook.data.check import ColumnSummary, DataCheck
 
 __all__ = ["app"]
+
+_SHOWN = 10
+"""Inputs in two splits that are listed; the rest is counted."""
 
 app = command_group()
 data = command_group("Look at a data file before training on it; fetch a benchmark's data.")
@@ -31,7 +35,7 @@ def check(
     split: Annotated[str, typer.Option(help="A column that names each row's split.")] = "",
     as_json: Json = False,
 ) -> int:
-    """Columns, sizes, duplicates, and inputs that appear in two splits (exit 1)."""
+    """Columns, sizes, repeats, conflicting targets, and inputs in two splits (exit 1)."""
     from promptcodebook.data import examine, load
 
     dataset = load(
@@ -85,12 +89,14 @@ def _check_text(checked: DataCheck) -> str:
     lines = [f"{checked.name}: {sum(checked.counts.values())} examples", ""]
     lines += [columns([_split_cells(checked, split) for split in checked.counts]), ""]
     lines += [columns([_column_cells(column) for column in checked.columns]), ""]
-    lines += [f"warn  {warning}" for warning in checked.warnings()]
-    for leak in checked.overlaps:
+    lines += [f"warn  {printable(warning)}" for warning in checked.warnings()]
+    for leak in checked.overlaps[:_SHOWN]:
         lines.append(
             f"fail  {leak.ids[0]} ({leak.splits[0]}) and {leak.ids[1]} ({leak.splits[1]}) "
             "have the same input"
         )
+    if len(checked.overlaps) > _SHOWN:
+        lines.append(f"fail  and {len(checked.overlaps) - _SHOWN} more (--json shows all)")
     if checked.clean:
         lines.append("ok    no input appears in two splits")
         lines.append("next: pco estimate, then pco train")

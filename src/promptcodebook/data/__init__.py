@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from promptcodebook.data.check import (
     ColumnSummary,
+    Conflict,
     DataCheck,
     InputLengths,
     Leak,
@@ -19,6 +20,7 @@ __all__ = [
     "SPLITS",
     "ColumnSummary",
     "Columns",
+    "Conflict",
     "DataCheck",
     "Dataset",
     "InputLengths",

@@ -6,18 +6,20 @@ What training sees must not be what judges it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from itertools import combinations
 
 from promptcodebook.data.dataset import Dataset, Split
-from promptcodebook.text import fold_text
+from promptcodebook.text import fold_text, quote
 from promptcodebook.types import Example
 
 __all__ = [
     "NEAR",
     "SHINGLE",
     "ColumnSummary",
+    "Conflict",
     "DataCheck",
     "InputLengths",
     "Leak",
@@ -30,6 +32,8 @@ SHINGLE = 8
 """Words in a run that near-copies are recognised by."""
 NEAR = 0.6
 """Jaccard similarity of shingle sets from which two inputs count as near-copies."""
+_SHOWN = 5
+_QUOTED = 60
 _COMMON = 100  # a run in more inputs than this is boilerplate, and too many pairs to compare
 
 
@@ -43,8 +47,25 @@ class Leak:
 
 
 @dataclass(frozen=True, slots=True)
+class Conflict:
+    """Examples with the same input and different targets, each target once with the first id that
+    has it: no prompt can satisfy them all."""
+
+    ids: tuple[str, ...]
+    targets: tuple[str, ...]
+
+    def __str__(self) -> str:
+        pairs = zip(self.ids, self.targets, strict=True)
+        said = [f"{id}: {quote(target, _QUOTED)}" for id, target in pairs]
+        return ", ".join(said[:_SHOWN]) + (", ..." if len(said) > _SHOWN else "")
+
+
+@dataclass(frozen=True, slots=True)
 class DataCheck:
-    """Columns, sizes and faults of data. `counts`, `missing_targets`, `lengths` go by split."""
+    """Columns, sizes and faults of data. `counts`, `missing_targets`, `lengths` go by split.
+
+    `duplicates` holds the first example of an input with each of its repeats.
+    """
 
     name: str
     counts: Mapping[str, int]
@@ -54,6 +75,7 @@ class DataCheck:
     near: tuple[Leak, ...]
     missing_targets: Mapping[str, int]
     lengths: Mapping[str, InputLengths]
+    conflicts: tuple[Conflict, ...] = ()
 
     @property
     def clean(self) -> bool:
@@ -61,21 +83,47 @@ class DataCheck:
         return not self.overlaps
 
     def warnings(self) -> tuple[str, ...]:
-        """What deserves a look, one sentence each."""
+        """What deserves a look, a sentence for each kind and split: how many, and the first few."""
         lines = list[str]()
         for split, missing in self.missing_targets.items():
             if 0 < missing < self.counts[split]:
                 count = self.counts[split]
                 lines.append(f"{missing} of {count} examples in {split} lack a target.")
-        for leak in self.duplicates:
-            a, b = leak.ids
-            lines.append(f"{a} and {b} in {leak.splits[0]} have the same input.")
-        for leak in self.near:
+        for split in self.counts:
+            again = Counter(leak.ids[0] for leak in self.duplicates if leak.splits[0] == split)
+            if again:
+                firsts = [f"{id} ({n + 1} times)" for id, n in again.items()]
+                lines.append(
+                    f"{_count(list(again.elements()), 'example')} in {split} have the same input "
+                    f"as an earlier one: {', '.join(firsts[:_SHOWN])}{_more(firsts)}."
+                )
+        if self.conflicts:
             lines.append(
-                f"{leak.ids[0]} ({leak.splits[0]}) and {leak.ids[1]} ({leak.splits[1]}) are "
-                f"near-copies ({leak.similarity:.0%} of their 8-word runs are shared)."
+                f"{_count(self.conflicts, 'input')} with more than one target; no prompt can "
+                f"satisfy all: {'; '.join(map(str, self.conflicts[:_SHOWN]))}"
+                f"{_more(self.conflicts)}."
+            )
+        if self.near:
+            shown = "; ".join(map(_near_text, self.near[:_SHOWN]))
+            pairs = _count(self.near, "pair")
+            lines.append(
+                f"{pairs} of near-copies in different splits (shared 8-word runs): "
+                f"{shown}{_more(self.near)}."
             )
         return tuple(lines)
+
+
+def _count(things: Sized, name: str) -> str:
+    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
+
+
+def _more(things: Sized) -> str:
+    return f"; and {len(things) - _SHOWN} more" if len(things) > _SHOWN else ""
+
+
+def _near_text(leak: Leak) -> str:
+    (one, two), (a, b) = leak.ids, leak.splits
+    return f"{one} ({a}) and {two} ({b}), {leak.similarity:.0%}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +156,7 @@ def examine(dataset: Dataset) -> DataCheck:
         near=tuple(near_leaks(dataset)),
         missing_targets={s: sum(e.target is None for e in es) for s, es in splits.items()},
         lengths={split: _lengths(examples) for split, examples in splits.items() if examples},
+        conflicts=tuple(_conflicts(dataset)),
     )
 
 
@@ -130,6 +179,19 @@ def _duplicates(dataset: Dataset) -> tuple[Leak, ...]:
             if before != example.id:
                 repeats.append(Leak((split, split), (before, example.id)))
     return tuple(repeats)
+
+
+def _conflicts(dataset: Dataset) -> Iterator[Conflict]:
+    """Targets count as different when they are so after folding, as inputs are compared."""
+    homes = dict[str, dict[str, tuple[str, str]]]()
+    for _, example in _all(dataset):
+        if example.target is not None:
+            home = homes.setdefault(fold_text(example.input), {})
+            home.setdefault(fold_text(example.target), (example.id, example.target))
+    for home in homes.values():
+        if len(home) > 1:
+            ids, targets = zip(*home.values(), strict=True)
+            yield Conflict(ids, targets)
 
 
 def _lengths(examples: tuple[Example, ...]) -> InputLengths:
