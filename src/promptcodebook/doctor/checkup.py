@@ -11,7 +11,7 @@ from pathlib import Path
 from promptcodebook.assemble import NO_DATA, Plan, Sources, plan_run, simulated_model
 from promptcodebook.calls import LM, ROLES, Role
 from promptcodebook.config import Config
-from promptcodebook.data import Dataset, examine
+from promptcodebook.data import examine
 from promptcodebook.doctor.finding import Finding, Section
 from promptcodebook.doctor.probe import probe
 from promptcodebook.doctor.rehearsal import rehearse
@@ -46,7 +46,7 @@ async def checkup(
         plan = None
         yield Section("task", (_failure_finding("task", error),))
     else:
-        yield Section("task", (_settings(plan), _data(plan.dataset), await _reward(plan)))
+        yield Section("task", (_settings(plan), _data(plan), await _reward(plan)))
     try:
         specs = specs_of(config)
     except ConfigError as error:
@@ -83,13 +83,14 @@ def _settings(plan: Plan) -> Finding:
     return Finding("settings", "ok", f"task {plan.task.name}, K = {size}, S = {select}")
 
 
-def _data(dataset: Dataset) -> Finding:
-    report = examine(dataset)
+def _data(plan: Plan) -> Finding:
+    report = examine(plan.dataset)
     counts = ", ".join(f"{n} {split}" for split, n in report.counts.items())
     warnings = report.warnings()
     if not warnings:
         return Finding("data", "ok", f"{counts}; no input appears in two splits")
-    what = f"{counts}; {len(warnings)} warnings: {warnings[0]}"
+    first = "" if plan.task.private else f": {warnings[0]}"  # it may quote a target
+    what = f"{counts}; {len(warnings)} warnings{first}"
     return Finding("data", "warn", what, "pco data check FILE")
 
 
