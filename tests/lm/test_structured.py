@@ -187,6 +187,12 @@ async def test_other_calls_go_on_while_a_long_reply_is_read(tally: Counts):
     assert turns > 10
 
 
+@pytest.mark.parametrize("half", ["\ud83d", "\\ud83d"])
+def test_half_a_surrogate_pair_costs_its_character_and_not_the_reply(half: str):
+    found = extract(f'{{"score": 0.5, "feedback": "cite {half}!"}}', Verdict)
+    assert found.value == Verdict(score=0.5, feedback="cite \ufffd!")
+
+
 def test_a_shape_of_defaults_does_not_take_any_object():
     assert extract('see {"unrelated": 1}', Blame).value is None
     found = extract('so: {"instincts": {"3": "too vague"}}', Blame)

@@ -52,6 +52,7 @@ _MAX_REPAIRED = 50_000
 _STEPS, _STEPS_EACH, _MAX_STEPS = 10_000, 30, 120_000
 # Longer replies that are not plain JSON are read in a thread: other calls go on meanwhile.
 _QUICK = 2000
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
 # Nothing in it is tried twice: a tower of thoughts is read in one pass.
 _THOUGHTS = re.compile(r"\s*+(?:(?><think>.*?</think>)\s*+)*+", re.DOTALL)
 # A wrapper or two around the value is common; a tower of them is not an answer.
@@ -265,7 +266,7 @@ def _strict(text: str, shape: type[T]) -> Extraction[T]:
     # The whole text first: a value may well speak of thoughts in one of its strings.
     for candidate in dict.fromkeys((strip_fence(text), strip_fence(strip_think(text)))):
         try:
-            return Extraction(shape.model_validate_json(candidate), strict=True)
+            return Extraction(shape.model_validate_json(_whole(candidate)), strict=True)
         except ValidationError as error:
             fault = _readable(error)
     return Extraction(None, fault=fault)
@@ -298,6 +299,11 @@ def strip_think(text: str) -> str:
     if close >= 0 and text.find(_OPEN, at, close) < 0:
         at = close + len(_CLOSE)
     return text[at:].strip()
+
+
+def _whole(text: str) -> str:
+    """The text with half surrogate pairs marked as lost: no JSON may hold them."""
+    return text if text.isascii() else _HALF_PAIR.sub("\ufffd", text)
 
 
 def _last_valid(body: str, shape: type[T], around: str = "") -> T | None:
@@ -346,7 +352,7 @@ def _valid(tree: dict[str, Any], shape: type[T]) -> T | None:
         return None
     try:
         # JSON rules, not Python's: {"3": ...} is how JSON writes a mapping from integers.
-        return shape.model_validate_json(json.dumps(tree))
+        return shape.model_validate_json(_whole(json.dumps(tree, ensure_ascii=False)))
     except (ValueError, RecursionError):
         return None
 

@@ -1,0 +1,298 @@
+"""Broken and hostile servers on a real socket: every call ends soon, counted, the key unseen."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import logging
+import resource
+import time
+import traceback
+import zlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+from pydantic import BaseModel, Field
+
+from promptcodebook.calls import Message, Request, Sampling
+from promptcodebook.errors import LMError
+from promptcodebook.lm.retry import Backoff
+from promptcodebook.lm.stack import CallSettings, Endpoints
+from promptcodebook.lm.structured import Ask
+from tests.attack.raw_server import (
+    Attack,
+    RawServer,
+    at_once,
+    completion,
+    for_ever,
+    http,
+    silent,
+)
+from tests.lm.conftest import Counts
+
+KEY = "sk-attack-0123456789abcdef"
+TIMEOUT_S = 2.0
+BOUND_S = 4 * TIMEOUT_S + 8  # two tries, a re-ask of two more, and a busy machine
+
+
+class Verdict(BaseModel):
+    score: float = Field(ge=0, le=1)
+    feedback: str = ""
+
+
+GOOD = '{"score": 0.5, "feedback": "cite it"}'
+ASK = Request("critic", (Message("user", "judge"),), sampling=Sampling(max_tokens=50))
+
+
+def chunked(*pieces: bytes) -> bytes:
+    body = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
+    return http(body, "Transfer-Encoding: chunked", length=None)
+
+
+async def echo(head: bytes) -> AsyncIterator[bytes]:
+    """Says the request's own head back, the key in it."""
+    yield http(completion(head.decode("latin-1")))
+
+
+async def echo_error(head: bytes) -> AsyncIterator[bytes]:
+    body = json.dumps({"error": {"message": head.decode("latin-1")}}).encode()
+    yield http(body, status="500 Internal Server Error")
+
+
+async def echo_html(head: bytes) -> AsyncIterator[bytes]:
+    yield http(b"<html>" + head, status="403 Forbidden")
+
+
+async def echo_header(head: bytes) -> AsyncIterator[bytes]:
+    yield http(b"{}", f"Retry-After: {KEY}", f"Location: http://x/?{KEY}", status="302 Found")
+
+
+@dataclass(frozen=True)
+class Case:
+    """`counted` is the incident (of those that may be) that each try is counted as; '' = none."""
+
+    attack: Attack
+    counted: str | tuple[str, ...] = ""
+
+
+BOMB = zlib.compressobj(9, zlib.DEFLATED, 31)
+GIGABYTE = b"".join([BOMB.compress(b" " * 2**20) for _ in range(1024)]) + BOMB.flush()
+SPACES = b" " * 65536
+
+# Nothing that could be read came: each of these calls fails.
+BROKEN = {
+    "nothing at all": Case(at_once(), "dropped"),
+    "half a head": Case(at_once(b"HTTP/1.1 200 OK\r\nConte"), "dropped"),
+    "no HTTP": Case(at_once(b"220 smtp ready\r\n\r\n"), "dropped"),
+    "an SSH banner": Case(at_once(b"SSH-2.0-OpenSSH_9.6\r\n"), "dropped"),
+    "a cut body": Case(at_once(http(completion(GOOD)[:-9], length=400)), "dropped"),
+    "a cut chunk": Case(at_once(chunked(completion(GOOD))[:-20]), "dropped"),
+    "a wrong chunk size": Case(
+        at_once(http(b"zz\r\nhi\r\n", "Transfer-Encoding: chunked", length=None)), "dropped"
+    ),
+    "a short length": Case(
+        at_once(http(completion(GOOD), length=20)), ("dropped", "malformed_body")
+    ),
+    "a negative length": Case(
+        at_once(http(completion(GOOD), "Content-Length: -5", length=None)), "dropped"
+    ),
+    "two lengths": Case(at_once(http(completion(GOOD), "Content-Length: 3")), "dropped"),
+    "a bomb": Case(at_once(http(GIGABYTE, "Content-Encoding: gzip")), "malformed_body"),
+    "not what was said": Case(
+        at_once(http(completion(GOOD), "Content-Encoding: gzip")), ("dropped", "malformed_body")
+    ),
+    "half a gzip": Case(
+        at_once(http(gzip.compress(completion(GOOD))[:-12], "Content-Encoding: gzip")),
+        ("dropped", "malformed_body"),
+    ),
+    "an endless body": Case(for_ever(http(b"", length=None), SPACES), "malformed_body"),
+    "endless chunks": Case(
+        for_ever(
+            http(b"", "Transfer-Encoding: chunked", length=None), b"10000\r\n" + SPACES + b"\r\n"
+        ),
+        "malformed_body",
+    ),
+    "endless headers": Case(for_ever(b"HTTP/1.1 200 OK\r\n", b"X-A: b\r\n" * 1000), "dropped"),
+    "an endless header": Case(for_ever(b"HTTP/1.1 200 OK\r\nX-A: ", b"b" * 65536), "dropped"),
+    "an endless status": Case(for_ever(b"HTTP/1.1 200 ", b"b" * 65536), "dropped"),
+    "endless interim answers": Case(
+        for_ever(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n", 0.01), ("timeout", "dropped")
+    ),
+    "a drip": Case(for_ever(http(b"", length=10**6), b" ", 0.05), "timeout"),
+    "a dripping head": Case(for_ever(b"HTTP/1.1 200 OK\r\n", b"X", 0.05), "timeout"),
+    "silence": Case(silent(b""), "timeout"),
+    "silence in the body": Case(silent(http(b"{", length=100)), "timeout"),
+    "HTML": Case(at_once(http(b"<!doctype html><title>Sign in</title>")), "malformed_body"),
+    "an empty body": Case(at_once(http(b"")), "malformed_body"),
+    "null": Case(at_once(http(b"null")), "malformed_body"),
+    "a number": Case(at_once(http(b"1e400")), "malformed_body"),
+    "a list": Case(at_once(http(b"[1, 2]")), "malformed_body"),
+    "a string": Case(at_once(http(b'"choices"')), "malformed_body"),
+    "an error with 200": Case(at_once(http(b'{"error": {"message": "no"}}')), "malformed_body"),
+    "deep lists": Case(at_once(http(b"[" * 1_000_000)), "malformed_body"),
+    "deep objects": Case(at_once(http(b'{"choices":' * 200_000)), "malformed_body"),
+    "a number too long": Case(at_once(http(b'{"choices": ' + b"9" * 10**6)), "malformed_body"),
+    "invalid UTF-8": Case(
+        at_once(http(b'{"choices": [{"message": {"content": "\xff\xfe"}}]}')), "malformed_body"
+    ),
+    "choices empty": Case(at_once(http(b'{"choices": []}')), "malformed_body"),
+    "choices an object": Case(at_once(http(b'{"choices": {"0": 1}}')), "malformed_body"),
+    "choices of null": Case(at_once(http(b'{"choices": [null]}')), "malformed_body"),
+    "message a string": Case(at_once(http(b'{"choices": [{"message": "x"}]}')), "malformed_body"),
+    "content a number": Case(at_once(http(completion(7))), "malformed_body"),
+    "content an object": Case(at_once(http(completion({"a": 1}))), "malformed_body"),
+    "a stream": Case(at_once(http(b'data: {"choices": []}\n\ndata: [DONE]\n\n')), "malformed_body"),
+    "a redirect": Case(at_once(http(b"", "Location: http://x/", status="307 Temporary Redirect"))),
+    "a redirect to itself": Case(at_once(http(b"", "Location: /", status="302 Found"))),
+    "no such status": Case(at_once(http(b"", status="999 What")), "server_error"),
+    "a status of no number": Case(at_once(http(b"", status="abc OK")), "dropped"),
+    "an endless error": Case(
+        for_ever(http(b"", length=None, status="500 No"), SPACES), "server_error"
+    ),
+    "a bomb of an error": Case(
+        at_once(http(GIGABYTE, "Content-Encoding: gzip", status="500 No")), "server_error"
+    ),
+    "a deep error": Case(at_once(http(b"[" * 10**6, status="500 No")), "server_error"),
+    "the key in an error": Case(echo_error, "server_error"),
+    "the key in a refusal": Case(echo_html),
+    "the key in a redirect": Case(echo_header),
+}
+
+# A completion came, but the text is no verdict: a parse failure after one re-ask.
+USELESS = {
+    "null content": completion(None),
+    "no content": json.dumps({"choices": [{"message": {"role": "assistant"}}]}).encode(),
+    "empty content": completion(""),
+    "a call of a tool": completion(
+        None, message={"content": None, "tool_calls": [{"function": {"arguments": GOOD}}]}
+    ),
+    "parts without text": completion([{"type": "image_url"}, 5, None]),
+    "thoughts alone": completion("<think></think>" * 100_000),
+    "thoughts of megabytes": completion("<think>" + "{ " * 3_000_000),
+    "braces": completion("{" * 100_000),
+    "braces in prose": completion("so {we think} that, " * 5000),
+    "towers": completion('{"score": {' + "[1,{" * 24_000),
+    "quotes": completion('{"score": "' + "\\\" '" * 25_000),
+    "deep nesting": completion('{"score":' * 100_000),
+    "wide nesting": completion(json.dumps({"a": [{"b": "}"}] * 5000})),
+    "an enormous number": completion('{"score": ' + "9" * 100_000 + "}"),
+    "surrogates": completion("\ud83d" * 1000),
+    "control characters": completion("\x00\x1b[2J\r\x08" * 1000),
+    "the wrong type": completion('{"score": [0.5]}'),
+    "out of range": completion('{"score": 1e999}'),
+    "not a number": completion('{"score": NaN}'),
+}
+
+# A completion that is odd but can be meant in one way only.
+READABLE = {
+    "a finish nobody knows": completion(GOOD, finish_reason="tired"),
+    "a finish that is an object": completion(GOOD, finish_reason={"a": []}),
+    "duplicate keys": completion('{"score": 0.1, "score": 0.5, "feedback": "cite it"}'),
+    "duplicate choices": b'{"choices": [], ' + completion(GOOD)[1:],
+    "usage of nonsense": completion(GOOD)[:-1] + b', "usage": {"prompt_tokens": 1e400}}',
+    "usage negative": completion(GOOD)[:-1] + b', "usage": {"prompt_tokens": -7, "x": []}}',
+    "usage a list": completion(GOOD)[:-1] + b', "usage": [1]}',
+    "usage deep": completion(GOOD)[:-1] + b', "usage": ' + b"[" * 500 + b"]" * 500 + b"}",
+    "content in parts": completion([{"type": "text", "text": GOOD[:9]}, {"text": GOOD[9:]}]),
+    "thoughts before": completion("<think>{}</think>" * 50_000 + GOOD),
+    "noise before": completion("{ so " * 200 + GOOD),
+    "surrogates in a string": completion(GOOD[:-2] + '\ud83d"}'),
+    "a byte order mark": b"\xef\xbb\xbf" + completion(GOOD),
+    "a body of spaces": b" " * 1_000_000 + completion(GOOD),
+    "packed": gzip.compress(completion(GOOD)),
+}
+
+
+@pytest.fixture
+def tally() -> Counts:
+    return Counts()
+
+
+@pytest.fixture(autouse=True)
+def _no_loud_loop(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+
+
+async def outcome(server: RawServer, tally: Counts) -> Verdict | LMError:
+    """What comes of asking the server for a verdict, within the bound."""
+    settings = CallSettings(TIMEOUT_S, 4, Backoff(retries=1, first=0.01))
+    async with Endpoints(settings, tally=tally, environment={"PCO_API_KEY": KEY}) as endpoints:
+        ask = Ask(endpoints.connect(server.spec), tally)
+        try:
+            return (await asyncio.wait_for(ask.typed(ASK, Verdict), BOUND_S)).value
+        except LMError as error:
+            return error
+
+
+@pytest.mark.parametrize("case", BROKEN.values(), ids=BROKEN.keys())
+async def test_a_broken_answer_is_a_counted_failure(
+    case: Case, tally: Counts, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    async with RawServer(case.attack) as server:
+        error = await outcome(server, tally)
+    assert isinstance(error, LMError), error
+    assert error.hint
+    expected = (case.counted,) if isinstance(case.counted, str) else case.counted
+    tries = 2 if expected != ("",) else 1
+    assert server.requests == tries
+    assert tally.total() == sum(tally[name] for name in expected) == (tries if tries > 1 else 0)
+    shown = "".join(traceback.format_exception(error)) + error.hint + caplog.text
+    assert KEY not in shown and KEY[3:] not in shown
+    assert len(str(error)) < 1000
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 120_000, f"{grown} kB more memory"
+
+
+@pytest.mark.parametrize("body", USELESS.values(), ids=USELESS.keys())
+async def test_a_reply_that_is_no_verdict_is_asked_for_once_more_and_counted(
+    body: bytes, tally: Counts
+) -> None:
+    async with RawServer(at_once(http(body))) as server:
+        begun = time.process_time()
+        error = await outcome(server, tally)
+        assert time.process_time() - begun < 10
+    assert type(error).__name__ == "ParseError", error
+    assert server.requests == 2
+    assert tally["parse_failed"] == tally["reasked"] == 1
+    assert len(server.bodies[1]["messages"][1]["content"]) <= 4000
+    assert len(str(error)) < 1000
+
+
+@pytest.mark.parametrize("body", READABLE.values(), ids=READABLE.keys())
+async def test_an_odd_reply_that_can_be_meant_in_one_way_is_read(
+    body: bytes, tally: Counts
+) -> None:
+    packed = ["Content-Encoding: gzip"] if body[:2] == b"\x1f\x8b" else []
+    async with RawServer(at_once(http(body, *packed))) as server:
+        value = await outcome(server, tally)
+    assert isinstance(value, Verdict), value
+    assert value.score == 0.5 and value.feedback.startswith("cite it")
+    assert server.requests == 1
+
+
+async def test_a_key_said_back_in_a_reply_is_not_in_what_is_read(tally: Counts) -> None:
+    async with RawServer(echo) as server, Endpoints(environment={"PCO_API_KEY": KEY}) as endpoints:
+        reply = await endpoints.connect(server.spec)(ASK)
+    assert "Bearer ***" in reply.text and KEY not in reply.text
+
+
+async def test_a_thousand_calls_to_hostile_servers_leave_nothing_open(tally: Counts) -> None:
+    """Bodies that were refused in the middle hold no connection and no task."""
+    settings = CallSettings(TIMEOUT_S, 64, Backoff(retries=0))
+    attack = for_ever(http(b"", length=None), SPACES)
+    async with RawServer(attack) as server:
+        before = len(asyncio.all_tasks())
+        async with Endpoints(settings, tally=tally) as endpoints:
+            lm = endpoints.connect(server.spec)
+            calls = (lm(ASK) for _ in range(30))
+            results = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(each, LMError) for each in results)
+        for _ in range(100):
+            if len(asyncio.all_tasks()) <= before:
+                break
+            await asyncio.sleep(0.05)
+        assert len(asyncio.all_tasks()) <= before
+    assert tally.total() == 30
