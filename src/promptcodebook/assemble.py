@@ -32,7 +32,7 @@ from promptcodebook.method.executor import Scorer, Trial
 from promptcodebook.method.generator import Composition, Generator, join_prompts
 from promptcodebook.method.init import Earlier, check_seeds
 from promptcodebook.method.policy import Composer
-from promptcodebook.method.state import RoutingStatistics
+from promptcodebook.method.state import RoutingStatistics, known_evidence
 from promptcodebook.method.templates import TemplateSet, load_templates
 from promptcodebook.simulated.model import SimulatedLM
 from promptcodebook.simulated.parameters import SimulatedSettings
@@ -367,6 +367,7 @@ class _Entry(BaseModel):
     ema: float = 0.0
     success: float = 0.0
     selected: int = Field(default=0, ge=0)
+    evidence: float | None = None
 
 
 class _Book(BaseModel):
@@ -402,5 +403,6 @@ def _read_earlier(config: Config, base: Path) -> Earlier:
             tuple(e.ema for e in entries),
             tuple(e.success for e in entries),
             tuple(e.selected for e in entries),
+            known_evidence(e.evidence for e in entries),
         ),
     )

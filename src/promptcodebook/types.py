@@ -193,9 +193,9 @@ class Route:
     explored: bool = False
     repaired: bool = False
     fallback: bool = False
-    fault: str = ""
     constraints: tuple[str, ...] = ()
     analysis: str = ""
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,8 +354,8 @@ class Rewrite:
 class Step:
     """One update of Algorithm 1: what was tried, what was rewritten, and the state after it.
 
-    `ema` is r̄ (of r - ρ), `success` the EMA of r, `selected` the cumulative selection counts;
-    all have length K.
+    `ema` is r̄ (of r - ρ), `success` the corrected EMA of r, `evidence` its weight (() = a run of
+    version 0.1), `selected` the cumulative selection counts; all have length K.
     """
 
     index: int
@@ -368,6 +368,7 @@ class Step:
     success: tuple[float, ...]
     selected: tuple[int, ...]
     reverted: bool = False
+    evidence: tuple[float, ...] = ()
 
 
 class Program(Protocol):

@@ -16,18 +16,19 @@ r̄_k/τ + noise_k = 2 r̄_k + noise_k:
 
 (At steps 5 and 7 the noise alone would have chosen 0, 3 and 0, 1: r̄ decides.)
 
-Rewards and penalties, and what follows for the two EMAs (x <- x/2 + value/2 for both k in z):
+Rewards and penalties, and what follows for the two EMAs (x <- x/2 + value/2 for both k in z).
+Success is such an EMA of r divided by one of 1; both are halved when the instinct is rewritten:
 
     step  x   z     r    score  ρ     r-ρ    r̄ of the pair            success of the pair
-    0     x2  1,3   0.8  0.7    0.3   0.5    0.25      0.25           0.4     0.4
-    1     x1  0,2   0.2  0.4    0.6  -0.4   -0.2      -0.2            0.1     0.1
-    2     x0  1,2   1    (full) 0     1      0.625     0.4            0.7     0.55
-    3     x1  0,3   0.6  0.9    0*    0.6    0.2       0.425          0.35    0.5
-    4     x0  1,2   0.9  0.8    0.2   0.7    0.6625    0.55           0.8     0.725
-    5     x2  1,3   0.5  0.5    0.5   0      0.33125   0.2125         0.65    0.5
-    6     x0  0,1   0    0      1    -1     -0.4      -0.334375       0.175   0.325
-    7     x1  1,2   0.7  1      0     0.7    0.1828125 0.625          0.5125  0.7125
-    8     x2  0,3   0.6  0.75   0.25  0.35  -0.025     0.28125        0.3875  0.55
+    0     x2  1,3   0.8  0.7    0.3   0.5    0.25      0.25           0.8000  0.8000
+    1     x1  0,2   0.2  0.4    0.6  -0.4   -0.2      -0.2            0.2000  0.2000
+    2     x0  1,2   1    (full) 0     1      0.625     0.4            0.9600  0.7333
+    3     x1  0,3   0.6  0.9    0*    0.6    0.2       0.425          0.4667  0.6667
+    4     x0  1,2   0.9  0.8    0.2   0.7    0.6625    0.55           0.9231  0.8286
+    5     x2  1,3   0.5  0.5    0.5   0      0.33125   0.2125         0.6222  0.5714
+    6     x0  0,1   0    0      1    -1     -0.4      -0.334375       0.2000  0.1618
+    7     x1  1,2   0.7  1      0     0.7    0.1828125 0.625          0.4830  0.7391
+    8     x2  0,3   0.6  0.75   0.25  0.35  -0.025     0.28125        0.4133  0.5913
 
     * an empty critique: ρ = 0 whatever its score.
 """
@@ -100,32 +101,32 @@ class Row:
 TRACE = [
     Row(0, 0.5, "x2", True, (1, 3), 0.8, 0.3,
         {"encoder": "theta 1", "generator": "phi 1", 1: "one v1", "critic": "psi 1"},
-        (0, 0.25, 0, 0.25), (0, 0.4, 0, 0.4), (0, 1, 0, 1)),
+        (0, 0.25, 0, 0.25), (0, 0.8, 0, 0.8), (0, 1, 0, 1)),
     Row(0, 0.5, "x1", False, (0, 2), 0.2, 0.6,
         {"encoder": "theta 2"},
-        (-0.2, 0.25, -0.2, 0.25), (0.1, 0.4, 0.1, 0.4), (1, 1, 1, 1)),
+        (-0.2, 0.25, -0.2, 0.25), (0.2, 0.8, 0.2, 0.8), (1, 1, 1, 1)),
     Row(0, 0.5, "x0", False, (1, 2), 1.0, 0.0,
         {},
-        (-0.2, 0.625, 0.4, 0.25), (0.1, 0.7, 0.55, 0.4), (1, 2, 2, 1)),
+        (-0.2, 0.625, 0.4, 0.25), (0.2, 0.96, 11/15, 0.8), (1, 2, 2, 1)),
     Row(1, 0.25, "x1", False, (0, 3), 0.6, 0.0,
         {"critic": "psi 2"},
-        (0.2, 0.625, 0.4, 0.425), (0.35, 0.7, 0.55, 0.5), (2, 2, 2, 2)),
+        (0.2, 0.625, 0.4, 0.425), (7/15, 0.96, 11/15, 2/3), (2, 2, 2, 2)),
     Row(1, 0.25, "x0", False, (1, 2), 0.9, 0.2,
         {"generator": "phi 2", 1: "one v2", 2: "two v1"},
-        (0.2, 0.6625, 0.55, 0.425), (0.35, 0.8, 0.725, 0.5), (2, 3, 3, 2)),
+        (0.2, 0.6625, 0.55, 0.425), (7/15, 12/13, 29/35, 2/3), (2, 3, 3, 2)),
     Row(1, 0.25, "x2", True, (1, 3), 0.5, 0.5,
         {"encoder": "theta 3", "generator": "phi 3", 1: "one v3", 3: "three v1",
          "critic": "psi 3"},
-        (0.2, 0.33125, 0.55, 0.2125), (0.35, 0.65, 0.725, 0.5), (2, 4, 3, 3)),
+        (0.2, 0.33125, 0.55, 0.2125), (7/15, 28/45, 29/35, 4/7), (2, 4, 3, 3)),
     Row(2, 0.2, "x0", False, (0, 1), 0.0, 1.0,
         {},
-        (-0.4, -0.334375, 0.55, 0.2125), (0.175, 0.325, 0.725, 0.5), (3, 5, 3, 3)),
+        (-0.4, -0.334375, 0.55, 0.2125), (0.2, 28/173, 29/35, 4/7), (3, 5, 3, 3)),
     Row(2, 0.2, "x1", True, (1, 2), 0.7, 0.0,
         {2: "two v2"},
-        (-0.4, 0.1828125, 0.625, 0.2125), (0.175, 0.5125, 0.7125, 0.5), (3, 6, 4, 3)),
+        (-0.4, 0.1828125, 0.625, 0.2125), (0.2, 1036/2145, 17/23, 4/7), (3, 6, 4, 3)),
     Row(2, 0.2, "x2", False, (0, 3), 0.6, 0.25,
         {"encoder": "theta 4"},
-        (-0.025, 0.1828125, 0.625, 0.28125), (0.3875, 0.5125, 0.7125, 0.55), (4, 6, 4, 4)),
+        (-0.025, 0.1828125, 0.625, 0.28125), (31/75, 1036/2145, 17/23, 68/115), (4, 6, 4, 4)),
 ]  # fmt: skip
 
 # Who is called, in order: E_θ, G_φ, M, D_ψ, A(ttribution), Ψ (g_ψ), and U for every update.
@@ -247,8 +248,8 @@ async def test_each_call_sees_the_variables_as_the_step_before_left_them():
     world, _ = await run()
     last_encoder = said(world.asked("encoder")[-1])
     assert last_encoder.startswith("theta 3")
-    assert "[2] two v2 (success 0.71)" in last_encoder
-    assert "[3] three v1 (success 0.50)" in last_encoder
+    assert "[2] two v2 (success 0.74)" in last_encoder
+    assert "[3] three v1 (success 0.57)" in last_encoder
     assert said(world.asked("generator")[-1]).startswith("phi 3")
     assert said(world.asked("critic")[-1]).startswith("psi 3")
     assert said(world.asked("executor")[-1]) == "prompt 8\ninput 2"

@@ -1,8 +1,9 @@
 """E_θ: route an input to S distinct instincts (Eq. 3).
 
 Deviation: a reply that is not a valid route is re-asked once with its fault quoted; then the valid
-picks are kept and the rest filled by highest r̄, ties by lowest index (method decision 10). S and K
-stand in the schema of the reply, so that a server that enforces it lets no other route through.
+picks are kept and the rest filled by highest r̄, ties by lowest index (method decision 10); an entry
+that was never tried stands at the mean of those that were. S and K stand in the schema of the
+reply, so that a server that enforces it lets no other route through.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ class Encoder:
         except (ParseError, TruncatedReply) as error:
             self._tally(Incident.ROUTE_REPAIRS)
             self._tally(Incident.ROUTE_FALLBACKS)
-            best = repair_route((), statistics.ema, self._select)
+            best = repair_route((), statistics.standing, self._select)
             cut = isinstance(error, TruncatedReply)
             fault = "it was cut at its length limit" if cut else "it was not the JSON asked for"
             return Route(best, repaired=True, fallback=True, fault=fault), error.usage
@@ -144,7 +145,7 @@ class Encoder:
         if answer.fault is not None:
             self._tally(Incident.ROUTE_FALLBACKS)
         route = Route(
-            indices=repair_route(reply.selected_indices, statistics.ema, self._select),
+            indices=repair_route(reply.selected_indices, statistics.standing, self._select),
             repaired=answer.reasked,
             fallback=answer.fault is not None,
             fault=answer.fault or "",

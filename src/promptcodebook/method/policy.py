@@ -1,7 +1,7 @@
 """The way to a prompt, Eqs. 3-4: route, then compose.
 
 At deployment the encoder routes every input. A policy without an encoder (`encoder.mode: none`)
-takes the S entries of highest r̄.
+takes the S entries of highest r̄, where an untried one stands at the mean of the tried.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Composer:
     ) -> tuple[Route, Usage]:
         """z = E_θ(x, C); an empty θ means no encoder."""
         if not parameters.encoder:
-            return Route(repair_route((), statistics.ema, self._select)), Usage()
+            return Route(repair_route((), statistics.standing, self._select)), Usage()
         return await self._encoder.route(
             parameters.encoder, parameters.codebook, statistics, example.input, draws
         )

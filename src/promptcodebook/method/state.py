@@ -1,9 +1,14 @@
-"""What Algorithm 1 carries from one update to the next."""
+"""What Algorithm 1 carries from one update to the next.
+
+Deviation: beside r̄, the paper's, an average of r alone is kept (method decision 5). It is corrected
+for its start at 0, which would make an entry look the worse the fewer trials it had, and what was
+known of an instinct counts half once it is rewritten (decision 25).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from promptcodebook.types import Parameters, Step, Trace
@@ -14,6 +19,7 @@ __all__ = [
     "average_success",
     "entropy",
     "has_collapsed",
+    "known_evidence",
     "utilisation",
     "utilisation_bound",
 ]
@@ -21,16 +27,35 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class RoutingStatistics:
-    """How the codebook's entries have done, each of length K: r̄, the EMA of r, and counts."""
+    """How the codebook's entries have done, each of length K: r̄, the mean of r, and counts.
+
+    `success` is the EMA of r divided by its `evidence`, the weight of all trials in it: 1 - (1-α)^n
+    after n of them, halved whenever the instinct is rewritten. () = not known, as in runs of
+    version 0.1, whose EMA goes on as it is.
+    """
 
     ema: tuple[float, ...]
     success: tuple[float, ...]
     selected: tuple[int, ...]
+    evidence: tuple[float, ...] = ()
 
     @classmethod
     def fresh(cls, size: int) -> RoutingStatistics:
         """Algorithm 1, line 2: r̄_k = 0 for all k."""
-        return cls((0.0,) * size, (0.0,) * size, (0,) * size)
+        return cls((0.0,) * size, (0.0,) * size, (0,) * size, (0.0,) * size)
+
+    @property
+    def known(self) -> tuple[float, ...]:
+        """The evidence for each entry's success."""
+        return self.evidence or tuple(1.0 if n else 0.0 for n in self.selected)
+
+    @property
+    def standing(self) -> tuple[float, ...]:
+        """r̄ for choosing the best: nothing is known of an untried entry, so it stands at the mean
+        of the tried ones, not at 0."""
+        tried = [rate for rate, n in zip(self.ema, self.selected, strict=True) if n]
+        mean = sum(tried) / len(tried) if tried else 0.0
+        return tuple(rate if n else mean for rate, n in zip(self.ema, self.selected, strict=True))
 
     def pick(self, origins: Sequence[int | None]) -> RoutingStatistics:
         """Those of the entries `origins`, in that order; None = an entry that begins anew."""
@@ -38,7 +63,14 @@ class RoutingStatistics:
             tuple(0.0 if k is None else self.ema[k] for k in origins),
             tuple(0.0 if k is None else self.success[k] for k in origins),
             tuple(0 if k is None else self.selected[k] for k in origins),
+            tuple(0.0 if k is None else self.evidence[k] for k in origins) if self.evidence else (),
         )
+
+
+def known_evidence(given: Iterable[float | None]) -> tuple[float, ...]:
+    """As RoutingStatistics has it: () where a file does not tell it of every entry."""
+    evidence = tuple(given)
+    return tuple(e for e in evidence if e is not None) if None not in evidence else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +92,32 @@ class State:
         return cls(
             step.index + 1,
             step.parameters,
-            RoutingStatistics(step.ema, step.success, step.selected),
+            RoutingStatistics(step.ema, step.success, step.selected, step.evidence),
         )
 
     def advance(self, parameters: Parameters, traces: Sequence[Trace], alpha: float) -> State:
         """For k in z: r̄_k <- (1-α) r̄_k + α (r - ρ), example by example in batch order.
 
-        A failed rollout joins neither EMA (method decision 15); its selection is not counted.
+        A failed rollout joins neither average (method decision 15); its selection is not counted.
         """
         ema = list(self.statistics.ema)
         success = list(self.statistics.success)
         selected = list(self.statistics.selected)
+        evidence = list(self.statistics.known)
         for trace in traces:
             if trace.unit is None or trace.rollout.route is None:
                 continue
             for k in trace.rollout.route.indices:
                 ema[k] += alpha * (trace.unit - trace.penalty - ema[k])
-                success[k] += alpha * (trace.unit - success[k])
+                evidence[k] += alpha * (1.0 - evidence[k])
+                if evidence[k] > 0.0:
+                    success[k] += alpha / evidence[k] * (trace.unit - success[k])
                 selected[k] += 1
-        statistics = RoutingStatistics(tuple(ema), tuple(success), tuple(selected))
+        # The trials were the old text's.
+        texts = zip(self.parameters.codebook.texts, parameters.codebook.texts, strict=True)
+        for k, (before, after) in enumerate(texts):
+            evidence[k] *= 1.0 if before == after else 0.5
+        statistics = RoutingStatistics(tuple(ema), tuple(success), tuple(selected), tuple(evidence))
         return replace(self, step=self.step + 1, parameters=parameters, statistics=statistics)
 
 

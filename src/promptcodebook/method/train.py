@@ -65,6 +65,7 @@ async def train(learner: Learner, schedule: Schedule, state: State) -> AsyncGene
             ema=state.statistics.ema,
             success=state.statistics.success,
             selected=state.statistics.selected,
+            evidence=state.statistics.evidence,
             reverted=accepted != rewrites,
         )
 

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 from promptcodebook.config import Config, load_config
 from promptcodebook.errors import PolicyError
 from promptcodebook.method.generator import join_prompts
-from promptcodebook.method.state import RoutingStatistics, State
+from promptcodebook.method.state import RoutingStatistics, State, known_evidence
 from promptcodebook.method.templates import (
     CodebookLines,
     TemplateSet,
@@ -51,6 +51,7 @@ class _Entry(BaseModel):
     success: float = 0.0
     ema: float = 0.0
     selected: int = 0
+    evidence: float | None = None
 
 
 class _Sampling(BaseModel):
@@ -151,6 +152,7 @@ class PolicyFile(BaseModel):
             statistics.success,
             statistics.ema,
             statistics.selected,
+            statistics.known,
             strict=True,
         )
         return cls(
@@ -168,9 +170,14 @@ class PolicyFile(BaseModel):
             generator=parameters.generator,
             codebook=tuple(
                 _Entry(
-                    text=c.text, frozen=c.frozen, success=round(s, 6), ema=round(r, 6), selected=n
+                    text=c.text,
+                    frozen=c.frozen,
+                    success=round(s, 6),
+                    ema=round(r, 6),
+                    selected=n,
+                    evidence=round(e, 6),
                 )
-                for c, s, r, n in rows
+                for c, s, r, n, e in rows
             ),
         )
 
@@ -192,6 +199,7 @@ class PolicyFile(BaseModel):
             tuple(e.ema for e in self.codebook),
             tuple(e.success for e in self.codebook),
             tuple(e.selected for e in self.codebook),
+            known_evidence(e.evidence for e in self.codebook),
         )
 
     @property
