@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import promptcodebook
 from promptcodebook.cli.evaluate import EvaluationProgress
 from promptcodebook.intervals import paired_interval
 from promptcodebook.store.run import RunStore
@@ -217,3 +220,64 @@ def test_data_that_changed_since_the_run_is_said_so(trained: Path) -> None:
     path.write_text(path.read_text().replace("48", "58"))
     result = pco("eval", "last", cwd=trained)
     assert result.code == 0 and "the data changed since the run" in result.err
+
+
+def _python_run(folder: Path, **more: Any) -> str:
+    """A run whose data, reward and agent are objects of the program that made it."""
+    rows = [json.loads(line) for line in (folder / "data.jsonl").read_text().splitlines()]
+    config = {"preset": "quick", "update": {"epochs": 1, "batch_size": 2}, "user_code": {}}
+    with contextlib.chdir(folder):
+        run = promptcodebook.optimize(
+            promptcodebook.load(rows), lambda e, o: float((e.target or "") in o), "simulated",
+            config={**config, "validation": {"every": 0}}, progress=False, **more,
+        )  # fmt: skip
+    return run.id
+
+
+def test_a_run_from_python_says_what_is_missing_and_how_to_name_it(folder: Path) -> None:
+    async def agent(prompt: str, example: promptcodebook.Example, lm: promptcodebook.Chat) -> str:
+        return (await lm(example.input, system=prompt)).text
+
+    run = _python_run(folder, executor=agent)
+    error = pco("eval", "last", cwd=folder).error(2, run, "data, reward, executor")
+    assert "--set data.path=data.jsonl --set reward=reward.py:reward" in error
+    assert "--set executor=agent.py:run" in error and "--lm" not in error
+    (folder / "agent.py").write_text(
+        "async def agent(prompt, example, lm):\n"
+        "    return (await lm(example.input, system=prompt)).text\n"
+    )
+    named = ("--set", "data.path=data.jsonl", "--set", "reward=reward.py:reward")
+    pco("eval", "last", *named, cwd=folder).error(2, "not here: executor")
+    result = pco("eval", "last", *named, "--set", "executor=agent.py:agent", "--json", cwd=folder)
+    assert result.code == 0, result.err
+    assert result.json["n"] > 0
+    assert "judged with the program" not in result.err  # the same agent by another way
+    assert pco("explain", "last", "an input", cwd=folder).code == 0  # needs none of them
+
+
+def test_an_input_of_several_columns_is_explained_from_json(folder: Path) -> None:
+    rows = [{"title": f"T{n}", "body": f"B{n}", "target": "x"} for n in range(8)]
+    config = {"preset": "quick", "update": {"epochs": 1, "batch_size": 2}}
+    with contextlib.chdir(folder):
+        run = promptcodebook.optimize(
+            promptcodebook.load(rows, input="{title}: {body}"), "exact", "simulated",
+            config={**config, "validation": {"every": 0}}, progress=False,
+        )  # fmt: skip
+        assert run.explain({"title": "A", "body": "{B}"}).input == "A: {B}"
+    columns = '{"title": "A", "body": "{B}", "more": 1}'
+    result = pco("explain", "last", columns, "--json", cwd=folder)
+    assert result.json["input"] == "A: {B}"
+    assert pco("explain", "last", "-", "--json", cwd=folder, stdin=columns).json == result.json
+    assert pco("explain", "last", "A: {B}", "--json", cwd=folder).json["input"] == "A: {B}"
+    pco("explain", "last", '{"titel": "A", "body": ""}', cwd=folder).error(
+        2, "no column 'title' (did you mean 'titel'?)"
+    )
+    pco("explain", "last", '{"title": "A', cwd=folder).error(2, "not valid JSON")
+
+
+def test_json_that_is_the_input_itself_stays_a_text(trained: Path) -> None:
+    text = '{"title": "an order", "lines": [1, 2]}'
+    assert pco("explain", "last", text, "--json", cwd=trained).json["input"] == text
+    assert pco("explain", "last", "{oops", "--json", cwd=trained).json["input"] == "{oops"
+    as_column = json.dumps({"input": text})
+    assert pco("explain", "last", as_column, "--json", cwd=trained).json["input"] == text

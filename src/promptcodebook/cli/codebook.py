@@ -3,9 +3,10 @@ they came to say it, and what changed."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -23,7 +24,7 @@ from promptcodebook.cli.settings import (
     command_group,
     runs_dir,
 )
-from promptcodebook.errors import ConfigError, did_you_mean
+from promptcodebook.errors import ConfigError, DataError, did_you_mean
 from promptcodebook.text import word_changes
 from promptcodebook.types import variable_name
 from promptcodebook.units import number
@@ -46,7 +47,12 @@ _DIRECTIVES = {"theta": "encoder", "phi": "generator", "psi": "critic"}
 @app.command()
 def explain(
     ref: Ref,
-    text: Annotated[str, typer.Argument(metavar="INPUT", help="The input; '-' reads stdin.")],
+    text: Annotated[
+        str,
+        typer.Argument(
+            metavar="INPUT", help="The input, or its columns as a JSON object; '-' reads stdin."
+        ),
+    ],
     config: ConfigOption = None,
     task: TaskName = None,
     data: DataDir = None,
@@ -68,11 +74,33 @@ def explain(
         raise ConfigError("the input is empty", hint=f'pco explain {ref} "an input"')
     reference = resolve(runs_dir(), ref, trust=trust)
     settings, base = settings_for(reference, Typed(config, task, data, lm, None, sets or ()))
-    explanation = deploy(reference.file, settings, Sources(base)).explain(given)
+    with deploy(reference.file, settings, Sources(base)) as policy:
+        explanation = policy.explain(_columns(given, reference.file.input))
     if as_json:
         emit(asdict(explanation))
     else:
         print(_explanation_text(explanation))
+
+
+def _columns(given: str, template: str) -> str | dict[str, Any]:
+    """The input as columns where it is a JSON object that has the policy's column, or where the
+    policy reads several; else it is the text itself. DataError for an object that is cut short."""
+    from promptcodebook.data.columns import parse_input_template
+
+    several = bool(parse_input_template(template).columns)
+    if not given.lstrip().startswith("{"):
+        return given
+    try:
+        tree: object = json.loads(given)
+    except ValueError as error:
+        if not several:
+            return given
+        raise DataError(
+            f"the input is not valid JSON: {error}",
+            hint='quote it for the shell: pco explain REF \'{"title": "..."}\'',
+        ) from None
+    columns = cast("dict[str, Any]", tree)
+    return columns if several or template in columns else given
 
 
 def _explanation_text(explanation: Explanation) -> str:

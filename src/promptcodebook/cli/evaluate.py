@@ -176,6 +176,8 @@ def _assess(reference: Reference, sample: Sample, typed: Typed) -> Assessment:
     from promptcodebook.run.evaluation import Assessor
     from promptcodebook.sync import run_sync
 
+    if _keeps_own_settings(reference, typed):
+        _require_objects(reference, typed)
     settings, base = settings_for(reference, typed)
     assembled = assemble(settings, Sources(base))
     assessor = Assessor(reference.name, reference.file, assembled)
@@ -189,6 +191,31 @@ def _assess(reference: Reference, sample: Sample, typed: Typed) -> Assessment:
     total = len(examples) * sample.runs
     with EvaluationProgress(reference.name, total, sys.stderr) as progress:
         return run_sync(assessor.assess(examples, sample, progress), interrupt)
+
+
+_AS_FILES = {
+    "data": "--set data.path=data.jsonl",
+    "reward": "--set reward=reward.py:reward",
+    "executor": "--set executor=agent.py:run",
+    "lm": "--lm SPEC",
+}
+
+
+def _require_objects(reference: Reference, typed: Typed) -> None:
+    """Raises ConfigError for a run from Python whose data, reward, agent or model were objects of
+    its program, unless something was typed in their place."""
+    from promptcodebook.config import merge
+
+    flags = flag_layer(typed.task, typed.data, typed.lm)
+    given = merge(environment_layer(), flags, set_layer(typed.sets))
+    missing = [name for name in reference.objects if not given.get(name)]
+    if missing:
+        files = " ".join(_AS_FILES[name] for name in missing)
+        raise ConfigError(
+            f"the run {reference.name} was made in Python, and what it took as objects is not "
+            f"here: {', '.join(missing)}",
+            hint=f"name them as files (below {reference.base}): pco eval {reference.name} {files}",
+        )
 
 
 def _note_differences(reference: Reference, assembled: Assembled, *, own: bool) -> None:

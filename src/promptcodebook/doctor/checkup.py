@@ -23,7 +23,6 @@ from promptcodebook.lm.spec import Spec, parse_spec
 from promptcodebook.lm.stack import simulated_here, specs_of
 from promptcodebook.paths import reply_cache_path
 from promptcodebook.run.reward_trial import try_reward
-from promptcodebook.text import quote
 from promptcodebook.units import bytes_text
 
 __all__ = ["checkup", "roles_by_spec"]
@@ -102,7 +101,7 @@ async def _reward(plan: Plan) -> Finding:
         return _failure_finding("reward", error)
     if not trial.scores:
         return Finding("reward", "ok", "not tried: it asks the judge, or reads an agent's output")
-    said = (f"{score.value:g} for {quote(answer, 40)}" for answer, score in trial.scores if score)
+    said = (f"{score.value:g} for {kind}" for kind, score in trial.scores if score is not None)
     what = "; ".join((*said, *trial.warnings))
     if trial.warnings:
         return Finding("reward", "warn", what, "pco data check FILE, and read the reward again")

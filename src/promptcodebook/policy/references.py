@@ -23,6 +23,7 @@ from promptcodebook.policy.trust import require_trust
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
+from promptcodebook.tasks.program import SINGLE_CALL
 
 __all__ = [
     "POLICY",
@@ -66,6 +67,22 @@ class Reference:
     def base(self) -> Path:
         """The folder that the run's paths start from."""
         return Path(self.header.base or ".") if self.header is not None else Path()
+
+    @property
+    def objects(self) -> tuple[str, ...]:
+        """What the run was made with that only its program had: of data, reward, executor, lm."""
+        if self.header is None or self.header.settings.get("task"):
+            return ()
+        own = self.header.settings
+        data: Mapping[str, Any] = own.get("data", {})
+        agent = self.file.program not in ("", SINGLE_CALL)
+        objects = {
+            "data": not (data.get("path") or data.get("train")),
+            "reward": not own.get("reward"),
+            "executor": agent and not own.get("executor"),
+            "lm": own.get("lm") == OWN_LM,
+        }
+        return tuple(name for name, is_object in objects.items() if is_object)
 
     def settings(self, above: Mapping[str, Any], below: Mapping[str, Any] | None = None) -> Config:
         """The configuration this policy is used under: over `below` (the run's own settings where

@@ -31,7 +31,7 @@ _BROKEN = (NameError, ImportError)
 
 @dataclass(frozen=True, slots=True)
 class RewardTrial:
-    """`scores` by the answer that was scored (None: it raised), and what deserves a look.
+    """`scores` by the kind of answer that was scored (None: it raised), and what deserves a look.
 
     No scores: it was not tried, since it asks a model, or reads more of an agent's output than can
     be made up.
@@ -57,16 +57,18 @@ async def try_reward(plan: Plan) -> RewardTrial:
         return RewardTrial()
     scorer, asked = _scorer(plan)
     example = plan.dataset.train[0]
-    answers = [NONSENSE] if example.target is None else [example.target, NONSENSE]
+    answers = {"nonsense": NONSENSE}
+    if example.target is not None:
+        answers = {"the reference": example.target, **answers}
     scores, errors = list[tuple[str, Score | None]](), list[PcoError]()
-    for answer in answers:
+    for kind, answer in answers.items():
         score = await _score(scorer, example, answer, errors)
         if asked:
             return RewardTrial()
-        scores.append((answer, score))
+        scores.append((kind, score))
     if (len(errors) == len(answers) and not own_agent) or _is_broken(errors):
         raise _refusal(errors[0])
-    warnings = [_raised(error, example) for error in errors[:1]]
+    warnings = [_raised(error) for error in errors[:1]]
     if not is_ours(reward):
         warnings += _constant([score for _, score in scores])
     return RewardTrial(tuple(scores), tuple(warnings))
@@ -109,7 +111,7 @@ def _refusal(error: PcoError) -> ConfigError:
     )
 
 
-def _raised(error: PcoError, example: Example) -> str:
+def _raised(error: PcoError) -> str:
     return (
         f"{error}: it was tried with an answer that makes no sense. Such rollouts count as failed "
         "and teach nothing: let it return 0.0 for an answer that it cannot read"
