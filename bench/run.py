@@ -26,6 +26,7 @@ BENCHES = (
     "accept",
     "retrieval",
     "ifbench",
+    "verdict_null",
 )
 
 

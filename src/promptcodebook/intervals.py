@@ -31,6 +31,8 @@ __all__ = ["Bounds", "Interval", "clustered_interval", "mean_interval", "paired_
 SIDE = 0.025
 """How often each end may err."""
 RESAMPLES = 2000
+_SUBSETS = 1000
+"""With 1,000 random subsets the test is as exact as with all, and sees hardly less."""
 _STUDENT = 60
 _TELLING = 6
 _ENUMERATED = 11
@@ -138,15 +140,15 @@ def _typical(values: Sequence[float], seed: int) -> tuple[float, float]:
         subsets: Sequence[int] = range(1, 2**n)
     else:
         draw = keyed_random(seed, "subsets", n)
-        subsets = [draw.randrange(1, 2**n) for _ in range(RESAMPLES - 1)]
+        subsets = [s for s in (draw.getrandbits(n) for _ in range(_SUBSETS - 1)) if s]
     refused = int(SIDE * (len(subsets) + 1))
     if refused == 0:
         return -math.inf, math.inf
-    tables = [_subset_sums(values[i : i + 8]) for i in range(0, n, 8)]
-    means = sorted(
-        sum(table[subset >> 8 * i & 255] for i, table in enumerate(tables)) / subset.bit_count()
-        for subset in subsets
-    )
+    sums = [0.0] * len(subsets)
+    for i in range(0, n, 8):  # eight values at a time, for speed
+        table = _subset_sums(values[i : i + 8])
+        sums = [total + table[s >> i & 255] for total, s in zip(sums, subsets, strict=True)]
+    means = sorted(total / s.bit_count() for total, s in zip(sums, subsets, strict=True))
     return means[refused - 1], means[-refused]
 
 

@@ -26,7 +26,7 @@ from promptcodebook.store.events import Compared
 from promptcodebook.types import Evaluation, PromptLength
 from promptcodebook.units import percent
 
-__all__ = ["ENOUGH", "Conclusion", "Entry", "Row", "Terms", "conclude", "judge", "row_of"]
+__all__ = ["ENOUGH", "Conclusion", "Entry", "Row", "Terms", "conclude", "decide", "judge", "row_of"]
 
 ENOUGH = 20
 """Test examples that a verdict needs."""
@@ -170,7 +170,7 @@ def conclude(entries: Sequence[Entry], terms: Terms) -> Conclusion:
         )
         for e in entries
     )
-    sentence, worth, deploy = _decide(rows)
+    sentence, worth, deploy = decide(rows)
     remarks = [_unchanged(entries), _warn_of_fallbacks(rows[-1])]
     text = " ".join(filter(None, [sentence, *remarks]))
     return Conclusion(
@@ -178,8 +178,9 @@ def conclude(entries: Sequence[Entry], terms: Terms) -> Conclusion:
     )
 
 
-def _decide(rows: Sequence[Row]) -> tuple[str, bool | None, str]:
-    """The sentence, whether the result is worth deploying, and the row to deploy."""
+def decide(rows: Sequence[Row]) -> tuple[str, bool | None, str]:
+    """The sentence, whether the result is worth deploying, and the row to deploy, by the intervals
+    of the rows alone: first the base, last the result."""
     base, *rivals, learned = rows
     gain = _gain(learned)
     if gain.n < ENOUGH:
