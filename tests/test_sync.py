@@ -56,16 +56,20 @@ def test_the_first_ctrl_c_asks_and_the_coroutine_ends_in_order() -> None:
 
 def test_a_second_ctrl_c_cancels() -> None:
     asked: list[int] = []
+    keys = [_ctrl_c_after(0.1)]
 
     async def stubborn() -> None:
-        await asyncio.sleep(30)
+        await asyncio.sleep(300)
 
-    keys = [_ctrl_c_after(0.1), _ctrl_c_after(0.3)]
+    def interrupt() -> None:
+        asked.append(1)
+        keys.append(_ctrl_c_after(0.1))
+
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        run_sync(stubborn(), lambda: asked.append(1))
+        run_sync(stubborn(), interrupt)
     assert asked == [1]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     for key in keys:
         key.join()
 

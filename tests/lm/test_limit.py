@@ -157,7 +157,7 @@ async def test_a_cancelled_wait_gives_its_place_away():
     waiting[0].cancel()
     await settle()
     limit.release()
-    await asyncio.wait_for(waiting[1], 1)
+    await asyncio.wait_for(waiting[1], 20)
     assert limit.in_flight == 1
     assert not waiting[2].done()
     waiting[2].cancel()
@@ -173,7 +173,7 @@ async def test_a_slot_granted_in_the_moment_of_cancellation_is_passed_on():
     await settle()
     limit.release()
     first.cancel()
-    await asyncio.wait_for(second, 1)
+    await asyncio.wait_for(second, 20)
     with pytest.raises(asyncio.CancelledError):
         await first
     assert limit.in_flight == 1

@@ -15,6 +15,7 @@ from promptcodebook.lm.stack import Models, Supplies
 from promptcodebook.lm.stop import StopSignal
 from tests.lm.conftest import Counts
 from tests.lm.server import Server, fails, says
+from tests.load import crowding
 
 
 def ask(text: str) -> Request:
@@ -58,7 +59,7 @@ async def test_a_call_between_two_tries_gives_up_at_once(server: Server):
     results = await asyncio.gather(*calls, return_exceptions=True)
     await stack.close()
     assert [type(r) for r in results] == [Interrupted] * 4
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 1.0 * crowding()
 
 
 async def test_a_time_budget_holds_for_calls_that_wait_for_a_slot(server: Server):

@@ -208,6 +208,6 @@ def test_any_text_is_judged_without_an_error_and_keeps_what_it_had(text: str, mo
 def test_a_long_text_is_judged_in_good_time(text: str):
     import time
 
-    start = time.perf_counter()
+    start = time.process_time()
     refused(text)
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.tasks.worker import CallResult, Worker
+from tests.load import crowding
 
 HERE = "tests.tasks.awkward"
 LONG = 30.0
@@ -44,7 +45,7 @@ def test_a_catastrophic_pattern_is_stopped_and_the_next_call_answered(worker: Wo
     result = worker.call(f"{HERE}:search", (r"^(a+)+$", "a" * 60 + "!"), 0.3)
     assert result == CallResult(timed_out=True)
     assert not result.done
-    assert 0.3 <= time.monotonic() - start < 2
+    assert 0.3 <= time.monotonic() - start < 2 * crowding()
     assert isinstance(pid, int) and gone(pid)
     assert worker.call(f"{HERE}:search", ("a+", "caaab"), LONG) == CallResult(True)
 

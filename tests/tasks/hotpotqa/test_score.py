@@ -61,10 +61,10 @@ def test_any_texts_have_a_score(prediction: str, gold: str) -> None:
 
 
 def test_a_long_answer_is_scored_at_once() -> None:
-    begun = time.perf_counter()
+    begun = time.process_time()
     f1("the a-n, " * 12_000, "an " * 30_000)
     exact_match("the " * 30_000, "a" * 100_000)
-    assert time.perf_counter() - begun < 2
+    assert time.process_time() - begun < 2
 
 
 def test_agrees_with_the_public_scorer() -> None:
