@@ -89,9 +89,7 @@ async def test_what_is_async_or_ours_stays_in_the_loop() -> None:
 async def test_a_reward_that_hangs_is_a_failure_that_says_what_to_set() -> None:
     never = threading.Event()
     calls = UserCalls(threads=1, seconds=0.5)
-    with pytest.raises(
-        RewardError, match=r"did not return within 0\.5 s \(example e7\)"
-    ) as caught:
+    with pytest.raises(RewardError, match=r"did not return within 0\.5 s \(example e7\)") as caught:
         await apply_reward(lambda e, o: float(never.wait()), EXAMPLE, Output("y"), UNIT, calls)
     assert "user_code.seconds" in caught.value.hint
     # The thread that hangs takes nobody's place.
