@@ -25,6 +25,7 @@ __all__ = [
     "Failure",
     "Gradients",
     "Instinct",
+    "Origin",
     "Output",
     "OutputReward",
     "Parameters",
@@ -49,6 +50,8 @@ __all__ = [
 Channel = Literal["encoder", "generator", "codebook"]
 """What a verdict is laid at: routing, composition, or the instincts."""
 Directive = Literal["encoder", "generator", "critic"]
+Origin = Literal["gradient", "split", "merge", "revive"]
+"""What asks for a rewrite: a textual gradient, or the maintenance of the codebook."""
 Variable = Directive | int
 """A text that training rewrites: θ, φ, ψ, or the index k of an instinct c_k."""
 
@@ -337,7 +340,9 @@ class Refused:
 class Rewrite:
     """One LLM_upd(v, g): kept, or refused and why; `failure` where the updater gave no text.
 
-    `earlier` is the reply before `after`, where that was refused and one more was asked for.
+    `earlier` is the reply before `after`, where that was refused and one more was asked for;
+    `origin` is what asked for the text: a gradient, or the maintenance of the codebook, which gives
+    its `reason` for what is kept too.
     """
 
     variable: Variable
@@ -348,6 +353,7 @@ class Rewrite:
     reason: str = ""
     failure: Failure | None = None
     earlier: Refused | None = None
+    origin: Origin = "gradient"
 
 
 @dataclass(frozen=True, slots=True)

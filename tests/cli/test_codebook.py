@@ -48,7 +48,8 @@ def test_log_has_every_rewrite_with_its_fate(trained: Path, store: RunStore) -> 
 def test_log_shows_both_tries_of_a_rewrite_that_was_refused_at_first(tmp_path: Path) -> None:
     parameters = Parameters("theta", "phi", Codebook((Instinct("old"),)), "psi")
     rewrite = Rewrite(0, "old", "new", "- g", kept=True, earlier=Refused("too long", "9 words"))
-    step = Step(0, 0, 1.0, (), (rewrite,), parameters, (0.0,), (0.0,), (0,))
+    merged = Rewrite(0, "new", "both", "- twin", True, "c3 said it too", origin="merge")
+    step = Step(0, 0, 1.0, (), (rewrite, merged), parameters, (0.0,), (0.0,), (0,))
     header = Header(id="", created="2026-01-31T15:45:02+00:00", version="0", task="t", command="",
                     config={}, fingerprints={})  # fmt: skip
     store = RunStore.create(tmp_path / "runs", header)
@@ -57,9 +58,11 @@ def test_log_shows_both_tries_of_a_rewrite_that_was_refused_at_first(tmp_path: P
     store.close()
     assert pco("codebook", "log", "last", cwd=tmp_path).out == (
         "update 1  c0  kept\n  before    old\n  at first  too long\n  refused   9 words\n"
-        "  after     new\n  feedback  - g\n"
+        "  after     new\n  feedback  - g\n\n"
+        "update 1  c0  merge, kept: c3 said it too\n  before    new\n  after     both\n"
+        "  feedback  - twin\n"
     )
-    (shown,) = pco("codebook", "log", "last", "--json", cwd=tmp_path).json
+    shown, _ = pco("codebook", "log", "last", "--json", cwd=tmp_path).json
     assert shown["earlier"] == {"text": "too long", "reason": "9 words"}
 
 

@@ -125,6 +125,7 @@ def test_a_stored_configuration_keeps_its_keys() -> None:
     tree = load_config({"preset": "paper"}).model_dump(mode="json")
     for newer in ("max_reply_mb", "optimizer", "user_code"):  # since 0.2.0
         tree.pop(newer)
-    tree["update"].pop("accept_on")
+    for newer in ("accept_on", "maintain_every"):
+        tree["update"].pop(newer)
     tree["validation"]["patience"] = 5  # the default of 0.1.0
     assert digest(tree) == "c299778ab31bbfbb854a0162e86cb9ae14f15abeb20cb16ac069df6e82b0c6dc"

@@ -21,6 +21,7 @@ from promptcodebook.method.encoder import Encoder
 from promptcodebook.method.executor import Scorer, Trial
 from promptcodebook.method.explore import Explorer
 from promptcodebook.method.generator import Composition, Generator
+from promptcodebook.method.maintain import Maintainer
 from promptcodebook.method.policy import Composer
 from promptcodebook.method.schedule import Schedule
 from promptcodebook.method.state import State
@@ -39,6 +40,7 @@ from promptcodebook.types import (
     Program,
     Score,
     Step,
+    Trace,
     Variable,
 )
 
@@ -207,6 +209,7 @@ class World:
         self.trial = Trial(self.program, self.scorer, model)
         self.credit = Credit(self.critic, self.attribution, config)
         self.updater = Updater(self.ask, self.templates, config, self.check, self.tally)
+        self.maintainer = Maintainer(self.ask, self.templates, config, self.check, self.updater)
 
     @property
     def learner(self) -> Learner:
@@ -222,6 +225,7 @@ class World:
             credit=self.credit,
             updater=self.updater,
             acceptance=make_acceptance(config, rerun, Others(self.pool, explorer)),
+            maintainer=self.maintainer,
         )
 
     async def run(
@@ -229,12 +233,13 @@ class World:
         data: Sequence[Example],
         start: Parameters | None = None,
         state: State | None = None,
+        recent: Sequence[Trace] = (),
     ) -> list[Step]:
         """All steps of a training run."""
         theta = "" if self.config.encoder.mode == "none" else "theta 0"
         state = state or State.first(start or parameters(encoder=theta))
         schedule = Schedule(data, self.config.update, self.config.randomness)
-        return [step async for step in train(self.learner, schedule, state)]
+        return [step async for step in train(self.learner, schedule, state, recent)]
 
     def asked(self, role: str) -> list[Request]:
         """The requests of one role, own-gradient calls left out."""

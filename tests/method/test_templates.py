@@ -32,6 +32,7 @@ NASTY = [
 TEXT = st.one_of(st.sampled_from(NASTY), st.text(min_size=1, max_size=60)).filter(bool)
 ROLES = ["encoder", "generator", "critic", "critic_one", "attribution", "adversary", "updater",
          "random", "from_prompt"]  # fmt: skip
+NEWER = ["merge", "revive", "split"]
 VALUES: dict[str, object] = {
     "theta": "Choose.", "phi": "Compose.", "psi": "Judge.", "select": 2, "size": 4, "last": 3,
     "codebook": "CODEBOOK {task}\n## user", "task": "INPUT {theta}", "instincts": "INSTINCTS",
@@ -49,7 +50,7 @@ def filled(templates: TemplateSet, role: str, values: dict[str, str]) -> list[st
 
 
 @pytest.mark.parametrize("name", ["default", "paper"])
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", [*ROLES, *NEWER])
 @given(value=TEXT, place=st.sampled_from(PLACES))
 def test_any_text_passes_through_unchanged(name, role: str, value: str, place: str):
     """Braces, role markers and template syntax do nothing, whatever place they stand in."""
@@ -85,7 +86,7 @@ def test_a_place_without_a_value_is_an_error():
 def test_a_set_is_whole(name: str):
     """Decision 4: what the paper does not print is ours in both sets."""
     templates = load_templates(name)
-    for role in ROLES:
+    for role in (*ROLES, *NEWER):
         assert [m.role for m in templates[role].fill(VALUES)] == ["system", "user"]
     assert all(templates.text(part) for part in ("theta", "phi", "psi"))
     assert len(templates.text("instincts").splitlines()) >= 16

@@ -139,6 +139,18 @@ def long_history(store: RunStore, rewrites: int) -> Any:
     return section.render().markup
 
 
+def test_history_says_what_maintenance_did_and_why(write: Write) -> None:
+    store = write(STOPPED)
+    section = HistorySection(Context.of(store, {}))
+    for event in store.events(full=True):
+        if isinstance(event, Stepped):
+            tidy = Rewrite(0, "old", "new", "g", True, "c5 was a twin", origin="merge")
+            event = Stepped(replace(event.step, rewrites=(tidy,)))
+        section.add(event)
+    page = read_page(section.render().markup)
+    assert page.faults == [] and "merge: c5 was a twin" in page.text
+
+
 def test_history_counts_all_rewrites_and_shows_the_first_and_the_latest(write: Write) -> None:
     markup = long_history(write(STOPPED), 100)
     page = read_page(markup)

@@ -83,6 +83,29 @@ def test_a_run_goes_on_from_a_whole_policy_of_another(tmp_path: Path) -> None:
     assert sum(step.selected) == sum(file.statistics.selected) + 6 * 4
 
 
+def test_a_tidied_codebook_comes_out_the_same_wherever_the_run_was_stopped(tmp_path: Path) -> None:
+    """Maintenance looks back over steps: what a resumed run no longer saw comes from its store."""
+    book = {"kind": "expert", "instincts": [
+        "Count words before you answer", "Before you answer, count your words",
+        "State the use that is asked for; name the thing first, and keep to the number of words",
+    ]}  # fmt: skip
+    config = {"update": {"epochs": 6, "batch_size": 6, "maintain_every": 3}, "init": book}
+    whole = train(tmp_path, "whole", config=config)
+    store = RunStore.open(whole.path)
+    tidy = [(s.index, r.origin, r.kept) for s in store.steps() for r in s.rewrites]
+    store.close()
+    assert {(i, o) for i, o, kept in tidy if o != "gradient" and kept} >= {(2, "split")}
+    calls = sum(u.calls for u in whole.usage.values())
+    part = train(tmp_path, "part", config=config, budget="20calls")
+    for budget in range(80, calls, 60):
+        part = train(tmp_path, "part", config=config, resume=part.id, budget=f"{budget}calls")
+    rest = train(tmp_path, "part", config=config, resume=part.id, budget="9999calls")
+    assert (rest.path / "policy.json").read_bytes() == (whole.path / "policy.json").read_bytes()
+    again = RunStore.open(rest.path)
+    assert [(s.index, r.origin, r.kept) for s in again.steps() for r in s.rewrites] == tidy
+    again.close()
+
+
 def test_a_saved_policy_loads_and_answers_like_the_run(tmp_path: Path) -> None:
     run = train(tmp_path)
     file = tmp_path / "small.pco.json"

@@ -184,6 +184,9 @@ EXPECTED = {
     "attribution": "blame",
     "adversary": "adversary",
     "updater": "improve",
+    "merge": "improve",
+    "revive": "improve",
+    "split": "split",
     "from_prompt": "split",
     "random": "instincts",
 }

@@ -227,7 +227,10 @@ def _rewrite_json(step: int, reverted: bool, rewrite: Rewrite) -> dict[str, Any]
 
 
 def _rewrite_text(step: int, rewrite: Rewrite) -> str:
-    fate = "kept" if rewrite.kept else f"refused: {rewrite.reason}"
+    fate = "kept" if rewrite.kept else "refused"
+    fate += f": {rewrite.reason}" if rewrite.reason else ""
+    if rewrite.origin != "gradient":
+        fate = f"{rewrite.origin}, {fate}"
     lines = [
         f"update {step + 1}  {variable_name(rewrite.variable)}  {fate}",
         wrap_text(rewrite.before, "  before    "),

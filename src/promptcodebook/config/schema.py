@@ -212,6 +212,9 @@ class Update(Group):
     accept_on: Literal["batch", "others"] = "batch"
     """Which examples judge: the batch that the rewrites come from, or as many others, run without
     the rewrites and with them."""
+    maintain_every: int = Field(default=0, ge=0)
+    """Tidy the codebook every so many batches: split grab-bags, merge twins, replace dead ones; 0 =
+    never."""
     encoder_on_explored: bool = False
     """Whether θ also learns from explored routes, which it did not choose."""
     text_updates: bool = True

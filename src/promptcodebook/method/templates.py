@@ -150,10 +150,15 @@ _PLACES: Mapping[str, _Places] = {
     "attribution": _Places(("verdict",), (*_RUN, "instincts", "reference", *_TRACE)),
     "adversary": _Places(("psi", "verdict", *_RUN), ("instincts", "reference", *_TRACE)),
     "updater": _Places(("text", "gradient"), ("variable", "others", "cap")),
+    "merge": _Places(("text", "gradient"), ("variable", "others", "cap")),
+    "revive": _Places(("gradient",), ("text", "variable", "others", "cap")),
+    "split": _Places(("text", "size"), ("cap",)),
     "random": _Places(("size",), ("cap",)),
     "from_prompt": _Places(("text", "size"), ("cap",)),
 }
 """Each template's placeholders; its caller has a value for every one of them."""
+_NEWER = ("merge", "revive", "split")
+"""Those that came after version 0.1: a folder that is whole may lack them."""
 _BLAMING = ("attribution", "critic_one")
 """Templates whose replies blame instincts."""
 _TEXTS = ("theta", "phi", "psi", "instincts")
@@ -173,6 +178,7 @@ def load_templates(name: str, base: Path = Path()) -> TemplateSet:
     """
     folder = _prompts_folder() / name if name in template_sets() else _find_folder(name, base)
     sources, tree = _read_folder(folder)
+    sources = {**_read_newer(), **sources}
     lacking = sorted({*_PLACES, *_TEXTS} - sources.keys())
     if lacking:
         raise ConfigError(
@@ -181,6 +187,11 @@ def load_templates(name: str, base: Path = Path()) -> TemplateSet:
         )
     manifest = _parse_manifest(tree, f"{folder / _MANIFEST}")
     return TemplateSet(sources, manifest.codebook, manifest.instinct_errors)
+
+
+def _read_newer() -> dict[str, str]:
+    """Templates that a whole folder of version 0.1 cannot have."""
+    return {name: _read_text(_prompts_folder() / "default" / f"{name}.md") for name in _NEWER}
 
 
 def copy_templates(target: Path, name: str = "default") -> list[Path]:

@@ -5,13 +5,14 @@ Deviations from the printed algorithm, all switchable:
   each variable's gradients are gathered and it is rewritten once. `online` is the printed loop.
 - θ learns only from routes it chose itself (`update.encoder_on_explored`).
 - `accept: improve`, `improve_each` keep rewrites only if examples do not fare worse with them.
+- `maintain_every` has the codebook tidied now and then: grab-bags, twins, and what nobody picks.
 - A solved example is not critiqued: its critique is empty by definition (`critic.skip_solved`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from promptcodebook.config import Config
@@ -20,24 +21,29 @@ from promptcodebook.method.critic import Credit, History
 from promptcodebook.method.executor import Trial, roll_out
 from promptcodebook.method.explore import Explorer, epsilon_at
 from promptcodebook.method.failures import gather_all, stop_if_most_failed, stop_if_no_updater
+from promptcodebook.method.maintain import Maintainer, tidied
 from promptcodebook.method.policy import Composer, Exploring
 from promptcodebook.method.schedule import Schedule
 from promptcodebook.method.state import State
 from promptcodebook.method.update import Updater, apply_rewrites, collect_gradients
 from promptcodebook.randomness import Randomness
-from promptcodebook.types import Example, Step, Trace
+from promptcodebook.types import Example, Rewrite, Step, Trace
 
 __all__ = ["Learner", "train"]
 
 
-async def train(learner: Learner, schedule: Schedule, state: State) -> AsyncGenerator[Step, None]:
-    """PCO (Algorithm 1) from `state` to the end of the schedule, one Step per update.
+async def train(
+    learner: Learner, schedule: Schedule, state: State, recent: Sequence[Trace] = ()
+) -> AsyncGenerator[Step, None]:
+    """PCO (Algorithm 1) from `state` to the end of the schedule, one Step per update. `recent` are
+    the traces since the last maintenance, where training goes on from a stored step.
 
     Raises Stop when the budget or the user ends it, TooManyFailures when a batch mostly fails.
     """
     config = learner.config
     window = min(config.update.batch_size, len(schedule.examples))
     latest: deque[Trace] = deque(maxlen=window)
+    since: list[Trace] = list(recent)
     for index, epoch, batch in schedule.updates(start=state.step):
         epsilon = epsilon_at(epoch, config.explore, config.update.epochs)
 
@@ -55,13 +61,17 @@ async def train(learner: Learner, schedule: Schedule, state: State) -> AsyncGene
 
         # Update routing statistics.
         state = state.advance(parameters, traces, config.explore.alpha)
+
+        # Tidy the codebook, every so many steps.
+        tidy, since = await learner.tidy(state, [*since, *traces], index)
+        state = tidied(state, tidy)
         yield Step(
             index=index,
             epoch=epoch,
             epsilon=epsilon,
             traces=tuple(traces),
-            rewrites=accepted,
-            parameters=parameters,
+            rewrites=(*accepted, *tidy),
+            parameters=state.parameters,
             ema=state.statistics.ema,
             success=state.statistics.success,
             selected=state.statistics.selected,
@@ -82,6 +92,7 @@ class Learner:
     credit: Credit
     updater: Updater
     acceptance: Acceptance
+    maintainer: Maintainer
 
     async def trace(self, example: Example, state: State, epsilon: float) -> Trace:
         """One example's chain: route -> compose -> execute -> critique -> attribute."""
@@ -92,3 +103,14 @@ class Learner:
             return Trace(rollout)
         history = History(example, state.parameters.codebook, rollout, self.config.reward_range)
         return await self.credit.assign(state.parameters.critic, history, draws)
+
+    async def tidy(
+        self, state: State, since: list[Trace], step: int
+    ) -> tuple[tuple[Rewrite, ...], list[Trace]]:
+        """What maintenance rewrites after `step`, and the traces to remember for its next round."""
+        every = self.maintainer.every
+        if not every:
+            return (), []
+        if (step + 1) % every:
+            return (), since
+        return await self.maintainer.maintain(state, since, step), []

@@ -18,6 +18,7 @@ from promptcodebook.text import strip_wrapping
 from promptcodebook.types import (
     Check,
     Directive,
+    Origin,
     Parameters,
     Refused,
     Rewrite,
@@ -53,6 +54,7 @@ class Pending:
     text: str
     gradients: tuple[str, ...]
     others: tuple[str, ...] = ()
+    origin: Origin = "gradient"
 
 
 def collect_gradients(
@@ -148,6 +150,15 @@ class Updater:
         rewrites = await gather_all(self._rewrite(task, step) for task in tasks)
         return await self._without_twins(tasks, rewrites, step)
 
+    async def write(self, pending: Pending, step: int) -> Rewrite:
+        """One rewrite by itself."""
+        return await self._rewrite(self._task(pending, step), step)
+
+    def refuse(self, rewrite: Rewrite, reason: str) -> Rewrite:
+        """The rewrite refused, and counted."""
+        self._tally(Incident.REWRITES_REFUSED)
+        return replace(rewrite, kept=False, reason=reason)
+
     async def _without_twins(
         self, tasks: Sequence[_Task], rewrites: Sequence[Rewrite], step: int
     ) -> tuple[Rewrite, ...]:
@@ -180,10 +191,12 @@ class Updater:
         }
         request = Request(
             role="updater",
-            messages=self._templates["updater"].fill(values),
-            sample=draws.sample("update"),
+            messages=self._templates[_template(pending.origin)].fill(values),
+            sample=draws.sample(_purpose(pending.origin)),
         )
-        blank = Rewrite(pending.variable, pending.text, "", gradient, kept=False)
+        blank = Rewrite(
+            pending.variable, pending.text, "", gradient, kept=False, origin=pending.origin
+        )
         return _Task(pending, request, blank)
 
     async def _rewrite(self, task: _Task, step: int) -> Rewrite:
@@ -203,7 +216,7 @@ class Updater:
         if refused.earlier is None:
             self._tally(Incident.REWRITES_REASKED)
             draws = self._randomness.at(step, variable_name(refused.variable))
-            request = task.again(refused.reason, draws.sample("update again"))
+            request = task.again(refused.reason, draws.sample(f"{_purpose(refused.origin)} again"))
             second = await self._try(task, request, others)
             # The longer request may not fit where the first did: the first refusal stands then.
             if second.failure is None:
@@ -233,6 +246,14 @@ class Updater:
         draw = draws.generator("gradients")
         order = sorted(range(len(gradients)), key=lambda _: draw.random())
         return [gradients[i] for i in sorted(order[:most])]
+
+
+def _template(origin: Origin) -> str:
+    return "updater" if origin == "gradient" else origin
+
+
+def _purpose(origin: Origin) -> str:
+    return "update" if origin == "gradient" else origin
 
 
 def _others(texts: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from promptcodebook.method.checks import AllChecks, LengthCheck, NearCopyCheck, 
 from promptcodebook.method.critic import Attribution, Credit, Critic
 from promptcodebook.method.explore import Explorer
 from promptcodebook.method.init import Initialiser
+from promptcodebook.method.maintain import Maintainer
 from promptcodebook.method.policy import Deployed
 from promptcodebook.method.schedule import Schedule
 from promptcodebook.method.state import State
@@ -29,7 +30,7 @@ from promptcodebook.policy.safety import SafetyCheck
 from promptcodebook.progress import Phase, StepDone
 from promptcodebook.store.events import EndReason, Resumed, Started, Stepped
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Check, Step
+from promptcodebook.types import Check, Step, Trace
 
 __all__ = ["PCO", "build_learner", "initialise", "with_listed_codebook"]
 
@@ -73,6 +74,8 @@ def build_learner(assembled: Assembled) -> Learner:
     trial = assembled.trial()
     explorer = Explorer(config.explore, config.select, always=config.encoder.mode == "none")
     others = Others(assembled.dataset.train, explorer)
+    check = _checks(assembled)
+    updater = Updater(ask, templates, config, check, models.tally)
     return Learner(
         config=config,
         randomness=config.randomness,
@@ -84,8 +87,9 @@ def build_learner(assembled: Assembled) -> Learner:
             Attribution(ask, templates, models.tally),
             config,
         ),
-        updater=Updater(ask, templates, config, _checks(assembled), models.tally),
+        updater=updater,
         acceptance=make_acceptance(config, Rerun(composer, trial, config.randomness), others),
+        maintainer=Maintainer(ask, templates, config, check, updater),
     )
 
 
@@ -144,7 +148,8 @@ async def _train(
     config = assembled.config
     schedule = Schedule(assembled.dataset.train, config.update, config.randomness)
     # Closed here: an abandoned generator would be left for the loop to clean up.
-    async with aclosing(train(learner, schedule, state)) as steps:
+    recent = _since_maintenance(store, learner.maintainer.every, state.step)
+    async with aclosing(train(learner, schedule, state, recent)) as steps:
         began = time.monotonic()
         async for step in steps:
             store.append(Stepped(step))
@@ -155,6 +160,13 @@ async def _train(
                 return reason
             began = time.monotonic()
     return "finished"
+
+
+def _since_maintenance(store: RunStore, every: int, step: int) -> list[Trace]:
+    """The traces of the steps before `step` that the next maintenance looks back on."""
+    if not every:
+        return []
+    return [trace for k in range(step - step % every, step) for trace in store.traces(k)]
 
 
 def _why_nothing_was_learned(store: RunStore) -> str:

@@ -208,9 +208,17 @@ def _entry(dated: _Dated, look: str) -> Html:
     return el(
         look,
         el("b.when", step_name(dated.step)),
+        _tidied(rewrite),
         el("blockquote.diff", word_diff(before, after)),
         _gradient(rewrite.gradient),
     )
+
+
+def _tidied(rewrite: Rewrite) -> Html | None:
+    """Why the maintenance of the codebook wrote it, where no gradient did."""
+    if rewrite.origin == "gradient":
+        return None
+    return el("p.reason", f"{rewrite.origin}: {shorten(rewrite.reason, _REASON)}")
 
 
 def _refusals(reasons: Counter[str], latest: Sequence[_Dated]) -> Html | None:
