@@ -281,3 +281,63 @@ def test_json_that_is_the_input_itself_stays_a_text(trained: Path) -> None:
     assert pco("explain", "last", "{oops", "--json", cwd=trained).json["input"] == "{oops"
     as_column = json.dumps({"input": text})
     assert pco("explain", "last", as_column, "--json", cwd=trained).json["input"] == text
+
+
+# Whose model it is
+
+
+def models(folder: Path, *typed: str) -> set[str]:
+    """The models of the roles that an evaluation of the last run asks."""
+    asked = evaluate(folder, "last", "--n", "1", *typed).json["models"]
+    return {asked[role] for role in ("encoder", "generator", "executor")}
+
+
+def test_a_run_is_evaluated_by_its_own_model_whatever_the_shell_names(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PCO_LM", "simulated?dilution=0")
+    monkeypatch.setenv("PCO_LM_EXECUTOR", "simulated?dilution=0")
+    assert models(trained) == {"simulated"}
+    assert models(trained, "--task", "constraints") == {"simulated"}
+    told = pco("eval", "last", "--n", "1", cwd=trained).err
+    assert "PCO_LM is not used" in told and "own, simulated (or give --lm)" in told
+    assert "PCO_LM" not in pco("eval", "last", "--n", "1", "--lm", "simulated", cwd=trained).err
+    for ref in ("last", "runs"):
+        typed = ("last", "last") if ref == "runs" else ("last", "q")
+        command = "compare" if ref == "runs" else "explain"
+        assert "PCO_LM is not used" in pco(command, *typed, cwd=trained).err
+
+
+def test_another_model_takes_the_place_of_the_run_s_own_once_it_is_given(trained: Path) -> None:
+    other = "simulated?dilution=0.2"
+    assert models(trained, "--lm", other) == {other}
+    assert models(trained, "--task", "constraints", "--lm", other) == {other}
+    assert models(trained, "--set", f"roles.executor.model={other}") == {"simulated", other}
+    (trained / "other").mkdir()
+    toml = (trained / "pco.toml").read_text().replace('lm = "simulated"', f'lm = "{other}"')
+    (trained / "other" / "pco.toml").write_text(toml)
+    (trained / "other" / "data.jsonl").write_bytes((trained / "data.jsonl").read_bytes())
+    (trained / "other" / "reward.py").write_bytes((trained / "reward.py").read_bytes())
+    assert models(trained, "other") == {other}
+    bare = toml.replace(f'lm = "{other}"', "")
+    (trained / "other" / "pco.toml").write_text(bare)
+    assert models(trained, "other") == {"simulated"}
+
+
+def test_a_toml_that_merely_lies_there_does_not_change_the_model_of_a_run(trained: Path) -> None:
+    path = trained / "pco.toml"
+    path.write_text(path.read_text().replace('lm = "simulated"', 'lm = "simulated?dilution=0.3"'))
+    assert models(trained) == {"simulated"}
+    assert models(trained, "--task", "constraints") == {"simulated"}
+
+
+def test_what_was_typed_wrongly_is_not_laid_on_the_policy(trained: Path, run_id: str) -> None:
+    policy = f"runs/{run_id}/policy.json"
+    for ref in (run_id, policy):
+        for command in (("eval", ref), ("explain", ref, "a question")):
+            told = pco(*command, "--set", "concurrency=many", cwd=trained)
+            told.error(2, "the command line or PCO_*: concurrency")
+            told = pco(*command, "--set", "concurency=3", cwd=trained)
+            told.error(2, "unknown key 'concurency' in the command line or PCO_*")
+    told = pco("train", "--resume", run_id, "--set", "concurrency=many", cwd=trained)
+    told.error(2, "the command line or PCO_*: concurrency")

@@ -95,11 +95,11 @@ def _cells(
     suite: Suite, only: Sequence[str], layers: Sequence[Mapping[str, Any]], folder: Path
 ) -> list[Cell]:
     """One cell per benchmark."""
-    from promptcodebook.config import load_config
+    from promptcodebook.config import TYPED, load_config
     from promptcodebook.run.suite import Cell
 
     return [
-        Cell(load_config(*layers, {"task": task}, where="pco bench"), Path(), folder)
+        Cell(load_config(*layers, {"task": task}, where=TYPED), Path(), folder)
         for task in suite.tasks(only)
     ]
 

@@ -79,7 +79,8 @@ def evaluate(
 
     Greedy, or with --samples N the mean of N sampled runs per example (AIME's published metric is
     the mean of five). A run is evaluated under its own settings, unless a task or a pco.toml is
-    named. Save the output of --json to compare it later: pco compare A.json B.json
+    named, and by its own models, unless others are given. Save the output of --json to compare it
+    later: pco compare A.json B.json
     """
     from promptcodebook.policy.references import resolve
     from promptcodebook.run.evaluation import Sample
@@ -139,20 +140,37 @@ class Typed:
 def settings_for(reference: Reference, typed: Typed) -> tuple[Config, Path]:
     """The configuration a REF is used under, and the folder its paths start from.
 
-    A run brings its own, unless a task or a pco.toml is named; its training budget is not this
-    command's. A policy file has none: ./pco.toml is read if no task is named.
+    A run brings its own, unless a task or a pco.toml is named, and its models in any case, unless
+    others are given; its training budget is not this command's. A policy file has none: ./pco.toml
+    is read if no task is named.
     """
     from promptcodebook.config import Budget, merge, parse_budget
+    from promptcodebook.policy.references import without_models
 
     flags, sets = flag_layer(typed.task, typed.data, typed.lm), set_layer(typed.sets)
     _refuse_decided(sets, reference.file)
     limits = {"budget": (parse_budget(typed.budget) if typed.budget else Budget()).model_dump()}
+    env, own = environment_layer(), reference.models
     if _keeps_own_settings(reference, typed):
-        # The variables of the shell were not meant for this run's task and draws.
-        env = {k: v for k, v in environment_layer().items() if k in ("lm", "roles", "data_dir")}
+        _note_other_model(reference, env, {**flags, **sets})
+        # The variables of the shell were not meant for this run's models, task and draws.
+        env = {k: v for k, v in env.items() if k in ("lm", "roles", "data_dir")}
+        env = without_models(env) if own else env
         return reference.settings(merge(env, flags, sets, limits)), reference.base
     below, above, base = config_layers(typed.config, flags, typed.sets)
+    if own and (typed.config is None or "lm" not in below):
+        _note_other_model(reference, env, {**flags, **sets})
+        below, above = without_models(below), merge(without_models(env), own, flags, sets)
     return reference.settings(merge(above, limits), below), base
+
+
+def _note_other_model(
+    reference: Reference, env: Mapping[str, Any], given: Mapping[str, Any]
+) -> None:
+    """Says so where the shell names another model than the run's own, which is the one used."""
+    named, own = env.get("lm"), reference.models.get("lm")
+    if named and own and named != own and "lm" not in given:
+        note(f"PCO_LM is not used: {reference.name} has a model of its own, {own} (or give --lm)")
 
 
 def _refuse_decided(sets: Mapping[str, Any], policy: PolicyFile) -> None:

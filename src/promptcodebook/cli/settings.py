@@ -198,12 +198,7 @@ def gather_settings(
     config: Path | None, flags: Mapping[str, Any], sets: Sequence[str] | None = None
 ) -> tuple[Config, Path]:
     """The configuration and the folder its paths start from."""
-    from promptcodebook.config import load_config
+    from promptcodebook.config import load_typed
 
     file, typed, base = config_layers(config, flags, sets or ())
-    try:
-        return load_config(file, typed, where="the command line or PCO_*"), base
-    except ConfigError:
-        # If the file alone is at fault already, that is where to look.
-        load_config(file, where=str(_toml_path(config)))
-        raise
+    return load_typed(file, typed=typed, where=str(_toml_path(config))), base

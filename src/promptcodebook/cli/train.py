@@ -89,7 +89,7 @@ def _stored_settings(
     path: Path, flags: Mapping[str, Any], sets: list[str], trust: bool
 ) -> tuple[Config, Path]:
     """The stored configuration, with what was typed now laid over it."""
-    from promptcodebook.config import load_config, merge
+    from promptcodebook.config import load_typed, merge
     from promptcodebook.policy.trust import require_trust
     from promptcodebook.store.run import RunStore
 
@@ -97,10 +97,10 @@ def _stored_settings(
     header = store.header
     store.close()
     budget = {key: value for key, value in environment_layer().items() if key == "budget"}
-    typed = (budget, flags, set_layer(sets))
-    require_trust(header, merge(*typed), trusted=store.ours or trust)
-    layers = (header.settings, *typed)
-    return load_config(*layers, where=f"the run {path.name}"), Path(header.base or ".")
+    typed = merge(budget, flags, set_layer(sets))
+    require_trust(header, typed, trusted=store.ours or trust)
+    config = load_typed(header.settings, typed=typed, where=f"the run {path.name}")
+    return config, Path(header.base or ".")
 
 
 def _train(settings: Config, base: Path, where: Where, *, plain: bool) -> Run:

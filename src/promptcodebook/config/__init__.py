@@ -18,7 +18,14 @@
 from __future__ import annotations
 
 from promptcodebook.config.keys import Key, describe, describe_group
-from promptcodebook.config.loading import load_config, merge, parse_budget, read_toml
+from promptcodebook.config.loading import (
+    TYPED,
+    load_config,
+    load_typed,
+    merge,
+    parse_budget,
+    read_toml,
+)
 from promptcodebook.config.schema import (
     Budget,
     Config,
@@ -38,6 +45,7 @@ from promptcodebook.config.schema import (
 )
 
 __all__ = [
+    "TYPED",
     "Budget",
     "Config",
     "CriticSettings",
@@ -55,6 +63,7 @@ __all__ = [
     "describe_group",
     "header_fault",
     "load_config",
+    "load_typed",
     "merge",
     "parse_budget",
     "preset",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,12 +14,16 @@ from promptcodebook.config.schema import Budget, Config, RoleSettings, default_r
 from promptcodebook.errors import ConfigError, did_you_mean
 
 __all__ = [
+    "TYPED",
     "load_config",
+    "load_typed",
     "merge",
     "parse_budget",
     "read_toml",
 ]
 
+TYPED = "the command line or PCO_*"
+"""Where settings come from that were typed for this use."""
 _QUOTABLE = ("int_", "float_", "bool_", "greater_", "less_", "literal_")
 """Faults of numbers and choices: their value may be shown, it is no secret."""
 
@@ -43,6 +47,22 @@ def load_config(*layers: Mapping[str, Any], where: str = "the configuration") ->
     A layer that sends a role to another address takes away the headers that layers below gave for
     the old one.
     """
+    return _checked(layers, where)
+
+
+def load_typed(
+    *layers: Mapping[str, Any], typed: Mapping[str, Any], where: str, typed_where: str = TYPED
+) -> Config:
+    """`load_config` of what was `typed` over the layers, which are those of `where`: an error names
+    the one of the two that is at fault."""
+    try:
+        return _checked((*layers, typed), typed_where)
+    except ConfigError:
+        _checked(layers, where)
+        raise
+
+
+def _checked(layers: Sequence[Mapping[str, Any]], where: str) -> Config:
     merged: dict[str, Any] = {}
     for layer in layers:
         merged = merge(_without_moved_headers(merged, layer), layer)

@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
-from promptcodebook.config import Config, load_config
+from promptcodebook.config import TYPED, Config, load_typed, merge
 from promptcodebook.errors import PolicyError
 from promptcodebook.method.generator import join_prompts
 from promptcodebook.method.state import RoutingStatistics, State, known_evidence
@@ -273,18 +273,23 @@ class PolicyFile(BaseModel):
         return decided
 
     def settings(
-        self, below: Mapping[str, Any] | None = None, above: Mapping[str, Any] | None = None
+        self,
+        below: Mapping[str, Any] | None = None,
+        above: Mapping[str, Any] | None = None,
+        where: str = TYPED,
     ) -> Config:
         """The configuration that this policy runs under.
 
         `below` is what lies under it (a run's own settings, a pco.toml), `above` what was typed for
-        this use: that may change a model or its sampling, but not what the policy is.
+        this use (`where`, for an error): that may change a model or its sampling, but not what the
+        policy is.
         """
         sampling = {role: s.model_dump() for role, s in self.sampling.items()}
         # Indices of another codebook's frozen entries mean nothing here.
         fixed = {**self.decided, "init": {"frozen": ()}}
-        layers = (below or {}, {"roles": sampling}, above or {}, fixed)
-        return load_config(*layers, where="the policy's settings")
+        layers = (below or {}, {"roles": sampling})
+        typed = merge(above or {}, fixed)
+        return load_typed(*layers, typed=typed, where="the policy's settings", typed_where=where)
 
 
 def _sampling_of(config: Config) -> dict[str, _Sampling]:

@@ -257,7 +257,9 @@ def load_policy(
         )
     file = read_policy_file(Path(path))
     above = {"lm": spec, "roles": role_layers(roles), "cache": False}
-    policy = deploy(file, file.settings(above=above), Sources(executor=executor))
+    policy = deploy(
+        file, file.settings(above=above, where="load_policy()"), Sources(executor=executor)
+    )
     if executor is not None:
         _warn_of_another(file.program, policy)
     return policy

@@ -37,8 +37,11 @@ __all__ = [
     "state_at",
     "stored_dataset",
     "stored_plan",
+    "without_models",
 ]
 
+_ADDRESS = ("model", "headers")
+"""What of a role's settings says whom it asks."""
 POLICY = "policy.json"
 """Name of the policy file in a run's folder."""
 
@@ -84,6 +87,17 @@ class Reference:
         }
         return tuple(name for name, is_object in objects.items() if is_object)
 
+    @property
+    def models(self) -> dict[str, Any]:
+        """The run's own models with their headers, as a layer of settings; {} where there are none
+        that can be used here."""
+        if self.header is None or not self.trusted or self.header.settings.get("lm") == OWN_LM:
+            return {}
+        settings = self.header.settings
+        roles: Mapping[str, Mapping[str, Any]] = settings.get("roles") or {}
+        kept = {role: {k: s[k] for k in _ADDRESS if s.get(k)} for role, s in roles.items()}
+        return {"lm": settings.get("lm"), "roles": {role: s for role, s in kept.items() if s}}
+
     def settings(self, above: Mapping[str, Any], below: Mapping[str, Any] | None = None) -> Config:
         """The configuration this policy is used under: over `below` (the run's own settings where
         it is None), under `above`, which is what was typed.
@@ -101,6 +115,14 @@ class Reference:
                 hint="pass --lm with a model's spec",
             )
         return config
+
+
+def without_models(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """A layer of settings without what it says of whom to ask."""
+    roles: Mapping[str, Mapping[str, Any]] = layer.get("roles") or {}
+    kept = {role: {k: v for k, v in s.items() if k not in _ADDRESS} for role, s in roles.items()}
+    rest = {key: value for key, value in layer.items() if key not in ("lm", "roles")}
+    return {**rest, "roles": {role: s for role, s in kept.items() if s}}
 
 
 def resolve(runs_dir: Path, ref: str, *, trust: bool = False) -> Reference:

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from promptcodebook.assemble import OWN_LM
 from promptcodebook.calls import ROLES
-from promptcodebook.config import Config, load_config
+from promptcodebook.config import Config, load_typed
 from promptcodebook.errors import RunNotTrusted
 from promptcodebook.lm.stack import simulated_here
 from promptcodebook.store.header import Header
@@ -30,7 +30,7 @@ def require_trust(header: Header, typed: Mapping[str, Any], *, trusted: bool) ->
     if trusted:
         return
     stored = header.settings
-    config = load_config(stored, typed, where=f"the run {header.id}")
+    config = load_typed(stored, typed=typed, where=f"the run {header.id}")
     code = list(_code(stored, typed)) if not config.task else []
     addresses = list(_addresses(config, typed))
     if not code and not addresses:
