@@ -273,7 +273,8 @@ def test_replies_that_never_parse_are_counted_and_the_run_goes_on(folder: Path) 
     with served(server):
         result = train(folder, "--lm", server.spec, "--set", "cache=false")
     assert result.code == 0, result.err
-    assert "rewrote no text at all: critique failed with ParseError" in result.out
+    told = " ".join(result.out.split())
+    assert "rewrote no text at all: critique failed with ParseError" in told
     shown = pco("runs", "show", "last", "--json", cwd=folder).json
     assert shown["tallies"]["parse_failed"] > 0 and shown["tallies"]["route_fallbacks"] > 0
     assert {f["kind"] for f in shown["failures"]} == {"ParseError"}
@@ -289,6 +290,34 @@ def test_doctor_says_that_an_endpoint_ignores_the_schema(folder: Path) -> None:
 
 
 # Runs
+
+
+@pytest.mark.parametrize(
+    ("typed", "said", "hint"),
+    [
+        (("report", "last", "-o", "data.jsonl/r.html"), "r.html cannot be written", "-o FILE"),
+        (("report", "last", "-o", "runs"), "runs cannot be written", "-o FILE"),
+        (("init", "data.jsonl/x"), "cannot write to data.jsonl/x", "pco init OTHER_FOLDER"),
+        (("templates", "copy", "data.jsonl/x"), "cannot write the templates", "name a folder"),
+        (("data", "fetch", "pupa", "--cache", "data.jsonl"), "pupa cannot be kept", "--cache"),
+    ],
+)
+def test_what_cannot_be_written_is_said_with_where_else(
+    trained: Path, typed: tuple[str, ...], said: str, hint: str
+) -> None:
+    before = sorted(p for p in trained.rglob("*"))
+    pco(*typed, cwd=trained).error(pco(*typed, cwd=trained).code or 1, said, hint)
+    assert sorted(p for p in trained.rglob("*")) == before
+
+
+@pytest.mark.parametrize("typed", [("demo", "--worlds", "1"), ("train",), ("bench", "quick")])
+def test_a_place_for_runs_that_is_none_is_said_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, typed: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("PCO_RUNS", "data.jsonl")
+    told = pco(*typed, *(("--task", "aime") if typed[0] == "bench" else ()), cwd=folder)
+    assert told.code == 1 and "Traceback" not in told.err and "internal error" not in told.err
+    assert "data.jsonl" in told.err and "PCO_RUNS" in told.err + told.out
 
 
 def test_a_run_in_use_is_left_alone(trained: Path, run_id: str) -> None:

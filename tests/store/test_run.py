@@ -341,6 +341,20 @@ def test_a_finished_run_can_be_read_where_nothing_may_be_written(
         RunStore.open(run.path, write=True)
 
 
+def test_a_run_that_stopped_halfway_is_not_read_without_its_last_writes(
+    run: RunStore, make_step: MakeStep, tmp_path: Path
+) -> None:
+    run.append(Stepped(make_step(0)))
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in ("run.sqlite", "run.sqlite-wal"):  # what a kill leaves, in a read-only folder
+        shutil.copy(run.path / name, copy / name)
+    (copy / "run.sqlite-shm").symlink_to(tmp_path / "absent" / "shm")
+    with pytest.raises(StoreError, match=r"lie in run\.sqlite-wal, .*can be written") as caught:
+        RunStore.open(copy)
+    assert caught.value.hint.startswith(f"copy {copy}")
+
+
 def test_a_store_of_a_newer_version_is_refused_with_what_to_type(run: RunStore) -> None:
     run.close()
     with_version(run.path, 99)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
+from promptcodebook.errors import DiskFull
 from promptcodebook.paths import write_whole
 from promptcodebook.report.codebook import CodebookSection, RoutingSection, TheorySection
 from promptcodebook.report.context import Context, ReportSection
@@ -30,7 +31,10 @@ def write_report(store: RunStore, target: Path, inputs: Mapping[str, str] | None
     try:
         write_whole(target, text)
     except OSError as error:
-        raise store_os_error(error, target) from error
+        fault = store_os_error(error, target)
+        if not isinstance(fault, DiskFull):
+            fault.hint = f"name a place you may write to: pco report {store.header.id} -o FILE"
+        raise fault from error
 
 
 def render_report(store: RunStore, inputs: Mapping[str, str] | None = None) -> str:

@@ -73,6 +73,13 @@ def connect(path: Path, layout: Layout, *, write: bool) -> sqlite3.Connection:
     except sqlite3.Error as error:
         if write or _primary(error) not in _UNOPENABLE:
             raise store_error(error, path, layout.what) from error
+    log = path.with_name(f"{path.name}-wal")
+    if log.is_file() and log.stat().st_size:
+        raise StoreError(
+            f"the last writes to the {layout.what} {path} lie in {log.name}, and reading them "
+            "needs a folder that can be written to",
+            hint=f"copy {path.parent} to such a folder",
+        )
     # A folder we may not write to: WAL needs its side files, except for a file nobody changes.
     try:
         return _open(f"file:{quote(str(path))}?mode=ro&immutable=1", path, layout, False)

@@ -16,7 +16,7 @@ from typing import cast
 from urllib.parse import quote
 
 from promptcodebook.calls import Role, Usage
-from promptcodebook.errors import RunNotFound, StoreError
+from promptcodebook.errors import DiskFull, RunNotFound, StoreError
 from promptcodebook.lm.journal import ReplyLog
 from promptcodebook.lm.ledger import AttemptLog
 from promptcodebook.paths import (
@@ -309,7 +309,10 @@ def _new_folder(runs_dir: Path, header: Header) -> tuple[Path, Header]:
             again += 1
             name = f"{stem}-{again}"
         except OSError as error:
-            raise store_os_error(error, runs_dir) from error
+            fault = store_os_error(error, runs_dir)
+            if not isinstance(fault, DiskFull):
+                fault.hint = "set PCO_RUNS to a folder that you may write to"
+            raise fault from error
 
 
 def _sealed(header: Header) -> str:

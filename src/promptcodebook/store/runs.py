@@ -75,6 +75,10 @@ def find_run(runs_dir: Path, ref: str) -> Path:
     called = [path for path, header in headers.items() if ref in ("last", header.name)]
     if called:
         return max(called, key=lambda path: (headers[path].created, path.name))
+    if ref == "last" and folders:
+        raise RunNotFound(
+            f"no run in {runs_dir} can be read", hint=f"pco runs show {folders[0].name}"
+        )
     if ref == "last":
         raise RunNotFound(f"there is no run in {runs_dir} yet", hint="pco train")
     return _only(folders, headers, ref, runs_dir)

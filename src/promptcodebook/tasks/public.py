@@ -89,8 +89,19 @@ def public_rows(source: Source, cache_dir: Path, *, accept: bool = False) -> Fet
     """Downloads the source, splits it by its protocol, and writes the splits into `cache_dir`.
 
     Each file's SHA-256 is recorded at the first download; TaskError when a later one differs (the
-    old copy stays; `accept` takes the new one), and when a file cannot be had.
+    old copy stays; `accept` takes the new one), when a file cannot be had, and when the copy cannot
+    be written.
     """
+    try:
+        return _fetch(source, cache_dir, accept)
+    except OSError as error:
+        raise TaskError(
+            f"{source.name} cannot be kept in {cache_dir}: {error.strerror or error}",
+            hint=f"pco data fetch {source.name} --cache FOLDER",
+        ) from error
+
+
+def _fetch(source: Source, cache_dir: Path, accept: bool) -> Fetched:
     folder = cache_dir / source.name
     cache_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{source.name}-", dir=cache_dir) as place:
