@@ -23,9 +23,10 @@ from promptcodebook.errors import StoreError
 from promptcodebook.sqlite import Writer, store_os_error
 from promptcodebook.store.tables import add_usage
 
-__all__ = ["AttemptFile"]
+__all__ = ["ATTEMPTS", "AttemptFile"]
 
-_NAME = "in-flight"
+ATTEMPTS = "in-flight"
+"""The file's name in a run's folder."""
 _SLOTS = 1024
 # role, prompt tokens, completion tokens, cost (NaN = unknown price); the number is written last.
 _BODY = struct.Struct("<QQQd")
@@ -39,7 +40,7 @@ class AttemptFile:
     `recovered` says what that was. Raises DiskFull or StoreError."""
 
     def __init__(self, folder: Path, writer: Writer) -> None:
-        self._path = folder / _NAME
+        self._path = folder / ATTEMPTS
         self._writer = writer
         self._door = threading.Lock()
         self._number = 0

@@ -15,6 +15,7 @@ from promptcodebook.calls import Usage
 from promptcodebook.errors import RunNotFound, StoreError, did_you_mean
 from promptcodebook.paths import BENCH
 from promptcodebook.sqlite import store_os_error
+from promptcodebook.store.attempts import ATTEMPTS
 from promptcodebook.store.events import EndReason
 from promptcodebook.store.header import Header
 from promptcodebook.store.lock import RunLock, holder
@@ -26,7 +27,8 @@ __all__ = ["RunSummary", "find_run", "list_runs", "remove_run", "remove_unborn"]
 _log = logging.getLogger(__name__)
 _LIST = "pco runs list"
 _ID = re.compile(r"\d{8}-\d{6}-[a-z0-9-]+")
-_OF_A_BIRTH = {"lock", "lock.soft", FILE, *(f"{FILE}-{side}" for side in ("wal", "shm", "journal"))}
+_SIDES = tuple(f"{FILE}-{side}" for side in ("wal", "shm", "journal"))
+_OF_A_BIRTH = {"lock", "lock.soft", ATTEMPTS, FILE, *_SIDES}
 _SMALL = 1_000_000
 """Bytes: a larger file has steps in it, and need not be opened to know that."""
 _BIRTH_S = 60.0
