@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from promptcodebook.sync import run_sync
+from promptcodebook.sync import LoopThread, run_sync
 
 
 async def twice(x: int) -> int:
@@ -91,3 +91,50 @@ def test_tasks_that_nobody_waited_for_end_with_it() -> None:
 
     assert run_sync(careless()) == 1
     assert ended == ["cleaned up"] and kept[0].cancelled()
+
+
+def test_an_exit_in_a_task_that_somebody_waits_for_is_heard_there() -> None:
+    async def exits() -> None:
+        await asyncio.sleep(0)
+        raise SystemExit(3)
+
+    async def waits() -> str:
+        try:
+            await asyncio.create_task(exits())
+        except SystemExit:
+            return "heard"
+        return "not heard"
+
+    assert run_sync(waits()) == "heard"
+    thread = LoopThread()
+    assert thread.run(waits()) == "heard"
+    assert thread.run(twice(2)) == 4
+    thread.close()
+
+
+def test_an_exit_of_its_own_ends_it() -> None:
+    async def exits() -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        run_sync(exits())
+
+
+def test_a_loop_that_closes_cancels_what_still_runs() -> None:
+    ended: list[str] = []
+
+    async def endless() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("cleaned up")
+
+    async def careless() -> asyncio.Task[None]:
+        task = asyncio.create_task(endless())
+        await asyncio.sleep(0)
+        return task
+
+    thread = LoopThread()
+    task = thread.run(careless())
+    thread.close()
+    assert ended == ["cleaned up"] and task.cancelled()

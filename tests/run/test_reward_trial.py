@@ -16,6 +16,7 @@ from promptcodebook.assemble import Sources, plan_run
 from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError
 from promptcodebook.run.reward_trial import RewardTrial, try_reward
+from promptcodebook.tasks.user_code import check_function
 
 ROWS = [{"input": f"question {n}", "target": f"answer {n}"} for n in range(8)]
 NO_REFERENCE = [{"input": f"question {n}"} for n in range(8)]
@@ -111,7 +112,7 @@ def optimize(tmp_path: Path, reward: Any, **more: Any) -> pco.Run:
 def test_a_run_with_a_broken_reward_asks_nobody_and_leaves_nothing_behind(tmp_path: Path) -> None:
     lm = pco.ScriptedLM().reply_with(lambda request: "never")
     with pytest.raises(ConfigError, match="'NoneType'"):
-        optimize(tmp_path, lambda e, o: None, lm=lm)
+        optimize(tmp_path, lambda e, o: 1.0 if o == "never" else None, lm=lm)
     assert lm.history == []
     assert list((tmp_path / "runs").iterdir()) == []
 
@@ -152,15 +153,57 @@ def test_the_reward_of_the_configuration_counts_where_none_is_given(tmp_path: Pa
     assert optimize(tmp_path, "", config={"reward": "exact"}).ended == "finished"
 
 
+def forgetful(example: pco.Example, output: str) -> None:
+    len(output)
+
+
+async def asked_and_forgot(prompt: str, example: pco.Example, lm: pco.Chat) -> None:
+    await lm(example.input, system=prompt)
+
+
+def _within(lock: Any, value: Any) -> Any:
+    with lock:
+        return value
+
+
+def _maybe(example: Any, output: Any) -> Any:
+    if output:
+        return 1.0
+    return None
+
+
+async def _awaits(prompt: Any, example: Any, lm: Any) -> Any:
+    async with lm:
+        return await lm(prompt)
+
+
+def _or_none(example: Any, output: Any) -> Any:
+    return output or None
+
+
+def _only_raises(example: Any, output: Any) -> Any:
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    "function", [_within, _maybe, _or_none, _awaits, _only_raises, len, str.upper]
+)
+def test_what_may_return_something_is_not_said_to_return_nothing(function: Any) -> None:
+    names = ["a", "b", "c"][: 1 if function in (len, str.upper) else function.__code__.co_argcount]
+    check_function(function, names, "here")
+
+
 @pytest.mark.parametrize(
     ("name", "function"),
     [
         ("reward", lambda output: 1.0),
         ("reward", lambda e, o: (yield)),
         ("executor", lambda prompt, lm: ""),
+        ("reward", forgetful),
+        ("executor", asked_and_forgot),
     ],
 )
-def test_what_takes_other_arguments_or_yields_is_refused_at_once(
+def test_what_takes_other_arguments_yields_or_returns_nothing_is_refused_at_once(
     tmp_path: Path, name: str, function: Any
 ) -> None:
     given: dict[str, Any] = {"reward": lambda e, o: 1.0, name: function}

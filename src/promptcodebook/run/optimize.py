@@ -24,7 +24,7 @@ from promptcodebook.run.session import IN_PYTHON, Outcome
 from promptcodebook.run.verdict import Conclusion, Row
 from promptcodebook.store.runs import find_run, remove_run
 from promptcodebook.sync import run_sync
-from promptcodebook.tasks.user_code import require_arguments
+from promptcodebook.tasks.user_code import check_function
 from promptcodebook.types import Codebook, Executor, Reward
 from promptcodebook.units import money, number
 
@@ -242,9 +242,9 @@ def _sources(
     own = None if isinstance(lm, str) else lm
     function = None if isinstance(reward, str | Mapping) else reward
     if function is not None:
-        require_arguments(function, ("example", "output"), "optimize(): the reward")
+        check_function(function, ("example", "output"), "optimize(): the reward")
     if callable(executor):
-        require_arguments(executor, ("prompt", "example", "lm"), "optimize(): the executor")
+        check_function(executor, ("prompt", "example", "lm"), "optimize(): the executor")
     return Sources(data=data, reward=function, executor=executor, lm=own)
 
 

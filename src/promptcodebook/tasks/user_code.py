@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import hashlib
 import importlib.util
 import inspect
@@ -11,6 +12,7 @@ import traceback
 from asyncio import CancelledError
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import get_args
@@ -18,7 +20,7 @@ from typing import get_args
 from promptcodebook.errors import ConfigError, did_you_mean
 from promptcodebook.tasks.user_prints import print_aside
 
-__all__ = ["annotated_as", "load_function", "require_arguments"]
+__all__ = ["annotated_as", "check_function", "load_function"]
 
 
 def load_function(
@@ -45,7 +47,7 @@ def load_function(
             f"{path} has no function {name!r}{did_you_mean(name, known)}",
             hint=f"its functions: {', '.join(known) or 'none'}",
         )
-    require_arguments(function, arguments, f"{path}:{_line(function)}")
+    check_function(function, arguments, f"{path}:{_line(function)}")
     return function
 
 
@@ -99,11 +101,9 @@ def _line(function: Callable[..., object]) -> int:
     return code.co_firstlineno if code is not None else 1
 
 
-def require_arguments(
-    function: Callable[..., object], arguments: Sequence[str], where: str
-) -> None:
-    """Raises ConfigError, which says `where`, for a function that does not take the arguments, or
-    that would yield instead of returning."""
+def check_function(function: Callable[..., object], arguments: Sequence[str], where: str) -> None:
+    """Raises ConfigError, which says `where`, for a function that does not take the arguments,
+    yields instead of returning, or returns nothing on any of its ways."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigError(f"{where}: it yields, and must return", hint="return the whole at once")
     try:
@@ -114,7 +114,33 @@ def require_arguments(
             hint=f"def {getattr(function, '__name__', 'it')}({', '.join(arguments)}): ...",
         ) from None
     except ValueError:
-        return  # a builtin without a signature: the call itself will tell
+        pass  # a builtin without a signature: the call itself will tell
+    if _returns_nothing(function):
+        raise ConfigError(
+            f"{where}: it never returns anything",
+            hint="end it with return: a reward its number, an executor its answer",
+        )
+
+
+def _returns_nothing(function: Callable[..., object]) -> bool:
+    """Whether every return of a plain function is that of None, and there is one."""
+    if not (inspect.isfunction(function) or inspect.ismethod(function)):
+        return False
+    instructions = list(dis.get_instructions(function))
+    returns = [
+        (before, instruction)
+        for before, instruction in pairwise(instructions)
+        if instruction.opname in ("RETURN_VALUE", "RETURN_CONST")
+    ]
+    return bool(returns) and all(_is_none(*pair) for pair in returns)
+
+
+def _is_none(before: dis.Instruction, returning: dis.Instruction) -> bool:
+    """Whether None alone can be returned here: no other way leads to this very instruction."""
+    if returning.opname == "RETURN_CONST":
+        return returning.argval is None
+    loads_none = before.opname == "LOAD_CONST" and before.argval is None
+    return loads_none and not returning.is_jump_target
 
 
 def annotated_as(function: Callable[..., object], position: int, kind: type) -> bool:
