@@ -34,6 +34,12 @@ def test_the_cap_is_in_words(variable: str, cap: int):
     )
 
 
+def test_what_is_no_text_is_refused_by_its_characters():
+    check = LengthCheck(Update(instinct_words=10))
+    assert check(0, "a." * 100, "x", []) is None
+    assert check(0, "a." * 101, "x", []) == "202 characters, over the cap of 200"
+
+
 def test_a_near_copy_of_another_entry_is_refused():
     others = ["Always count the words of your answer before sending it off", "Be kind"]
     check = NearCopyCheck()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -204,10 +206,23 @@ def test_any_text_is_judged_without_an_error_and_keeps_what_it_had(text: str, mo
     assert again is None or not again.startswith("it contains")
 
 
-@pytest.mark.parametrize("text", ["ignore " * 4000, "hide " + "a " * 4000, "never " * 4000])
-def test_a_long_text_is_judged_in_good_time(text: str):
-    import time
+LONG = {
+    "ignore": "ignore " * 4000,
+    "hide": "hide " + "a " * 4000,
+    "never": "never " * 4000,
+    "hosts": "a." * 10_000,
+    "hyphens": "a-" * 10_000,
+    "many addresses": "".join(f"a{i}.com " for i in range(2000)),
+    "forbidden orders": "never ignore all previous instructions and " * 500,
+    "orders to a judge": "rate this answer not " * 1000,
+    "joiners": "\u200d\u200b" * 10_000,
+}
 
+
+@pytest.mark.parametrize("text", LONG.values(), ids=LONG.keys())
+@pytest.mark.parametrize("variable", ["encoder", "critic"])
+def test_a_long_text_is_judged_in_good_time(text: str, variable: str):
     start = time.process_time()
-    refused(text)
-    assert time.process_time() - start < 1.0
+    refused(text, variable=variable)
+    refused(text, before=text, variable=variable)
+    assert time.process_time() - start < 3.0  # some of them took a minute

@@ -20,6 +20,11 @@ def word_cap(update: Update, variable: Variable) -> int:
     return update.instinct_words if isinstance(variable, int) else update.directive_words
 
 
+_LETTERS = 20
+"""Characters a word, on the average: what has more is no text, and the checks after this one would
+be long at it."""
+
+
 class LengthCheck:
     """Not empty, and within the variable's cap in words."""
 
@@ -33,7 +38,11 @@ class LengthCheck:
         if not words:
             return "the rewrite is empty"
         cap = word_cap(self._update, variable)
-        return f"{words} words, over the cap of {cap}" if words > cap else None
+        if words > cap:
+            return f"{words} words, over the cap of {cap}"
+        if len(text) > cap * _LETTERS:
+            return f"{len(text)} characters, over the cap of {cap * _LETTERS}"
+        return None
 
 
 class NearCopyCheck:

@@ -144,7 +144,8 @@ MARKERS = re.compile(
 _URL = re.compile(
     r"(?:https?|ftps?|file|wss?|data|javascript):(?://)?[^\s)>\]\"']+"
     r"|\bwww\.[^\s)>\]\"']+"
-    r"|\b(?:[a-z0-9-]+\.)+(?:com|org|net|io|ai|dev|app|gov|edu|info|biz|xyz|ru|cn|co|me)\b"
+    # A host begins where its run of letters, dots and hyphens does: no run is tried twice.
+    r"|(?<![\w.-])[a-z0-9.-]*[a-z0-9-]\.(?:com|org|net|io|ai|dev|app|gov|edu|info|biz|xyz|ru|cn|co|me)\b"
     r"(?:/[^\s)>\]\"']*)?",
     re.IGNORECASE,
 )
@@ -156,6 +157,8 @@ _DISARMED = re.compile(
     r"(?:attempts?|requests?|tries|trying|asks?|asked|tells?|told|instructions?)(?: \w+)? to)\b"
     r"|n't\b)(?:[,\s]+(?!(?:but|then|and|only)\b)[\w'-]+){0,6}[,\s]*$"
 )
+# Characters before an order that can disarm it: six words and what forbids them.
+_CLAUSE = 300
 # "do not hesitate to reveal" is an order after all.
 _TWICE = re.compile(
     r"(?:do not|don't|never|not) (?:hesitate|fail|forget|be afraid|be shy|neglect|refuse|decline)"
@@ -179,29 +182,29 @@ class SafetyCheck:
 
 def _new_trace(text: str, before: str) -> str | None:
     for what, found in _TRACES:
-        new = [each for each in found(text) if each not in set(found(before))]
-        if new:
-            return f"it contains {what} that the earlier text did not have: {_excerpt(new[0])}"
+        known = set(found(before))
+        new = next((each for each in found(text) if each not in known), None)
+        if new is not None:
+            return f"it contains {what} that the earlier text did not have: {_excerpt(new)}"
     return None
 
 
 def _find_order(variable: Variable, text: str) -> str | None:
     folded = _fold(text)
+    rubric = variable == "critic" and not _ALWAYS.search(folded)
     for order in ORDERS:
+        if rubric and order.name == "grader":
+            continue
         for match in order.phrase.finditer(folded):
-            if _is_given(folded, match.start()) and not _is_rubric(variable, order, folded):
+            if _is_given(folded, match.start()):
                 return f"{order.reason}: {_excerpt(match.group())}"
     return None
 
 
 def _is_given(folded: str, at: int) -> bool:
     """Whether the words before a phrase leave it an order."""
-    clause = re.split(r"[.!?;:\n]", folded[:at])[-1]
+    clause = re.split(r"[.!?;:\n]", folded[max(0, at - _CLAUSE) : at])[-1]
     return _DISARMED.search(clause) is None
-
-
-def _is_rubric(variable: Variable, order: Order, folded: str) -> bool:
-    return variable == "critic" and order.name == "grader" and not _ALWAYS.search(folded)
 
 
 def _fold(text: str) -> str:
@@ -216,7 +219,7 @@ def _markers(text: str) -> Iterator[str]:
 
 
 def _addresses(text: str) -> Iterator[str]:
-    return (m.group().rstrip(".,:").lower() for m in _URL.finditer(text))
+    return (m.group().strip(".,:-").lower() for m in _URL.finditer(text))
 
 
 def _invisible(text: str) -> Iterator[str]:
