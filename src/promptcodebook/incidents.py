@@ -49,6 +49,11 @@ class Incident(StrEnum):
         False,
     )
     REWRITES_REASKED = "rewrites_reasked", "rewrites asked for once more, with the reason", False
+    ENCODER_REFUSED = (
+        "encoder_refused",
+        "rewrites of θ refused, as too many routes fell back with them",
+        False,
+    )
     REWRITES_REFUSED = "rewrites_refused", "rewrites refused by a check", False
     USAGE_REPLACED = (
         "usage_replaced",

@@ -13,6 +13,7 @@ from typing import Any
 
 from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.config import Config, load_config
+from promptcodebook.incidents import no_tally
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.accept import Others, Rerun, make_acceptance
@@ -21,6 +22,7 @@ from promptcodebook.method.encoder import Encoder
 from promptcodebook.method.executor import Scorer, Trial
 from promptcodebook.method.explore import Explorer
 from promptcodebook.method.generator import Composition, Generator
+from promptcodebook.method.guard import RouteGuard
 from promptcodebook.method.maintain import Maintainer
 from promptcodebook.method.policy import Composer
 from promptcodebook.method.schedule import Schedule
@@ -70,8 +72,10 @@ class Counts(Counter[str]):
 
 
 def config(**tree: Any) -> Config:
-    """A small configuration: K = 4, S = 2, one example an update unless said otherwise."""
-    return load_config({"size": 4, "select": 2}, tree)
+    """A small configuration: K = 4, S = 2, one example an update, and θ not guarded, unless said
+    otherwise."""
+    small = {"size": 4, "select": 2, "encoder": {"max_fallback": 1.0}}
+    return load_config(small, tree)
 
 
 ENCODED = {"policy": "none"}
@@ -224,7 +228,13 @@ class World:
             trial=self.trial,
             credit=self.credit,
             updater=self.updater,
-            acceptance=make_acceptance(config, rerun, Others(self.pool, explorer)),
+            acceptance=RouteGuard(
+                rule=make_acceptance(config, rerun, Others(self.pool, explorer)),
+                encoder=Encoder(self.ask, self.templates, config.select, no_tally),
+                randomness=config.randomness,
+                most=config.encoder.max_fallback,
+                tally=self.tally,
+            ),
             maintainer=self.maintainer,
         )
 

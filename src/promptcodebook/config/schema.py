@@ -178,6 +178,9 @@ class EncoderSettings(Group):
 
     mode: Literal["learned", "static", "none"] = "learned"
     """learned = θ is rewritten; static = θ stays as it began; none = no encoder is asked."""
+    max_fallback: Unit = 0.2
+    """A rewrite of θ is refused if more than this share of the batch's routes, tried anew with it,
+    fall back; 1 = it is not tried."""
 
 
 class CriticSettings(Group):

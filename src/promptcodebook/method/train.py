@@ -5,6 +5,7 @@ Deviations from the printed algorithm, all switchable:
   each variable's gradients are gathered and it is rewritten once. `online` is the printed loop.
 - θ learns only from routes it chose itself (`update.encoder_on_explored`).
 - `accept: improve`, `improve_each` keep rewrites only if examples do not fare worse with them.
+- A rewrite of θ with which too many routes fall back is refused (`encoder.max_fallback`).
 - `maintain_every` has the codebook tidied now and then: grab-bags, twins, and what nobody picks.
 - A solved example is not critiqued: its critique is empty by definition (`critic.skip_solved`).
 """

@@ -11,10 +11,13 @@ from datetime import UTC, datetime
 from promptcodebook.assemble import Assembled
 from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError
+from promptcodebook.incidents import no_tally
 from promptcodebook.method.accept import Others, Rerun, make_acceptance
 from promptcodebook.method.checks import AllChecks, LengthCheck, NearCopyCheck, NoLeakCheck
 from promptcodebook.method.critic import Attribution, Credit, Critic
+from promptcodebook.method.encoder import Encoder
 from promptcodebook.method.explore import Explorer
+from promptcodebook.method.guard import RouteGuard
 from promptcodebook.method.init import Initialiser
 from promptcodebook.method.maintain import Maintainer
 from promptcodebook.method.policy import Deployed
@@ -73,9 +76,13 @@ def build_learner(assembled: Assembled) -> Learner:
     composer = assembled.composer(assembled.plan.prompt_stages)
     trial = assembled.trial()
     explorer = Explorer(config.explore, config.select, always=config.encoder.mode == "none")
-    others = Others(assembled.dataset.train, explorer)
     check = _checks(assembled)
     updater = Updater(ask, templates, config, check, models.tally)
+    rule = make_acceptance(
+        config,
+        Rerun(composer, trial, config.randomness),
+        Others(assembled.dataset.train, explorer),
+    )
     return Learner(
         config=config,
         randomness=config.randomness,
@@ -88,7 +95,13 @@ def build_learner(assembled: Assembled) -> Learner:
             config,
         ),
         updater=updater,
-        acceptance=make_acceptance(config, Rerun(composer, trial, config.randomness), others),
+        acceptance=RouteGuard(
+            rule=rule,
+            encoder=Encoder(ask, templates, config.select, no_tally),
+            randomness=config.randomness,
+            most=config.encoder.max_fallback,
+            tally=models.tally,
+        ),
         maintainer=Maintainer(ask, templates, config, check, updater),
     )
 
