@@ -57,11 +57,13 @@ _FEEDBACK = 20
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Updates of a schedule, their rollouts, and those of them that the encoder routes."""
+    """Updates of a schedule, their rollouts, those of them that the encoder routes, and those that
+    may be routed once more to try a rewritten θ."""
 
     updates: int
     rollouts: int
     routed: int
+    retried: int = 0
 
 
 def passes(plan: Plan) -> Passes:
@@ -70,14 +72,19 @@ def passes(plan: Plan) -> Passes:
     schedule = Schedule(plan.split("train"), config.update, config.randomness)
     explorer = Explorer(config.explore, config.select, always=config.encoder.mode == "none")
     updates = schedule.updates()
-    rollouts = routed = 0
+    learned = config.encoder.mode == "learned" and config.update.text_updates
+    guarded = learned and config.encoder.max_fallback < 1.0
+    rollouts = routed = retried = 0
     for step, epoch, batch in updates:
         epsilon = epsilon_at(epoch, config.explore, config.update.epochs)
         rollouts += len(batch)
+        own = 0
         for example in batch:
             draw = config.randomness.at(step, example.id).generator("explore")
-            routed += not explorer.explores(epsilon, draw)
-    return Passes(len(updates), rollouts, routed)
+            own += not explorer.explores(epsilon, draw)
+        routed += own
+        retried += len(batch) if guarded and (own or config.update.encoder_on_explored) else 0
+    return Passes(len(updates), rollouts, routed, retried)
 
 
 def shorten_plan(plan: Plan) -> Plan:
@@ -170,7 +177,8 @@ class Scale:
         """What the whole plan takes, by the work of the shortened one."""
         updates = _ratio(self.whole.updates, self.part.updates)
         rollouts = _ratio(self.whole.rollouts, self.part.rollouts)
-        own = {"encoder": _ratio(self.whole.routed, self.part.routed), "updater": updates}
+        whole, part = self.whole.routed + self.whole.retried, self.part.routed + self.part.retried
+        own = {"encoder": _ratio(whole, part), "updater": updates}
         return {
             (phase, role): done.times(own.get(role, rollouts), rounds=updates)
             if phase == TRAINING
