@@ -12,15 +12,16 @@ from promptcodebook.assemble import Assembled
 from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError
 from promptcodebook.incidents import no_tally
-from promptcodebook.method.accept import Others, Rerun, make_acceptance
+from promptcodebook.method.accept import Acceptance, Others, Rerun, make_acceptance
 from promptcodebook.method.checks import AllChecks, LengthCheck, NearCopyCheck, NoLeakCheck
 from promptcodebook.method.critic import Attribution, Credit, Critic
 from promptcodebook.method.encoder import Encoder
+from promptcodebook.method.executor import Trial
 from promptcodebook.method.explore import Explorer
 from promptcodebook.method.guard import RouteGuard
 from promptcodebook.method.init import Initialiser
 from promptcodebook.method.maintain import Maintainer
-from promptcodebook.method.policy import Deployed
+from promptcodebook.method.policy import Composer, Deployed
 from promptcodebook.method.schedule import Schedule
 from promptcodebook.method.state import State
 from promptcodebook.method.train import Learner, train
@@ -78,11 +79,6 @@ def build_learner(assembled: Assembled) -> Learner:
     explorer = Explorer(config.explore, config.select, always=config.encoder.mode == "none")
     check = _checks(assembled)
     updater = Updater(ask, templates, config, check, models.tally)
-    rule = make_acceptance(
-        config,
-        Rerun(composer, trial, config.randomness),
-        Others(assembled.dataset.train, explorer),
-    )
     return Learner(
         config=config,
         randomness=config.randomness,
@@ -95,14 +91,27 @@ def build_learner(assembled: Assembled) -> Learner:
             config,
         ),
         updater=updater,
-        acceptance=RouteGuard(
-            rule=rule,
-            encoder=Encoder(ask, templates, config.select, no_tally),
-            randomness=config.randomness,
-            most=config.encoder.max_fallback,
-            tally=models.tally,
-        ),
+        acceptance=_acceptance(assembled, composer, trial, explorer),
         maintainer=Maintainer(ask, templates, config, check, updater),
+    )
+
+
+def _acceptance(
+    assembled: Assembled, composer: Composer, trial: Trial, explorer: Explorer
+) -> Acceptance:
+    """Which rewrites are kept: θ must go on routing, then the configured rule (decisions 23, 9)."""
+    config, models = assembled.config, assembled.models
+    rule = make_acceptance(
+        config,
+        Rerun(composer, trial, config.randomness),
+        Others(assembled.dataset.train, explorer),
+    )
+    return RouteGuard(
+        rule=rule,
+        encoder=Encoder(models.ask, assembled.plan.templates, config.select, no_tally),
+        randomness=config.randomness,
+        most=config.encoder.max_fallback,
+        tally=models.tally,
     )
 
 
