@@ -5,8 +5,9 @@ from collections import Counter
 
 import pytest
 
-from promptcodebook.calls import Message, Reply, Request, Usage, request_key
+from promptcodebook.calls import Message, Reply, Request, Role, Usage, request_key
 from promptcodebook.errors import DiskFull, ServerFault
+from promptcodebook.incidents import no_tally
 from promptcodebook.lm.journal import Journaled
 
 PAID = Usage(1, 10, 2, 0, 0.5, 1.0)
@@ -180,3 +181,35 @@ async def test_a_reply_that_cannot_be_stored_is_not_used(world: World) -> None:
     world.log.refusal = DiskFull("full")
     with pytest.raises(DiskFull):
         await world.lm(ask())
+
+
+class Renamed(Log):
+    """A log of a run whose model moved: its keys are those of the beginning."""
+
+    async def put(self, key: bytes, request: Request, reply: Reply) -> None:
+        self.rows[key] = reply
+
+
+async def test_a_model_served_elsewhere_now_has_the_replies_of_then() -> None:
+    """And those it gives now are found when it is back."""
+    old, new = "http://a:1/v1#m", "http://b:2/v1#m"
+    log, asked = Renamed(), list[str]()
+
+    async def lm(request: Request) -> Reply:
+        asked.append(request.model)
+        return Reply(f"reply {len(asked)}", usage=Usage(calls=1))
+
+    def journaled(then: dict[tuple[Role, str], str] | None = None) -> Journaled:
+        return Journaled(lm, log, no_tally, None, then)
+
+    def ask(text: str, model: str, role: Role = "executor") -> Request:
+        return Request(role, (Message("user", text),), model=model)
+
+    moved = journaled({("executor", new): old})
+    first = await journaled()(ask("one", old))
+    assert (await moved(ask("one", new))).text == first.text
+    second = await moved(ask("two", new))
+    assert asked == [old, new]
+    assert (await journaled()(ask("two", old))).text == second.text
+    await moved(ask("one", new, "judge"))
+    assert asked[-1] == new and len(asked) == 3

@@ -11,6 +11,7 @@ from promptcodebook.calls import Usage
 from promptcodebook.errors import StoreError
 from promptcodebook.sqlite import pack
 from promptcodebook.store.events import (
+    Amended,
     Broke,
     Compared,
     Concluded,
@@ -130,6 +131,7 @@ events: st.SearchStrategy[Event] = st.one_of(
         texts,
     ),
     st.builds(Resumed, st.integers(-1, 10**6), texts),
+    st.builds(Amended, st.lists(texts, max_size=2).map(tuple), texts, st.booleans()),
 )
 
 

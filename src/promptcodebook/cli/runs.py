@@ -191,6 +191,7 @@ def _run_json(store: RunStore) -> dict[str, Any]:
         "ended": state.ended,
         "detail": state.detail,
         "resumes": state.resumes,
+        "changes": list(state.changes),
         "validations": [asdict(mark) for mark in state.validations],
         "judged": [asdict(mark) for mark in state.tests],
         "verdict": state.conclusion.text if state.conclusion else None,
@@ -231,6 +232,7 @@ def _run_text(store: RunStore) -> str:
         wrap_text(f"{ended}{f': {state.detail}' if state.detail else ''}", "state    "),
         f"updates  {state.step + 1}{resumed}",
         f"time     {duration(store.elapsed_s)}",
+        *(wrap_text(change, "changed  ") for change in state.changes),
     ]
     if state.best is not None:
         best = state.best

@@ -47,6 +47,7 @@ __all__ = [
     "gather_settings",
     "runs_dir",
     "set_layer",
+    "toml_path",
 ]
 
 ConfigPath = Annotated[Path | None, typer.Argument(help="pco.toml or its folder.")]
@@ -181,7 +182,7 @@ def config_layers(
     """
     from promptcodebook.config import merge, parse_budget, read_toml
 
-    path = _toml_path(config)
+    path = toml_path(config)
     file = read_toml(path) if path is not None else {}
     if isinstance(file.get("budget"), str):
         file["budget"] = parse_budget(file["budget"]).model_dump()
@@ -189,7 +190,8 @@ def config_layers(
     return file, typed, path.parent if path is not None else Path()
 
 
-def _toml_path(config: Path | None) -> Path | None:
+def toml_path(config: Path | None) -> Path | None:
+    """The pco.toml that is read: the one named, or in the folder named, else ./pco.toml if any."""
     path = config or (Path("pco.toml") if Path("pco.toml").is_file() else None)
     return path / "pco.toml" if path is not None and path.is_dir() else path
 
@@ -201,4 +203,4 @@ def gather_settings(
     from promptcodebook.config import load_typed
 
     file, typed, base = config_layers(config, flags, sets or ())
-    return load_typed(file, typed=typed, where=str(_toml_path(config))), base
+    return load_typed(file, typed=typed, where=str(toml_path(config))), base

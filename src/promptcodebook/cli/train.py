@@ -29,6 +29,7 @@ from promptcodebook.cli.settings import (
     gather_settings,
     runs_dir,
     set_layer,
+    toml_path,
 )
 from promptcodebook.paths import run_reference
 from promptcodebook.units import count_text, money, number, percent
@@ -57,6 +58,9 @@ def train(
     name: Annotated[str, typer.Option(help="What to call the run; works wherever a run is.")] = "",
     sets: Sets = None,
     trust: Trust = False,
+    edited: Annotated[
+        bool, typer.Option("--edited", help="Resume although the reward or agent was edited.")
+    ] = False,
     plain: Plain = False,
     as_json: Json = False,
 ) -> int:
@@ -73,7 +77,10 @@ def train(
         settings, base = gather_settings(config, flags, sets)
     else:
         settings, base = _stored_settings(path, flags, sets or [], trust)
-    where = Where(runs_dir(), path, shlex.join(["pco", *sys.argv[1:]]), name)
+        _tell_of_edited_settings(path, resume or "")
+    file = toml_path(config) if path is None or config is not None else None
+    typed = shlex.join(["pco", *sys.argv[1:]])
+    where = Where(runs_dir(), path, typed, name, edited, file)
     run = _train(settings, base, where, plain=plain)
     if as_json:
         emit(_verdict_json(run))
@@ -101,6 +108,23 @@ def _stored_settings(
     require_trust(header, typed, trusted=store.ours or trust)
     config = load_typed(header.settings, typed=typed, where=f"the run {path.name}")
     return config, Path(header.base or ".")
+
+
+def _tell_of_edited_settings(path: Path, ref: str) -> None:
+    """A run goes on with its own settings: that its pco.toml says something else by now is told."""
+    from promptcodebook.run.resuming import file_digest
+    from promptcodebook.store.run import RunStore
+
+    store = RunStore.open(path)
+    store.close()
+    base = Path(store.header.base or ".")
+    for name, mark in store.header.files.items():
+        if name.endswith(".toml") and file_digest(base / name) not in ("", mark):
+            note(
+                f"{base / name} changed since the run started and is not read: the run goes on "
+                f"with its own settings\n  to take the file's: pco train {base / name} "
+                f"--resume {ref}"
+            )
 
 
 def _train(settings: Config, base: Path, where: Where, *, plain: bool) -> Run:

@@ -6,10 +6,11 @@ Resuming a run replays its journal, not the cache: the cache may be cleared, sha
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from promptcodebook.calls import LM, Reply, Request, request_key
+from promptcodebook.calls import LM, Reply, Request, Role, request_key
 from promptcodebook.errors import StoreError
 from promptcodebook.incidents import Incident, Tally
 from promptcodebook.lm.stop import StopSignal
@@ -41,19 +42,29 @@ class Journaled:
     the same moment share one call: followers get source 'journal' too, since the leader has paid;
     if the leader is cancelled a follower takes over; a failure reaches all of them. Counts
     JOURNAL_HITS and SHARED_CALLS.
+
+    `models_then` names, by role and spec, the spec that a model was asked by when the run began: it
+    is served elsewhere now, and its replies of then are still its replies.
     """
 
     def __init__(
-        self, inner: LM, log: ReplyLog, tally: Tally, stop: StopSignal | None = None
+        self,
+        inner: LM,
+        log: ReplyLog,
+        tally: Tally,
+        stop: StopSignal | None = None,
+        models_then: Mapping[tuple[Role, str], str] | None = None,
     ) -> None:
         self._inner = inner
         self._log = log
         self._tally = tally
         self._stop = stop or StopSignal()
+        self._models_then = models_then or {}
         self._flights: dict[bytes, asyncio.Future[_Landed]] = {}
 
     async def __call__(self, request: Request) -> Reply:
-        key = request_key(request)
+        then = self._models_then.get((request.role, request.model), request.model)
+        key = request_key(replace(request, model=then))
         while True:
             flight = self._flights.get(key)
             if flight is None:

@@ -46,6 +46,10 @@ __all__ = [
 ]
 
 
+def _nowhere_else() -> Mapping[tuple[Role, str], str]:
+    return {}
+
+
 def _no_time() -> float:
     return 0.0
 
@@ -61,6 +65,8 @@ class Supplies:
     ledger: Ledger | None = None
     tally: Tally | None = None
     elapsed: Callable[[], float] | None = None
+    models_then: Mapping[tuple[Role, str], str] = field(default_factory=_nowhere_else)
+    """By role and spec, the spec that the journal knows the model by, where it is another."""
     private: bool = False
     """Whether what is sent is real people's, so that no error may quote it."""
 
@@ -107,7 +113,7 @@ class Models:
         if config.cache and supplies.own is None and not simulated_here(specs):
             inner = cache = Cache(inner, reply_cache_path(), tally)
         if supplies.log is not None:
-            inner = Journaled(inner, supplies.log, tally, stop)
+            inner = Journaled(inner, supplies.log, tally, stop, supplies.models_then)
         roles = Roles(inner, config.roles, config.lm)
         return cls(roles, Ask(roles, tally), tally, ledger, budget, endpoints, cache)
 

@@ -131,5 +131,6 @@ class Selection:
         for step in finalists:
             if not any(m.step == step and m.scope == "full" for m in self._marks):
                 await self._validate(step, "full", self._whole)
-        full = [m for m in self._marks if m.scope == "full" and m.step in finalists]
+        # Those of an earlier end too, if the run was made longer: they stand beside the new ones.
+        full = [m for m in self._marks if m.scope == "full"]
         return state_at(self._store, min(full, key=lambda m: (-(m.score or 0), m.step)).step)

@@ -4,42 +4,46 @@ from __future__ import annotations
 
 import importlib.metadata
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from promptcodebook.assemble import Assembled, Plan, Sources, plan_run
-from promptcodebook.config import Budget, Config, load_config
-from promptcodebook.errors import ConfigError, RunChanged
+from promptcodebook.config import Budget, Config
+from promptcodebook.errors import ConfigError
 from promptcodebook.incidents import Counts, Incident
 from promptcodebook.lm.ledger import Ledger
 from promptcodebook.lm.providers import require_keys
 from promptcodebook.lm.stack import Supplies, specs_of
 from promptcodebook.method.schedule import Schedule
-from promptcodebook.method.templates import TemplateSet
 from promptcodebook.optimizers.base import Problem, make_optimizer
 from promptcodebook.paths import run_reference
 from promptcodebook.policy.policy import Policy
 from promptcodebook.policy.references import kept_state, policy_file
-from promptcodebook.progress import Began, Listener, silent
-from promptcodebook.run.session import Session
-from promptcodebook.store.header import Header, check_resumable, check_run_name, digest
+from promptcodebook.progress import Began, Listener, Note, silent
+from promptcodebook.run.resuming import code_files, file_digest, models_then, resume_with
+from promptcodebook.run.session import IN_PYTHON, Session
+from promptcodebook.store.events import Amended
+from promptcodebook.store.header import Header, check_run_name, digest
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import remove_run, remove_unborn
 
-__all__ = ["Opened", "Where", "open_run", "settings_then_and_now"]
+__all__ = ["Opened", "Where", "open_run"]
 
 
 @dataclass(frozen=True)
 class Where:
-    """Where runs live, which one to resume (its folder), what was typed, and the run's name."""
+    """Where runs live, which one to resume (its folder), what was typed, and the run's name.
+
+    `edited` = a run may go on although its code was edited; `settings_file` = the pco.toml read.
+    """
 
     runs_dir: Path
     resume: Path | None = None
     command: str = ""
     name: str = ""
+    edited: bool = False
+    settings_file: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -80,9 +84,9 @@ def open_run(config: Config, sources: Sources, where: Where, listener: Listener 
     specs = specs_of(plan.config)
     if sources.lm is None:
         require_keys(specs)
-    store = _store(plan, where)
+    store = _store(plan, where, listener)
     try:
-        assembled = plan.connect(_supplies(store))
+        assembled = plan.connect(_supplies(store, plan.config))
         session = Session(Problem(assembled, store, listener), optimizer)
         listener(_announcement(assembled, store))
         return Opened(assembled, store, session)
@@ -93,7 +97,13 @@ def open_run(config: Config, sources: Sources, where: Where, listener: Listener 
         raise
 
 
-def _supplies(store: RunStore) -> Supplies:
+def _files(plan: Plan, settings_file: Path | None) -> dict[str, str]:
+    """What the settings came from and what they name, to be recognised when the run goes on."""
+    read = {settings_file.name: file_digest(settings_file)} if settings_file is not None else {}
+    return {**read, **code_files(plan)}
+
+
+def _supplies(store: RunStore, config: Config) -> Supplies:
     """The run's journal, what it spent so far, its counts and its clock."""
 
     def keep(incident: Incident, count: int = 1) -> None:
@@ -105,6 +115,7 @@ def _supplies(store: RunStore) -> Supplies:
         ledger=Ledger(store.usage(), store.lost(), store.attempt_log),
         tally=Counts(store.tallies(), keep),
         elapsed=lambda: store.elapsed_s,
+        models_then=models_then(store.header, config),
     )
 
 
@@ -122,9 +133,9 @@ def _announcement(assembled: Assembled, store: RunStore) -> Began:
     )
 
 
-def _store(plan: Plan, where: Where) -> RunStore:
+def _store(plan: Plan, where: Where, listener: Listener) -> RunStore:
     if where.resume is not None:
-        return _reopen(where.resume, plan, where.name)
+        return _reopen(where, where.resume, plan, listener)
     tree = plan.config.model_dump(mode="json")
     header = Header(
         id="",
@@ -142,56 +153,30 @@ def _store(plan: Plan, where: Where) -> RunStore:
         templates=plan.templates,
         present=plan.present_prompt,
         name=check_run_name(where.name),
+        files=_files(plan, where.settings_file),
     )
     remove_unborn(where.runs_dir)
     return RunStore.create(where.runs_dir, header, clock=time.monotonic)
 
 
-def _reopen(path: Path, plan: Plan, name: str) -> RunStore:
+def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStore:
     store = RunStore.open(path, write=True)
     try:
         header = store.header
-        if name not in ("", header.name):
+        if where.name not in ("", header.name):
             raise ConfigError(
-                f"the run {header.id} was not begun under the name {name!r}",
+                f"the run {header.id} was not begun under the name {where.name!r}",
                 hint="a run keeps its name: leave the name out when you resume",
             )
-        check_resumable(
-            header.id,
-            settings_then_and_now(header, plan),
-            (header.fingerprints, plan.dataset.fingerprint()),
-        )
-        ended = store.outline().ended
-        if ended in ("finished", "early_stop", "target"):
-            raise RunChanged(
-                f"the run {header.id} is finished, there is nothing to resume",
-                hint=f"pco report {run_reference(path)}, or start a new run from its policy: "
-                "--set init.kind=file --set init.path=RUN/policy.json",
-            )
+        ref = header.id if header.command == IN_PYTHON else run_reference(path)
+        resumption = resume_with(header, store.outline(), plan, ref, edited=where.edited)
+        if resumption.changes:
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            changes = resumption.changes
+            store.amend(resumption.header, Amended(changes, now, resumption.extended))
+            for text in changes:
+                listener(Note(text))
     except BaseException:
         store.close()
         raise
     return store
-
-
-def _with_new_keys(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored configuration with the defaults of keys that did not exist when it was written."""
-    return load_config(tree, where="the stored configuration").model_dump(mode="json")
-
-
-def settings_then_and_now(
-    header: Header, plan: Plan
-) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """A run's settings and the plan's, comparable: keys that are newer than the run have their
-    defaults, and template files are settings too."""
-    then = _with_new_keys(header.settings)
-    now = plan.config.model_dump(mode="json")
-    if header.templates is not None and then["templates"] == now["templates"]:
-        then.update(_prints(header.templates))
-        now.update(_prints(plan.templates))
-    return then, now
-
-
-def _prints(templates: TemplateSet) -> dict[str, str]:
-    """The templates as settings: a file that was changed is told as one."""
-    return {f"templates/{file}": mark for file, mark in templates.fingerprint().items()}

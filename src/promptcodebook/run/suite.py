@@ -17,8 +17,9 @@ from promptcodebook.errors import ConfigError, MissingExtra, PcoError, did_you_m
 from promptcodebook.lm.providers import require_keys
 from promptcodebook.lm.stack import specs_of, uses_simulated
 from promptcodebook.progress import Listener, silent
-from promptcodebook.run.opening import Where, open_run, settings_then_and_now
+from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
+from promptcodebook.run.resuming import settings_then_and_now
 from promptcodebook.store.header import differences
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import RunSummary, list_runs

@@ -1,6 +1,7 @@
 """Runs on disk: append-only events, the journal of replies, what was paid, and who writes."""
 
 from promptcodebook.store.events import (
+    Amended,
     Broke,
     Compared,
     Concluded,
@@ -29,6 +30,7 @@ from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import RunSummary, find_run, list_runs, remove_run
 
 __all__ = [
+    "Amended",
     "Broke",
     "Compared",
     "Concluded",

@@ -21,6 +21,7 @@ from promptcodebook.sqlite import pack, unpack
 from promptcodebook.types import Evaluation, Failure, Parameters, Rollout, Step, Trace
 
 __all__ = [
+    "Amended",
     "Broke",
     "Compared",
     "Concluded",
@@ -114,7 +115,19 @@ class Resumed:
     at: str
 
 
-Event = Started | Stepped | Broke | Validated | Compared | Concluded | Ended | Resumed
+@dataclass(frozen=True, slots=True)
+class Amended:
+    """The run goes on in another way than it began: each change in words, the time in ISO 8601.
+
+    `extended` = its end was put off: what was judged before was another policy.
+    """
+
+    changes: tuple[str, ...]
+    at: str
+    extended: bool = False
+
+
+Event = Started | Stepped | Broke | Validated | Compared | Concluded | Ended | Resumed | Amended
 _KINDS: Mapping[str, type] = {
     "started": Started,
     "stepped": Stepped,
@@ -124,6 +137,7 @@ _KINDS: Mapping[str, type] = {
     "concluded": Concluded,
     "ended": Ended,
     "resumed": Resumed,
+    "amended": Amended,
 }
 
 
@@ -144,7 +158,8 @@ class Mark:
 class RunState:
     """Where a run stands. `step` and `epoch` are -1 before the first update; K-tuples as in Step.
 
-    `tests` are the verdict's rows in order; `ended` is None while the run goes on.
+    `tests` are the verdict's rows in order; `ended` is None while the run goes on; `changes` are
+    what became different on the way, in words.
     """
 
     step: int = -1
@@ -161,6 +176,7 @@ class RunState:
     ended: EndReason | None = None
     detail: str = ""
     resumes: int = 0
+    changes: tuple[str, ...] = ()
 
     @property
     def best(self) -> Mark | None:
@@ -208,10 +224,21 @@ def fold_event(state: RunState, event: Event) -> RunState:
             return replace(state, tests=(*state.tests, mark))
         case Concluded():
             return replace(state, conclusion=event)
+        case Ended() | Resumed() | Amended():
+            return _stop_or_go_on(state, event)
+
+
+def _stop_or_go_on(state: RunState, event: Ended | Resumed | Amended) -> RunState:
+    match event:
         case Ended(reason, detail):
             return replace(state, ended=reason, detail=detail)
         case Resumed():
             return replace(state, ended=None, detail="", resumes=state.resumes + 1)
+        case Amended(changes, _, extended):
+            state = replace(state, changes=(*state.changes, *changes))
+            if not extended:
+                return state
+            return replace(state, ended=None, detail="", tests=(), conclusion=None)
 
 
 def _mark(evaluation: Evaluation, step: int, scope: Scope) -> Mark:

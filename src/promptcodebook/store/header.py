@@ -1,4 +1,8 @@
-"""The header of a run: what it was started with; written once, compared when it is resumed."""
+"""The header of a run: what it was started with, compared when it is resumed.
+
+It is written once; when a run goes on at another address, for longer, or with edited code, that is
+taken over into it (`run/resuming.py`), and the events tell.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
+from promptcodebook.calls import Role
 from promptcodebook.config import header_fault, merge
 from promptcodebook.errors import ConfigError, RunChanged, StoreError
 from promptcodebook.method.templates import TemplateSet
@@ -59,7 +64,11 @@ def _empty() -> Mapping[str, Any]:
     return {}
 
 
-def _no_fingerprints() -> Mapping[str, str]:
+def _none() -> Mapping[str, str]:
+    return {}
+
+
+def _no_specs() -> Mapping[Role, str]:
     return {}
 
 
@@ -73,6 +82,8 @@ class Header:
     `program` is what answers, `stages` those of it with a prompt of their own.
     `private` = the data are real people's, so that no report shows their texts.
     `base` is the folder that the configuration's paths start from.
+    `files` are SHA-256 of files that the settings came from or name, by their name; `specs` the
+    models by whose names replies lie in the journal, for roles whose model is served elsewhere now.
     `templates` are the prompts that it runs with (None = of version 0.1: the shipped set named in
     the configuration).
     `config` is the whole configuration as a JSON-able tree, `config_digest` its SHA-256.
@@ -86,13 +97,15 @@ class Header:
     base: str = ""
     config: Mapping[str, Any] = field(default_factory=_empty)
     config_digest: str = ""
-    fingerprints: Mapping[str, str] = field(default_factory=_no_fingerprints)
+    fingerprints: Mapping[str, str] = field(default_factory=_none)
     private: bool = False
     program: str = ""
     stages: tuple[str, ...] = ()
     templates: TemplateSet | None = None
     name: str = ""
     present: str | None = None
+    files: Mapping[str, str] = field(default_factory=_none)
+    specs: Mapping[Role, str] = field(default_factory=_no_specs)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -167,8 +180,10 @@ def check_resumable(
     run: str,
     config: tuple[Mapping[str, object], Mapping[str, object]],
     fingerprints: tuple[Mapping[str, str], Mapping[str, str]],
+    data_files: str = "",
 ) -> None:
-    """Each pair is (then, now). Raises RunChanged naming the keys or splits that differ."""
+    """Each pair is (then, now). Raises RunChanged naming the keys, or the splits that differ with
+    the files that they come from."""
     changed = differences(*config)
     if changed:
         shown = "; ".join(str(d) for d in changed[:_SHOWN])
@@ -181,7 +196,8 @@ def check_resumable(
     splits = sorted(s for s in then.keys() | now.keys() if then.get(s) != now.get(s))
     if splits:
         raise RunChanged(
-            f"the data of the run {run} changed since it started: {', '.join(splits)}",
+            f"the data of the run {run} changed since it started: {', '.join(splits)}"
+            + (f" (from {data_files})" if data_files else ""),
             hint=f"put the old data back to resume {run}, or leave out --resume to start a new run",
         )
 

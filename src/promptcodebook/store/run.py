@@ -29,6 +29,7 @@ from promptcodebook.paths import (
 from promptcodebook.sqlite import Reader, Write, Writer, store_os_error
 from promptcodebook.store.attempts import AttemptFile
 from promptcodebook.store.events import (
+    Amended,
     Compared,
     Event,
     PackedEvent,
@@ -131,6 +132,22 @@ class RunStore:
 
         self._writer.write_now(work)
 
+    def amend(self, header: Header, event: Amended) -> None:
+        """Takes what the run goes on with over into its header, and tells of it: both or none. A
+        run that does not bear this user's mark does not get it here."""
+        text = _sealed(header) if self.ours else header.to_json()
+        row = pack_event(event)
+
+        def work(db: sqlite3.Connection) -> None:
+            db.execute("UPDATE header SET json = ?", (text,))
+            db.execute(
+                "INSERT INTO events (kind, step, light) VALUES (?, ?, ?)",
+                (row.kind, row.step, row.light),
+            )
+
+        self._writer.write_now(work)
+        self.header = header
+
     def events(self, *, after: int = 0, full: bool = False) -> Iterator[Event]:
         """All events in order, read as they are consumed: light ones unless `full`."""
         return (event for _, event in self.numbered_events(after=after, full=full))
@@ -178,8 +195,13 @@ class RunStore:
         raise self._no_step(-1)
 
     def test_evaluations(self) -> Iterator[Evaluation]:
-        """The verdict's rows so far, with whole rollouts, one at a time in memory."""
-        for _, event in self._select("e.kind = 'judged'", 0, True):
+        """The verdict's rows so far, with whole rollouts, one at a time in memory; none from before
+        the run was made longer."""
+        made_longer = 0
+        for number, event in self._select("e.kind = 'amended'", 0, False):
+            if isinstance(event, Amended) and event.extended:
+                made_longer = number
+        for _, event in self._select("e.kind = 'judged'", made_longer, True):
             if isinstance(event, Compared):
                 yield event.evaluation
 

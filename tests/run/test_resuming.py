@@ -1,0 +1,271 @@
+"""What may be different when a run goes on, and what a longer training does to what was done."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import promptcodebook as pco
+from promptcodebook.assemble import Plan, Sources, plan_run
+from promptcodebook.calls import ROLES
+from promptcodebook.config import load_config, merge
+from promptcodebook.errors import RunChanged
+from promptcodebook.run.resuming import code_files, models_then, resume_with
+from promptcodebook.store import Amended, Header, RunState, RunStore
+from promptcodebook.store.header import digest
+from promptcodebook.types import Step
+from tests.cli.conftest import QUICK as TYPED
+from tests.cli.invoked import pco as typed
+from tests.run.test_optimize import data, reward, train
+
+COURSE = {"explore": {"gamma": 0.9}, "keep": "last"}
+"""A course of ε of its own, and the last state: what is longer begins like what is shorter."""
+
+
+def epochs(count: int, **more: Any) -> dict[str, Any]:
+    return {**COURSE, "update": {"epochs": count, "batch_size": 6}, **more}
+
+
+def steps(run: pco.Run) -> list[Step]:
+    store = RunStore.open(run.path)
+    try:
+        return list(store.steps(traces=True))
+    finally:
+        store.close()
+
+
+def rows(run: pco.Run) -> list[str]:
+    store = RunStore.open(run.path)
+    try:
+        return [evaluation.name for evaluation in store.test_evaluations()]
+    finally:
+        store.close()
+
+
+def test_a_finished_run_made_longer_is_the_longer_run(tmp_path: Path) -> None:
+    """The same steps, policy and verdict, byte by byte; what was done stays as it was."""
+    short = train(tmp_path, "short", config=epochs(2))
+    done = steps(short)
+    longer = train(tmp_path, "short", config=epochs(4), resume=short.id)
+    whole = train(tmp_path, "whole", config=epochs(4))
+    assert longer.id == short.id and longer.ended == "finished"
+    assert steps(longer)[: len(done)] == done
+    assert [replace(s, traces=()) for s in steps(longer)] == [
+        replace(s, traces=()) for s in steps(whole)
+    ]
+    assert (longer.path / "policy.json").read_bytes() == (whole.path / "policy.json").read_bytes()
+    assert longer.verdict == whole.verdict
+    assert rows(longer) == rows(whole)
+    store = RunStore.open(longer.path)
+    [amended] = [event for event in store.events() if isinstance(event, Amended)]
+    assert amended.extended and amended.changes[0].startswith("update.epochs: 2 → 4")
+    assert store.ours and store.header.config["update"]["epochs"] == 4
+    store.close()
+
+
+def test_the_kept_state_and_the_policy_file_agree_after_a_longer_training(tmp_path: Path) -> None:
+    best = {"keep": "best_val", "validation": {"every": 1, "subset": 3, "finalists": 1}}
+    short = train(tmp_path, config=epochs(2, **best))
+    longer = train(tmp_path, config=epochs(5, **best), resume=short.id)
+    file = pco.load_policy(longer.path / "policy.json", lm="simulated").file
+    from promptcodebook.policy.references import resolve
+
+    assert resolve(tmp_path / "runs", longer.id).file.codebook == file.codebook
+
+
+def test_a_finished_run_as_it_is_has_nothing_to_resume(tmp_path: Path) -> None:
+    run = train(tmp_path, config=epochs(2))
+    with pytest.raises(RunChanged, match="is finished: there is nothing to resume") as caught:
+        train(tmp_path, config=epochs(2), resume=run.id)
+    assert "config={'update': {'epochs': MORE}}" in caught.value.hint
+    with pytest.raises(RunChanged, match=r"update\.epochs: 2 → 1"):
+        train(tmp_path, config=epochs(1), resume=run.id)
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return plan_of("http://a:1/v1#m")
+
+
+def plan_of(lm: str, **settings: Any) -> Plan:
+    config = load_config({"lm": lm, "reward": "exact", **settings})
+    return plan_run(config, Sources(data=data(), reward=reward))
+
+
+def header_of(plan: Plan, **more: Any) -> Header:
+    tree = plan.config.model_dump(mode="json")
+    return Header(
+        "r1",
+        "2026-01-31T15:45:02+00:00",
+        "0.2.0",
+        config=tree,
+        config_digest=digest(tree),
+        fingerprints=plan.dataset.fingerprint(),
+        templates=plan.templates,
+        **more,
+    )
+
+
+def test_the_same_model_at_another_address_goes_on_and_its_replies_are_found(plan: Plan) -> None:
+    elsewhere = plan_of("http://b:2/v1#m")
+    resumed = resume_with(header_of(plan), RunState(), elsewhere, "r1", edited=False)
+    assert resumed.changes == ("the model http://a:1/v1#m is called at http://b:2/v1#m now",)
+    assert not resumed.extended
+    assert resumed.header.config["lm"] == "http://b:2/v1#m"
+    assert models_then(resumed.header, elsewhere.config) == {
+        (role, "http://b:2/v1#m"): "http://a:1/v1#m" for role in ROLES
+    }
+    third = plan_of("http://c:3/v1#m")
+    again = resume_with(resumed.header, RunState(), third, "r1", edited=False)
+    assert again.changes == ("the model http://b:2/v1#m is called at http://c:3/v1#m now",)
+    assert set(models_then(again.header, third.config).values()) == {"http://a:1/v1#m"}
+    home = resume_with(again.header, RunState(), plan, "r1", edited=False)
+    assert models_then(home.header, plan.config) == {}
+
+
+def test_headers_of_the_old_address_are_not_kept_for_the_new(plan: Plan) -> None:
+    roles = {"critic": {"headers": {"X-Token": "$PCO_TOKEN"}}}
+    with_token = plan_of("http://a:1/v1#m", roles=roles)
+    resumed = resume_with(
+        header_of(with_token), RunState(), plan_of("http://b:2/v1#m"), "r1", edited=False
+    )
+    assert resumed.header.config["roles"]["critic"]["headers"] == {}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("http://a:1/v1#m", "http://a:1/v1#other"),
+        ("http://a:1/v1", "http://b:2/v1"),
+        ("http://a:1/v1#m", "simulated"),
+        ("litellm/x/m", "http://a:1/v1#x/m"),
+    ],
+)
+def test_another_model_is_another_run(old: str, new: str) -> None:
+    with pytest.raises(RunChanged, match="lm: "):
+        resume_with(header_of(plan_of(old)), RunState(), plan_of(new), "r1", edited=False)
+
+
+def test_one_role_may_move_alone() -> None:
+    old = plan_of("http://a:1/v1#m", roles={"critic": {"model": "http://c:1/v1#big"}})
+    new = plan_of("http://a:1/v1#m", roles={"critic": {"model": "http://d:1/v1#big"}})
+    resumed = resume_with(header_of(old), RunState(), new, "r1", edited=False)
+    assert models_then(resumed.header, new.config) == {
+        ("critic", "http://d:1/v1#big"): "http://c:1/v1#big"
+    }
+
+
+@pytest.mark.parametrize(
+    ("ended", "key", "value"),
+    [
+        ("finished", "update.epochs", {"update": {"epochs": 80}}),
+        ("early_stop", "validation.patience", {"validation": {"patience": 99}}),
+        ("target", "validation.target_score", {"validation": {"target_score": 0.9}}),
+    ],
+)
+def test_what_ended_a_run_is_what_must_be_raised(
+    ended: Any, key: str, value: dict[str, Any]
+) -> None:
+    settings = {"validation": {"target_score": 0.5}}
+    old = plan_of("simulated", **settings)
+    header, state = header_of(old), RunState(step=3, epoch=3, epsilon=0.15, ended=ended)
+    with pytest.raises(RunChanged) as caught:
+        resume_with(header, state, old, "r1", edited=False)
+    assert f"pco train --resume r1 --set {key}=MORE" in caught.value.hint
+    merged = merge(settings, value)
+    resumed = resume_with(header, state, plan_of("simulated", **merged), "r1", edited=False)
+    assert resumed.extended
+    other: dict[str, Any] = {"update": {"epochs": 80}}
+    if key == "update.epochs":
+        other = {"validation": {**settings["validation"], "patience": 99}}
+    unmoved = plan_of("simulated", **{**settings, **other})
+    with pytest.raises(RunChanged, match="nothing to resume"):
+        resume_with(header, state, unmoved, "r1", edited=False)
+
+
+def test_what_a_longer_training_does_to_exploring_is_said() -> None:
+    old, new = plan_of("simulated"), plan_of("simulated", update={"epochs": 100})
+    state = RunState(step=49, epoch=49, epsilon=0.15, ended="finished")
+    [said] = resume_with(header_of(old), state, new, "r1", edited=False).changes
+    assert said.startswith("update.epochs: 50 → 100 (ε falls over 100 epochs now: it was 0.15")
+    assert "goes on at 0.3" in said
+    fixed = {"explore": {"gamma": 0.5}}
+    old, new = plan_of("simulated", **fixed), plan_of("simulated", update={"epochs": 100}, **fixed)
+    [said] = resume_with(header_of(old), state, new, "r1", edited=False).changes
+    assert said == "update.epochs: 50 → 100"
+
+
+def test_code_is_recognised_by_its_file(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("def reward(example, output): return 1.0\n")
+    tree = {"kind": "sum", "parts": [{"reward": "a.py:reward"}, {"reward": "exact"}]}
+    config = load_config({"lm": "simulated", "reward": tree})
+    files = code_files(Plan(config, *_parts(), Sources(tmp_path)))
+    assert list(files) == ["a.py"] and len(files["a.py"]) == 64
+    (tmp_path / "a.py").write_text("def reward(example, output): return 0.0\n")
+    assert code_files(Plan(config, *_parts(), Sources(tmp_path))) != files
+
+
+def test_code_that_made_a_run_fail_is_expected_to_be_edited(tmp_path: Path) -> None:
+    """The message of the failure asks for it."""
+    (tmp_path / "a.py").write_text("def reward(example, output): return 1.0\n")
+    config = plan_of("simulated", reward="a.py:reward").config
+    plan = Plan(config, *_parts(), Sources(tmp_path))
+    header = replace(header_of(plan), files={"a.py": "another"})
+    with pytest.raises(RunChanged, match=r"a\.py changed since the run r1 started"):
+        resume_with(header, RunState(ended="budget"), plan, "r1", edited=False)
+    resumed = resume_with(header, RunState(ended="failed"), plan, "r1", edited=False)
+    assert resumed.changes == ("a.py was edited",)
+    assert resumed.header.files == code_files(plan)
+
+
+def _parts() -> Any:
+    made = plan_of("simulated")
+    return made.task, made.templates
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    """A folder with a run of its own reward that a budget stopped."""
+    assert typed("init", cwd=tmp_path).code == 0
+    assert typed("train", *TYPED, "--budget", "60calls", cwd=tmp_path).code == 3
+    return tmp_path
+
+
+def go_on(folder: Path, *more: str) -> Any:
+    return typed("train", "--resume", "last", "--budget", "90calls", *more, cwd=folder)
+
+
+def test_an_edited_file_of_code_is_told_by_its_name(stopped: Path) -> None:
+    source = stopped / "reward.py"
+    text = source.read_text()
+    source.write_text(text + "\n# another thought\n")
+    refused = go_on(stopped)
+    refused.error(2, "reward.py changed since the run", "put it back", "--edited")
+    assert "--edited" in refused.err
+    went_on = go_on(stopped, "--edited")
+    assert went_on.code == 3 and "reward.py was edited" in went_on.err
+    assert "changed  reward.py was edited" in typed("runs", "show", "last", cwd=stopped).out
+    assert go_on(stopped, "--set", "budget.calls=95").code == 3  # told once
+    source.write_text(text)
+    go_on(stopped).error(2, "reward.py changed since the run")
+
+
+def test_an_edited_pco_toml_is_told_and_how_to_take_it(stopped: Path) -> None:
+    assert "changed since" not in go_on(stopped).err
+    toml = stopped / "pco.toml"
+    toml.write_text("seed = 77\n" + toml.read_text())
+    told = go_on(stopped, "--set", "budget.calls=99")
+    assert told.code == 3
+    assert "pco.toml changed since the run started and is not read" in told.err
+    assert "pco train " in told.err and "--resume last" in told.err
+    refused = typed("train", "pco.toml", "--resume", "last", *TYPED, cwd=stopped)
+    refused.error(2, "seed: 0 → 77")
+
+
+def test_changed_data_are_told_by_their_file(stopped: Path) -> None:
+    file = stopped / "data.jsonl"
+    file.write_text("\n".join(file.read_text().splitlines()[1:]) + "\n")
+    go_on(stopped).error(2, "the data of the run", "data.jsonl")
