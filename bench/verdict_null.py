@@ -136,8 +136,8 @@ def row(name: str, calls: float, gain: Interval | None = None, over: Interval | 
 
 
 def work(job: Job) -> Done:
-    # Below 20 examples there is no verdict, and power is read to the percent: fewer will do.
-    worlds = WORLDS // 5 if job.n < ENOUGH or job.gain else WORLDS
+    # Below 20 examples there is no verdict, and power is not held to a cap: fewer will do.
+    worlds = WORLDS // 2 if job.n < ENOUGH or job.gain else WORLDS
     made = [world(job, number) for number in range(worlds)]
     worth, other, validation, test = (sum(column) / worlds for column in zip(*made, strict=True))
     return Done(100 * worth, 100 * other, validation, test)

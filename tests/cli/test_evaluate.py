@@ -34,7 +34,8 @@ def test_a_run_is_evaluated_as_its_verdict_was(trained: Path, store: RunStore) -
 def test_the_table_has_what_a_query_costs_and_says_simulated(trained: Path, run_id: str) -> None:
     out = pco("eval", run_id[:14], cwd=trained).out
     assert out.startswith("simulated model, test split, n = 6")
-    for part in ("reward", "(95 % ", "answered only", "failed", "truncated", "tokens", "$0"):
+    parts = ("reward", "(95 % ", "answered only", "failed", "truncated", "tokens", "$0")
+    for part in (*parts, "fallback routes  0 %", "longest prompt"):
         assert part in out, part
     assert all(len(line) <= 80 for line in out.splitlines())
 

@@ -59,7 +59,7 @@ _ADVICE = (
 
 _ROWS = (
     ("present", "the present prompt", 0.4),
-    ("concat", "all its instincts in one prompt (concat)", 0.5),
+    ("concat", "one prompt with all its instincts (concat)", 0.5),
     ("untrained", "the first codebook, untrained", 0.45),
     ("learned", "the learned policy", 0.7),
 )

@@ -49,17 +49,18 @@ def test_what_is_better_than_the_present_prompt_and_not_matched_is_worth_deployi
     assert made.worth is True and made.deploy == "learned"
     assert made.sentence.startswith("Worth deploying: +0.")
     assert "over the present prompt and +0." in made.sentence
-    assert (
-        "over the concat prompt, at 3.0 calls and 360 tokens per query instead of 1.0 and 120"
-        in (made.sentence)
+    assert "over the concat prompt, at 3 calls and 360 tokens per query instead of 1 and 120" in (
+        made.sentence
     )
 
 
 def test_a_cheaper_row_without_a_clear_difference_is_named_instead() -> None:
     made = judged(0.3, 0.69, 0.4, 0.7)
     assert made.worth is False and made.deploy == "concat"
-    assert made.sentence.startswith("No clear difference from the concat prompt (")
-    assert "at 1.0 calls per query instead of 3.0: deploy that. It gains +0." in made.sentence
+    assert made.sentence.startswith(
+        "No clear difference from the concat prompt, at 1 call per query instead of 3: deploy that."
+    )
+    assert "The difference is +0." in made.sentence and "; it gains +0." in made.sentence
 
 
 def test_a_mean_that_is_a_little_ahead_of_a_cheaper_row_is_no_difference() -> None:

@@ -38,7 +38,7 @@ from promptcodebook.cli.settings import (
 from promptcodebook.errors import ConfigError
 from promptcodebook.intervals import Interval, mean_interval
 from promptcodebook.text import printable
-from promptcodebook.units import duration, number
+from promptcodebook.units import duration, number, percent
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -309,7 +309,7 @@ class EvaluationProgress:
 def _assessment_text(assessment: Assessment) -> str:
     row, usage = assessment.row, assessment.row.per_query
     model = "simulated model, " if assessment.simulated else ""
-    n = len(assessment.evaluation.rollouts)
+    n, length = len(assessment.evaluation.rollouts), row.prompt_length
     per = "query" if assessment.runs == 1 else f"example, all {assessment.runs} sampled runs of it"
     facts = {
         "policy": assessment.name,
@@ -317,6 +317,8 @@ def _assessment_text(assessment: Assessment) -> str:
         "answered only": number(row.answered),
         "failed": str(row.failed),
         "truncated": str(row.truncated),
+        "fallback routes": "-" if row.fallbacks is None else percent(row.fallbacks),
+        "longest prompt": "-" if length is None else f"{length.longest} tokens",
         f"per {per}": (
             f"{number(row.calls_per_query, 1)} calls, {usage.tokens} tokens, "
             f"{number(usage.latency_s, 2)} s, {cost_text(usage.cost)}"

@@ -34,7 +34,7 @@ def baselines() -> Sequence[Optimizer]:
 
 def concat_row(policy: PolicyFile) -> Result:
     """All of a policy's instincts in one prompt."""
-    title = "all its instincts in one prompt (concat)"
+    title = "one prompt with all its instincts (concat)"
     return Result(CONCAT, title, FixedPrompt(policy.concat))
 
 

@@ -241,8 +241,8 @@ def _matched(rival: Row, base: Row, learned: Row, *, clear: bool) -> tuple[str, 
     if not clear:
         return (
             f"Unclear: {learned.title} gains {_figures(_gain(learned))} over {base.title}, but "
-            f"shows no clear difference from {rival.title} ({_figures(over)}), "
-            f"{_calls(rival, learned)}, whose own gain is not clear ({_figures(own)}). "
+            f"shows no clear difference from {rival.title}, {_calls(rival, learned)}: "
+            f"{_figures(over)}. Nor has that a clear gain of its own: {_figures(own)}. "
             "More test examples would tell.",
             False,
             "",
@@ -252,8 +252,8 @@ def _matched(rival: Row, base: Row, learned: Row, *, clear: bool) -> tuple[str, 
     else:
         start = f"No clear difference from {rival.title}"
     return (
-        f"{start} ({_figures(over)}), {_calls(rival, learned)}: deploy that. "
-        f"It gains {_figures(own)} over {base.title}.",
+        f"{start}, {_calls(rival, learned)}: deploy that. The difference is "
+        f"{_figures(over)}; it gains {_figures(own)} over {base.title}.",
         False,
         rival.name,
     )
@@ -269,16 +269,21 @@ def _figures(of: Interval) -> str:
 
 
 def _calls(row: Row, other: Row) -> str:
+    calls = _count(row.calls_per_query)
     return (
-        f"at {row.calls_per_query:.1f} calls per query "
-        f"{'instead of' if _saves(row, other) else 'against'} {other.calls_per_query:.1f}"
+        f"at {calls} {'call' if calls == '1' else 'calls'} per query "
+        f"{'instead of' if _saves(row, other) else 'against'} {_count(other.calls_per_query)}"
     )
+
+
+def _count(calls: float) -> str:
+    return f"{calls:.1f}".removesuffix(".0")
 
 
 def _price(row: Row, base: Row) -> str:
     return (
-        f"at {row.calls_per_query:.1f} calls and {row.per_query.tokens} tokens per query "
-        f"instead of {base.calls_per_query:.1f} and {base.per_query.tokens}"
+        f"at {_count(row.calls_per_query)} calls and {row.per_query.tokens} tokens per query "
+        f"instead of {_count(base.calls_per_query)} and {base.per_query.tokens}"
     )
 
 
