@@ -1,5 +1,7 @@
 """Benchmarks from their public homes: against a stand-in on loopback, never the real hosts."""
 
+import contextlib
+import gzip
 import io
 import json
 import sys
@@ -32,8 +34,11 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
         def do_GET(self) -> None:
             body = files.get(self.path)
             self.send_response(200 if body is not None else 404)
+            if body is not None and body.startswith(b"\x1f\x8b"):
+                self.send_header("Content-Encoding", "gzip")
             self.end_headers()
-            self.wfile.write(body or b"")
+            with contextlib.suppress(OSError):  # who does not want the rest hangs up
+                self.wfile.write(body or b"")
 
         def log_message(self, format: str, *args: object) -> None:
             """Says nothing."""
@@ -265,6 +270,58 @@ def test_a_file_or_an_archive_that_is_too_large_is_refused(hub: Files, tmp_path:
     assert not list(tmp_path.iterdir())
     public_rows(tiny(rows, archived), tmp_path)
     assert (tmp_path / "tiny/more/blank.txt").stat().st_size == 100_000
+
+
+def test_what_unpacks_to_more_than_its_source_may_have_is_refused(
+    hub: Files, tmp_path: Path
+) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet as pq
+
+    sink = io.BytesIO()
+    column = pa.array([f"{i} " + "x" * 1000 for i in range(3000)])
+    pq.write_table(pa.table({"text": column}), sink, compression="zstd", use_dictionary=False)
+    hub["/raw/o/r/main/rows.parquet"] = sink.getvalue()
+    hub["/raw/o/r/main/rows.jsonl"] = gzip.compress(b" " * 3_000_000)
+    for name, said in (("rows.parquet", "unpacks to more than"), ("rows.jsonl", "is larger than")):
+        assert len(hub[f"/raw/o/r/main/{name}"]) < 100_000
+        remote = Remote("github", "o/r", name, most_bytes=1_000_000)
+        source = Source("tiny", (remote,), lambda tables: {split: [] for split in SPLITS})
+        with pytest.raises(TaskError, match=rf"{name}.* {said} 1.0 MB"):
+            public_rows(source, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_download_that_drips_on_and_on_is_given_up(
+    hub: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve_ifbench(hub)
+    monkeypatch.setattr("promptcodebook.tasks.public._DOWNLOAD_S", -1.0)
+    with pytest.raises(TaskError, match="was not here after"):
+        public_rows(source_of("ifbench"), tmp_path)
+
+
+@pytest.mark.parametrize("flip", [6, 8])
+def test_an_archive_that_cannot_be_unpacked_is_refused(
+    hub: Files, tmp_path: Path, flip: int
+) -> None:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr("a.txt", "text")
+    wrong = bytearray(archive.getvalue())
+    central = wrong.index(b"PK\x01\x02")
+    for at in (flip, central + flip + 2):  # 6: it says it is encrypted; 8: packed as nobody can
+        wrong[at] ^= 1 if flip == 6 else 99
+    hub["/raw/o/r/main/rows.jsonl"] = jsonl([{"text": "x"}])
+    hub["/raw/o/r/main/more.zip"] = bytes(wrong)
+    remotes = (
+        Remote("github", "o/r", "rows.jsonl"),
+        Remote("github", "o/r", "more.zip", unpack="m"),
+    )
+    source = Source("tiny", remotes, lambda tables: {split: [] for split in SPLITS})
+    with pytest.raises(TaskError, match="is not a zip file that can be read"):
+        public_rows(source, tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_that_ends_early_is_not_taken(

@@ -7,7 +7,9 @@ import json
 import os
 import shutil
 import tempfile
+import time
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -25,6 +27,11 @@ Rows = list[dict[str, object]]
 
 _RECORD = "origin.json"
 _TIMEOUT_S = 60.0
+"""Seconds without a byte."""
+_DOWNLOAD_S = 3600.0
+"""Seconds for a whole file, however steadily its bytes drip in."""
+_MOST_FILES = 10_000
+"""Files in an archive."""
 _LIBRARIES = ("pooch", "requests")
 _BASES = {
     "hub": ("HF_ENDPOINT", "https://huggingface.co"),
@@ -172,25 +179,28 @@ def _elsewhere(name: str) -> str:
 
 
 class _Capped:
-    """A file that refuses to grow beyond `most` bytes."""
+    """A file that refuses to grow beyond `most` bytes, or for longer than a download may take."""
 
     def __init__(self, file: IO[bytes], most: int) -> None:
         self._file = file
         self._left = most
         self._most = most
+        self._until = time.monotonic() + _DOWNLOAD_S
 
     def write(self, chunk: bytes) -> None:
         self._left -= len(chunk)
         if self._left < 0:
-            raise _TooLarge(f"it is larger than {bytes_text(self._most)}")
+            raise _TooMuch(f"it is larger than {bytes_text(self._most)}")
+        if time.monotonic() > self._until:
+            raise _TooMuch(f"it was not here after {_DOWNLOAD_S:.0f} seconds")
         self._file.write(chunk)
 
     def flush(self) -> None:
         self._file.flush()
 
 
-class _TooLarge(Exception):
-    """More bytes came than a file of this source may have."""
+class _TooMuch(Exception):
+    """More came, or for longer, than a file of this source may take."""
 
 
 def _download(remote: Remote, name: str, folder: Path) -> Path:
@@ -206,7 +216,7 @@ def _download(remote: Remote, name: str, folder: Path) -> Path:
         return path
     except requests.HTTPError as error:
         reason = f"the server answered {error.response.status_code}"
-    except _TooLarge as error:
+    except _TooMuch as error:
         reason = str(error)
     except (OSError, ValueError) as error:
         reason = f"it cannot be reached ({_root(error)})"
@@ -227,12 +237,27 @@ def _root(error: BaseException) -> str:
 def _rows(remote: Remote, path: Path) -> Rows:
     """The rows of a downloaded file; its format is told by its name."""
     try:
+        _check_unpacked_size(remote, path)
         table = read_source(path)
     except DataError as error:
         # The temporary place says nothing to anybody; the address does.
         where = str(error).replace(str(path), url_of(remote))
         raise TaskError(where, hint="the public file is not as expected: --data DIR") from None
     return [dict(row.values) for row in cast(Table, table).rows]
+
+
+def _check_unpacked_size(remote: Remote, path: Path) -> None:
+    """Raises DataError for a Parquet file that unpacks to more than its source may have."""
+    if path.suffix != ".parquet":
+        return
+    parquet = import_extra("pyarrow.parquet", f"reading {path.name}", "parquet")
+    try:
+        about = parquet.ParquetFile(path).metadata
+        size = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
+    except (OSError, ValueError):  # reading it says what is wrong
+        return
+    if not 0 <= size <= remote.most_bytes:
+        raise DataError(f"{path} unpacks to more than {bytes_text(remote.most_bytes)}")
 
 
 def _write(
@@ -267,15 +292,17 @@ def _write(
 def _unpack(path: Path, folder: Path, most_bytes: int) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
-            if sum(info.file_size for info in archive.infolist()) > most_bytes:
+            entries = archive.infolist()
+            unpacked = sum(info.file_size for info in entries)
+            if unpacked > most_bytes or len(entries) > _MOST_FILES:
+                most = f"{bytes_text(most_bytes)} or {_MOST_FILES} files"
                 raise TaskError(
-                    f"the archive for {folder.name} holds more than {bytes_text(most_bytes)}",
-                    hint="give --data DIR",
+                    f"the archive for {folder.name} holds more than {most}", hint="give --data DIR"
                 )
             archive.extractall(folder)  # drops absolute names and '..' itself
-    except zipfile.BadZipFile:
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError):  # RuntimeError: encrypted
         raise TaskError(
-            f"the archive for {folder.name} is not a zip file",
+            f"the archive for {folder.name} is not a zip file that can be read",
             hint="fetch again, or give --data DIR",
         ) from None
 
