@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check
 
 .PHONY: demo test test-local check bench clean
@@ -33,7 +35,7 @@ demo: $(VENV)/.core  ## the offline tour on the simulated model
 	@$(BIN)/pco demo
 
 test: $(VENV)/.dev  ## the fast tests: offline, deterministic
-	@$(BIN)/python -m pytest
+	@$(PYTEST)
 
 test-local: $(VENV)/.local  ## a real (tiny, random) transformer behind a real server
 	@$(BIN)/python -m pytest -m local
@@ -44,7 +46,7 @@ check: $(VENV)/.dev $(VENV)-core/.core  ## format, lint, types, layers, slow tes
 	$(BIN)/pyright
 	$(BIN)/pyright -p pyright-core.json  # the same without a single extra
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -m slow
+	$(PYTEST) -m slow
 
 bench: $(VENV)/.dev  ## the numbers, side by side; prints ratios
 	$(BIN)/python bench/run.py
