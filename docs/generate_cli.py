@@ -25,6 +25,10 @@ What is not a terminal gets plain lines; `NO_COLOR` takes the colours. Exit code
 2 usage, 3 budget reached (resumable), 130 interrupted (resumable). Precedence: command line >
 `PCO_*` variables > `pco.toml` > preset.
 
+`pco --install-completion` makes bash, zsh, fish or PowerShell complete commands and options;
+`pco --show-completion` prints the script instead (`_PCO_COMPLETE=source_zsh pco` that of another
+shell than the one it is typed in: bash, zsh, fish or powershell).
+
 | variable | is |
 |---|---|
 | `PCO_LM`, `PCO_LM_ROLE` | the model of all roles, or of one (`PCO_LM_CRITIC`) |

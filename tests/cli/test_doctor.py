@@ -177,3 +177,26 @@ def test_a_provider_that_wants_a_key_is_not_asked_without_one(folder: Path) -> N
     assert key["level"] == "fail" and "OPENAI_API_KEY is not set" in key["what"]
     assert key["next_step"] == "export OPENAI_API_KEY=..."
     assert "address" not in found(result)
+
+
+def test_templates_that_never_name_the_stage_are_warned_of(folder: Path) -> None:
+    (folder / "agent.py").write_text(
+        "import promptcodebook as pco\n\n\n"
+        "async def run(prompt: pco.Prompt, example: pco.Example, lm: pco.Chat) -> str:\n"
+        "    draft = await lm(example.input, system=prompt.of('draft'))\n"
+        "    return (await lm(draft.text, system=prompt.of('final'))).text\n\n\n"
+        "run.stages = ('draft', 'final')\n"
+    )
+    assert pco("templates", "copy", "mine", cwd=folder).code == 0
+    typed = ("--set", "executor=agent.py:run", "--set", "templates=./mine")
+    staged = (*typed, "--set", "compose_per_stage=true")
+    assert "templates" not in found(doctor(folder, *staged))
+    generator = folder / "mine" / "generator.md"
+    generator.write_text(generator.read_text().replace("{stage}\n", ""))
+    warned = found(doctor(folder, *staged))["templates"]
+    assert warned["level"] == "warn"
+    assert "./mine lacks {stage}" in warned["what"] and "2 stages" in warned["what"]
+    assert "./mine/generator.md" in warned["next_step"]
+    assert "templates" not in found(doctor(folder, *typed))
+    verbatim = ("--set", "compose=verbatim")
+    assert "templates" not in found(doctor(folder, *staged, *verbatim))

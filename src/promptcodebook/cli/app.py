@@ -73,7 +73,6 @@ def load_command(name: str) -> Any:
 app = typer.Typer(
     cls=_Lazy,
     rich_markup_mode=None,
-    add_completion=False,
     no_args_is_help=True,
     help="Prompt Codebook Optimization: learn a codebook of short instincts, and compose a prompt "
     "for every input. Results go to stdout, progress to stderr; --json gives machines what they "

@@ -45,7 +45,8 @@ async def checkup(
         plan = None
         yield Section("task", (_failure_finding("task", error),))
     else:
-        yield Section("task", (_settings(plan), _data(plan), await _reward(plan)))
+        settled = (_settings(plan), *_templates(plan), _data(plan))
+        yield Section("task", (*settled, await _reward(plan)))
     try:
         specs = specs_of(config)
     except ConfigError as error:
@@ -80,6 +81,20 @@ def _failure_finding(name: str, error: PcoError) -> Finding:
 def _settings(plan: Plan) -> Finding:
     size, select = plan.config.size, plan.config.select
     return Finding("settings", "ok", f"task {plan.task.name}, K = {size}, S = {select}")
+
+
+def _templates(plan: Plan) -> tuple[Finding, ...]:
+    """Whether templates of the user's own tell the generator which stage it writes for."""
+    asked = plan.prompt_stages and plan.config.compose == "generator"
+    if not asked or "{stage}" in plan.templates["generator"].source:
+        return ()
+    folder, count = plan.config.templates, len(plan.prompt_stages)
+    what = (
+        f"generator.md in {folder} lacks {{stage}}, so that the {count} stages of the program are "
+        "all asked for alike"
+    )
+    step = f"write {{stage}} into {folder}/generator.md, or set compose_per_stage = false"
+    return (Finding("templates", "warn", what, step),)
 
 
 def _data(plan: Plan) -> Finding:
