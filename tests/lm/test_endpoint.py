@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import logging
+import time
 import traceback
 from typing import Any
 
@@ -390,6 +391,18 @@ async def test_a_list_of_models_of_any_shape_is_one_error(server: Server, body: 
         with pytest.raises(ServerFault):
             await lm(request())
         assert await lm.count_tokens("a") is None
+
+
+async def test_of_an_endless_list_of_models_a_few_short_names_are_told(server: Server):
+    names = [f"{n} sk-very-secret {'x' * 300}" for n in range(20_000)]
+    server.models = names
+    server.script(fails(404, "no such model", code="model_not_found"))
+    begun = time.process_time()
+    error = await failure(server, key="sk-very-secret")
+    assert isinstance(error, ModelNotFound)
+    assert "0 *** xxx" in error.hint and len(error.hint) < 4000
+    assert "sk-very-secret" not in str(error) + error.hint
+    assert time.process_time() - begun < 3
 
 
 async def test_nothing_at_the_address():

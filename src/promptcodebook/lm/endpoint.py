@@ -48,6 +48,8 @@ _ATTEMPTS = 7
 _KEEPALIVE_S = 3.0
 _CONNECT_S = 10.0
 _MOST_ERROR_BYTES = 64_000
+_MOST_MODELS = 2000
+_LONGEST_NAME = 200
 # Longer bodies are parsed in a thread: other calls go on meanwhile.
 _QUICK_BYTES = 200_000
 
@@ -122,9 +124,14 @@ class Endpoint:
             raise refusal_of(answer.status, read_error_body(answer.data), self._where)
         try:
             listed = json.loads(answer.data)["data"]
-            return tuple(str(each["id"]) for each in listed)
+            return tuple(self._name(each["id"]) for each in listed[:_MOST_MODELS])
         except (ValueError, KeyError, TypeError, RecursionError):
             raise fault_of(Incident.MALFORMED_BODY, self._where) from None
+
+    def _name(self, listed: object) -> str:
+        """A model's name as the server lists it: quoted in errors, so cut and without our key."""
+        name = str(listed)
+        return (name if self._where.key is None else self._where.key.scrub(name))[:_LONGEST_NAME]
 
     async def count_tokens(self, text: str) -> int | None:
         """The text's length by the model's own tokenizer; None where the server offers none."""
