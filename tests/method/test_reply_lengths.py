@@ -14,6 +14,7 @@ import pytest
 
 from promptcodebook.calls import Role, Schema
 from promptcodebook.config.schema import default_roles
+from promptcodebook.lm.shapes import ReplyShape
 from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.critic import (
     CritiqueReply,
@@ -27,6 +28,7 @@ from promptcodebook.method.gradients import (
     OneStringAttributionReply,
     blame_schema,
 )
+from promptcodebook.method.init import instincts_schema
 from promptcodebook.tasks.pupa.judge import Comparison, LeakCount
 from promptcodebook.tasks.rewards.make import Judgement
 
@@ -55,6 +57,7 @@ def longest(node: Mapping[str, Any]) -> int:
 
 SCHEMAS: list[tuple[Role, Schema]] = [
     *(("encoder", route_schema(*sizes)) for sizes in [(1, 1), (4, 16), (8, 32), (32, 128)]),
+    *(("updater", instincts_schema(*sizes)) for sizes in [(1, 25), (16, 25), (16, 60), (128, 25)]),
     ("critic", schema_of(VerdictReply)),
     ("critic", schema_of(RubricReply)),
     ("judge", schema_of(Judgement)),
@@ -78,6 +81,14 @@ def test_the_longest_legal_reply_fits_its_role_s_cap(role: str, schema: Schema):
     cap = default_roles()[role].max_tokens
     assert cap is not None
     assert longest(schema.body) <= cap * CHARACTERS_A_TOKEN
+
+
+def test_every_typed_reply_is_among_them():
+    def shapes(base: type[ReplyShape]) -> set[str]:
+        below = (shape for shape in base.__subclasses__() if shape.__module__.startswith("prompt"))
+        return {name for shape in below for name in {shape.__name__, *shapes(shape)}}
+
+    assert shapes(ReplyShape) == {schema.name for _, schema in SCHEMAS}
 
 
 def test_a_route_is_a_fraction_of_it():

@@ -180,7 +180,8 @@ class _Filler:
             case "array" if name == "selected_indices":
                 return self.draw.sample(range(self.config.size), self.config.select)
             case "array":
-                count = self.config.size if name == "instincts" else 3
+                most = node.get("maxItems", self.config.size)
+                count = min(self.config.size, most) if name == "instincts" else 3
                 return [self.value(name, node.get("items", {})) for _ in range(count)]
             case "integer" | "number":
                 return node.get("minimum", 0)

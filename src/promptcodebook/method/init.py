@@ -12,27 +12,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from promptcodebook.calls import Request
+from promptcodebook.calls import Request, Schema
 from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError
+from promptcodebook.lm.shapes import LenientTexts, ReplyShape
 from promptcodebook.lm.structured import Ask
+from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import TemplateSet
 from promptcodebook.text import strip_wrapping, words_of
 from promptcodebook.types import Codebook, Instinct, Parameters
 
-__all__ = ["Earlier", "Initialiser", "InstinctsReply", "check_seeds"]
+__all__ = ["Earlier", "Initialiser", "InstinctsReply", "check_seeds", "instincts_schema"]
 
 
-class InstinctsReply(BaseModel):
+class InstinctsReply(ReplyShape):
     """A list of instincts, from random or from_prompt initialisation."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    instincts: LenientTexts
 
-    instincts: list[str] = Field(max_length=256)
+
+_ROOM = 2600
+"""Characters asked for of all instincts together: they fit into the updater's cap."""
+_PER_WORD = 8
+
+
+@lru_cache(maxsize=64)
+def instincts_schema(count: int, cap: int) -> Schema:
+    """At most so many instincts of so many words, in fewer characters each where they are many."""
+    schema = schema_of(InstinctsReply)
+    text = {"type": "string", "maxLength": max(1, min(cap * _PER_WORD, _ROOM // count - 4))}
+    listed = {"instincts": {"type": "array", "maxItems": count, "items": text}}
+    return Schema(schema.name, {**schema.body, "properties": listed})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +106,7 @@ class Initialiser:
             role="updater",
             messages=self._templates[template].fill(values),
             sample=config.randomness.at(-1, "codebook").sample(template),
+            schema=instincts_schema(config.size, config.update.instinct_words),
         )
         reply = (await self._ask.typed(request, InstinctsReply, self._fault)).value
         return [Instinct(" ".join(strip_wrapping(i).split())) for i in reply.instincts]

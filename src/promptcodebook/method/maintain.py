@@ -17,7 +17,7 @@ from promptcodebook.config import Config
 from promptcodebook.errors import LMError
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.failures import failure_of
-from promptcodebook.method.init import InstinctsReply
+from promptcodebook.method.init import InstinctsReply, instincts_schema
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import TemplateSet
 from promptcodebook.method.update import Pending, Updater, apply_rewrites
@@ -142,6 +142,7 @@ class Maintainer:
             role="updater",
             messages=self._templates["split"].fill(values),
             sample=self._config.randomness.at(step, variable_name(bag)).sample("split"),
+            schema=instincts_schema(most, cap),
         )
 
         def fault(reply: InstinctsReply) -> str | None:

@@ -152,6 +152,7 @@ def _route(trace: Trace) -> Html | None:
     how = ["explored" if route.explored else "chosen by the encoder"]
     how += ["repaired"] if route.repaired else []
     how += ["partly filled in"] if route.fallback else []
+    how += [route.fault] if route.fault else []
     lines = [f"{', '.join(map(str, route.indices))} ({', '.join(how)})"]
     lines += [f"constraints: {'; '.join(route.constraints)}"] if route.constraints else []
     lines += [route.analysis] if route.analysis else []
