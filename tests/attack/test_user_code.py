@@ -28,15 +28,17 @@ def began():
     sys.stderr.write("at work\\n"); sys.stderr.flush()
 
 def hangs(example, output):
-    began(); threading.Event().wait()
+    began(); threading.Event().wait(); return 1.0
 
 async def blocks(example, output):
-    began(); time.sleep(3600)
+    began(); time.sleep(3600); return 1.0
 
 async def deaf(example, output):
     began()
     while True:
-        try: await asyncio.sleep(3600)
+        try:
+            await asyncio.sleep(3600)
+            return 1.0
         except BaseException: pass
 
 pco.optimize(pco.load(rows), REWARD, "simulated", config=config)
@@ -80,7 +82,7 @@ def test_a_reward_that_hangs_now_and_then_fails_those_rollouts_and_the_process_e
             "def reward(example, output):\n"
             "    if int(example.input.split()[1]) % 4 == 1: threading.Event().wait()\n"
             "    return float('it' in output)\n"
-            "config['user_code'] = {'seconds': 1.0}\n"
+            "config['user_code'] = {'seconds': 1.0, 'trial': False}\n"
             "run = pco.optimize",
         )
         + "sys.stdout.write(run.id)\n"
@@ -91,6 +93,7 @@ def test_a_reward_that_hangs_now_and_then_fails_those_rollouts_and_the_process_e
     shown = subprocess.run(
         [*PCO, "runs", "show", done.stdout, "--json"], cwd=tmp_path, capture_output=True, text=True
     )
+    assert shown.returncode == 0, (done.stderr, shown.stderr)
     failures = json.loads(shown.stdout)["failures"]
     assert {f["kind"] for f in failures} == {"RewardError"}, done.stderr
     assert all("did not return within 1 s" in f["message"] for f in failures)
