@@ -105,7 +105,7 @@ def _stored_settings(
     store.close()
     budget = {key: value for key, value in environment_layer().items() if key == "budget"}
     typed = merge(budget, flags, set_layer(sets))
-    require_trust(header, typed, trusted=store.ours or trust)
+    require_trust(header, typed, trusted=store.ours or trust, ref=run_reference(path))
     config = load_typed(header.settings, typed=typed, where=f"the run {path.name}")
     return config, Path(header.base or ".")
 

@@ -58,13 +58,14 @@ class Best:
 @dataclass(frozen=True)
 class Reference:
     """What a REF stands for. `header` and `best` are there when it is a run; `trusted` = the code
-    and the addresses that it names may be used."""
+    and the addresses that it names may be used; `ref` is what is typed for it."""
 
     name: str
     file: PolicyFile
     header: Header | None = None
     best: Best | None = None
     trusted: bool = True
+    ref: str = ""
 
     @property
     def base(self) -> Path:
@@ -107,7 +108,7 @@ class Reference:
         """
         own: Mapping[str, Any] = self.header.settings if self.header is not None else {}
         if self.header is not None and below is None:
-            require_trust(self.header, above, trusted=self.trusted)
+            require_trust(self.header, above, trusted=self.trusted, ref=self.ref)
         config = self.file.settings(own if below is None else below, above)
         if config.lm == OWN_LM:
             raise ConfigError(
@@ -136,8 +137,9 @@ def resolve(runs_dir: Path, ref: str, *, trust: bool = False) -> Reference:
     store = RunStore.open(find_run(runs_dir, ref))
     try:
         state, best = kept_state(store)
-        trusted = store.ours or trust
-        return Reference(store.header.id, _file(store, state, trusted), store.header, best, trusted)
+        header, trusted = store.header, store.ours or trust
+        file, typed = _file(store, state, trusted), run_reference(store.path)
+        return Reference(header.id, file, header, best, trusted, typed)
     finally:
         store.close()
 

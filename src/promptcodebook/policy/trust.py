@@ -24,9 +24,11 @@ _CODE = ("reward", "executor")
 """Settings that may name a function in a file."""
 
 
-def require_trust(header: Header, typed: Mapping[str, Any], *, trusted: bool) -> None:
+def require_trust(
+    header: Header, typed: Mapping[str, Any], *, trusted: bool, ref: str = ""
+) -> None:
     """Raises RunNotTrusted where the run is not trusted and its own settings, `typed` laid over
-    them, would run code or call an address that was not typed."""
+    them, would run code or call an address that was not typed. `ref` is what is typed for it."""
     if trusted:
         return
     stored = header.settings
@@ -41,8 +43,8 @@ def require_trust(header: Header, typed: Mapping[str, Any], *, trusted: bool) ->
     raise RunNotTrusted(
         f"the run {header.id} does not bear your mark (it was made by somebody else, on another "
         f"machine, or by version 0.1), and it would {' and '.join(would)}",
-        hint=f"pco runs show {header.id} --json shows its settings; if you trust them, type the "
-        f"command again with --trust{own}",
+        hint=f"pco runs show {ref or header.id} --json shows its settings; if you trust them, type "
+        f"the command again with --trust{own}",
     )
 
 

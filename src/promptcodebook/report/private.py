@@ -27,7 +27,6 @@ from promptcodebook.types import (
 
 __all__ = ["withhold", "withhold_ending"]
 
-
 _QUOTATION = re.compile(r"""(?:^|\s)["'`‘“«]""")
 
 
@@ -96,6 +95,7 @@ def _route(route: Route | None) -> Route | None:
         route,
         constraints=tuple(map(_length, route.constraints)),
         analysis=_length(route.analysis),
+        fault=_kind(route.fault),
     )
 
 
