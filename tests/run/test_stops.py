@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,23 @@ def test_an_agent_that_swallows_errors_does_not_turn_a_stop_into_rewards(tmp_pat
     assert rest.ended == "finished"
     assert (rest.path / "policy.json").read_bytes() == (whole.path / "policy.json").read_bytes()
     assert rest.verdict == whole.verdict
+
+
+def test_a_reply_that_the_disk_damaged_costs_one_call_and_not_the_run(tmp_path: Path) -> None:
+    whole = train(tmp_path, "whole")
+    part = train(tmp_path, "part", budget="40calls")
+    with closing(sqlite3.connect(part.path / "run.sqlite")) as db:
+        key, blob = db.execute("SELECT id, reply FROM journal ORDER BY id DESC").fetchone()
+        flipped = blob[:15] + bytes([blob[15] ^ 8]) + blob[16:]
+        db.execute("UPDATE journal SET reply = ? WHERE id = ?", (flipped, key))
+        db.commit()
+    rest = train(tmp_path, "part", resume=part.id, budget="9999calls")
+    assert rest.ended == "finished"
+    assert (rest.path / "policy.json").read_bytes() == (whole.path / "policy.json").read_bytes()
+    store = RunStore.open(rest.path)
+    assert store.tallies()["journal_damaged"] == 1
+    store.close()
+    assert total(rest) == total(whole) + 1
 
 
 class Flaky:
