@@ -8,7 +8,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from promptcodebook.calls import Usage
-from promptcodebook.run.verdict import Conclusion, Entry, Row, Terms, conclude, row_of
+from promptcodebook.intervals import Interval
+from promptcodebook.run.verdict import Conclusion, Entry, Row, Terms, conclude, decide, row_of
 from promptcodebook.types import Evaluation, PromptLength, Rollout, Route
 
 SPENT = Usage(calls=1, prompt_tokens=100, completion_tokens=20, cost=0.001, latency_s=0.5)
@@ -191,6 +192,10 @@ def test_a_row_with_one_prompt_for_every_input_holds_it() -> None:
     learned = replace(learned, evaluation=replace(learned.evaluation, rollouts=rollouts))
     rows = {row.name: row for row in conclude([*others, learned], Terms()).rows}
     assert rows["concat"].prompt == "two words" and rows["learned"].prompt is None
+    varied = tuple(replace(r, route=None) for r in rollouts)
+    assert row_of(replace(learned.evaluation, rollouts=varied), None, Terms()).prompt is None
+    alike = tuple(replace(r, prompt="the same") for r in rollouts)
+    assert row_of(replace(learned.evaluation, rollouts=alike), None, Terms()).prompt is None
 
 
 def test_the_prompt_length_is_that_of_the_longest_prompt_of_any_rollout() -> None:
@@ -226,6 +231,38 @@ def test_rows_are_what_the_results_are_whatever_their_names() -> None:
     assert [row.name for row in made.rows] == ["present", "gepa"]
 
 
+def rows_at(gain: Interval, over: Interval | None = None, calls: float = 1.0) -> list[Row]:
+    """Present, a rival with a clear gain, and a result; by their intervals alone."""
+    nothing, clear = Interval(0.5, 0.4, 0.6, 40), Interval(0.3, 0.2, 0.4, 40)
+    present, rival, result = (
+        Row(name, nothing, None, 0.5, 0, 0, SPENT, 1.0, title=name)
+        for name in ("present", "rival", "learned")
+    )
+    rival = replace(rival, gain=clear, over=over or clear, calls_per_query=calls)
+    return [present, rival, replace(result, gain=gain, calls_per_query=3.0)]
+
+
+def test_an_interval_that_ends_at_zero_holds_no_difference() -> None:
+    """The exact test's intervals end at 0 itself, where examples tie."""
+    up, down = Interval(0.2, 0.0, 0.4, 40), Interval(-0.2, -0.4, 0.0, 40)
+    better = Interval(0.2, 0.1, 0.4, 40)
+    assert decide(rows_at(better))[1:] == (True, "learned")
+    assert decide(rows_at(up))[1:] == (False, "rival")
+    assert "is worse" not in decide(rows_at(down))[0]
+    assert "no clear gain" in decide(rows_at(down))[0]
+    assert decide(rows_at(better, over=up))[1:] == (False, "rival")
+    assert "No clear difference from rival" in decide(rows_at(better, over=down))[0]
+    # At as many calls a rival must be clearly better, which an end at 0 is not.
+    assert decide(rows_at(better, over=down, calls=3.0))[1] is True
+
+
+def test_half_a_call_saved_makes_a_row_the_cheaper_one() -> None:
+    level = Interval(0.0, -0.1, 0.1, 40)
+    better = Interval(0.2, 0.1, 0.4, 40)
+    assert decide(rows_at(better, over=level, calls=2.5))[1] is False
+    assert decide(rows_at(better, over=level, calls=2.6))[1] is True
+
+
 def test_a_simulated_verdict_says_so() -> None:
     made = conclude(four(0.3, 0.4, 0.4, 0.7), Terms(simulated=True))
     assert made.sentence.startswith("On the simulated model: Worth")
@@ -246,6 +283,8 @@ def test_a_row_counts_failures_as_the_floor_and_shows_the_answered_mean_beside_i
 def test_usage_is_per_query_and_an_unknown_price_stays_unknown() -> None:
     known = row_of(evaluation("a", [1.0, 0.0]), None, Terms())
     assert (known.calls_per_query, known.per_query.tokens) == (1.0, 120)
+    assert (known.per_query.calls, known.per_query.prompt_tokens) == (1, 100)
+    assert known.per_query.latency_s == pytest.approx(0.5)
     assert known.per_query.cost == pytest.approx(0.001)
     unknown = row_of(evaluation("a", [1.0, 0.0], Usage(calls=1, cost=None)), None, Terms())
     assert unknown.per_query.cost is None
@@ -255,5 +294,6 @@ def test_intervals_reach_as_far_as_rewards_can() -> None:
     """Equal rewards say little where rewards may lie far apart."""
     alike: list[float | None] = [0.5] * 20
     narrow = row_of(evaluation("a", alike), None, Terms())
+    assert narrow == row_of(evaluation("a", alike), None, Terms(bounds=(0.0, 1.0)))
     wide = row_of(evaluation("a", alike), None, Terms(bounds=(-10.0, 10.0)))
     assert wide.score.low < -1.0 < narrow.score.low < 0.5
