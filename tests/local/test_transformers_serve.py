@@ -39,6 +39,8 @@ SETTINGS: dict[str, Any] = {
     "select": 2,
     "keep": "last",
     "cache": False,
+    # θ would be told what is wrong with its routes, and be rewritten to noise.
+    "encoder": {"mode": "static"},
     "explore": {"epsilon": 0.0, "epsilon_min": 0.0},
     "update": {"epochs": STEPS, "batch_size": BATCH},
     "validation": {"every": 0},
@@ -189,8 +191,8 @@ def test_every_reply_that_never_parses_is_recorded_and_none_is_scored_zero(
     assert all(not step.rewrites for step in finished.steps)
     assert finished.run.codebook.texts == finished.steps[0].parameters.codebook.texts
     last = finished.steps[-1]
-    assert last.ema == last.success
-    assert max(last.success) > 0.0
+    assert max(last.success) == pytest.approx(MIDWAY)
+    assert 0.0 < max(last.ema) < MIDWAY
 
 
 def test_calls_and_counts_agree_with_each_other_and_with_the_server(finished: Finished) -> None:
@@ -201,9 +203,11 @@ def test_calls_and_counts_agree_with_each_other_and_with_the_server(finished: Fi
     assert 0.0 < total.latency_s < 600.0
     assert finished.calls("critic") == 2 * STEPS * BATCH
     assert finished.calls("attribution", "updater", "judge", "untrusted") == 0
-    # What is asked for as JSON fails twice each time, and is asked for again once.
+    # What is asked for as JSON fails twice each time, and is asked for again once; so is a prompt
+    # that was cut.
     typed = finished.calls("encoder", "critic")
-    assert tallies["reasked"] == typed / 2
+    prompts = finished.calls("generator") - (STEPS * BATCH + 2 * HELD_OUT)
+    assert tallies["reasked"] == typed / 2 + prompts
     routed = finished.calls("encoder") // 2
     assert tallies["route_fallbacks"] == tallies["route_repairs"] == routed
     assert routed >= STEPS * BATCH + 2 * HELD_OUT
@@ -234,8 +238,8 @@ def test_the_report_shows_where_chains_broke(finished: Finished) -> None:
     for phase, stage, _, times in found:
         shown[phase, stage] += int(times)
     assert shown["training", "critique"] == STEPS * BATCH
-    assert shown["test", "prompt"] == sum(row.failed for row in finished.judged)
-    assert shown.total() == shown["training", "critique"] + shown["test", "prompt"]
+    assert shown.total() == shown["training", "critique"]
+    assert not any(row.failed for row in finished.judged)
 
 
 def incidents(finished: Finished) -> str:
