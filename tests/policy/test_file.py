@@ -17,7 +17,10 @@ STATE = State(
     3,
     parameters(),
     RoutingStatistics(
-        ema=(-0.1, 0.2, 0.3, 0.4), success=(0.5, 0.6, 0.7, 0.8), selected=(1, 2, 3, 4)
+        ema=(-0.1, 0.2, 0.3, 0.4),
+        success=(0.5, 0.6, 0.7, 0.8),
+        selected=(1, 2, 3, 4),
+        evidence=(0.3, 0.51, 0.25, 0.75),
     ),
 )
 
@@ -39,6 +42,16 @@ def test_the_statistics_come_back_as_they_were(tmp_path: Path) -> None:
     assert back.ema == (-0.1, 0.2, 0.3, 0.4)
     assert back.success == (0.5, 0.6, 0.7, 0.8)
     assert back.selected == (1, 2, 3, 4)
+    assert back.evidence == (0.3, 0.51, 0.25, 0.75)
+
+
+def test_a_file_that_does_not_tell_the_evidence_counts_every_tried_entry_as_known() -> None:
+    tree = json.loads(file_of().text())
+    for entry in tree["codebook"]:
+        del entry["evidence"]
+    tree["codebook"][3]["selected"] = 0
+    back = PolicyFile.model_validate(tree).statistics
+    assert back.evidence == () and back.known == (1.0, 1.0, 1.0, 0.0)
 
 
 def test_concat_is_every_instinct_between_the_fixed_prompt_and_the_output_format() -> None:
