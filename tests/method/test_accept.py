@@ -133,6 +133,17 @@ async def test_nothing_to_judge_costs_nothing():
     assert step.rewrites == () and len(world.asked("executor")) == 4
 
 
+@pytest.mark.parametrize("rule", ["improve", "improve_each"])
+async def test_what_a_check_refused_is_not_tried_and_keeps_its_reason(rule: str):
+    def no(variable, text, before, others):
+        return None if variable == "critic" else f"no {variable}"
+
+    world = World(settings(rule), after_rewriting("0.1"), check=no)
+    (step,) = await world.run(examples(4))
+    assert len(world.asked("executor")) == 4 and not step.reverted
+    assert {r.reason for r in step.rewrites if r.variable == "generator"} == {"no generator"}
+
+
 # --- each on its own effect
 
 

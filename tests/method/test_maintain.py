@@ -186,6 +186,13 @@ async def test_without_a_free_place_nobody_is_asked():
     assert made == () and world.lm.history == []
 
 
+async def test_no_more_than_two_of_the_dead_are_replaced_in_one_round():
+    at = state("Greet them", BAG, *TEXTS[:3])
+    world, made = await maintain(at, picked((0, 1), times=10), parts("Name it", "Do it", "So it"))
+    assert "at most 3 instincts" in said(world.lm.history[0])
+    assert [r.variable for r in made] == [1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("reply", "reason"),
     [

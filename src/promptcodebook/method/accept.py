@@ -52,7 +52,7 @@ class Proposal:
     traces: Sequence[Trace]
     batch: Sequence[Example]
     state: State
-    epsilon: float = 0.0
+    epsilon: float
 
     @property
     def tried(self) -> list[Rewrite]:
@@ -62,9 +62,7 @@ class Proposal:
     def refuse(self, reasons: Mapping[Variable, str]) -> tuple[Rewrite, ...]:
         """All rewrites in their order, those with a reason refused."""
         return tuple(
-            replace(r, kept=False, reason=reasons[r.variable])
-            if r.kept and r.variable in reasons
-            else r
+            replace(r, kept=False, reason=reasons[r.variable]) if r.variable in reasons else r
             for r in self.rewrites
         )
 
