@@ -227,6 +227,16 @@ async def test_only_theta_routes_anew_and_each_part_is_tried_apart_from_the_rest
     assert sum("phi new" in s and "rule" in s and "rule zero new" in s for s in composed) == 0
 
 
+async def test_phi_is_tried_without_any_new_instinct_beside_it():
+    def no_instinct(variable, text, before, others):
+        return "no" if isinstance(variable, int) else None
+
+    settled = settings("improve_each", explore=ENCODED)
+    world = World(settled, by_part({"generator": -0.2}), check=no_instinct)
+    (step,) = await world.run(examples(4))
+    assert [r.variable for r in step.rewrites if r.kept] == ["encoder", "critic"]
+
+
 async def test_explored_routes_say_nothing_of_theta():
     """All routes are drawn: θ touches no example, and nothing speaks against it."""
     world = World(settings("improve_each", explore={"epsilon_min": 1.0}), by_part({}))

@@ -282,6 +282,16 @@ async def test_a_frozen_twin_stays_as_it_is_and_the_other_makes_place():
     assert len(world.lm.history) == 1
 
 
+async def test_a_twin_that_stays_is_no_free_place_though_nobody_picks_it():
+    """Both are dead: one place, not two or three."""
+    at = state(COUNT, BAG, COUNTS, TEXTS[1])
+    world, made = await maintain(
+        at, picked((1, 3)), parts("Name all the sources", "Answer in Spanish"), "Count all of it"
+    )
+    assert "at most 2 instincts" in said(world.lm.history[0])
+    assert [(r.variable, r.origin) for r in made] == [(1, "split"), (2, "split"), (0, "merge")]
+
+
 async def test_a_split_fills_the_place_of_a_twin_before_failures_do():
     at = state(COUNT, BAG, COUNTS, TEXTS[1])
     recent = [*picked((0, 1), (2, 3)), trace(0, 1, feedback="dates were left out")]

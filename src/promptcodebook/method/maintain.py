@@ -88,7 +88,7 @@ class Maintainer:
         made: list[Rewrite] = []
         if places:
             made += await self._split(book, places, spared, step)
-            taken = {r.variable for r in made if r.kept}
+            taken = {r.variable for r in made}
             left = [k for k in places if k not in taken]
             if left:
                 made += await self._revive(_applied(state, made), left[0], recent, step)
