@@ -7,6 +7,8 @@ import pytest
 from promptcodebook.calls import Request
 from promptcodebook.errors import EndpointDown
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
+from promptcodebook.method.accept import Others
+from promptcodebook.method.explore import Explorer
 from promptcodebook.method.state import State
 from promptcodebook.types import Variable
 from tests.method.build import (
@@ -275,6 +277,19 @@ async def test_other_examples_judge_and_the_batch_is_not_run_again(rule: str):
     assert phi.reason == "the reward on other examples fell from 0.5000 to 0.3000"
     again = World(config(update=update, explore=ENCODED), by_part({"generator": -0.2}), pool=data)
     assert await again.run(data) == [step]
+
+
+def test_the_others_are_drawn_by_the_step_from_all_that_the_batch_leaves():
+    pool = examples(12)
+    settled = config()
+    others = Others(pool, Explorer(settled.explore, settled.select))
+    drawn = [
+        [e.id for e in others.draw(pool[:3], settled.randomness.at(step, "accept"))]
+        for step in range(40)
+    ]
+    assert {len(set(ids)) for ids in drawn} == {3}
+    assert {i for ids in drawn for i in ids} == {e.id for e in pool[3:]}
+    assert len({tuple(ids) for ids in drawn}) > 30
 
 
 async def test_other_examples_explore_as_in_training_and_keep_the_routes_they_drew():

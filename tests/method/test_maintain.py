@@ -60,7 +60,7 @@ def state(
     codebook = book(*texts, frozen=frozen)
     rates = tuple(ema or [0.5] * len(codebook))
     picks = tuple(selected or [9] * len(codebook))
-    known = RoutingStatistics(rates, rates, picks)
+    known = RoutingStatistics(rates, rates, picks, (0.8,) * len(codebook))
     return State(7, Parameters("theta", "phi", codebook, "psi"), known)
 
 
@@ -208,8 +208,24 @@ async def test_a_split_that_is_refused_changes_nothing_and_says_why(reply: Scrip
     world, made = await maintain(at, picked((0, 1)), reply)
     (refused,) = made
     assert (refused.variable, refused.kept, refused.reason) == (1, False, reason)
-    assert refused.origin == "split" and world.tally["rewrites_refused"] == 1
+    assert world.tally["rewrites_refused"] == 1
+    given = "\n".join(json.loads(reply)["instincts"]) if isinstance(reply, str) else ""
+    failure = refused.failure
+    assert (failure and failure.stage) == ("update" if given == "" else None)
+    assert refused == Rewrite(
+        1, BAG, given.replace(" \n", "\n"), "", False, reason, failure=failure, origin="split"
+    )
     assert tidied(at, made) == at
+
+
+async def test_neither_what_is_dead_nor_what_takes_up_a_twin_is_split():
+    """Its place, or its text, is spoken for already."""
+    world, made = await maintain(state(*TEXTS[:3], BAG), picked((0, 1), (0, 2)))
+    assert made == () and world.lm.history == []
+    bags = (f"{BAG} Always.", f"{BAG} Ever.", *TEXTS[:2])
+    recent = [*picked((0, 1), (2, 3)), trace(0, 1, feedback="dates were left out")]
+    world, made = await maintain(state(*bags), recent, "Date each event", "Count and name it all")
+    assert [(r.variable, r.origin) for r in made] == [(1, "revive"), (0, "merge")]
 
 
 async def test_a_frozen_grab_bag_is_not_split():
@@ -302,7 +318,7 @@ async def test_a_split_fills_the_place_of_a_twin_before_failures_do():
     assert "at most 2 instincts" in said(world.lm.history[0])
 
 
-async def test_texts_begin_without_a_past_and_a_merged_one_keeps_its_own():
+async def test_new_texts_begin_without_a_past_and_a_merged_one_keeps_half_its_evidence():
     at = state(COUNT, BAG, COUNTS, TEXTS[1], ema=(0.6, 0.5, 0.4, 0.3), selected=(4, 3, 2, 1))
     recent = [*picked((0, 1), (2, 3))]
     _, made = await maintain(
@@ -310,7 +326,7 @@ async def test_texts_begin_without_a_past_and_a_merged_one_keeps_its_own():
     )
     after = tidied(at, made)
     assert after.statistics == RoutingStatistics(
-        (0.6, 0.0, 0.0, 0.3), (0.6, 0.0, 0.0, 0.3), (4, 0, 0, 1)
+        (0.6, 0.0, 0.0, 0.3), (0.6, 0.0, 0.0, 0.3), (4, 0, 0, 1), (0.4, 0.0, 0.0, 0.8)
     )
     assert (after.step, len(after.parameters.codebook)) == (at.step, 4)
 

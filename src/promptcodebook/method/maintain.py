@@ -92,7 +92,8 @@ class Maintainer:
             left = [k for k in places if k not in taken]
             if left:
                 made += await self._revive(_applied(state, made), left[0], recent, step)
-        if twins is not None and any(r.kept and r.variable == twins.goes for r in made):
+        # The place of a twin is the first that is filled.
+        if twins is not None and any(r.kept for r in made):
             made += await self._merge(_applied(state, made), book, twins, step)
         return tuple(made)
 
@@ -187,12 +188,16 @@ class Maintainer:
 
 
 def tidied(state: State, made: Sequence[Rewrite]) -> State:
-    """The state after a round: texts in place, and a past for none but merged and old entries."""
-    fresh = {r.variable for r in made if r.kept and r.origin in ("split", "revive")}
-    if not made:
+    """The state after a round: a text that is new begins without a past, a merged one keeps its
+    own at a discount."""
+    kept = [r for r in made if r.kept]
+    if not kept:
         return state
+    fresh = {r.variable for r in kept if r.origin != "merge"}
     origins = [None if k in fresh else k for k in range(len(state.parameters.codebook))]
-    return replace(_applied(state, made), statistics=state.statistics.pick(origins))
+    merged = {r.variable for r in kept if isinstance(r.variable, int)} - fresh
+    statistics = state.statistics.pick(origins).discount(merged)
+    return replace(_applied(state, kept), statistics=statistics)
 
 
 def _applied(state: State, made: Sequence[Rewrite]) -> State:

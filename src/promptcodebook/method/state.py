@@ -8,7 +8,7 @@ known of an instinct counts half once it is rewritten (decision 25).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from promptcodebook.types import Parameters, Step, Trace
@@ -56,6 +56,12 @@ class RoutingStatistics:
         tried = [rate for rate, n in zip(self.ema, self.selected, strict=True) if n]
         mean = sum(tried) / len(tried) if tried else 0.0
         return tuple(rate if n else mean for rate, n in zip(self.ema, self.selected, strict=True))
+
+    def discount(self, rewritten: Collection[int]) -> RoutingStatistics:
+        """With half the evidence for instincts that were rewritten: the trials were the old
+        text's."""
+        halved = (e / 2 if k in rewritten else e for k, e in enumerate(self.known))
+        return replace(self, evidence=tuple(halved))
 
     def pick(self, origins: Sequence[int | None]) -> RoutingStatistics:
         """Those of the entries `origins`, in that order; None = an entry that begins anew."""
@@ -113,11 +119,10 @@ class State:
                 if evidence[k] > 0.0:
                     success[k] += alpha / evidence[k] * (trace.unit - success[k])
                 selected[k] += 1
-        # The trials were the old text's.
         texts = zip(self.parameters.codebook.texts, parameters.codebook.texts, strict=True)
-        for k, (before, after) in enumerate(texts):
-            evidence[k] *= 1.0 if before == after else 0.5
-        statistics = RoutingStatistics(tuple(ema), tuple(success), tuple(selected), tuple(evidence))
+        rewritten = {k for k, (before, after) in enumerate(texts) if before != after}
+        known = RoutingStatistics(tuple(ema), tuple(success), tuple(selected), tuple(evidence))
+        statistics = known.discount(rewritten)
         return replace(self, step=self.step + 1, parameters=parameters, statistics=statistics)
 
 
