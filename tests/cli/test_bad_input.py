@@ -360,7 +360,9 @@ def test_a_reached_budget_says_how_to_go_on(stopped: Path) -> None:
 
 
 def test_a_finished_run_has_nothing_to_resume(trained: Path) -> None:
-    pco("train", "--resume", "last", cwd=trained).error(2, "nothing to resume", "pco report")
+    pco("train", "--resume", "last", cwd=trained).error(
+        2, "nothing to resume", "--set update.epochs=MORE"
+    )
 
 
 def test_a_store_from_a_newer_version_is_refused(trained: Path, run_id: str) -> None:
