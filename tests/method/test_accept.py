@@ -247,6 +247,33 @@ async def test_explored_routes_say_nothing_of_theta():
     assert {r.variable for r in step.rewrites if r.kept} >= {"encoder", "generator", "critic"}
 
 
+async def test_phi_is_judged_under_explored_routes_too():
+    settled = settings("improve_each", explore={"epsilon_min": 1.0})
+    (step,) = await World(settled, by_part({"generator": -0.2})).run(examples(4))
+    phi = next(r for r in step.rewrites if r.variable == "generator")
+    assert phi.reason == "the batch's reward fell from 0.5000 to 0.3000"
+
+
+@pytest.mark.parametrize(("lost", "reason"), [
+    (2, "the batch's reward fell from 0.5000 to 0.1000"),
+    (3, "3 of 4 examples could not be run again"),
+])  # fmt: skip
+async def test_half_of_the_examples_must_have_a_reward_again(lost: int, reason: str):
+    def reply(request: Request) -> Scripted:
+        match request.role:
+            case "generator":
+                return "new prompt" if "phi 1" in said(request) else "old prompt"
+            case "executor" if "new prompt" in said(request):
+                return EndpointDown("gone") if int(said(request)[-1]) < lost else "0.1"
+            case "updater" if "the directive of the generator" in said(request):
+                return "phi 1"
+            case _:
+                return talkative(request)
+
+    (step,) = await World(settings(), ScriptedLM().reply_with(reply)).run(examples(4))
+    assert {r.reason for r in step.rewrites if not r.kept} == {reason}
+
+
 async def test_an_instinct_is_judged_by_the_examples_that_are_routed_to_it():
     """c_0 lost on inputs 0 and 2; what went on with 1 and 3 is not its doing."""
     world = World(settings("improve_each", explore=ENCODED), by_part({0: -0.4, 1: 0.1}))

@@ -181,6 +181,38 @@ async def test_a_grab_bag_is_split_into_the_places_of_the_dead():
     )
 
 
+@pytest.mark.parametrize(
+    ("first", "fault"),
+    [
+        (parts("a b", "c d", "e f", "g h"), "instincts: 4 parts, 3 at the most"),
+        (parts("", " "), "instincts: none is given"),
+    ],
+)
+async def test_too_many_parts_or_none_are_asked_for_again(first: str, fault: str):
+    at = state(TEXTS[0], BAG, TEXTS[1], TEXTS[2])
+    again = parts("", "Name all the sources", "Answer in Spanish")
+    world, made = await maintain(at, picked((0, 1)), first, again)
+    assert fault in said(world.lm.history[1])
+    assert [r.after for r in made] == ["Name all the sources", "Answer in Spanish"]
+
+
+async def test_a_part_may_be_nearly_the_whole_that_it_replaces():
+    at = state(TEXTS[0], BAG, TEXTS[1], TEXTS[2])
+    most = BAG.removesuffix(" Spanish.")
+    _, made = await maintain(at, picked((0, 1)), parts(most, "Use the Spanish of Chile"))
+    assert [(r.after, r.kept) for r in made] == [(most, True), ("Use the Spanish of Chile", True)]
+
+
+async def test_a_split_is_asked_of_the_updater_with_a_sample_of_its_own():
+    at = state(TEXTS[0], BAG, TEXTS[1], TEXTS[2])
+    asked = [
+        (await maintain(at, picked((0, 1)), parts(BAG), seed=seed))[0].lm.history[0]
+        for seed in (1, 1, 2)
+    ]
+    assert {r.role for r in asked} == {"updater"}
+    assert asked[0].sample == asked[1].sample != asked[2].sample
+
+
 async def test_without_a_free_place_nobody_is_asked():
     world, made = await maintain(state(TEXTS[0], BAG, *TEXTS[1:3]), picked((0, 1), (2, 3)))
     assert made == () and world.lm.history == []
