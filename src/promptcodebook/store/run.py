@@ -349,11 +349,18 @@ def _sealed(header: Header) -> str:
         return text
 
 
+def _close_to_others(folder: Path) -> None:
+    try:
+        make_private_folder(folder)
+        for file in folder.iterdir():
+            if file.is_file() and not file.is_symlink():
+                tighten(file, 0o600)
+    except OSError as error:
+        raise store_os_error(error, folder) from error
+
+
 def _open_to_write(path: Path, clock: Callable[[], float], first: Write | None) -> RunStore:
-    make_private_folder(path)
-    for file in path.iterdir():
-        if file.is_file() and not file.is_symlink():
-            tighten(file, 0o600)
+    _close_to_others(path)
     lock = RunLock(path)
     try:
         session = SessionClock(clock)
