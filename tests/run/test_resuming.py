@@ -20,6 +20,7 @@ from promptcodebook.types import Step
 from tests.cli.conftest import QUICK as TYPED
 from tests.cli.invoked import pco as typed
 from tests.run.test_optimize import data, reward, train
+from tests.run.test_stops import Flaky
 
 COURSE = {"explore": {"gamma": 0.9}, "keep": "last"}
 """A course of ε of its own, and the last state: what is longer begins like what is shorter."""
@@ -83,6 +84,20 @@ def test_a_finished_run_as_it_is_has_nothing_to_resume(tmp_path: Path) -> None:
     assert "config={'update': {'epochs': MORE}}" in caught.value.hint
     with pytest.raises(RunChanged, match=r"update\.epochs: 2 → 1"):
         train(tmp_path, config=epochs(1), resume=run.id)
+
+
+def test_patience_begins_anew_where_a_run_is_made_longer(tmp_path: Path) -> None:
+    """Its last validations brought no gain, and more was asked for all the same."""
+    idle = {"validation": {"every": 1, "subset": 3, "finalists": 1, "patience": 2}}
+
+    def run(count: int, resume: str = "") -> pco.Run:
+        lm, config = Flaky(10**6), {"preset": "quick", **epochs(count), **idle}
+        return pco.optimize(data(), reward, lm, config=config, runs_dir=tmp_path, resume=resume)
+
+    short = run(2)
+    assert (short.ended, len(steps(short))) == ("finished", 2)
+    longer = run(6, resume=short.id)
+    assert (longer.ended, len(steps(longer))) == ("early_stop", 4)
 
 
 @pytest.fixture

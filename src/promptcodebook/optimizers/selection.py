@@ -31,7 +31,9 @@ class Selection:
         self._store = problem.store
         self._whole = problem.assembled.dataset.val
         self._subset = self._fixed_subset()
-        self._marks: list[Mark] = list(self._store.outline().validations)
+        outline = self._store.outline()
+        self._marks: list[Mark] = list(outline.validations)
+        self._extended_at = outline.extended_at
         online = config.update.mode == "online"
         # In online mode a step is one example: validate as often per example as with batches.
         self._every = self._settings.every * (config.update.batch_size if online else 1)
@@ -107,14 +109,17 @@ class Selection:
     def enough(self, done: int) -> EndReason | None:
         """Early stop after `done` steps: the target is reached, or `patience` validations brought
         no gain and there is something left to stop."""
-        scores = [m.score or 0.0 for m in self._marks if m.scope == "subset"]
+        marks = [m for m in self._marks if m.scope == "subset"]
+        scores = [m.score or 0.0 for m in marks]
         target = self._settings.target_score
         if not scores:
             return None
         if target is not None and max(scores) >= target:
             return "target"
         best = scores.index(max(scores))
-        idle = len(scores) - 1 - best >= self.patience
+        # Who makes a run longer wants to see more of it: patience begins anew.
+        since = [m for m in marks[best + 1 :] if m.step > self._extended_at]
+        idle = len(since) >= self.patience
         return "early_stop" if idle and done < self._steps else None
 
     async def best(self) -> State:

@@ -159,7 +159,8 @@ class RunState:
     """Where a run stands. `step` and `epoch` are -1 before the first update; K-tuples as in Step.
 
     `tests` are the verdict's rows in order; `ended` is None while the run goes on; `changes` are
-    what became different on the way, in words.
+    what became different on the way, in words; `extended_at` is the step at which the run was last
+    made longer (-2 = never).
     """
 
     step: int = -1
@@ -177,6 +178,7 @@ class RunState:
     detail: str = ""
     resumes: int = 0
     changes: tuple[str, ...] = ()
+    extended_at: int = -2
 
     @property
     def best(self) -> Mark | None:
@@ -238,7 +240,8 @@ def _stop_or_go_on(state: RunState, event: Ended | Resumed | Amended) -> RunStat
             state = replace(state, changes=(*state.changes, *changes))
             if not extended:
                 return state
-            return replace(state, ended=None, detail="", tests=(), conclusion=None)
+            longer = replace(state, ended=None, detail="", tests=(), conclusion=None)
+            return replace(longer, extended_at=state.step)
 
 
 def _mark(evaluation: Evaluation, step: int, scope: Scope) -> Mark:
