@@ -50,10 +50,8 @@ def init(
         return
     print("\n".join(f"wrote {folder / name}" for name in FILES))
     go = "" if folder == Path() else f"cd {folder} && "
-    print(
-        "\nIt trains as it is, on the simulated model. Put in your own data, reward and lm, "
-        f"then:\n  {go}pco doctor\n  pco estimate\n  pco train"
-    )
+    what = "It trains as it is, on the simulated model. Put in your own data, reward and lm, then:"
+    print(f"\n{wrap_text(what, '')}\n  {go}pco doctor\n  pco estimate\n  pco train")
 
 
 def _write(folder: Path) -> None:
