@@ -23,6 +23,7 @@ BENCHES = (
     "memory",
     "demo",
     "kill",
+    "budget",
     "accept",
     "retrieval",
     "ifbench",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +19,7 @@ from promptcodebook.errors import (
 )
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.state import State
-from promptcodebook.types import Example, Score
+from promptcodebook.types import Example, Gradients, Score
 from tests.method.build import (
     ENCODED,
     World,
@@ -125,22 +126,55 @@ async def test_a_truncated_answer_is_scored_as_it_stands():
 
 
 async def test_a_failed_critic_leaves_the_reward_counted_and_nothing_to_learn():
-    """Decision 15: r̄ takes r alone, no gradient comes of it."""
-    lm = ScriptedLM().reply_with(lambda r: "a teapot" if r.role == "critic" else talkative(r))
+    """Decision 15: r̄ takes r alone (0.5, and 0.1 of the others), no gradient comes of it."""
     settings = one_batch(explore={**ENCODED, "alpha": 0.5})
+    lm = failing_for("input 4", "a teapot", "critic")
     (step,) = await World(settings, lm).run(examples(5))
-    assert step.rewrites == ()
-    assert [t.failure.stage for t in step.traces if t.failure] == ["critique"] * 5
-    assert step.ema[0] == pytest.approx(0.5 * (1 - 0.5**5))
+    (failed,) = [t for t in step.traces if t.failure is not None]
+    assert failed.rollout.example_id == "x4" and failed.gradients == Gradients()
+    ema = 0.0
+    for trace in step.traces:
+        ema += 0.5 * ((0.5 if trace is failed else 0.1) - ema)
+    assert step.ema[0] == pytest.approx(ema)
+
+
+@pytest.mark.parametrize(("role", "stage"), [("critic", "critique"), ("attribution", "attribute")])
+async def test_critics_that_are_mostly_not_understood_stop_the_run(role: str, stage: str):
+    """45 of 45 of them once cost all 45 steps."""
+    lm = ScriptedLM().reply_with(lambda r: "a teapot" if r.role == role else talkative(r))
+    said = f"5 of the last 5 critiques taught nothing; the first, at {stage}: ParseError"
+    with pytest.raises(TooManyFailures, match=said) as caught:
+        await World(one_batch(explore=ENCODED), lm).run(examples(5))
+    assert [t.failure.stage for t in caught.value.traces if t.failure] == [stage] * 5
+
+
+async def test_few_critiques_a_batch_add_up_to_a_stop():
+    """Where most answers are solved nobody critiques a whole batch at once."""
+    asked = 0
+
+    def lost(request: Request) -> Scripted:
+        nonlocal asked
+        if request.role != "critic":
+            return talkative(request)
+        asked += 1
+        return "a teapot"
+
+    settings = config(update={"mode": "online", "batch_size": 6, "epochs": 12})
+    world = World(settings, ScriptedLM().reply_with(lost))
+    with pytest.raises(TooManyFailures, match="4 of the last 4 critiques"):
+        await world.run(examples(6))
+    assert asked == 2 * 4, "each is asked once more for the right form"
 
 
 async def test_a_failed_attribution_keeps_the_verdict_its_penalty_and_the_critic_s_own_gradient():
-    """Decision 15: ρ is known (1 - 0.6), so r̄ takes r - ρ = 0.1; only ψ is rewritten."""
-    lm = ScriptedLM().reply_with(lambda r: "a teapot" if r.role == "attribution" else talkative(r))
+    """Decision 15: ρ is known (1 - 0.6), so r̄ takes r - ρ = 0.1, and ψ learns from it."""
     settings = one_batch(explore={**ENCODED, "alpha": 0.5})
+    lm = failing_for("input 2", "a teapot", "attribution")
     (step,) = await World(settings, lm).run(examples(5))
-    assert [r.variable for r in step.rewrites] == ["critic"]
-    assert [t.failure.stage for t in step.traces if t.failure] == ["attribute"] * 5
+    (failed,) = [t for t in step.traces if t.failure is not None]
+    assert failed.rollout.example_id == "x2"
+    learned = failed.gradients
+    assert learned.critic and replace(learned, critic="") == Gradients()
     assert all(t.verdict is not None and t.verdict.score == 0.6 for t in step.traces)
     assert step.ema[0] == pytest.approx(0.1 * (1 - 0.5**5))
 
@@ -211,14 +245,14 @@ async def test_a_critic_that_nobody_can_ask_stops_the_run(role: str):
 
 
 async def test_an_updater_that_nobody_can_ask_stops_the_run():
-    """One that fails in passing does not: its step rewrites nothing, and the run goes on."""
+    """Nor does one that is never there in time: most of a batch's rewrites lost is enough."""
     lm = ScriptedLM().reply_with(lambda r: DOWN if r.role == "updater" else talkative(r))
     with pytest.raises(TooManyFailures, match=r"updater cannot be asked.*EndpointDown"):
         await World(one_batch(explore=ENCODED), lm).run(examples(5))
     late = CallTimeout("no reply in time")
     lm = ScriptedLM().reply_with(lambda r: late if r.role == "updater" else talkative(r))
-    (step,) = await World(one_batch(explore=ENCODED), lm).run(examples(5))
-    assert step.rewrites and not any(r.kept for r in step.rewrites)
+    with pytest.raises(TooManyFailures, match=r"5 of the last 5 rewrites.*update: CallTimeout"):
+        await World(one_batch(explore=ENCODED), lm).run(examples(5))
 
 
 async def test_one_failure_does_not_stop_an_online_run():

@@ -12,8 +12,14 @@ from typing import Any
 import pytest
 
 import promptcodebook as pco
+from promptcodebook.assemble import Sources
 from promptcodebook.calls import Usage
+from promptcodebook.config import load_config
 from promptcodebook.errors import BudgetReached, EndpointDown, TooManyFailures
+from promptcodebook.policy.file import read_policy_file
+from promptcodebook.progress import Note, ProgressEvent, StepDone
+from promptcodebook.run.opening import Where, open_run
+from promptcodebook.run.optimize import finish
 from promptcodebook.store import Compared, RunStore, Validated
 from tests.run.test_optimize import QUICK, data, reward, train
 
@@ -112,13 +118,91 @@ class Obscure(Flaky):
         return await super().__call__(request)
 
 
-def test_a_run_whose_critic_was_never_understood_says_that_nothing_was_learned(
+def test_a_run_whose_critic_is_never_understood_stops_and_leaves_its_policy(
     tmp_path: Path,
 ) -> None:
-    run = run_with(Obscure(10**6), tmp_path)
-    assert run.ended == "finished"
-    assert "rewrote no text at all: critique failed with ParseError (" in run.verdict
-    assert f"pco runs show {run.id} quotes them." in run.verdict
+    with pytest.raises(TooManyFailures, match="at critique: ParseError") as caught:
+        run_with(Obscure(10**6), tmp_path)
+    assert "then continue with: optimize(..., resume=" in caught.value.hint
+    (policy,) = tmp_path.glob("*/policy.json")
+    assert read_policy_file(policy).parameters.codebook.texts
+
+
+def judged(path: Path) -> list[str]:
+    store = RunStore.open(path)
+    try:
+        return [evaluation.name for evaluation in store.test_evaluations()]
+    finally:
+        store.close()
+
+
+def test_a_reached_budget_leaves_room_for_its_verdict(tmp_path: Path) -> None:
+    """Training stops when only what choosing and judging take is left."""
+    looks = {"every": 4, "subset": 3, "patience": 99, "finalists": 1}
+    long = {"update": {"epochs": 40, "batch_size": 6}, "validation": looks}
+    run = train(tmp_path, budget="700calls", config=long)
+    assert run.ended == "budget" and run.stop is not None
+    assert total(run) <= 700
+    assert [row.name for row in run.rows.values()] == judged(run.path)
+    assert len(run.rows) == 4 and run.verdict and run.cost == 0.0
+    assert read_policy_file(run.path / "policy.json").parameters.codebook == run.codebook
+    assert "kept for the verdict" in str(run.stop)
+
+    again = train(tmp_path, resume=run.id, budget="700calls", config=long)
+    assert (again.ended, again.verdict, total(again)) == ("budget", run.verdict, total(run))
+
+
+def test_the_share_that_is_kept_for_the_verdict_can_be_set(tmp_path: Path) -> None:
+    def left_to_train(share: float) -> int:
+        config = {"budget": {"calls": 120, "reserve_for_verdict": share}}
+        notes: list[str] = []
+
+        def hear(event: ProgressEvent) -> None:
+            notes.extend([event.text] if isinstance(event, Note) else [])
+
+        run = train(tmp_path, f"share {share}", config=config, listener=hear)
+        assert run.ended == "budget" and total(run) <= 120
+        (note,) = [note for note in notes if "kept for the verdict" in note]
+        return int(note.split("calls (")[1].split(" made")[0])
+
+    assert left_to_train(0.5) <= 60 < left_to_train(0.1) <= 108
+
+
+def test_a_run_that_goes_on_after_its_verdict_is_judged_anew(tmp_path: Path) -> None:
+    whole = train(tmp_path, "whole")
+    config = {"budget": {"calls": 140, "reserve_for_verdict": 0.7}}
+    part = train(tmp_path, "other", config=config)
+    assert part.ended == "budget" and len(part.rows) == 4
+    rest = train(tmp_path, "other", resume=part.id, budget="9999calls")
+    assert (rest.ended, rest.verdict) == ("finished", whole.verdict)
+    assert (rest.path / "policy.json").read_bytes() == (whole.path / "policy.json").read_bytes()
+    assert len(judged(rest.path)) == 4
+
+
+@pytest.mark.parametrize("calls", [40, 70])
+def test_a_budget_too_small_for_a_verdict_says_so_and_leaves_a_policy(
+    tmp_path: Path, calls: int
+) -> None:
+    run = train(tmp_path, budget=f"{calls}calls")
+    assert run.ended == "budget"
+    assert run.verdict.startswith("No verdict: the budget is reached")
+    assert run.worth is None and run.cost == 0.0
+    assert read_policy_file(run.path / "policy.json").parameters.codebook == run.codebook
+
+
+def test_a_run_that_is_interrupted_leaves_a_policy_and_says_that_nothing_was_judged(
+    tmp_path: Path,
+) -> None:
+    opened = open_run(
+        load_config({**QUICK, "lm": "simulated"}),
+        Sources(data=data(), reward=reward),
+        Where(tmp_path),
+        lambda event: opened.session.interrupt() if isinstance(event, StepDone) else None,
+    )
+    run = asyncio.run(finish(opened))
+    assert run.ended == "interrupted"
+    assert run.verdict == "No verdict: interrupted by the user."
+    assert (run.path / "policy.json").is_file()
 
 
 def test_a_run_that_learned_something_has_nothing_to_add(tmp_path: Path) -> None:

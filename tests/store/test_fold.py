@@ -120,9 +120,11 @@ def test_later_steps_win_and_nothing_else_touches_them(events: list[Event]) -> N
         after = fold_event(state, event)
         if isinstance(event, Stepped):
             assert after.step == event.step.index
+            looks = tuple(m for m in state.validations if m.scope == "subset")
+            chosen = {"validations": looks, "tests": (), "conclusion": None}
             assert replace(after, step=0, epoch=0, epsilon=None, parameters=None) == replace(
-                state, step=0, epoch=0, epsilon=None, parameters=None
-            )
+                state, step=0, epoch=0, epsilon=None, parameters=None, **chosen
+            ), "what was chosen and judged before the step counts no more"
         else:
             assert (after.step, after.parameters) == (state.step, state.parameters)
         state = after

@@ -96,7 +96,7 @@ def flag_layer(
     budget: str | None = None,
 ) -> dict[str, Any]:
     """Options as a layer of the configuration, those left out that were not given."""
-    from promptcodebook.config import parse_budget
+    from promptcodebook.config import budget_layer
 
     flags = {
         "task": task,
@@ -104,7 +104,7 @@ def flag_layer(
         "lm": lm,
         "preset": preset,
         "seed": seed,
-        "budget": parse_budget(budget).model_dump() if budget else None,
+        "budget": budget_layer(budget) if budget else None,
     }
     return {key: value for key, value in flags.items() if value is not None}
 
@@ -113,7 +113,7 @@ def environment_layer(environment: Mapping[str, str] = os.environ) -> dict[str, 
     """PCO_LM, PCO_TASK, PCO_DATA, PCO_PRESET, PCO_SEED, PCO_SIZE, PCO_SELECT, PCO_BUDGET and
     PCO_LM_<ROLE>."""
     from promptcodebook.calls import ROLES
-    from promptcodebook.config import parse_budget
+    from promptcodebook.config import budget_layer
 
     layer: dict[str, Any] = {}
     for name, key in _STRINGS.items():
@@ -123,7 +123,7 @@ def environment_layer(environment: Mapping[str, str] = os.environ) -> dict[str, 
         if environment.get(name):
             layer[key] = _integer(name, environment[name])
     if environment.get("PCO_BUDGET"):
-        layer["budget"] = parse_budget(environment["PCO_BUDGET"]).model_dump()
+        layer["budget"] = budget_layer(environment["PCO_BUDGET"])
     for role in ROLES:
         spec = environment.get(f"PCO_LM_{role.upper()}")
         if spec:
@@ -180,12 +180,12 @@ def config_layers(
     """What a pco.toml says, what was typed or set in the environment, and the folder its paths
     start from. Without a path, ./pco.toml is read if it is there.
     """
-    from promptcodebook.config import merge, parse_budget, read_toml
+    from promptcodebook.config import budget_layer, merge, read_toml
 
     path = toml_path(config)
     file = read_toml(path) if path is not None else {}
     if isinstance(file.get("budget"), str):
-        file["budget"] = parse_budget(file["budget"]).model_dump()
+        file["budget"] = budget_layer(file["budget"])
     typed = merge(environment_layer(), flags, set_layer(sets))
     return file, typed, path.parent if path is not None else Path()
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 from promptcodebook.config.keys import Key, describe, describe_group
 from promptcodebook.config.loading import (
     TYPED,
+    budget_layer,
     load_config,
     load_typed,
     merge,
@@ -60,6 +61,7 @@ __all__ = [
     "RoleSettings",
     "Update",
     "Validation",
+    "budget_layer",
     "describe",
     "describe_group",
     "header_fault",

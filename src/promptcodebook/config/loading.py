@@ -15,6 +15,7 @@ from promptcodebook.errors import ConfigError, did_you_mean
 
 __all__ = [
     "TYPED",
+    "budget_layer",
     "load_config",
     "load_typed",
     "merge",
@@ -161,6 +162,11 @@ def parse_budget(text: str) -> Budget:
         number, unit = float(match[1]), match[2].lower()
         fields.update(_budget_field(number, unit))
     return Budget(**fields)
+
+
+def budget_layer(text: str) -> dict[str, Any]:
+    """The budget as settings to lay over others: a limit that it leaves out is lifted."""
+    return parse_budget(text).model_dump(exclude={"reserve_for_verdict"})
 
 
 def _budget_field(number: float, unit: str) -> dict[str, Any]:

@@ -309,6 +309,9 @@ class Budget(Group):
     """US dollars; none = no limit."""
     seconds: float | None = Field(default=None, ge=0.0)
     """Seconds of wall-clock time; none = no limit."""
+    reserve_for_verdict: Unit | None = None
+    """Share of each limit that training leaves for choosing and judging; none = what these are
+    measured to take, a fifth at the most."""
 
 
 class Price(Group):

@@ -66,6 +66,7 @@ class BudgetGate:
         self._waiting: deque[_Place] = deque()
         self._alarm: asyncio.TimerHandle | None = None
         self._asked = False
+        self._opened = False
         self.stop_signal.on_give(self._wake)
 
     def check_prices(self, models: Iterable[str]) -> None:
@@ -85,12 +86,16 @@ class BudgetGate:
         self.stop_signal.give(reason)
 
     def keep_back(self, kept: Budget) -> None:
-        """That much of each limit is not spent until `open_reserve`; None = nothing of it."""
+        """That much of each limit is not spent until `open_reserve`, and afterwards nothing is
+        kept back any more; None = nothing of it."""
+        if self._opened:
+            return
         self._kept = kept
         self._rearm()
 
     def open_reserve(self) -> bool:
         """Whether more may be spent now: what was kept back is, unless the user asked to stop."""
+        self._opened = True
         if self._asked or not any(self._kept.model_dump().values()):
             return False
         self._kept = _NOTHING_KEPT

@@ -187,7 +187,7 @@ class Credit:
         assert rollout.reward is not None, "only scored rollouts are critiqued"
         unit = unit_reward(rollout.reward, self.config.reward_range)
         trace = Trace(rollout, unit, gradients=self._of_route(history.route))
-        if unit >= 1.0 and self.config.critic.skip_solved:
+        if not self.asks_about(trace):
             return replace(trace, verdict=Verdict(1.0, ""))
         try:
             verdict, blamed = await self._judge(psi, history, draws)
@@ -212,6 +212,11 @@ class Credit:
             residual=additivity_residual(rho, gradients),
             failure=split.failure or own.failure,
         )
+
+    def asks_about(self, trace: Trace) -> bool:
+        """Whether the critic is asked: not about what has no reward, nor about what is solved."""
+        solved = trace.unit is not None and trace.unit >= 1.0
+        return trace.unit is not None and not (solved and self.config.critic.skip_solved)
 
     def _of_route(self, route: Route) -> Gradients:
         """What a route that had to be filled up teaches θ, whatever came of it."""

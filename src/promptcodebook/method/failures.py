@@ -13,6 +13,7 @@ from promptcodebook.types import Failure, Rewrite, Trace
 __all__ = [
     "failure_of",
     "gather_all",
+    "stop_if_critics_fail",
     "stop_if_most_failed",
     "stop_if_no_updater",
     "too_many_failures",
@@ -21,6 +22,7 @@ __all__ = [
 _T = TypeVar("_T")
 _CALLS = {"encoder": "route", "generator": "compose"}
 """What a failure on the way to a prompt is named after: the call that failed."""
+_CREDIT = ("critique", "attribute")
 _HINTS = {"execute": "correct the executor", "reward": "correct the reward"}
 
 
@@ -68,8 +70,8 @@ def stop_if_most_failed(latest: Sequence[Trace], window: int) -> None:
 def _breaking(trace: Trace) -> Failure | None:
     """The failure that takes the whole rollout out, or keeps anything from being learned of it.
 
-    A critic that answers but is not understood is a bad critic, which is data; one that nobody can
-    ask teaches nothing, however long the run.
+    A critic that nobody can ask counts at once; one that answers and is not understood when most
+    of its critiques are of that kind (`stop_if_critics_fail`).
     """
     if trace.rollout.failure is not None:
         return trace.rollout.failure
@@ -78,17 +80,40 @@ def _breaking(trace: Trace) -> Failure | None:
     return None
 
 
-def stop_if_no_updater(rewrites: Sequence[Rewrite]) -> None:
-    """Raises TooManyFailures when nobody could be asked for a single rewrite of a step."""
-    refusals = [r.failure for r in rewrites if r.failure is not None and r.failure.lasting]
-    if not refusals or len(refusals) < len(rewrites):
-        return
-    first = refusals[0]
-    raise TooManyFailures(
-        f"the updater cannot be asked; the first of {len(refusals)} rewrites: "
-        f"{first.kind}: {first.message}",
-        hint="pco doctor",
+def stop_if_critics_fail(latest: Sequence[Trace], window: int) -> None:
+    """Most of a batch's worth of critiques taught nothing: a critic or an attribution that is never
+    understood only spends money, however long the run.
+
+    `latest` holds the last rollouts that the critic was asked about, `window` at the most. The
+    adversary of ψ may fail by itself: what the others learn is learned.
+    """
+    failures = [t.failure for t in latest if t.failure is not None]
+    failures = [failure for failure in failures if failure.stage in _CREDIT]
+    if len(failures) * 2 > window:
+        what = f"{len(failures)} of the last {len(latest)} critiques taught nothing"
+        raise _fruitless(what, failures[0], tuple(latest))
+
+
+def stop_if_no_updater(latest: Sequence[Rewrite], rewrites: Sequence[Rewrite], window: int) -> None:
+    """Raises TooManyFailures when nobody could be asked for a single rewrite of a step, or most of
+    the last `window` brought no text."""
+    lasting = [r.failure for r in rewrites if r.failure is not None and r.failure.lasting]
+    if lasting and len(lasting) == len(rewrites):
+        what = f"the updater cannot be asked for any of {len(lasting)} rewrites"
+        raise _fruitless(what, lasting[0], ())
+    failures = [r.failure for r in latest if r.failure is not None]
+    if len(failures) * 2 > window:
+        what = f"{len(failures)} of the last {len(latest)} rewrites brought no text"
+        raise _fruitless(what, failures[0], ())
+
+
+def _fruitless(what: str, first: Failure, traces: tuple[Trace, ...]) -> TooManyFailures:
+    error = TooManyFailures(
+        f"{what}; the first, at {first.stage}: {first.kind}: {first.message}",
+        hint=first.hint or "pco doctor",
     )
+    error.traces = traces
+    return error
 
 
 def too_many_failures(

@@ -21,7 +21,12 @@ from promptcodebook.method.accept import Acceptance, Proposal
 from promptcodebook.method.critic import Credit, History
 from promptcodebook.method.executor import Trial, roll_out
 from promptcodebook.method.explore import Explorer, epsilon_at
-from promptcodebook.method.failures import gather_all, stop_if_most_failed, stop_if_no_updater
+from promptcodebook.method.failures import (
+    gather_all,
+    stop_if_critics_fail,
+    stop_if_most_failed,
+    stop_if_no_updater,
+)
 from promptcodebook.method.maintain import Maintainer, tidied
 from promptcodebook.method.policy import Composer, Exploring
 from promptcodebook.method.schedule import Schedule
@@ -45,6 +50,8 @@ async def train(
     window = min(config.update.batch_size, len(schedule.examples))
     latest: deque[Trace] = deque(maxlen=window)
     since: list[Trace] = list(recent)
+    critiqued: deque[Trace] = deque(maxlen=window)
+    written: deque[Rewrite] = deque(maxlen=window)
     for index, epoch, batch in schedule.updates(start=state.step):
         epsilon = epsilon_at(epoch, config.explore, config.update.epochs)
 
@@ -52,11 +59,14 @@ async def train(
         traces = await gather_all([learner.trace(x, state, epsilon) for x in batch])
         latest.extend(traces)
         stop_if_most_failed(latest, window)
+        critiqued.extend(t for t in traces if learner.credit.asks_about(t))
+        stop_if_critics_fail(critiqued, window)
 
         # Update textual components.
         pending = collect_gradients(state.parameters, traces, config)
         rewrites = await learner.updater.rewrite_all(pending, index)
-        stop_if_no_updater(rewrites)
+        written.extend(rewrites)
+        stop_if_no_updater(written, rewrites, window)
         accepted = await learner.acceptance(Proposal(rewrites, traces, batch, state, epsilon))
         parameters = apply_rewrites(state.parameters, accepted)
 

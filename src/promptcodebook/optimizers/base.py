@@ -15,7 +15,7 @@ from typing import Protocol, cast
 
 from promptcodebook.assemble import Assembled
 from promptcodebook.calls import Usage
-from promptcodebook.errors import ConfigError, did_you_mean
+from promptcodebook.errors import ConfigError, Stop, did_you_mean
 from promptcodebook.incidents import Counts
 from promptcodebook.lm.stack import Models
 from promptcodebook.method.evaluate import Evaluator
@@ -61,7 +61,8 @@ class Result:
     `name` is its row in the verdict, `title` what it is called in a sentence. `rivals` are other
     forms of the same result that a user could deploy instead (all instincts in one prompt, the
     first codebook). `policy` is the file to deploy, where there is one. `remark` is a sentence for
-    the verdict. `spent` is what the optimizing took.
+    the verdict. `spent` is what the optimizing took. `stop` is set where the optimizing was stopped
+    before it was done, and can go on from there.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Result:
     rivals: Sequence[Result] = ()
     remark: str = ""
     spent: Usage = Usage()
+    stop: Stop | None = None
 
 
 class Optimizer(Protocol):

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from promptcodebook.assemble import Assembled
 from promptcodebook.config import Config
-from promptcodebook.errors import ConfigError
+from promptcodebook.errors import BudgetReached, ConfigError, Stop
 from promptcodebook.incidents import no_tally
 from promptcodebook.method.accept import Acceptance, Others, Rerun, make_acceptance
 from promptcodebook.method.checks import AllChecks, LengthCheck, NearCopyCheck, NoLeakCheck
@@ -31,7 +31,7 @@ from promptcodebook.optimizers.fixed import concat_row, untrained_row
 from promptcodebook.optimizers.selection import Selection
 from promptcodebook.policy.references import policy_file, state_at
 from promptcodebook.policy.safety import SafetyCheck
-from promptcodebook.progress import Phase, StepDone
+from promptcodebook.progress import Note, Phase, StepDone
 from promptcodebook.store.events import EndReason, Resumed, Started, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Check, Step, Trace
@@ -51,7 +51,7 @@ class PCO:
         learner = build_learner(assembled)
         selection = Selection(problem, learner.composer)
         state = await _first_or_stored(problem)
-        ended = await _train(problem, learner, selection, state)
+        ended, stop = await _train_to_reserve(problem, learner, selection, state)
         best = await selection.best()
         policy = policy_file(assembled, best)
         return Result(
@@ -62,6 +62,7 @@ class PCO:
             policy=policy,
             rivals=(concat_row(policy), untrained_row(problem, state_at(store, -1))),
             remark=_why_nothing_was_learned(store),
+            stop=stop,
         )
 
 
@@ -158,6 +159,22 @@ def with_listed_codebook(config: Config) -> Config:
     return config.model_copy(update={"init": stand_in})
 
 
+async def _train_to_reserve(
+    problem: Problem, learner: Learner, selection: Selection, state: State
+) -> tuple[EndReason, Stop | None]:
+    """Training, to its end or until only what is kept for the verdict is left of the budget."""
+    gate = problem.assembled.models.budget
+    try:
+        ended = await _train(problem, learner, selection, state)
+    except BudgetReached as reached:
+        if not gate.open_reserve():
+            raise
+        problem.tell(Note(f"{reached}: choosing and judging with the rest"))
+        return "budget", reached
+    gate.open_reserve()
+    return ended, None
+
+
 async def _train(
     problem: Problem, learner: Learner, selection: Selection, state: State
 ) -> EndReason:
@@ -177,6 +194,8 @@ async def _train(
             store.append(Stepped(step))
             problem.tell(StepDone(step, time.monotonic() - began))
             problem.tell(spending(assembled.models))
+            if not selection.validates:
+                selection.reserve.measure([t.rollout for t in step.traces])
             await selection.validate_if_due(step.index)
             if (reason := selection.enough(step.index + 1)) is not None:
                 return reason

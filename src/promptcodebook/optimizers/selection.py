@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import time
 
 from promptcodebook.method.policy import Composer, Deployed
 from promptcodebook.method.schedule import Schedule
 from promptcodebook.method.state import State
 from promptcodebook.optimizers.base import Problem, evaluate
+from promptcodebook.optimizers.reserve import VerdictReserve
 from promptcodebook.policy.references import state_at
 from promptcodebook.progress import Note, ValidationDone
 from promptcodebook.store.events import EndReason, Mark, Scope, Validated
@@ -29,6 +31,7 @@ class Selection:
         self._settings = config.validation
         self._config = config
         self._store = problem.store
+        self.reserve = VerdictReserve(problem)
         self._whole = problem.assembled.dataset.val
         self._subset = self._fixed_subset()
         outline = self._store.outline()
@@ -51,13 +54,14 @@ class Selection:
         return tuple(e for e in self._whole if e.id in ids)
 
     @property
-    def _validates(self) -> bool:
+    def validates(self) -> bool:
+        """Whether it validates on the way."""
         return self._every > 0 and bool(self._whole)
 
     @property
     def planned(self) -> int:
         """Validations on the way, that of the untrained policy left out."""
-        return self._steps // self._every if self._validates else 0
+        return self._steps // self._every if self.validates else 0
 
     @property
     def patience(self) -> int:
@@ -78,7 +82,7 @@ class Selection:
 
     async def validate_if_due(self, step: int) -> None:
         """Validates after every so many steps, and before the first; once for each step."""
-        if not self._validates or (step + 1) % self._every:
+        if not self.validates or (step + 1) % self._every:
             return
         if any(m.step == step and m.scope == "subset" for m in self._marks):
             return
@@ -88,7 +92,9 @@ class Selection:
         state = state_at(self._store, step)
         deployed = Deployed(self._composer, state.parameters, state.statistics)
         phase = f"validating step {step + 1}"
+        begun = time.monotonic()
         evaluation = await evaluate(self._problem, f"step {step + 1}", deployed, examples, phase)
+        self.reserve.measure(evaluation.rollouts, time.monotonic() - begun)
         self._store.append(Validated(step, scope, evaluation))
         score = evaluation.score or 0.0
         earlier = [m.score or 0.0 for m in self._marks if m.scope == scope]

@@ -12,7 +12,7 @@ from typing import Any
 
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import LM, Role, Usage
-from promptcodebook.config import Config, load_config, parse_budget
+from promptcodebook.config import Config, budget_layer, load_config
 from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError, PolicyError, Stop
 from promptcodebook.notebook import shown_table, shown_text
@@ -141,7 +141,7 @@ def _settings(  # noqa: PLR0913 - the contract's keywords
         "size": size,
         "select": select,
         "seed": seed,
-        "budget": parse_budget(budget).model_dump() if budget else None,
+        "budget": budget_layer(budget) if budget else None,
         "roles": role_layers(roles) or None,
     }
     given = {key: value for key, value in over.items() if value is not None}

@@ -6,13 +6,14 @@ for from the journal, and the rest is a function of the two.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from promptcodebook.errors import BudgetReached, Interrupted, PcoError, Stop, TooManyFailures
 from promptcodebook.optimizers.base import Optimizer, Problem, optimize_metered, spending
 from promptcodebook.paths import run_reference
-from promptcodebook.policy.references import POLICY
+from promptcodebook.policy.references import POLICY, kept_state, policy_file
 from promptcodebook.progress import Note
 from promptcodebook.run.reward_trial import try_reward
 from promptcodebook.run.verdict import Conclusion, judge
@@ -53,11 +54,11 @@ class Session:
         try:
             return await self._run()
         except Stop as stop:
-            stop.hint = self._resume_hint(isinstance(stop, BudgetReached))
-            reason: EndReason = "budget" if isinstance(stop, BudgetReached) else "interrupted"
-            self._store.append(Ended(reason, str(stop)))
-            return Outcome(reason, stop=stop)
+            self._keep_policy()
+            return self._stopped(stop, self._unjudged(stop))
         except PcoError as error:
+            with suppress(PcoError):  # what went wrong may be the disk
+                self._keep_policy()
             if isinstance(error, TooManyFailures):
                 self._store.append(Broke(self._store.outline().step + 1, error.traces))
                 resume = self._resume_hint(False)
@@ -81,8 +82,29 @@ class Session:
                 conclusion.sentence, conclusion.worth, conclusion.rows_as_json(), conclusion.deploy
             )
         )
+        if result.stop is not None:
+            return self._stopped(result.stop, conclusion)
         self._store.append(Ended(result.ended))
         return Outcome(result.ended, conclusion)
+
+    def _stopped(self, stop: Stop, conclusion: Conclusion) -> Outcome:
+        """The end of a session that can be taken up again."""
+        stop.hint = self._resume_hint(isinstance(stop, BudgetReached))
+        reason: EndReason = "budget" if isinstance(stop, BudgetReached) else "interrupted"
+        self._store.append(Ended(reason, str(stop)))
+        return Outcome(reason, conclusion, stop)
+
+    def _keep_policy(self) -> None:
+        """Writes the policy file of the best state so far: one exists however the run ends."""
+        if self._store.outline().parameters is not None:
+            state, _ = kept_state(self._store)
+            policy_file(self._problem.assembled, state).save(Path(self._store.path) / POLICY)
+
+    def _unjudged(self, stop: Stop) -> Conclusion:
+        """What stands in the verdict's place where the run stopped before it."""
+        done = [mark.name for mark in self._store.outline().tests]
+        rows = f" (judged so far: {', '.join(done)})" if done else ""
+        return Conclusion((), f"No verdict: {stop}{rows}.", None)
 
     async def _try_reward(self) -> None:
         """Of the user's own task, before its first call. ConfigError: it cannot be used."""

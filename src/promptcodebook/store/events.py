@@ -160,7 +160,8 @@ class RunState:
 
     `tests` are the verdict's rows in order; `ended` is None while the run goes on; `changes` are
     what became different on the way, in words; `extended_at` is the step at which the run was last
-    made longer (-2 = never).
+    made longer (-2 = never). What was chosen and judged counts until the next step: a run that goes
+    on is chosen and judged anew.
     """
 
     step: int = -1
@@ -215,6 +216,9 @@ def fold_event(state: RunState, event: Event) -> RunState:
                 ema=step.ema,
                 success=step.success,
                 selected=step.selected,
+                validations=tuple(m for m in state.validations if m.scope != "full"),
+                tests=(),
+                conclusion=None,
             )
         case Broke():
             return state

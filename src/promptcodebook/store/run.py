@@ -196,12 +196,13 @@ class RunStore:
 
     def test_evaluations(self) -> Iterator[Evaluation]:
         """The verdict's rows so far, with whole rollouts, one at a time in memory; none from before
-        the run was made longer."""
-        made_longer = 0
-        for number, event in self._select("e.kind = 'amended'", 0, False):
+        the last step, or from before the run was made longer."""
+        last = self._reader.row("SELECT MAX(seq) FROM events WHERE kind = 'stepped'")
+        after = last[0] or 0 if last is not None else 0
+        for number, event in self._select("e.kind = 'amended'", after, False):
             if isinstance(event, Amended) and event.extended:
-                made_longer = number
-        for _, event in self._select("e.kind = 'judged'", made_longer, True):
+                after = number
+        for _, event in self._select("e.kind = 'judged'", after, True):
             if isinstance(event, Compared):
                 yield event.evaluation
 
@@ -376,7 +377,11 @@ def _open_to_write(path: Path, clock: Callable[[], float], first: Write | None) 
                 writer.write_now(first)
             writer.write_now(session.begin)
             attempts = AttemptFile(path, writer)
-            return _open_to_read(path, _Writing(lock, writer, session, attempts))
+            try:
+                return _open_to_read(path, _Writing(lock, writer, session, attempts))
+            except BaseException:
+                attempts.close()
+                raise
         except BaseException:
             writer.close()
             raise

@@ -1,0 +1,71 @@
+"""What is kept back of a budget while training goes on: room for choosing and judging.
+
+A run whose training eats the whole budget ends without a word on whether it was worth it. So
+training stops when the rest is reached, and the rest pays for the finalists and the verdict. How
+much that takes is measured: rollouts of the learned policy on validation, times how many will be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from promptcodebook.calls import Usage
+from promptcodebook.config import Budget
+from promptcodebook.optimizers.base import Problem
+from promptcodebook.optimizers.fixed import baselines
+from promptcodebook.types import Rollout
+
+__all__ = ["VerdictReserve"]
+
+MOST = 0.2
+"""Of each limit, unless `budget.reserve_for_verdict` says otherwise."""
+_OUR_ROWS = 3
+"""The learned policy and its two rivals (optimizers/pco.py)."""
+_MARGIN = 1.1
+"""Rollouts on test may take a little more than those on validation took."""
+
+
+class VerdictReserve:
+    """Keeps back what choosing and judging will take, as far as it is known by now."""
+
+    def __init__(self, problem: Problem) -> None:
+        config, data = problem.assembled.config, problem.assembled.dataset
+        self._gate = problem.assembled.models.budget
+        self._limits = config.budget
+        chosen = config.validation.every > 0 and config.keep == "best_val"
+        finals = config.validation.finalists * len(data.val) if chosen else 0
+        self._rollouts = finals + (len(baselines()) + _OUR_ROWS) * len(data.test)
+        self._keep(None, None)
+
+    def measure(self, rollouts: Sequence[Rollout], seconds: float | None = None) -> None:
+        """Takes so many rollouts, and the seconds all of them together took, as the measure."""
+        if rollouts:
+            times = self._rollouts * _MARGIN / len(rollouts)
+            used = sum((r.usage for r in rollouts), Usage())
+            self._keep((used, times), None if seconds is None else seconds * times)
+
+    def _keep(self, measured: tuple[Usage, float] | None, seconds: float | None) -> None:
+        used, times = measured or (Usage(), 0.0)
+        known = measured is not None
+        cost = used.cost if known else None
+        limits = self._limits
+        self._gate.keep_back(
+            Budget(
+                calls=_whole(self._share(limits.calls, used.calls * times if known else None)),
+                tokens=_whole(self._share(limits.tokens, used.tokens * times if known else None)),
+                usd=self._share(limits.usd, None if cost is None else cost * times),
+                seconds=self._share(limits.seconds, seconds),
+            )
+        )
+
+    def _share(self, limit: float | None, need: float | None) -> float | None:
+        if limit is None or not self._rollouts:
+            return None
+        if (share := self._limits.reserve_for_verdict) is not None:
+            return share * limit
+        return MOST * limit if need is None else min(MOST * limit, need)
+
+
+def _whole(amount: float | None) -> int | None:
+    return None if amount is None else math.floor(amount)
