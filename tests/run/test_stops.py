@@ -154,7 +154,10 @@ def test_a_reached_budget_leaves_room_for_its_verdict(tmp_path: Path) -> None:
 
 def test_the_share_that_is_kept_for_the_verdict_can_be_set(tmp_path: Path) -> None:
     def left_to_train(share: float) -> int:
-        config = {"budget": {"calls": 120, "reserve_for_verdict": share}}
+        config = {
+            "budget": {"calls": 120, "reserve_for_verdict": share},
+            "update": {"epochs": 20, "batch_size": 6},
+        }
         notes: list[str] = []
 
         def hear(event: ProgressEvent) -> None:
