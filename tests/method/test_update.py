@@ -62,6 +62,8 @@ def test_applying_keeps_the_order_of_the_codebook():
     assert (new.encoder, new.generator, new.critic) == ("theta 1", "phi 0", "psi 1")
     assert new.codebook.texts == ("rule zero", "rule one", "rule 2 new", "rule three")
     assert new.codebook[2].frozen
+    phi = Rewrite("generator", "phi 0", "phi 1", "", kept=True)
+    assert apply_rewrites(parameters(), [phi]).generator == "phi 1"
 
 
 async def rewrite(*pending: Pending, replies: tuple[Scripted, ...] = (), check=None, **tree):
