@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError, PolicyError
@@ -148,7 +149,7 @@ def test_templates_that_cannot_be_filled_are_refused(part: str, tmp_path: Path) 
         templates["lines"]["line"] = "no index, no text"
     else:
         templates[part] = templates[part] + "\n{nobody_knows}\n"
-    with pytest.raises(PolicyError, match="is not a policy file: templates"):
+    with pytest.raises(PolicyError, match=rf"is not a policy file: templates: .*\b{part}[.:]"):
         read(tmp_path, tree_of(templates=templates))
 
 
@@ -231,3 +232,11 @@ def test_the_rows_with_one_prompt_are_named() -> None:
     with pytest.raises(PolicyError) as caught:
         file.fixed_prompt("learned")
     assert caught.value.hint == "the rows with one prompt are 'present' and 'concat'"
+
+
+def test_no_part_of_a_policy_can_be_changed() -> None:
+    file = file_of()
+    parts = {"seed": file, "ema": file.codebook[0], "top_p": file.sampling["executor"]}
+    for name, part in {**parts, "encoder": file.templates}.items():
+        with pytest.raises(ValidationError, match="frozen"):
+            setattr(part, name, getattr(part, name))

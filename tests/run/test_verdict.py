@@ -64,6 +64,30 @@ def test_a_cheaper_row_without_a_clear_difference_is_named_instead() -> None:
     assert "The difference is +0." in made.sentence and "; it gains +0." in made.sentence
 
 
+def test_a_row_has_one_prompt_only_where_no_input_was_routed() -> None:
+    entries = four(0.3, 0.4, 0.4, 0.7)
+    learned = entries[3].evaluation
+    first, *rest = learned.rollouts
+    once = (replace(first, route=Route((0,))), *rest)
+    entries[3] = Entry(entries[3].title, replace(learned, rollouts=once))
+    rows = conclude(entries, Terms()).rows
+    assert [row.prompt for row in rows] == ["two words", "two words", "two words", None]
+
+
+def test_one_call_less_is_cheaper_and_a_re_ask_now_and_then_is_not() -> None:
+    for calls, cheaper in ((2, True), (3, False)):
+        entries = four(0.3, 0.69, 0.4, 0.7)
+        concat = entries[1].evaluation
+        spent = [replace(ROUTED, calls=calls) for _ in concat.rollouts]
+        spent[0] = replace(spent[0], calls=calls - 1)
+        rollouts = tuple(
+            replace(rollout, usage=usage)
+            for rollout, usage in zip(concat.rollouts, spent, strict=True)
+        )
+        entries[1] = Entry(entries[1].title, replace(concat, rollouts=rollouts))
+        assert (conclude(entries, Terms()).deploy == "concat") is cheaper
+
+
 def test_a_mean_that_is_a_little_ahead_of_a_cheaper_row_is_no_difference() -> None:
     """By means alone the learned policy would be worth its routing here."""
     made = judged(0.3, 0.695, 0.4, 0.7)
