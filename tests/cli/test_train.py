@@ -38,7 +38,8 @@ def test_a_budget_that_is_reached_says_how_to_go_on(folder: Path) -> None:
     result = pco("train", *QUICK, "--budget", "40calls", cwd=folder)
     assert result.code == 3
     assert "pco: stopped: " in result.err and "pco train --resume" in result.err
-    assert "policy:" not in result.out  # nothing was judged yet
+    assert "No verdict: the budget is reached" in result.out
+    assert "policy:" in result.out  # of the best state so far
 
 
 def test_a_run_goes_by_its_name_in_every_command(folder: Path) -> None:

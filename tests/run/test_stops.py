@@ -15,7 +15,7 @@ import promptcodebook as pco
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import Usage
 from promptcodebook.config import load_config
-from promptcodebook.errors import BudgetReached, EndpointDown, TooManyFailures
+from promptcodebook.errors import BudgetReached, CallTimeout, EndpointDown, TooManyFailures
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.progress import Note, ProgressEvent, StepDone
 from promptcodebook.run.opening import Where, open_run
@@ -299,3 +299,22 @@ async def test_an_early_stop_leaves_nothing_for_the_loop_to_clean_up(tmp_path: P
         loop.set_task_factory(None)
     assert run.ended == "early_stop"
     assert begun and not [coro for coro in begun if "async_generator" in coro]
+
+
+class Losing(Flaky):
+    """Every fifth answer never comes."""
+
+    async def __call__(self, request: pco.Request) -> pco.Reply:
+        if self.left % 5 == 0:
+            self.left -= 1
+            raise CallTimeout("no answer in time")
+        return await super().__call__(request)
+
+
+def test_what_was_lost_to_failures_is_shown_apart_and_is_in_the_cost(tmp_path: Path) -> None:
+    priced = {**QUICK, "prices": {"own": {"prompt": 1e6, "completion": 0.0}}}
+    run = pco.optimize(data(), reward, Losing(10**6), config=priced, runs_dir=tmp_path)
+    assert run.lost.calls > 0 and run.lost.cost is not None
+    answered = sum(run.usage.values(), Usage())
+    assert run.cost == pytest.approx((answered.cost or 0.0) + run.lost.cost)
+    assert run.spent.calls == answered.calls + run.lost.calls

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptcodebook.cli.console import columns, confirm, emit, note, plural, wrap_text
+from promptcodebook.cli.console import columns, confirm, emit, lost_text, note, plural, wrap_text
 from promptcodebook.cli.settings import Json, RunRef, Trust, Yes, command_group, runs_dir
 from promptcodebook.text import printable
 from promptcodebook.units import count_text, duration, money, number
@@ -198,6 +198,7 @@ def _run_json(store: RunStore) -> dict[str, Any]:
         "worth": state.conclusion.worth if state.conclusion else None,
         "deploy": state.conclusion.deploy if state.conclusion else "",
         "usage": {role: asdict(usage) for role, usage in store.usage().items()},
+        "lost": {role: asdict(usage) for role, usage in store.lost().items()},
         "tallies": store.tallies(),
         "seconds": store.elapsed_s,
         "failures": [
@@ -243,6 +244,9 @@ def _run_text(store: RunStore) -> str:
     usage, tallies = store.usage(), store.tallies()
     if usage:
         lines += ["", columns([{"role": r, **_usage_cells(u)} for r, u in usage.items()])]
+    if lost := store.lost().values():
+        first, *others = lost
+        lines += ["", lost_text(sum(others, first))]
     if tallies:
         lines += ["", columns([{"incident": n, "count": str(c)} for n, c in tallies.items()])]
     return "\n".join([*lines, *_failure_lines(store)])

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptcodebook.cli.console import columns, cost_text, emit, note, range_text, wrap_text
+from promptcodebook.cli.console import (
+    columns,
+    cost_text,
+    emit,
+    lost_text,
+    note,
+    of_limit,
+    range_text,
+    wrap_text,
+)
 from promptcodebook.cli.settings import (
     Budget,
     ConfigPath,
@@ -152,15 +161,25 @@ def _verdict_text(run: Run) -> str:
         lines += [columns([_price_cells(row) for row in rows]), ""]
     if run.verdict:
         lines += [wrap_text(run.verdict, ""), ""]
-    calls = sum(usage.calls for usage in run.usage.values())
-    tokens = sum(usage.tokens for usage in run.usage.values())
-    spent = f"{calls} calls, {count_text(tokens)} tokens, {cost_text(run.cost)}"
-    lines.append(f"run {run.id}: {spent}")
+    lines.append(f"run {run.id}: {_spent_text(run)}")
+    if run.lost.calls:
+        lines.append(f"  of it {lost_text(run.lost)}")
     if run.conclusion is not None:
         lines.append(f"policy: {run.path / POLICY}")
         typed = run_reference(run.path)
         lines.append(f"next: {_next(run, typed)}\n      pco report {typed}")
     return "\n".join(lines)
+
+
+def _spent_text(run: Run) -> str:
+    """All that was paid or lost, beside the limits of the budget: '372 of 400 calls'."""
+    spent, limits = run.spent, run.budget
+    tokens, cost = count_text(spent.tokens), cost_text(spent.cost)
+    if limits.tokens is not None:
+        tokens = f"{tokens} of {count_text(limits.tokens)}"
+    if limits.usd is not None:
+        cost = f"{cost} of {money(limits.usd)}"
+    return f"{of_limit(spent.calls, limits.calls)} calls, {tokens} tokens, {cost}"
 
 
 def _next(run: Run, typed: str) -> str:
@@ -216,6 +235,8 @@ def _verdict_json(run: Run) -> dict[str, Any]:
         "rows": list(conclusion.rows_as_json()) if conclusion else [],
         "usage": {role: asdict(u) for role, u in run.usage.items()},
         "cost": run.cost,
+        "lost": asdict(run.lost),
+        "budget": run.budget.model_dump(),
         "tallies": dict(run.tallies),
         "policy": str(run.path / POLICY) if conclusion else None,
     }

@@ -12,7 +12,7 @@ from typing import Any
 
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import LM, Role, Usage
-from promptcodebook.config import Config, budget_layer, load_config
+from promptcodebook.config import Budget, Config, budget_layer, load_config
 from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError, PolicyError, Stop
 from promptcodebook.notebook import shown_table, shown_text
@@ -59,6 +59,8 @@ class Run:
     conclusion: Conclusion | None = None
     stop: Stop | None = None
     name: str = ""
+    lost: Usage = Usage()
+    budget: Budget = Budget()
 
     def __repr__(self) -> str:
         score = "none" if self.best.score is None else f"{self.best.score:.3f}"
@@ -66,7 +68,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         score = number(self.best.score, missing="none")
-        calls = sum(usage.calls for usage in self.usage.values())
+        calls = self.spent.calls
         facts = f"{self.ended}, best on validation {score}, {calls} calls, {money(self.cost)}"
         title = f"run {self.id}" + (f" ({self.name})" if self.name else "")
         shown = shown_text(f"{title}: {facts}", self.verdict or "no verdict yet")
@@ -108,8 +110,14 @@ class Run:
 
     @property
     def cost(self) -> float | None:
-        """USD for all roles together; None = some price is unknown."""
-        return sum(self.usage.values(), Usage()).cost
+        """USD for all roles together, of which `lost.cost` at the most went to attempts that were
+        lost to failures; None = some price is unknown."""
+        return self.spent.cost
+
+    @property
+    def spent(self) -> Usage:
+        """All that was paid, or may have been: `usage` of all roles, and `lost`."""
+        return sum(self.usage.values(), self.lost)
 
     @property
     def codebook(self) -> Codebook:
@@ -302,4 +310,6 @@ def _result(opened: Opened, outcome: Outcome) -> Run:
         conclusion=conclusion,
         stop=outcome.stop,
         name=store.header.name,
+        lost=opened.assembled.models.ledger.lost_total,
+        budget=opened.assembled.config.budget,
     )

@@ -202,7 +202,7 @@ def _summary(path: Path) -> RunSummary:
             step=state.step,
             best=state.best.score if state.best else None,
             ended=state.ended,
-            usage=sum(store.usage().values(), Usage()),
+            usage=sum((*store.usage().values(), *store.lost().values()), Usage()),
             elapsed_s=store.elapsed_s,
             writer=holder(path),
             name=store.header.name,
