@@ -302,10 +302,10 @@ async def test_an_early_stop_leaves_nothing_for_the_loop_to_clean_up(tmp_path: P
 
 
 class Losing(Flaky):
-    """Every fifth answer never comes."""
+    """Every fortieth answer never comes."""
 
     async def __call__(self, request: pco.Request) -> pco.Reply:
-        if self.left % 5 == 0:
+        if self.left % 40 == 0:
             self.left -= 1
             raise CallTimeout("no answer in time")
         return await super().__call__(request)
