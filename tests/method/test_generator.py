@@ -76,6 +76,13 @@ async def test_without_a_usable_reply_the_instincts_stand_in_verbatim(reply: str
     assert usage.calls == 2 == len(lm.history) and world.tally["prompt_fallbacks"] == 1
 
 
+async def test_what_stands_in_for_a_composed_prompt_asks_for_its_format():
+    """As the row concat does: else what is answered could not be scored."""
+    form = "The answer ends in \\boxed{}."
+    _, text = await compose("", "", output_format=form)
+    assert text == f"rule one\nrule three\n\n{form}"
+
+
 async def test_an_endpoint_that_is_down_is_no_bad_prompt():
     with pytest.raises(EndpointDown):
         await compose(EndpointDown("gone"))

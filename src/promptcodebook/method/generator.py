@@ -2,8 +2,9 @@
 
 Deviations: `compose: verbatim` puts the instincts in as they are, which the paper does for tasks
 with many constraints only (method decision 12). A prompt that was cut at its cap, or is empty, is
-asked for once more; then the instincts stand in for it verbatim, since a deployed policy must
-answer anyway. What a model writes around a prompt is taken off.
+asked for once more; then the instincts stand in for it verbatim, with the output format that it was
+to ask for, since a deployed policy must answer anyway. What a model writes around a prompt is taken
+off.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Generator:
         answer = await self._ask.text(request, _fault)
         if answer.fault is not None:
             self._tally(Incident.PROMPT_FALLBACKS)
-            return verbatim, answer.usage
+            return join_prompts(verbatim, self._composition.output_format), answer.usage
         return join_prompts(base, strip_wrapping(answer.text)), answer.usage
 
 
