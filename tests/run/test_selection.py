@@ -19,6 +19,7 @@ from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.optimizers.base import Problem
 from promptcodebook.optimizers.selection import Selection
+from promptcodebook.policy.references import kept_state
 from promptcodebook.progress import Listener, Note, ValidationDone
 from promptcodebook.store import Header, RunStore
 from promptcodebook.store.events import Started, Stepped
@@ -233,3 +234,24 @@ async def test_a_state_is_validated_once_wherever_the_run_is_taken_up(
     await again.validate_if_due(0)
     assert len(run.world.lm.history) == calls
     assert State.first(with_phi(0.4)).parameters == run.store.parameters_at(-1)
+
+
+async def test_what_was_chosen_at_an_earlier_end_does_not_weigh_in_a_later_one(
+    tmp_path: Path, opened: list[Run]
+):
+    """A run that stopped at its budget was chosen among the finalists of then; one that goes on
+    chooses as if it had never stopped, wherever it is taken up."""
+    validation = {"every": 2, "subset": 2, "finalists": 1}
+    for place, taken_up in ((10, ()), (11, (1,)), (12, (1, 3))):
+        run = make_run(tmp_path / str(place), 0.4, validation=validation)
+        opened.append(run)
+        for index, score in enumerate((0.9, 0.6, 0.7, 0.8, 0.5)):
+            if index == 1 and taken_up:
+                assert await run.kept() == 0.9
+                run.selection = Selection(run.problem, run.world.composer)
+            elif index in taken_up:
+                run.selection = Selection(run.problem, run.world.composer)
+            await run.through(score)
+        assert await run.kept() == 0.8
+        state, best = kept_state(run.store)
+        assert (state.parameters.generator, best.scope) == ("0.8", "full")

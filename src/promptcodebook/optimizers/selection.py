@@ -140,8 +140,12 @@ class Selection:
         if last not in finalists and last not in [m.step for m in ranked]:
             finalists.append(last)
         for step in finalists:
-            if not any(m.step == step and m.scope == "full" for m in self._marks):
+            if not any(m.step == step and m.scope == "full" for m in self._chosen()):
                 await self._validate(step, "full", self._whole)
-        # Those of an earlier end too, if the run was made longer: they stand beside the new ones.
-        full = [m for m in self._marks if m.scope == "full"]
+        full = [m for m in self._chosen() if m.scope == "full" and m.step in finalists]
         return state_at(self._store, min(full, key=lambda m: (-(m.score or 0), m.step)).step)
+
+    def _chosen(self) -> tuple[Mark, ...]:
+        """As the store has them, which forgets at each step what was chosen among those before: a
+        run that goes on after its end chooses as if it had never ended."""
+        return self._store.outline().validations
