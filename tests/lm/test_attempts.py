@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.calls import Message, Request, Schema, Usage
+from promptcodebook.calls import Message, Request, Sampling, Schema, Usage
 from promptcodebook.config import Budget, load_config
 from promptcodebook.errors import BudgetReached, Interrupted, LMError, PcoError
 from promptcodebook.incidents import Counts
+from promptcodebook.lm.attempt import credible
 from promptcodebook.lm.ledger import Ledger
 from promptcodebook.lm.stack import Models, Supplies
 from promptcodebook.store import Header, RunStore
@@ -59,6 +60,17 @@ async def test_every_try_is_checked_and_a_lost_one_is_booked_at_its_most(
     assert stack.ledger.lost_total.completion_tokens == 7 * 4096
     assert not stack.ledger.usage
     assert all(isinstance(each, LMError | BudgetReached) for each in outcomes)
+
+
+@pytest.mark.parametrize(("cap", "believed"), [(None, True), (512, False)])
+def test_hidden_thoughts_are_believed_where_no_cap_bounds_them(
+    cap: int | None, believed: bool
+) -> None:
+    sampling = Sampling(max_tokens=cap)
+    request = Request("executor", (Message("user", "how many?"),), sampling=sampling)
+    most = Usage(1, 200, cap or 0)
+    assert credible(Usage(1, 12, 20_000), request, "4", most) is believed
+    assert not credible(Usage(1, 12, 0), request, "4", most)
 
 
 @pytest.mark.parametrize("status", [429, 503, 400, 401])

@@ -84,10 +84,13 @@ def credible(usage: Usage, request: Request, text: str, most: Usage) -> bool:
     asked = sum(byte_size(m.content) for m in request.messages)
     prompt, completion = usage.prompt_tokens, usage.completion_tokens
     written = byte_size(text)
+    capped = request.sampling.max_tokens is not None
     longest = max(most.completion_tokens, written)
     return (
         usage.calls > 0
         and max(1, asked // _BYTES_A_TOKEN) <= prompt <= _TIMES * most.prompt_tokens + _BEYOND
-        and -(-written // _BYTES_A_TOKEN) <= completion <= _TIMES * longest + _BEYOND
+        and -(-written // _BYTES_A_TOKEN) <= completion
+        # Thoughts that are not shown: without a cap nobody knows how many.
+        and (not capped or completion <= _TIMES * longest + _BEYOND)
         and 0 <= usage.cached_prompt_tokens <= prompt
     )
