@@ -77,3 +77,9 @@ def test_a_row_that_differs_by_input_has_no_prompt_of_its_own() -> None:
     for row in ("learned", "untrained", "concatt"):
         with pytest.raises(PolicyError, match="each input gets another"):
             file_of().fixed_prompt(row)
+
+
+def test_half_a_surrogate_pair_is_written_as_its_escape() -> None:
+    broken = file_of().model_copy(update={"base_prompt": "lamp \ud83d"})
+    assert json.loads(broken.text())["base_prompt"] == "lamp \ud83d"
+    assert broken.text().encode() and broken.digest != file_of().digest

@@ -304,7 +304,8 @@ def _sampling_of(config: Config) -> dict[str, _Sampling]:
 
 
 def _json(tree: object) -> bytes:
-    return (json.dumps(tree, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
+    # Half a surrogate pair is no UTF-8; its JSON escape is read back as it was.
+    return (json.dumps(tree, indent=2, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
 
 
 def read_policy_file(path: Path) -> PolicyFile:
