@@ -20,6 +20,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from promptcodebook.store.run import RunStore
 from promptcodebook.store.tables import FILE
 from tests.proof.runs import Finished
 from tests.proof.served import ROOT, Served
@@ -191,6 +192,24 @@ def uninterrupted(server: Served, folder: Path) -> tuple[Finished, float]:
 def left_by(folder: Path) -> Finished:
     """The run in this folder: the last, if it was killed before its first event."""
     return Finished(max((folder / "runs").iterdir()))
+
+
+def booked(folder: Path) -> int:
+    """Attempts that the run has booked, as paid or as lost."""
+    store = RunStore.open(left_by(folder).path)
+    try:
+        return sum(u.calls for u in (*store.usage().values(), *store.lost().values()))
+    finally:
+        store.close()
+
+
+def misbooked(server: Served, folder: Path, kills: Sequence[Kill]) -> str:
+    """How what is booked differs from what the server was asked; '' = not beyond what a kill can
+    meet between the booking of an attempt and its request's arrival."""
+    asked, found = server.stats()["requests"], booked(folder)
+    if not asked <= found <= asked + IN_FLIGHT * len(kills):
+        return f"{asked} requests at the server, {found} attempts booked"
+    return ""
 
 
 def paid_twice(server: Served, folder: Path, kills: Sequence[Kill]) -> str:

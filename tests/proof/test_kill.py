@@ -17,6 +17,7 @@ from tests.proof.killing import (
     after,
     killed_and_resumed,
     left_by,
+    misbooked,
     paid_twice,
     progress_of,
     uninterrupted,
@@ -55,6 +56,7 @@ def test_killed_at_a_random_moment(
     moment = keyed_random("kill", number).uniform(0.2, seconds)
     kills = killed_and_resumed(server, tmp_path, [after(moment)])
     assert paid_twice(server, tmp_path, kills) == ""
+    assert misbooked(server, tmp_path, kills) == ""
     assert_as_if_nothing_had_happened(tmp_path, reference)
 
 
