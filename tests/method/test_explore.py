@@ -129,3 +129,15 @@ def test_a_given_gamma_is_the_paper_s_decay():
 def test_no_exploration_is_epsilon_zero():
     assert epsilon_at(0, Explore(policy="none"), 50) == 0.0
     assert gamma_for(Explore(epsilon=0.15), 50) == 1.0
+
+
+def test_without_a_floor_epsilon_falls_by_degrees_to_a_hundredth_at_90_percent():
+    endless = Explore(epsilon=0.8, epsilon_min=0.0)
+    values = [epsilon_at(epoch, endless, 50) for epoch in range(51)]
+    assert values[45] == pytest.approx(0.008)
+    assert values[1] == pytest.approx(0.8 * 0.01 ** (1 / 45)) and values[50] > 0.0
+
+
+def test_epsilon_below_its_floor_rises_to_it_and_no_further():
+    low = Explore(epsilon=0.1, epsilon_min=0.3)
+    assert [epsilon_at(epoch, low, 20) for epoch in range(21)] == [0.1] + [0.3] * 20

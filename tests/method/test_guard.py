@@ -92,10 +92,11 @@ async def test_the_trial_is_a_call_for_each_example_and_counts_no_fallback_of_th
     assert world.tally["faulty"] == 2 * BATCH, "they are replies all the same"
 
 
-async def test_explored_inputs_are_tried_too():
+@pytest.mark.parametrize("odd", [3, 5])
+async def test_explored_inputs_are_tried_too(odd: int):
     """At the start of a run all routes are explored; θ must not drift meanwhile."""
     explored = {"epsilon": 1.0, "epsilon_min": 1.0}
-    _, step = await run(about(5, "prose"), explore=explored, encoder_on_explored=True)
+    _, step = await run(about(odd, "prose"), explore=explored, encoder_on_explored=True)
     assert all(t.rollout.route is not None and t.rollout.route.explored for t in step.traces)
     assert step.parameters.encoder == "theta 0"
 
@@ -132,6 +133,52 @@ async def test_a_theta_that_routes_badly_may_be_rewritten_to_one_that_routes_les
     (step,) = await World(settings, ScriptedLM().reply_with(reply)).run(examples(BATCH))
     assert all("filled up" in t.gradients.encoder for t in step.traces)
     assert of_theta(step).kept == kept
+
+
+async def test_theta_is_compared_with_the_routes_that_it_made_itself():
+    """Some routes are explored, all others fall back under θ as it is: three of five is better."""
+
+    def reply(request: Request) -> Scripted:
+        under_old = request.role == "encoder" and said(request).startswith("theta 0")
+        return "prose" if under_old else drifting(about(3, "prose"))(request)
+
+    settings = config(
+        explore={"epsilon": 0.5, "epsilon_min": 0.5},
+        encoder={"max_fallback": 0.2},
+        update={"batch_size": BATCH, "epochs": 1},
+    )
+    (step,) = await World(settings, ScriptedLM().reply_with(reply)).run(examples(BATCH))
+    explored = sum(t.rollout.route.explored for t in step.traces if t.rollout.route)
+    assert 2 <= explored < BATCH, "else nothing is tested"
+    assert of_theta(step).kept
+
+
+async def test_a_theta_that_was_refused_already_is_not_tried():
+    settings = config(
+        explore=ENCODED, encoder={"max_fallback": 0.2}, update={"batch_size": BATCH, "epochs": 1}
+    )
+    world = World(
+        settings,
+        ScriptedLM().reply_with(drifting(about(5, "prose"))),
+        check=lambda variable, *_: "it is unsafe" if variable == "encoder" else None,
+    )
+    (step,) = await world.run(examples(BATCH))
+    assert len(world.asked("encoder")) == BATCH and "unsafe" in of_theta(step).reason
+    assert world.tally["encoder_refused"] == 0
+
+
+async def test_an_example_that_could_not_be_routed_spoils_no_trial():
+    def reply(request: Request) -> Scripted:
+        old = request.role == "encoder" and said(request).startswith("theta 0")
+        gone = old and "input 4" in said(request)
+        return EndpointDown("gone") if gone else drifting(about(2, "prose"))(request)
+
+    settings = config(
+        explore=ENCODED, encoder={"max_fallback": 0.2}, update={"batch_size": BATCH, "epochs": 1}
+    )
+    (step,) = await World(settings, ScriptedLM().reply_with(reply)).run(examples(BATCH))
+    assert sum(t.rollout.route is None for t in step.traces) == 1
+    assert of_theta(step).reason == "2 of 5 routes fell back with it, more than 20%"
 
 
 async def test_a_theta_that_nobody_could_be_asked_about_is_not_kept():

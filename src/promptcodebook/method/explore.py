@@ -24,8 +24,8 @@ def success_weighted(
 
 
 def _open_unit(draw: random.Random) -> float:
-    """Uniform in (0, 1): both logarithms must exist."""
-    return min(max(draw.random(), 1e-300), 1.0 - 1e-16)
+    """Uniform in (0, 1), since both logarithms must exist; random() itself never gives 1."""
+    return max(draw.random(), 1e-300)
 
 
 def gamma_for(settings: Explore, epochs: int) -> float:
