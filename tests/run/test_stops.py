@@ -20,7 +20,7 @@ from promptcodebook.policy.file import read_policy_file
 from promptcodebook.progress import Note, ProgressEvent, StepDone
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
-from promptcodebook.store import Compared, RunStore, Validated
+from promptcodebook.store import Compared, RunStore, Stepped, Validated
 from tests.run.test_optimize import QUICK, data, reward, train
 
 
@@ -318,3 +318,43 @@ def test_what_was_lost_to_failures_is_shown_apart_and_is_in_the_cost(tmp_path: P
     answered = sum(run.usage.values(), Usage())
     assert run.cost == pytest.approx((answered.cost or 0.0) + run.lost.cost)
     assert run.spent.calls == answered.calls + run.lost.calls
+
+
+class Unroutable(Flaky):
+    """Answers the encoder's calls with what is no route."""
+
+    async def __call__(self, request: pco.Request) -> pco.Reply:
+        if request.role == "encoder":
+            return pco.Reply("left, then right", usage=Usage(1, 5, 5))
+        return await super().__call__(request)
+
+
+def fallbacks(path: Path) -> tuple[int, int]:
+    """Routes by fallback: those counted, and those in what is stored."""
+    store = RunStore.open(path)
+    rollouts: list[pco.Rollout] = []
+    for event in store.events(full=True):
+        if isinstance(event, Stepped):
+            rollouts += [trace.rollout for trace in event.step.traces]
+        elif isinstance(event, Validated | Compared):
+            rollouts += event.evaluation.rollouts
+    counted = store.tallies()["route_fallbacks"]
+    store.close()
+    return counted, sum(r.route is not None and r.route.fallback for r in rollouts)
+
+
+def test_what_a_stop_interrupts_is_counted_once(tmp_path: Path) -> None:
+    """The interrupted step is decided again when the run goes on, whatever was judged meanwhile."""
+
+    def run(calls: int, resume: str = "") -> pco.Run:
+        config = {**QUICK, "budget": {"calls": calls, "reserve_for_verdict": 0.7}}
+        lm = Unroutable(10**6)
+        return pco.optimize(data(), reward, lm, config=config, runs_dir=tmp_path, resume=resume)
+
+    part = run(400)
+    assert part.ended == "budget" and part.rows
+    counted, stored = fallbacks(part.path)
+    assert counted == stored > 0
+    rest = run(10**6, part.id)
+    counted, stored = fallbacks(rest.path)
+    assert rest.ended == "finished" and counted == stored

@@ -169,6 +169,7 @@ async def _train_to_reserve(
     except BudgetReached as reached:
         if not gate.open_reserve():
             raise
+        problem.store.forget_replayable()
         problem.tell(Note(f"{reached}: choosing and judging with the rest"))
         return "budget", reached
     gate.open_reserve()

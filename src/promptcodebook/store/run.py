@@ -265,6 +265,11 @@ class RunStore:
         """
         self._replayable[name] = self._replayable.get(name, 0) + count
 
+    def forget_replayable(self) -> None:
+        """What was counted since the last step or evaluation was interrupted, and will be counted
+        when it is gone through again."""
+        self._replayable = {}
+
     @property
     def elapsed_s(self) -> float:
         """Seconds of wall time in all sessions of the run, this one included."""
