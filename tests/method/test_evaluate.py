@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from promptcodebook.calls import Reply, Request, Usage
@@ -40,6 +42,28 @@ async def test_a_failure_is_tried_again_with_a_fresh_draw():
     assert result.failed == 0 and result.score == pytest.approx(0.8)
     first, again = [r for r in world.lm.history if "input 1" in said(r)]
     assert first.sample != again.sample
+
+
+async def test_no_attempt_of_an_evaluation_shares_its_draws_with_another_or_with_training():
+    """Else a sampled evaluation would repeat what was trained on, and a retry what failed."""
+    world = World(config(update={"batch_size": 2, "epochs": 3}))
+    await world.run(examples(2))
+    trained = {r.sample for r in world.asked("executor")}
+    world.lm.history.clear()
+    world.lm.reply_with(lambda request: EndpointDown("gone"))
+    evaluator = Evaluator(world.trial, world.config.randomness, retries=3)
+    await evaluator.evaluate("p", FixedPrompt("p"), examples(2), "val")
+    evaluated = [r.sample for r in world.lm.history]
+    assert len(evaluated) == 2 * 4 == len(set(evaluated))
+    assert not trained & set(evaluated)
+
+
+async def test_a_failure_is_tried_again_once_unless_said_otherwise_and_what_it_cost_is_kept():
+    world, result = await evaluate(ScriptedLM().reply_with(lambda request: "no number"))
+    assert result.failed == 4 and len(world.lm.history) == 8
+    assert [r.usage.calls for r in result.rollouts] == [2] * 4
+    _, mended = await evaluate(ScriptedLM().enqueue("no number").reply_with(lambda request: "1"))
+    assert sum(r.usage.calls for r in mended.rollouts) == 5 and mended.failed == 0
 
 
 async def test_what_still_fails_counts_as_the_floor_with_the_mean_of_the_rest_beside_it():
@@ -93,9 +117,28 @@ def test_sampled_runs_count_by_their_mean_and_a_failed_run_as_the_floor():
     assert [r.reward for r in both.rollouts] == [0.5, 0.5]
     assert both.failed == 0
     assert both.rollouts[0].usage.calls == 2
-    neither = Evaluation("learned", "test", (Rollout("a", failure=late), Rollout("b")))
-    assert average([neither, neither]).rollouts[0].failure == late
-    assert average([neither, neither]).rollouts[0].reward is None
+    assert average([first]) == first
+    late_first = average([second, first]).rollouts[0]
+    assert (late_first.reward, late_first.failure) == (0.5, None), "it was answered once"
+    neither, again = (
+        Evaluation("learned", "test", (Rollout("a", output=text, failure=failure), Rollout("b")))
+        for text, failure in (("one", late), ("two", replace(late, message="later")))
+    )
+    (shown, _) = average([neither, again]).rollouts
+    assert (shown.output, shown.failure, shown.reward) == ("one", late, None), "the first run's"
+
+
+def test_sampled_runs_one_of_which_was_cut_count_as_cut():
+    whole, cut = (Evaluation("p", "test", (Rollout("a", truncated=t),)) for t in (False, True))
+    assert average([whole, cut]).rollouts[0].truncated
+    assert not average([whole, whole]).rollouts[0].truncated
+
+
+def test_runs_over_other_examples_are_not_averaged():
+    one = Evaluation("p", "test", (Rollout("a", reward=1.0),))
+    two = Evaluation("p", "test", (Rollout("a", reward=1.0), Rollout("b", reward=0.0)))
+    with pytest.raises(ValueError):
+        average([one, two])
 
 
 async def test_the_prompt_length_is_the_system_prompt_s_share_of_the_request():

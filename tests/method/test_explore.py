@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from typing import Literal
 
 import pytest
 from hypothesis import assume, given
@@ -141,3 +142,14 @@ def test_without_a_floor_epsilon_falls_by_degrees_to_a_hundredth_at_90_percent()
 def test_epsilon_below_its_floor_rises_to_it_and_no_further():
     low = Explore(epsilon=0.1, epsilon_min=0.3)
     assert [epsilon_at(epoch, low, 20) for epoch in range(21)] == [0.1] + [0.3] * 20
+
+
+def test_exploration_prefers_what_succeeded_unless_it_is_to_be_uniform():
+    """At τ = 0.01 a lead of 0.5 decides every draw; a uniform draw knows of no lead."""
+
+    def explored(policy: Literal["success", "uniform"]) -> set[tuple[int, ...]]:
+        explorer, draw = Explorer(Explore(policy=policy, tau=0.01), 2), random.Random(3)
+        return {explorer.route([0.0, 0.5, 0.0, 0.5], draw).indices for _ in range(100)}
+
+    assert explored("success") == {(1, 3)}
+    assert explored("uniform") == set(itertools.combinations(range(4), 2))

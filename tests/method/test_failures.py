@@ -273,6 +273,15 @@ async def test_an_online_run_that_mostly_fails_stops():
     assert len(world.asked("executor")) == 3
 
 
+@pytest.mark.parametrize("update", [{"batch_size": 5}, {"batch_size": 5, "mode": "online"}])
+async def test_failures_far_apart_never_add_up_to_a_stop(update: dict[str, object]):
+    """One of five in each of five epochs: five in all, but never most of a batch's worth."""
+    settings = config(update={**update, "epochs": 5})
+    steps = await World(settings, failing_for("input 2", DOWN)).run(examples(5))
+    failed = [t for s in steps for t in s.traces if t.rollout.failure is not None]
+    assert len(failed) == 5
+
+
 class Stopping:
     """An LM that raises for one request at once while every other takes its time."""
 

@@ -11,8 +11,8 @@ from promptcodebook.calls import LM, Chat, Message, Reply, Request
 from promptcodebook.errors import BudgetReached, ConfigError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.executor import Trial, roll_out
-from promptcodebook.method.policy import Deployed, FixedPrompt
-from promptcodebook.method.state import RoutingStatistics
+from promptcodebook.method.policy import Deployed, Exploring, FixedPrompt
+from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.randomness import Draws
 from promptcodebook.types import Example, Output, Prompt, Rollout, Score, Stage
 from tests.method.build import World, config, number_scorer, parameters, said, talkative
@@ -34,6 +34,18 @@ async def test_route_compose_execute_and_reward():
     assert (rollout.prompt, rollout.output, rollout.reward) == ("Follow the rules.", "0.5", 0.5)
     assert said(world.lm.history[2]) == "Follow the rules.\nthe input"
     assert rollout.usage.calls == 3 and rollout.failure is None
+    assert "stage of the work" not in said(world.lm.history[1]), "one prompt for all of it"
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1.0])
+async def test_in_training_routing_and_composing_are_paid_for_too(epsilon: float):
+    """An explored route asks no encoder."""
+    world = World(config())
+    state = State(0, parameters(), STANDING)
+    training = Exploring(world.composer, world.learner.explorer, state, epsilon)
+    route, _, usage = await training.prompt(X, DRAWS)
+    assert route is not None and route.explored == bool(epsilon)
+    assert usage.calls == len(world.lm.history) == (1 if epsilon else 2)
 
 
 async def test_without_an_encoder_a_policy_takes_the_entries_of_highest_r_bar():
