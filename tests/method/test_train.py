@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.calls import Request
+from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.state import RoutingStatistics, State
 from tests.method.build import (
     ENCODED,
@@ -14,6 +15,7 @@ from tests.method.build import (
     examples,
     one_batch,
     parameters,
+    said,
     talkative,
     verdict,
 )
@@ -85,7 +87,12 @@ async def test_another_seed_gives_another_run():
 
 
 async def test_a_run_taken_up_in_the_middle_goes_on_as_if_never_stopped():
+    def uneven(request: Request) -> Scripted:
+        """A reward for each input of its own, so that what is known of an instinct matters."""
+        return f"0.{said(request)[-1]}" if request.role == "executor" else talkative(request)
+
     settings = config(update={"batch_size": 3, "epochs": 4})
-    whole = await World(settings).run(examples(7))
-    rest = await World(settings).run(examples(7), state=State.after(whole[1]))
+    whole = await World(settings, ScriptedLM().reply_with(uneven)).run(examples(7))
+    world = World(settings, ScriptedLM().reply_with(uneven))
+    rest = await world.run(examples(7), state=State.after(whole[1]))
     assert repr(rest) == repr(whole[2:])
