@@ -55,6 +55,14 @@ def test_what_is_better_than_the_present_prompt_and_not_matched_is_worth_deployi
     )
 
 
+def test_a_sentence_quotes_the_mean_and_both_ends_of_its_interval_in_order() -> None:
+    made = judged(0.3, 0.4, 0.4, 0.7)
+    gain = made.rows[-1].gain
+    assert gain is not None and gain.low < gain.mean < gain.high
+    quoted = f"{gain.mean:+.3f} (95 % {gain.low:+.3f} to {gain.high:+.3f}, n = 40)"
+    assert f"Worth deploying: {quoted} over the present prompt" in made.sentence
+
+
 def test_a_cheaper_row_without_a_clear_difference_is_named_instead() -> None:
     made = judged(0.3, 0.69, 0.4, 0.7)
     assert made.worth is False and made.deploy == "concat"
