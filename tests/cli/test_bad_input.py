@@ -267,15 +267,17 @@ def test_a_model_that_is_not_there_is_named_with_those_that_are(folder: Path) ->
     assert "ModelNotFound" in result.err and "'m'" in result.err
 
 
-def test_replies_that_never_parse_are_counted_and_the_run_goes_on(folder: Path) -> None:
+def test_critiques_that_never_parse_stop_the_run_and_all_is_counted(folder: Path) -> None:
     server = Server()
     server.default = says("I would rather talk about the weather.")
     with served(server):
         result = train(folder, "--lm", server.spec, "--set", "cache=false")
-    assert result.code == 0, result.err
-    told = " ".join(result.out.split())
-    assert "rewrote no text at all: critique failed with ParseError" in told
+    assert result.code == 1
+    told = " ".join(result.err.split())
+    assert "critiques taught nothing; the first, at critique: ParseError" in told
+    assert "pco doctor" in told
     shown = pco("runs", "show", "last", "--json", cwd=folder).json
+    assert shown["ended"] == "failed"
     assert shown["tallies"]["parse_failed"] > 0 and shown["tallies"]["route_fallbacks"] > 0
     assert {f["kind"] for f in shown["failures"]} == {"ParseError"}
     assert "pco doctor" in pco("runs", "show", "last", cwd=folder).out

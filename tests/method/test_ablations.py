@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from promptcodebook.calls import Request
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.state import RoutingStatistics, State
 from tests.method.build import (
@@ -153,6 +154,15 @@ async def test_routes_that_stay_wrong_are_repaired_and_counted():
 
 
 async def test_a_critic_that_says_nothing_usable_has_failed():
-    lm = ScriptedLM().reply_with(lambda r: "hm" if r.role == "critic" else talkative(r))
-    (step,) = await World(one_batch(explore=ENCODED), lm).run(examples(5))
-    assert {t.failure.kind for t in step.traces if t.failure} == {"ParseError"}
+    """Some of a batch: where most of it fails, the run stops (test_failures.py)."""
+
+    def answer(request: Request) -> str:
+        mumbles = request.role == "critic" and "input 2" in said(request)
+        return "hm" if mumbles else talkative(request)
+
+    (step,) = await World(one_batch(explore=ENCODED), ScriptedLM().reply_with(answer)).run(
+        examples(5)
+    )
+    assert {t.rollout.example_id: t.failure.kind for t in step.traces if t.failure} == {
+        "x2": "ParseError"
+    }

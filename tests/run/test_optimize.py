@@ -313,3 +313,10 @@ def test_what_a_notebook_shows_of_a_run_fits_on_a_line(tmp_path: Path) -> None:
     assert repr(run) == f"Run({run.id!r}, ended='finished', {shown}"
     assert repr(run.policy) == "Policy(K=8, S=3, lm='simulated')"
     assert repr(data()) == "Dataset('data': 16 train, 8 val, 8 test)"
+
+
+def test_a_verdict_on_training_that_rewrote_nothing_says_why(tmp_path: Path) -> None:
+    update = {**QUICK["update"], "instinct_words": 1, "directive_words": 1}
+    run = train(tmp_path, config={"update": update})
+    assert run.ended == "finished"
+    assert "Training rewrote no text at all: a rewrite was refused" in run.verdict
