@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
@@ -256,6 +257,14 @@ def test_a_terminal_that_cannot_show_blocks_gets_lines() -> None:
 def test_selections_of_the_last_steps() -> None:
     assert view_after(script(4, 3)).recent == (3, 3, 0, 0)
     assert view_after(script(4, 15)).recent == (WINDOW, WINDOW, 0, 0)
+
+
+def test_an_instinct_that_maintenance_made_anew_is_counted_from_there() -> None:
+    view = view_after(script(4, 15))
+    last = step(15, 4)
+    anew = StepDone(replace(last, selected=(2, *last.selected[1:])), 3.0)
+    view = advance(view, anew, 99.0)
+    assert view.recent == (2, WINDOW, 0, 0)
 
 
 def test_time_left_follows_the_pace() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from promptcodebook.method.state import utilisation_bound
+from promptcodebook.method.state import RoutingStatistics, utilisation_bound
 from promptcodebook.report.codebook import MOST_COLUMNS, RoutingSection, TheorySection
 from promptcodebook.report.context import Context, ReportSection
 from promptcodebook.report.curves import WINDOW, CurvesSection
@@ -15,7 +16,7 @@ from promptcodebook.report.examples import MOST, ExamplesSection
 from promptcodebook.report.history import word_diff
 from promptcodebook.report.operation import IncidentsSection, SpendSection
 from promptcodebook.report.svg import Chart, Line, draw, ticks
-from promptcodebook.store import RunStore, Stepped
+from promptcodebook.store import RunStore, Started, Stepped
 from tests.report.scripted_run import ScriptedRun
 from tests.report.strict import Page, read_page
 
@@ -68,6 +69,45 @@ def test_an_example_shows_the_instincts_as_they_were_when_it_was_routed(write: W
     page = read_page(section.render().markup)
     assert set(origin) <= set(page.texts)
     assert "above all in step 0" not in page.text
+
+
+SHORT = ScriptedRun(steps=12, size=4, select=2, verdict=False, hostile="")
+
+
+@pytest.mark.parametrize("make", [CurvesSection, RoutingSection])
+def test_an_instinct_that_maintenance_made_anew_is_counted_from_there(
+    write: Write, make: Callable[[Context], ReportSection]
+) -> None:
+    store = write(SHORT)
+    section = make(Context.of(store, {}))
+    for event in store.events(full=True):
+        if isinstance(event, Stepped) and event.step.index >= 6:
+            event = Stepped(replace(event.step, selected=(1, *event.step.selected[1:])))
+        section.add(event)
+    page = read_page(section.render().markup)
+    assert page.faults == [] and ": -" not in page.text
+
+
+def test_selections_of_before_the_run_are_no_selections_of_its_first_step(write: Write) -> None:
+    """`init.kind = file` begins with the counts of a policy."""
+    store = write(SHORT)
+    section = RoutingSection(Context.of(store, {}))
+    zeros = (0.0,) * 4
+    for event in store.events(full=True):
+        if isinstance(event, Started):
+            event = replace(event, statistics=RoutingStatistics(zeros, zeros, (700,) * 4, zeros))
+        elif isinstance(event, Stepped):
+            counts = tuple(700 + n for n in event.step.selected)
+            event = Stepped(replace(event.step, selected=counts))
+        section.add(event)
+    assert section.render().markup == rendered_plain(store)
+
+
+def rendered_plain(store: RunStore) -> str:
+    section = RoutingSection(Context.of(store, {}))
+    for event in store.events(full=True):
+        section.add(event)
+    return section.render().markup
 
 
 def test_the_heatmap_of_a_long_run_is_gathered_into_columns(write: Write) -> None:

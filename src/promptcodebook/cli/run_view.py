@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from promptcodebook.calls import Role, Usage
+from promptcodebook.method.state import selected_since
 from promptcodebook.progress import (
     Began,
     Note,
@@ -81,7 +82,7 @@ class RunView:
         return self.run is None or self.run.first == 0
 
     def _between(self, start: int) -> tuple[int, ...]:
-        return tuple(b - a for a, b in zip(self.counts[start], self.counts[-1], strict=True))
+        return selected_since(self.counts[start], self.counts[-1])
 
     @property
     def spent(self) -> Usage:

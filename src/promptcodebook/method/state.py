@@ -20,6 +20,7 @@ __all__ = [
     "entropy",
     "has_collapsed",
     "known_evidence",
+    "selected_since",
     "utilisation",
     "utilisation_bound",
 ]
@@ -131,6 +132,12 @@ def entropy(counts: Sequence[int]) -> float:
     total = sum(counts)
     shares = [n / total for n in counts if n] if total else []
     return -sum(p * math.log2(p) for p in shares) + 0.0
+
+
+def selected_since(before: Sequence[int], now: Sequence[int]) -> tuple[int, ...]:
+    """Selections between two states by their counts. An entry that maintenance made anew in between
+    counts from 0."""
+    return tuple(n - m if n >= m else n for m, n in zip(before, now, strict=True))
 
 
 def utilisation(counts: Sequence[int]) -> float:

@@ -9,13 +9,14 @@ from promptcodebook.method.state import (
     average_success,
     entropy,
     has_collapsed,
+    selected_since,
     utilisation,
     utilisation_bound,
 )
 from promptcodebook.report.context import Context, DeployedState, state_name
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, together
 from promptcodebook.report.svg import meter, picture, word
-from promptcodebook.store import Event, Stepped
+from promptcodebook.store import Event, Started, Stepped
 from promptcodebook.types import Trace, Variable
 from promptcodebook.units import number, percent
 
@@ -117,6 +118,8 @@ class RoutingSection:
         self._before = [0] * self._size
 
     def add(self, event: Event) -> None:
+        if isinstance(event, Started) and event.statistics is not None:
+            self._before = list(event.statistics.selected)
         if not isinstance(event, Stepped):
             return
         step = event.step
@@ -124,8 +127,8 @@ class RoutingSection:
         while place >= len(self._counts):  # the run went on while it was being read
             self._counts.append([0] * self._size)
             self._rewrites.append([0] * self._size)
-        for k, total in enumerate(step.selected):
-            self._counts[place][k] += total - self._before[k]
+        for k, times in enumerate(selected_since(self._before, step.selected)):
+            self._counts[place][k] += times
         self._before = list(step.selected)
         for rewrite in step.rewrites:
             if rewrite.kept and isinstance(rewrite.variable, int):

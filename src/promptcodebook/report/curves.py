@@ -7,11 +7,11 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from promptcodebook.calls import Usage
-from promptcodebook.method.state import entropy, utilisation
+from promptcodebook.method.state import entropy, selected_since, utilisation
 from promptcodebook.report.context import Context
 from promptcodebook.report.html import Html, el
 from promptcodebook.report.svg import Area, Chart, Line, Point, Spot, draw
-from promptcodebook.store import Event, Stepped, Validated
+from promptcodebook.store import Event, Started, Stepped, Validated
 from promptcodebook.types import Step
 from promptcodebook.units import number
 
@@ -59,6 +59,8 @@ class CurvesSection:
 
     def add(self, event: Event) -> None:
         match event:
+            case Started(_, _, statistics) if statistics is not None:
+                self._counts[-1] = statistics.selected
             case Stepped(step):
                 self._add_reward(step)
                 self._add_routing(step)
@@ -86,7 +88,7 @@ class CurvesSection:
     def _add_routing(self, step: Step) -> None:
         x, series = step.index + 1, self._series
         self._counts.append(step.selected)
-        now = [a - b for a, b in zip(self._counts[-1], self._counts[0], strict=True)]
+        now = selected_since(self._counts[0], self._counts[-1])
         series.entropy.append((x, entropy(step.selected)))
         series.utilised.append((x, utilisation(step.selected)))
         series.entropy_now.append((x, entropy(now)))
