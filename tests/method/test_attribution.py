@@ -132,6 +132,20 @@ def test_advice_that_stands_in_no_instinct_goes_to_the_nearest_or_emptiest(
     assert found == {carrier: advice} and tally == {"unknown_instincts": 1}
 
 
+@pytest.mark.parametrize(
+    ("advice", "carrier"),
+    [
+        ("Cite page, then line.", 1),  # words of four letters say something
+        ("Say more about tone.", 3),  # one of the two in common says little
+        ("Take one or two of all.", 3),  # short words say nothing
+        ("It is of us, or so.", 3),
+    ],
+)
+def test_only_words_that_say_something_make_advice_related(advice: str, carrier: int):
+    related = "Name page and line; say one or two things about the tone of all it is, or of us."
+    assert nearest_instinct(advice, book("", related, "", "Be brief."), ACTIVE) == carrier
+
+
 def test_advice_goes_to_an_instinct_that_may_be_rewritten_and_ties_to_the_lowest_index():
     held = book("a", "b c", "d", "e f", frozen=[1])
     assert nearest_instinct("new advice", held, (1, 3)) == 3
@@ -171,6 +185,11 @@ async def test_attribution_sees_the_input_and_may_name_only_active_instincts():
     errors = request.schema.body["properties"]["instinct_errors"]  # type: ignore[index]
     assert list(errors["properties"]) == ["1", "3", "missing"]
     assert errors["additionalProperties"] is False
+    assert all(e["type"] == "string" for e in errors["properties"].values())
+    assert 900 <= sum(e["maxLength"] for e in errors["properties"].values()) <= 1000
+    severities = request.schema.body["properties"]["severity"]["properties"]  # type: ignore[index]
+    share = {"type": "number", "minimum": 0, "maximum": 1}
+    assert severities == dict.fromkeys(("rendering", "instinct", "routing"), share)
 
 
 def test_the_residual_is_the_penalty_less_the_severities():

@@ -80,6 +80,8 @@ async def test_the_reward_is_shown_with_its_range(call: str):
     ("replies", "score", "calls"),
     [
         (('{"score": "0.7"}',), 0.7, 1),
+        (('{"score": 1}',), 1.0, 1),
+        (('{"score": 0}',), 0.0, 1),
         (('{"score": "7/10"}',), 0.7, 1),
         (('{"score": 7}', '{"score": 0.6}'), 0.6, 2),
         (('{"score": 7}', '{"score": 7}'), 0.7, 2),
@@ -94,6 +96,17 @@ async def test_a_score_off_its_scale_is_asked_for_once_more_and_then_read_as_one
     world = World(config(), ScriptedLM().enqueue(*replies))
     found = await world.critic.verdict("psi", history(), DRAWS)
     assert found.score == pytest.approx(score) and len(world.lm.history) == calls
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+async def test_a_score_is_asked_for_on_a_scale_from_0_to_1(stages: int):
+    world = World(config(), ScriptedLM().enqueue(verdict(0.5)))
+    ask = world.critic.critique if stages == 1 else world.critic.verdict
+    await ask("psi", history(), DRAWS)
+    (request,) = world.lm.history
+    assert request.schema is not None
+    score = request.schema.body["properties"]["score"]  # type: ignore[index, call-overload]
+    assert (score["type"], score["minimum"], score["maximum"]) == ("number", 0, 1)
 
 
 async def test_a_task_without_references_says_so():
@@ -111,6 +124,13 @@ async def test_the_stages_of_a_compound_executor_are_shown():
     with_stages, without = map(said, world.lm.history)
     assert "Stages on the way:\n- retrieve: query one -> title A\n" in with_stages
     assert "Stages" not in without
+
+
+async def test_an_empty_answer_is_shown_as_such_and_a_reward_s_range_is_0_to_1():
+    world = World(config(), ScriptedLM().enqueue(verdict(0.5)))
+    await world.critic.verdict("psi", history(output=""), DRAWS)
+    seen = said(world.lm.history[0])
+    assert "(empty)" in seen and "Reward: 0.25 on a scale from 0 to 1" in seen
 
 
 async def test_a_long_field_is_cut_in_its_middle():

@@ -81,6 +81,15 @@ async def test_the_result_does_not_depend_on_who_answers_first(mode: str):
     assert others == [first, first]
 
 
+@pytest.mark.parametrize("critic", [{"stages": 1}, {"stages": 2}])
+async def test_no_two_calls_of_a_run_share_a_sample(critic: dict[str, int]):
+    """Every draw is keyed by step, example and purpose, so no call's chance depends on another."""
+    world = World(one_batch(explore=ENCODED, critic=critic, update={"epochs": 2}))
+    await world.run(examples(5))
+    samples = [r.sample for r in world.lm.history]
+    assert len(set(samples)) == len(samples) > 50
+
+
 async def test_another_seed_gives_another_run():
     runs = [await World(one_batch(seed=seed)).run(examples(5)) for seed in (0, 1)]
     assert repr(runs[0]) != repr(runs[1])
