@@ -135,10 +135,10 @@ class Plan:
             )
         return tuple(program.stages)
 
-    def require_training(self) -> Plan:
+    def require_training(self, *, begun: bool = False) -> Plan:
         """Itself. Raises DataError for a split that training cannot do without, ConfigError for a
-        first codebook or a prompt for each stage that cannot be had, and MissingExtra or TaskError
-        for what the task needs beside its data."""
+        first codebook (unless it has `begun`) or a prompt for each stage that cannot be had, and
+        MissingExtra or TaskError for what the task needs beside its data."""
         if not self.task.dataset.train:
             raise DataError(
                 f"the training split of {self.task.name} is empty",
@@ -146,7 +146,8 @@ class Plan:
             )
         # Looked at here, so that what is wrong with them is told before anything is paid for.
         _ = self.prompt_stages
-        check_seeds(self.task.seeds, self.earlier, self.templates, self.config)
+        if not begun:
+            check_seeds(self.task.seeds, self.earlier, self.templates, self.config)
         self.task.require()
         return self
 

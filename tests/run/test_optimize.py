@@ -64,6 +64,16 @@ def test_a_run_gives_a_policy_a_verdict_and_a_bill(tmp_path: Path) -> None:
     assert len(explained.route.indices) == 4 and explained.prompt
 
 
+def test_a_run_that_is_begun_no_longer_needs_the_file_it_began_from(tmp_path: Path) -> None:
+    file = tmp_path / "earlier.json"
+    train(tmp_path, "first").policy.save(file)
+    config = {"init": {"kind": "file", "path": str(file)}}
+    part = train(tmp_path, config=config, budget="60calls")
+    file.unlink()
+    rest = train(tmp_path, config=config, resume=part.id, budget="9999calls")
+    assert (part.ended, rest.ended) == ("budget", "finished")
+
+
 def test_a_run_goes_on_from_a_whole_policy_of_another(tmp_path: Path) -> None:
     """θ, φ, texts and what is known of each: `init.kind = file` starts where the other ended."""
     file = train(tmp_path, "one").policy.file

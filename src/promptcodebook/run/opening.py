@@ -79,7 +79,7 @@ def open_run(config: Config, sources: Sources, where: Where, listener: Listener 
     Raises ConfigError, DataError, TaskError, RunBusy, RunChanged; a run folder made for nothing is
     removed again.
     """
-    plan = plan_run(config, sources).require_training()
+    plan = plan_run(config, sources).require_training(begun=where.resume is not None)
     optimizer = make_optimizer(config.optimizer)
     specs = specs_of(plan.config)
     if sources.lm is None:
