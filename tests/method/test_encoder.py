@@ -83,7 +83,7 @@ async def test_what_stays_wrong_keeps_its_valid_picks():
 async def test_a_reply_that_never_parses_falls_back_to_the_best(reply: str | Reply):
     """Decision 10: not JSON, or cut."""
     world, found = await route(reply, reply)
-    assert found.indices == (1, 2) and found.fallback
+    assert found.indices == (1, 2) and found.fallback and found.repaired
     assert (world.tally["route_repairs"], world.tally["route_fallbacks"]) == (1, 1)
 
 
@@ -113,6 +113,7 @@ def test_all_before_the_input_is_the_same_for_every_input():
     prefix = first.removesuffix("abc {theta}")
     assert first != prefix and second == prefix + "xyz"
     assert "[3] rule three (untried)" in prefix
+    assert "2 different integers from 0 to 3" in prefix
 
 
 def test_our_templates_show_success_and_the_paper_s_show_r_bar():
@@ -145,6 +146,8 @@ async def test_the_reply_is_asked_for_by_schema():
         "uniqueItems": True,
         "items": {"type": "integer", "enum": [0, 1, 2, 3]},
     }
+    demand = {"type": "string", "maxLength": 80}
+    assert fields["constraints"] == {"type": "array", "maxItems": 5, "items": demand}
     assert request.schema.body["required"] == ["selected_indices"]
     assert said(request).endswith("an input")
 
@@ -180,5 +183,7 @@ async def test_a_route_that_was_filled_up_says_what_was_wrong(reply: str | Reply
     assert found.fallback and found.fault.removeprefix("selected_indices: ") == fault
 
 
-def test_a_fault_names_few_indices():
-    assert len(route_fault(range(1000), 4, 2) or "") < 120
+def test_a_fault_names_few_indices_and_says_when_there_are_more():
+    many, eight = route_fault(range(1000), 4, 2) or "", route_fault(range(4, 12), 4, 2) or ""
+    assert len(many) < 120 and "10, 11] and more lie outside" in many
+    assert "10, 11] lie outside" in eight

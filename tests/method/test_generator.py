@@ -7,7 +7,7 @@ import pytest
 from promptcodebook.calls import Reply
 from promptcodebook.errors import EndpointDown
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.method.generator import join_prompts
+from promptcodebook.method.generator import Composition, Generator, join_prompts
 from promptcodebook.randomness import Draws
 from promptcodebook.types import Route
 from tests.method.build import World, book, config, said
@@ -104,6 +104,19 @@ async def test_a_stage_is_named_and_drawn_apart():
     for stage in ("", "rewrite"):
         await world.generator.compose("phi", book(), Route((0, 1)), "in", DRAWS, stage)
     whole, stage = world.lm.history
-    assert "this stage of the work: rewrite" in said(stage)
-    assert "stage of the work" not in said(whole)
+    named = "The prompt is for this stage of the work: rewrite"
+    assert named in said(stage)
+    assert said(stage).replace(named, "").split() == said(whole).split()
     assert whole.sample != stage.sample
+
+
+async def test_nothing_stands_around_a_prompt_unless_it_is_asked_for():
+    """No base prompt, no format, no stage, and the generator composes."""
+    lm = ScriptedLM().enqueue("Follow rule one.", role="generator")
+    world = World(config(), lm)
+    plain = Generator(world.ask, world.templates, Composition())
+    text, _ = await plain.compose("phi", book(), Route((1, 3)), "in", DRAWS)
+    assert text == "Follow rule one."
+    lm.enqueue("p", role="generator")
+    await world.generator.compose("phi", book(), Route((1, 3)), "in", DRAWS, stage="")
+    assert said(lm.history[0]) == said(lm.history[1]) and "stage" not in said(lm.history[0])
