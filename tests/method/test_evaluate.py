@@ -151,7 +151,19 @@ async def test_the_prompt_length_is_the_system_prompt_s_share_of_the_request():
     await chat("u", system="s" * 900, role="judge")
     assert chat.prompt_length == PromptLength(longest=60, total=80)
     await chat("no system prompt")
+    await chat("")
     assert chat.prompt_length == PromptLength(longest=60, total=80)
+
+
+@pytest.mark.parametrize("estimated", [(True, False), (False, True), (False, False)])
+async def test_a_prompt_length_is_an_estimate_where_any_call_was_counted_by_us(
+    estimated: tuple[bool, ...],
+):
+    lm = ScriptedLM().enqueue(*(Reply("ok", usage=Usage(1, 8, 5), estimated=e) for e in estimated))
+    chat = BoundChat(lm, lambda purpose: 0)
+    for _ in estimated:
+        await chat("u", system="s")
+    assert chat.prompt_length == PromptLength(longest=4, total=8, estimated=any(estimated))
 
 
 async def test_a_rollout_holds_the_length_of_what_was_sent():

@@ -87,6 +87,32 @@ async def test_an_executor_of_one_s_own_may_return_text_or_stages():
     assert len({r.sample for r in world.lm.history}) == 2
 
 
+@pytest.mark.parametrize("order", [("one", "two"), ("two", "one")])
+async def test_what_a_program_asks_is_sent_as_it_stands_and_drawn_by_its_purpose(order):
+    """Nothing is put before a message without a system prompt; the order of calls is free."""
+
+    async def program(prompt: Prompt, example: Example, lm: Chat) -> Output:
+        for text in order:
+            await lm(text, purpose=text)
+        return Output("0.5")
+
+    world = World(config())
+    await roll_out(FixedPrompt("p"), Trial(program, None, world.lm), X, DRAWS)
+    assert [r.messages for r in world.lm.history] == [(Message("user", t),) for t in order]
+    samples = {said(r): r.sample for r in world.lm.history}
+    assert samples == {t: DRAWS.sample(f"execute {t}") for t in ("one", "two")}
+
+
+@pytest.mark.parametrize(("chat", "output"), [(True, False), (False, True), (False, False)])
+async def test_a_rollout_is_cut_where_a_call_or_the_program_s_output_is(chat: bool, output: bool):
+    async def program(prompt: Prompt, example: Example, lm: Chat) -> Output:
+        return Output((await lm("x")).text, truncated=output)
+
+    lm = ScriptedLM().enqueue(Reply("0.5", finish="length" if chat else "stop"))
+    rollout = await roll_out(FixedPrompt("p"), Trial(program, None, lm), X, DRAWS)
+    assert rollout.truncated == (chat or output)
+
+
 async def test_without_a_scorer_a_rollout_is_only_answered():
     world = World(config())
     trial = Trial(world.program, None, world.lm)
@@ -169,6 +195,16 @@ async def test_the_composed_prompt_never_reaches_the_untrusted_role(how: str):
     assert rollout.failure is not None
     assert rollout.failure.kind == ConfigError.__name__
     assert "untrusted role" in rollout.failure.message
+
+
+@pytest.mark.parametrize("how", ["system", "text", "messages"])
+async def test_no_prompt_of_many_lines_and_quotes_reaches_the_untrusted_role(how: str):
+    """Decision 13: found as it is sent, letter for letter."""
+    odd = "It's \"two\"\nlines \\ of {text}.\n\nAnd 'another' paragraph."
+    lm = ScriptedLM().reply_with(lambda r: odd if r.role == "generator" else talkative(r))
+    world = World(config(), lm, executor=leaking(how))
+    rollout = await roll_out(deployed(world), world.trial, X, DRAWS)
+    assert world.asked("untrusted") == [] and rollout.failure is not None
 
 
 async def test_the_untrusted_role_gets_what_a_trusted_stage_rewrote():
