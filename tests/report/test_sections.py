@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from promptcodebook.calls import Usage
 from promptcodebook.method.state import RoutingStatistics, utilisation_bound
 from promptcodebook.report.codebook import MOST_COLUMNS, RoutingSection, TheorySection
 from promptcodebook.report.context import Context, ReportSection
@@ -147,6 +148,19 @@ def test_an_unknown_price_is_never_shown_as_nothing(write: Write) -> None:
     assert "the other roles come to $3.90" in text
     assert re.search(r"all roles .* unknown", text)
     assert "$0 " not in text
+
+
+def test_what_was_lost_to_failures_stands_apart_from_what_was_paid(write: Write) -> None:
+    store = write(ScriptedRun(steps=1))
+    plain = flat(shown(store, SpendSection))
+    log, most = store.attempt_log, Usage(1, 1000, 500, 0, 0.25)
+    for _ in range(2):
+        log.end(log.begin("executor", most), "executor", most, True)
+    store.flush()
+    text = flat(shown(store, SpendSection))
+    told = "Lost to failures, beside the above: 2 calls, up to 3,000 tokens and $0.50."
+    assert told in text and "Lost" not in plain
+    assert text.replace(f"{told} ", "") == plain
 
 
 def test_the_bound_of_theorem_3_stands_beside_what_was_measured(write: Write) -> None:

@@ -65,7 +65,8 @@ class DeployedState:
 class Context:
     """The run as a whole: header, state, spend and counts; `deployed` is None without a codebook.
 
-    `inputs` are texts by example id, `defaults` the configuration that sets nothing.
+    `inputs` are texts by example id, `defaults` the configuration that sets nothing; `lost` is the
+    most that attempts lost to failures can have cost, which is no part of `usage`.
     """
 
     header: Header
@@ -76,6 +77,7 @@ class Context:
     elapsed_s: float
     inputs: Mapping[str, str]
     defaults: Mapping[str, Any]
+    lost: Usage
 
     @classmethod
     def of(cls, store: RunStore, inputs: Mapping[str, str]) -> Context:
@@ -92,6 +94,7 @@ class Context:
             store.elapsed_s,
             inputs,
             Config().model_dump(mode="json"),
+            sum(store.lost().values(), Usage()),
         )
 
     def setting(self, key: str) -> Any:

@@ -154,7 +154,7 @@ class HistorySection:
         words = [f"{kept:,} rewrites were kept and {refused:,} refused."]
         if later:
             words.append(
-                f"DeployedState is {state_name(self._deployed)}: {_rewrites(later)} made after it "
+                f"Deployed is {state_name(self._deployed)}: {_rewrites(later)} made after it "
                 f"{'stands' if later == 1 else 'stand'} below the mark."
             )
         if left_out:

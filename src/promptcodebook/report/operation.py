@@ -159,7 +159,7 @@ class SpendSection:
     def render(self) -> Html:
         usage = self._context.usage
         if not usage:
-            return el("p.empty", "Nothing was paid for.")
+            return together(el("p.empty", "Nothing was paid for."), self._lost())
         total = sum(usage.values(), Usage())
         models = self._context.models
         rows = [
@@ -168,7 +168,19 @@ class SpendSection:
         ]
         rows.append(_spend_cells("all roles", "", total, total.tokens))
         table = self._context.table("Paid calls of the whole run by role.", _SPEND, rows)
-        return together(table, self._unknown_prices())
+        return together(table, self._lost(), self._unknown_prices())
+
+    def _lost(self) -> Html | None:
+        """Apart from what was paid, since nobody knows what of it a server bills."""
+        lost = self._context.lost
+        if not lost.calls:
+            return None
+        price = "" if not lost.cost else f" and {money(lost.cost)}"
+        return el(
+            "p.note",
+            f"Lost to failures, beside the above: {lost.calls:,} "
+            f"{'call' if lost.calls == 1 else 'calls'}, up to {lost.tokens:,} tokens{price}.",
+        )
 
     def _unknown_prices(self) -> Html | None:
         usage = self._context.usage

@@ -7,7 +7,6 @@ from datetime import datetime
 
 from pydantic import TypeAdapter, ValidationError
 
-from promptcodebook.calls import Usage
 from promptcodebook.errors import StoreError
 from promptcodebook.intervals import Interval
 from promptcodebook.report.context import Context, state_name, step_name
@@ -82,7 +81,7 @@ def _never_followed(context: Context) -> Html | None:
 
 def _facts(context: Context) -> list[tuple[str, Content]]:
     header, state, deployed = context.header, context.state, context.deployed
-    spent = sum(context.usage.values(), Usage())
+    spent = sum(context.usage.values(), context.lost)
     price = "price unknown" if spent.cost is None else money(spent.cost)
     best, score = state.best, number(state.best.score if state.best else None, missing=MISSING)
     return [
