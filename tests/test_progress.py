@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import promptcodebook as pco
-from promptcodebook.calls import Usage
+from promptcodebook.calls import Limits, Usage
 from promptcodebook.progress import Began, Note, Phase, ProgressLine, Spent, watch
 from tests.run.test_optimize import QUICK, data, train
 
@@ -89,6 +89,15 @@ def test_on_a_terminal_one_line_is_redrawn_and_taken_away() -> None:
     assert stream.getvalue().startswith("\r" + shown + "\r" + " " * len(shown) + "\r")
     line.close()
     assert "\n" not in stream.getvalue()
+
+
+def test_the_line_shows_calls_beside_their_limit_and_what_was_lost() -> None:
+    stream = io.StringIO()
+    line, wait = _line(stream)
+    line(BEGAN)
+    wait(3)
+    line(Spent({"executor": Usage(calls=370)}, {}, Usage(calls=2), Limits(calls=400)))
+    assert stream.getvalue() == "pco step 0 of 10, calls 372 of 400, lost 2\n"
 
 
 def test_a_stream_that_nobody_reads_any_more_stops_no_run() -> None:

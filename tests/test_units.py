@@ -4,7 +4,16 @@ import math
 
 import pytest
 
-from promptcodebook.units import bytes_text, count_text, duration, money, number
+from promptcodebook.calls import Limits, Usage
+from promptcodebook.units import (
+    bytes_text,
+    count_text,
+    duration,
+    lost_text,
+    money,
+    number,
+    spent_parts,
+)
 
 
 @pytest.mark.parametrize(
@@ -63,3 +72,15 @@ def test_a_number_that_is_none_is_a_dash() -> None:
     assert number(0.0, 1) == "0.0"
     assert [number(value) for value in (None, math.nan, math.inf)] == ["-", "-", "-"]
     assert number(None, missing="none") == "none"
+
+
+def test_what_was_lost_and_what_was_spent_of_a_budget() -> None:
+    assert lost_text(Usage(1, 1000, 200)) == "lost to failures: 1 call, up to 1.2k tokens"
+    assert lost_text(Usage(3, 1000, 200, 0, 0.5)).endswith("3 calls, up to 1.2k tokens and $0.50")
+    spent = Usage(372, 1000, 200, 0, 0.25)
+    assert spent_parts(spent, Limits()) == ("372 calls", "1.2k tokens", "$0.25")
+    limits = Limits(400, 2_000_000, 5.0)
+    all_limits = ("372 of 400 calls", "1.2k of 2M tokens", "$0.25 of $5.00")
+    assert spent_parts(spent, limits) == all_limits
+    unknown = Usage(1, cost=None)
+    assert spent_parts(unknown, Limits()) == ("1 call", "0 tokens", "cost unknown")

@@ -15,6 +15,7 @@ __all__ = [
     "LM",
     "ROLES",
     "Chat",
+    "Limits",
     "Message",
     "Reply",
     "Request",
@@ -86,6 +87,15 @@ class Usage:
             (self.cost or 0.0) + (other.cost or 0.0) if known else None,
             self.latency_s + other.latency_s,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a budget allows in all; None = no limit."""
+
+    calls: int | None = None
+    tokens: int | None = None
+    usd: float | None = None
 
 
 def _no_extra() -> Mapping[str, object]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol, TextIO
 
-from promptcodebook.calls import Role, Usage
+from promptcodebook.calls import Limits, Role, Usage
 from promptcodebook.types import Evaluation, Step
 from promptcodebook.units import duration
 
@@ -82,10 +82,18 @@ class ValidationDone:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Usage by role and incidents by name so far."""
+    """Usage by role and incidents by name so far; apart from it what was lost to failures, at the
+    most it can have cost. The limits are on both together."""
 
     usage: Mapping[Role, Usage]
     tallies: Mapping[str, int]
+    lost: Usage = Usage()
+    limits: Limits = Limits()
+
+    @property
+    def total(self) -> Usage:
+        """All that was paid, or may have been."""
+        return sum(self.usage.values(), self.lost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +189,11 @@ class ProgressLine:
                 self._facts["reward"] = _mean_reward(step)
             case ValidationDone(_, evaluation, best) if best and evaluation.score is not None:
                 self._facts["best"] = f"{evaluation.score:.3f}"
-            case Spent(usage):
-                self._facts["calls"] = str(sum(u.calls for u in usage.values()))
+            case Spent(_, _, lost, limits):
+                of = "" if limits.calls is None else f" of {limits.calls}"
+                self._facts["calls"] = f"{event.total.calls}{of}"
+                if lost.calls:
+                    self._facts["lost"] = str(lost.calls)
             case Note():
                 self.close()
             case _:

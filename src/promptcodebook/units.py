@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-__all__ = ["bytes_text", "count_text", "duration", "money", "number", "percent"]
+from promptcodebook.calls import Limits, Usage
+
+__all__ = [
+    "bytes_text",
+    "cost_text",
+    "count_text",
+    "duration",
+    "lost_text",
+    "money",
+    "number",
+    "percent",
+    "plural",
+    "spent_parts",
+]
 
 
 def number(
@@ -66,3 +79,32 @@ def bytes_text(count: int) -> str:
             break
         value, unit = value / 1000, bigger
     return f"{value:.1f} {unit}"
+
+
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    """'1 reply', '2 replies'; `nouns` where the plural is not the noun with an s."""
+    return f"{count} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def cost_text(usd: float | None) -> str:
+    """USD in a line of text, where a bare 'unknown' would not say what is unknown."""
+    return "cost unknown" if usd is None else money(usd)
+
+
+def lost_text(lost: Usage) -> str:
+    """What attempts whose answers were lost can have cost, shown apart from what was paid."""
+    price = "" if not lost.cost else f" and {money(lost.cost)}"
+    most = f"{count_text(lost.tokens)} tokens{price}"
+    return f"lost to failures: {plural(lost.calls, 'call')}, up to {most}"
+
+
+def spent_parts(spent: Usage, limits: Limits) -> tuple[str, str, str]:
+    """Calls, tokens and cost, each beside its limit: '372 of 400 calls', '1.2k tokens', '$0.20'."""
+    calls = "calls" if (limits.calls or spent.calls) != 1 else "call"
+    if limits.calls is not None:
+        calls = f"of {limits.calls} {calls}"
+    allowed = "" if limits.tokens is None else f" of {count_text(limits.tokens)}"
+    cost = cost_text(spent.cost)
+    if limits.usd is not None:
+        cost = f"{cost} of {money(limits.usd)}"
+    return f"{spent.calls} {calls}", f"{count_text(spent.tokens)}{allowed} tokens", cost

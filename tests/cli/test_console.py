@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcodebook.calls import Usage
-from promptcodebook.cli.console import columns, lost_text, of_limit, wrap_text
+from promptcodebook.cli.console import columns, wrap_text
 
 
 def test_numbers_and_amounts_stand_to_the_right_and_the_ids_of_runs_do_not() -> None:
@@ -83,9 +82,3 @@ def test_the_width_is_that_of_the_screen(monkeypatch: pytest.MonkeyPatch) -> Non
         assert width - 8 < max(map(len, wrap_text(words).splitlines())) <= width
     monkeypatch.setenv("COLUMNS", "200")
     assert len(columns(rows).splitlines()) == 2
-
-
-def test_what_was_lost_and_what_was_spent_of_a_budget() -> None:
-    assert lost_text(Usage(1, 1000, 200)) == "lost to failures: 1 call, up to 1.2k tokens"
-    assert lost_text(Usage(3, 1000, 200, 0, 0.5)).endswith("3 calls, up to 1.2k tokens and $0.50")
-    assert (of_limit(372, 400), of_limit(372, None)) == ("372 of 400", "372")

@@ -11,7 +11,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from promptcodebook.calls import Usage
+from promptcodebook.calls import Limits, Usage
 from promptcodebook.cli.live import LiveLayout, LiveView, bar, sparkline
 from promptcodebook.cli.run_view import WINDOW, RunView, advance, one_line
 from promptcodebook.cli.views import PAUSE, LineView, make_view
@@ -112,6 +112,35 @@ def test_lines_say_what_happened_in_order() -> None:
         "validating step 12: 4 of 8, 2.0 s left",
         "stopping: waiting for calls in flight",
     ]
+
+
+LOST = Spent(
+    {"executor": Usage(370, 900, 100, 0, 0.2)},
+    {},
+    Usage(2, 8000, 4000, 0, 0.05),
+    Limits(400, 90_000),
+)
+
+
+def test_lines_show_what_was_spent_beside_its_limit_and_how_many_calls_were_lost() -> None:
+    stream = io.StringIO()
+    view = LineView(stream, Clock())
+    for event in (began(4, simulated=False), LOST, StepDone(step(0, 4), 3.0)):
+        view(event)
+    assert "  372 of 400 calls, 13k of 90k tokens  $0.25  2 lost  " in stream.getvalue()
+
+
+@pytest.mark.parametrize("height", [60, 12])
+def test_the_live_view_shows_what_was_lost_apart_below_what_was_spent_of_the_budget(
+    height: int,
+) -> None:
+    view = view_after(iter([*script(), LOST]))
+    console = Console(width=80, height=height, file=io.StringIO(), record=True)
+    console.print(LiveLayout(view, 50.0))
+    lines = [line.rstrip() for line in console.export_text().splitlines()]
+    place = lines.index("spent       372 of 400 calls, 13k of 90k tokens, $0.25")
+    lost = "            of it lost to failures: 2 calls, up to 12k tokens and $0.05"
+    assert lines[place + 1] == lost
 
 
 def test_progress_of_a_phase_is_said_at_most_every_two_seconds() -> None:

@@ -80,6 +80,7 @@ class ScriptedRun:
     private: bool = False
     task: str = "constraints"
     rows: tuple[tuple[str, str, float], ...] = _ROWS
+    lost: Usage = Usage()
 
 
 def write_run(runs: Path, run: ScriptedRun | None = None) -> RunStore:
@@ -106,6 +107,9 @@ def write_run(runs: Path, run: ScriptedRun | None = None) -> RunStore:
         cost = None if role == "critic" else 0.01 * calls
         usage = Usage(calls, calls * 400, calls * 90, calls * 300, cost, calls)
         store.attempt_log.end(store.attempt_log.begin(role, usage), role, usage, False)
+    if run.lost.calls:
+        log = store.attempt_log
+        log.end(log.begin("executor", run.lost), "executor", run.lost, True)
     for name, n in (("rate_limited", 7), ("repaired", 4), ("reasked", 2), ("strange_thing", 1)):
         store.count(name, n)
     store.flush()

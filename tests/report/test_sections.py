@@ -16,6 +16,7 @@ from promptcodebook.report.curves import WINDOW, CurvesSection
 from promptcodebook.report.examples import MOST, ExamplesSection
 from promptcodebook.report.history import word_diff
 from promptcodebook.report.operation import IncidentsSection, SpendSection
+from promptcodebook.report.summary import masthead
 from promptcodebook.report.svg import Chart, Line, draw, ticks
 from promptcodebook.store import RunStore, Started, Stepped
 from tests.report.scripted_run import ScriptedRun
@@ -161,6 +162,23 @@ def test_what_was_lost_to_failures_stands_apart_from_what_was_paid(write: Write)
     told = "Lost to failures, beside the above: 2 calls, up to 3,000 tokens and $0.50."
     assert told in text and "Lost" not in plain
     assert text.replace(f"{told} ", "") == plain
+
+
+def test_what_was_spent_stands_beside_the_limits_of_the_budget(write: Write) -> None:
+    config = {"budget": {"calls": 600, "tokens": 400_000, "usd": None}}
+    store = write(ScriptedRun(steps=1, lost=Usage(3, 8000, 4000, 0, 0.5), config=config))
+    spent = "513 of 600 calls, 262k of 400k tokens, cost unknown"
+    assert f"Of the budget: {spent}." in flat(shown(store, SpendSection))
+    facts = flat(read_page(masthead(Context.of(store, {})).markup))
+    assert f"{spent} (of it lost to failures: 3 calls, up to 12k tokens and $0.50)" in facts
+
+
+def test_a_run_without_a_budget_speaks_of_none(write: Write) -> None:
+    store = write(ScriptedRun(steps=1))
+    assert "budget" not in flat(shown(store, SpendSection))
+    assert "510 calls, 250k tokens, cost unknown started" in flat(
+        read_page(masthead(Context.of(store, {})).markup)
+    )
 
 
 def test_the_bound_of_theorem_3_stands_beside_what_was_measured(write: Write) -> None:

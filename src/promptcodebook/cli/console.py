@@ -10,23 +10,15 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from promptcodebook.text import printable
-from promptcodebook.units import count_text, money
-
-if TYPE_CHECKING:
-    from promptcodebook.calls import Usage
 
 __all__ = [
     "columns",
     "confirm",
-    "cost_text",
     "emit",
-    "lost_text",
     "note",
-    "of_limit",
-    "plural",
     "range_text",
     "screen_width",
     "wrap_text",
@@ -69,28 +61,6 @@ def confirm(question: str, refusal: str, *, yes: bool) -> None:
 def range_text(low: float, high: float, *, signed: bool = False) -> str:
     """The ends of an interval: 0.120..0.340."""
     return f"{low:+.3f}..{high:+.3f}" if signed else f"{low:.3f}..{high:.3f}"
-
-
-def cost_text(usd: float | None) -> str:
-    """USD in a line of text, where a bare 'unknown' would not say what is unknown."""
-    return "cost unknown" if usd is None else money(usd)
-
-
-def lost_text(lost: Usage) -> str:
-    """What attempts whose answers were lost can have cost, shown apart from what was paid."""
-    most = f"{count_text(lost.tokens)} tokens"
-    price = "" if not lost.cost else f" and {money(lost.cost)}"
-    return f"lost to failures: {plural(lost.calls, 'call')}, up to {most}{price}"
-
-
-def of_limit(spent: float, limit: float | None) -> str:
-    """'372 of 400' under a budget, '372' without."""
-    return f"{spent:g}" if limit is None else f"{spent:g} of {limit:g}"
-
-
-def plural(count: int, noun: str, nouns: str = "") -> str:
-    """'1 reply', '2 replies'; `nouns` where the plural is not the noun with an s."""
-    return f"{count} {noun if count == 1 else nouns or noun + 's'}"
 
 
 def screen_width() -> int:

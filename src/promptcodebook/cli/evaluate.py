@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from promptcodebook.cli.console import columns, cost_text, emit, note, range_text, wrap_text
+from promptcodebook.cli.console import columns, emit, note, range_text, wrap_text
 from promptcodebook.cli.settings import (
     Budget,
     ConfigOption,
@@ -38,7 +38,7 @@ from promptcodebook.cli.settings import (
 from promptcodebook.errors import ConfigError
 from promptcodebook.intervals import Interval, mean_interval
 from promptcodebook.text import printable
-from promptcodebook.units import duration, number, percent
+from promptcodebook.units import cost_text, duration, number, percent
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

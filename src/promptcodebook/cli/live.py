@@ -17,12 +17,11 @@ from rich.live import Live
 from rich.text import Text
 
 from promptcodebook.calls import Usage
-from promptcodebook.cli.console import cost_text
 from promptcodebook.cli.run_view import WINDOW, RunView, advance, one_line
 from promptcodebook.method.state import entropy, utilisation
 from promptcodebook.paths import run_reference
 from promptcodebook.progress import Note, ProgressEvent
-from promptcodebook.units import count_text, duration
+from promptcodebook.units import cost_text, count_text, duration, lost_text, spent_parts
 
 __all__ = ["LiveLayout", "LiveView", "bar", "sparkline"]
 
@@ -98,7 +97,7 @@ class LiveLayout:
         lines += [Text(), *self._instincts(width), Text()]
         spend, incidents = self._spend(), self._incidents()
         room = console.height - len(lines) - len(incidents) - 3
-        lines += spend if len(spend) <= room else spend[-1:]
+        lines += spend if len(spend) <= room else spend[-1 - bool(self.view.lost.calls) :]
         for line in (*lines, *incidents):
             line.truncate(width, overflow="ellipsis")
             line.no_wrap = True
@@ -204,11 +203,14 @@ class LiveLayout:
         return line
 
     def _spend(self) -> list[Text]:
-        """A line for each role, the sum last."""
-        lines = [_usage_line(str(role), usage) for role, usage in self.view.usage.items()]
-        lines.append(_usage_line("spent", self.view.spent))
-        lines[-1].stylize("bold")
-        return lines
+        """A line for each role, then the sum beside its limits, and what of it was lost."""
+        view = self.view
+        lines = [_usage_line(str(role), usage) for role, usage in view.usage.items()]
+        calls, tokens, cost = spent_parts(view.spent, view.limits)
+        total = _label("spent").append(f"{calls}, {tokens}").append(f", {cost}", style="dim")
+        total.stylize("bold")
+        lost = [_label("").append(f"of it {lost_text(view.lost)}")] if view.lost.calls else []
+        return [*lines, total, *lost]
 
     def _incidents(self) -> list[Text]:
         names = [f"failed {self.view.failed}"] if self.view.failed else []

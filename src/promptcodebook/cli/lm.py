@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptcodebook.cli.console import confirm, emit, note, plural
+from promptcodebook.cli.console import confirm, emit, note
 from promptcodebook.cli.settings import (
     ConfigOption,
     DataDir,
@@ -24,7 +24,7 @@ from promptcodebook.cli.settings import (
     gather_settings,
 )
 from promptcodebook.errors import ConfigError
-from promptcodebook.units import bytes_text
+from promptcodebook.units import bytes_text, plural
 
 if TYPE_CHECKING:
     from promptcodebook.serve.server import Address

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from promptcodebook.calls import Role, Usage
+from promptcodebook.calls import Limits, Role, Usage
 from promptcodebook.method.state import selected_since
 from promptcodebook.progress import (
     Began,
@@ -61,6 +61,8 @@ class RunView:
     phase_began: float = 0.0
     usage: Mapping[Role, Usage] = field(default_factory=_nothing_spent)
     tallies: Mapping[str, int] = field(default_factory=_no_tallies)
+    lost: Usage = Usage()
+    limits: Limits = Limits()
 
     @property
     def models(self) -> str:
@@ -86,7 +88,8 @@ class RunView:
 
     @property
     def spent(self) -> Usage:
-        return sum(self.usage.values(), Usage())
+        """All that was paid, or may have been: what was lost to failures included."""
+        return sum(self.usage.values(), self.lost)
 
     def training_left(self) -> float | None:
         """Seconds that the remaining steps take at the recent pace, validations not counted."""
@@ -122,8 +125,8 @@ def advance(view: RunView, event: ProgressEvent, now: float) -> RunView:
             return replace(
                 view, validations=marks, best=(step, score) if best else view.best, phase=None
             )
-        case Spent(usage, tallies):
-            return replace(view, usage=usage, tallies=tallies)
+        case Spent(usage, tallies, lost, limits):
+            return replace(view, usage=usage, tallies=tallies, lost=lost, limits=limits)
         case Note():
             return view
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptcodebook.cli.console import columns, confirm, emit, lost_text, note, plural, wrap_text
+from promptcodebook.cli.console import columns, confirm, emit, note, wrap_text
 from promptcodebook.cli.settings import Json, RunRef, Trust, Yes, command_group, runs_dir
 from promptcodebook.text import printable
-from promptcodebook.units import count_text, duration, money, number
+from promptcodebook.units import count_text, duration, lost_text, money, number, plural
 
 if TYPE_CHECKING:
     from promptcodebook.calls import Usage

@@ -12,11 +12,8 @@ import typer
 
 from promptcodebook.cli.console import (
     columns,
-    cost_text,
     emit,
-    lost_text,
     note,
-    of_limit,
     range_text,
     wrap_text,
 )
@@ -41,7 +38,7 @@ from promptcodebook.cli.settings import (
     toml_path,
 )
 from promptcodebook.paths import run_reference
-from promptcodebook.units import count_text, money, number, percent
+from promptcodebook.units import lost_text, money, number, percent, spent_parts
 
 if TYPE_CHECKING:
     from promptcodebook.config import Config
@@ -173,13 +170,7 @@ def _verdict_text(run: Run) -> str:
 
 def _spent_text(run: Run) -> str:
     """All that was paid or lost, beside the limits of the budget: '372 of 400 calls'."""
-    spent, limits = run.spent, run.budget
-    tokens, cost = count_text(spent.tokens), cost_text(spent.cost)
-    if limits.tokens is not None:
-        tokens = f"{tokens} of {count_text(limits.tokens)}"
-    if limits.usd is not None:
-        cost = f"{cost} of {money(limits.usd)}"
-    return f"{of_limit(spent.calls, limits.calls)} calls, {tokens} tokens, {cost}"
+    return ", ".join(spent_parts(run.spent, run.budget.limits))
 
 
 def _next(run: Run, typed: str) -> str:

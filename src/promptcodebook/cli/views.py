@@ -10,7 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, TextIO
 
-from promptcodebook.cli.console import cost_text
 from promptcodebook.cli.run_view import RunView, advance, one_line
 from promptcodebook.method.state import entropy, utilisation
 from promptcodebook.paths import run_reference
@@ -23,7 +22,7 @@ from promptcodebook.progress import (
     StepDone,
     ValidationDone,
 )
-from promptcodebook.units import count_text, duration, number
+from promptcodebook.units import duration, number, spent_parts
 
 __all__ = ["PAUSE", "LineView", "View", "can_redraw", "make_view"]
 
@@ -156,8 +155,10 @@ def _step_line(view: RunView, event: StepDone) -> str:
     if view.failed:
         parts.append(f"{view.failed} failed")
     if spent.calls:
-        parts.append(f"{count_text(spent.calls)} calls, {count_text(spent.tokens)} tokens")
-        parts.append(cost_text(spent.cost))
+        calls, tokens, cost = spent_parts(spent, view.limits)
+        parts += [f"{calls}, {tokens}", cost]
+    if view.lost.calls:
+        parts.append(f"{view.lost.calls} lost")
     if left:
         parts.append(f"{duration(left)} left")
     return "  ".join(parts)

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
-from promptcodebook.calls import ROLES, Role
+from promptcodebook.calls import ROLES, Limits, Role
 from promptcodebook.errors import ConfigError, did_you_mean
 from promptcodebook.randomness import Randomness
 
@@ -312,6 +312,11 @@ class Budget(Group):
     reserve_for_verdict: Unit | None = None
     """Share of each limit that training leaves for choosing and judging; none = what these are
     measured to take, a fifth at the most."""
+
+    @property
+    def limits(self) -> Limits:
+        """What may be spent in all, time left out."""
+        return Limits(self.calls, self.tokens, self.usd)
 
 
 class Price(Group):

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from promptcodebook.calls import Request, Schema, Usage
+from promptcodebook.calls import Limits, Request, Schema, Usage
 from promptcodebook.config import Budget
 from promptcodebook.errors import BudgetReached, ConfigError, PcoError, Stop
 from promptcodebook.lm.ledger import Ledger
@@ -68,6 +68,11 @@ class BudgetGate:
         self._asked = False
         self._opened = False
         self.stop_signal.on_give(self._wake)
+
+    @property
+    def limits(self) -> Limits:
+        """What may be spent in all, time left out."""
+        return self._limits.limits
 
     def check_prices(self, models: Iterable[str]) -> None:
         """Raises ConfigError for a money budget over models or earlier calls of unknown price."""

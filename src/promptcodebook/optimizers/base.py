@@ -112,9 +112,10 @@ async def evaluate(
 
 
 def spending(models: Models) -> Spent:
-    """Usage by role and incidents so far, for whoever watches."""
+    """Usage by role, what was lost and incidents so far, for whoever watches."""
     counted = dict(models.tally.values) if isinstance(models.tally, Counts) else {}
-    return Spent(dict(models.ledger.usage), counted)
+    ledger, gate = models.ledger, models.budget
+    return Spent(dict(ledger.usage), counted, ledger.lost_total, gate.limits)
 
 
 def _counter(tell: Listener, name: str, total: int) -> Callable[[Rollout], None]:

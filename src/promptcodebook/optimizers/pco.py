@@ -193,8 +193,8 @@ async def _train(
         began = time.monotonic()
         async for step in steps:
             store.append(Stepped(step))
-            problem.tell(StepDone(step, time.monotonic() - began))
             problem.tell(spending(assembled.models))
+            problem.tell(StepDone(step, time.monotonic() - began))
             if not selection.validates:
                 selection.reserve.measure([t.rollout for t in step.traces])
             await selection.validate_if_due(step.index)

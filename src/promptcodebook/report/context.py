@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from promptcodebook.assemble import OWN_LM
-from promptcodebook.calls import ROLES, Role, Usage
+from promptcodebook.calls import ROLES, Limits, Role, Usage
 from promptcodebook.config import Config
 from promptcodebook.lm.stack import any_simulated
 from promptcodebook.method.state import State
@@ -103,6 +103,17 @@ class Context:
         The configuration is read as it was stored and never checked: another version wrote it.
         """
         return _at(self.header.config, key, _at(self.defaults, key, None))
+
+    @property
+    def spent(self) -> Usage:
+        """All that was paid, or may have been."""
+        return sum(self.usage.values(), self.lost)
+
+    @property
+    def limits(self) -> Limits:
+        """The budget that the run was given."""
+        calls, tokens, usd = (self.setting(f"budget.{name}") for name in ("calls", "tokens", "usd"))
+        return Limits(calls, tokens, usd)
 
     @property
     def seed(self) -> int:

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 
-from promptcodebook.calls import ROLES, Usage
+from promptcodebook.calls import ROLES, Limits, Usage
 from promptcodebook.incidents import Incident
 from promptcodebook.report.context import Context, step_name, without_credentials
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, together
@@ -14,7 +14,7 @@ from promptcodebook.report.svg import meter
 from promptcodebook.store import Broke, Compared, Event, Stepped, Validated, differences
 from promptcodebook.text import shorten
 from promptcodebook.types import Failure, Rollout, Trace
-from promptcodebook.units import duration, money, percent
+from promptcodebook.units import duration, money, percent, spent_parts
 
 __all__ = ["IncidentsSection", "SettingsSection", "SpendSection"]
 
@@ -168,7 +168,15 @@ class SpendSection:
         ]
         rows.append(_spend_cells("all roles", "", total, total.tokens))
         table = self._context.table("Paid calls of the whole run by role.", _SPEND, rows)
-        return together(table, self._lost(), self._unknown_prices())
+        return together(table, self._lost(), self._of_limits(), self._unknown_prices())
+
+    def _of_limits(self) -> Html | None:
+        """All that was paid or lost beside what the budget allowed."""
+        context = self._context
+        if context.limits == Limits():
+            return None
+        spent = ", ".join(spent_parts(context.spent, context.limits))
+        return el("p.note", f"Of the budget: {spent}.")
 
     def _lost(self) -> Html | None:
         """Apart from what was paid, since nobody knows what of it a server bills."""

@@ -16,7 +16,7 @@ from promptcodebook.run.verdict import Row
 from promptcodebook.simulated.recipes import unfollowed
 from promptcodebook.store import Event
 from promptcodebook.text import shorten
-from promptcodebook.units import duration, money, number, percent
+from promptcodebook.units import duration, lost_text, money, number, percent, spent_parts
 
 __all__ = ["VerdictSection", "masthead"]
 
@@ -81,8 +81,6 @@ def _never_followed(context: Context) -> Html | None:
 
 def _facts(context: Context) -> list[tuple[str, Content]]:
     header, state, deployed = context.header, context.state, context.deployed
-    spent = sum(context.usage.values(), context.lost)
-    price = "price unknown" if spent.cost is None else money(spent.cost)
     best, score = state.best, number(state.best.score if state.best else None, missing=MISSING)
     return [
         ("task", header.task or "own data"),
@@ -92,12 +90,18 @@ def _facts(context: Context) -> list[tuple[str, Content]]:
         ("steps", f"{state.step + 1:,}"),
         ("best validation", f"{score} at {step_name(best.step)}" if best else "none"),
         ("deployed", state_name(deployed.step) if deployed else "nothing"),
-        ("spent", f"{spent.calls:,} calls, {spent.tokens:,} tokens, {price}"),
+        ("spent", _spent(context)),
         ("started", _moment(header.created)),
         ("ran for", f"{duration(context.elapsed_s)}{_sessions(state.resumes)}"),
         ("ended", _ending(context)),
         ("written by", f"promptcodebook {header.version}"),
     ]
+
+
+def _spent(context: Context) -> str:
+    """Beside the limits of the budget; what was lost to failures is a part of it."""
+    lost = f" (of it {lost_text(context.lost)})" if context.lost.calls else ""
+    return ", ".join(spent_parts(context.spent, context.limits)) + lost
 
 
 def _ending(context: Context) -> str:
