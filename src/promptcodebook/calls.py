@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, Protocol, get_args
 
 __all__ = [
@@ -112,12 +113,17 @@ class Sampling:
     extra: Mapping[str, object] = field(default_factory=_no_extra)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Schema:
     """A named JSON schema the reply must satisfy (sent as `response_format`)."""
 
     name: str
     body: Mapping[str, object]
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes of the body as JSON: schemas are few, and every call reckons with its own."""
+        return len(json.dumps(self.body))
 
 
 @dataclass(frozen=True, slots=True)

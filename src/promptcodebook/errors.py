@@ -93,6 +93,9 @@ class PcoError(Exception):
 
     exit_code = 1
     retryable = False
+    run: Any = None
+    """The `Run` as it stands, where the error ended one: its policy, cost, and what of its verdict
+    is missing."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)

@@ -42,6 +42,18 @@ def test_a_budget_that_is_reached_says_how_to_go_on(folder: Path) -> None:
     assert "policy:" in result.out  # of the best state so far
 
 
+def test_a_run_that_fails_says_what_is_missing_and_keeps_its_policy(folder: Path) -> None:
+    # The critic's server is not there: nothing can be learned from any rollout.
+    down = ("--set", "roles.critic.model=http://127.0.0.1:9/v1#m", "--set", "retries=0")
+    result = pco("train", *QUICK, *down, cwd=folder)
+    assert result.code == 1, result.err
+    assert "pco train --resume" in result.err
+    out = " ".join(result.out.split())
+    assert "No verdict: the run failed after 0 updates (TooManyFailures)." in out
+    [path] = (folder / "runs").iterdir()
+    assert f"policy: runs/{path.name}/policy.json" in out and (path / "policy.json").is_file()
+
+
 def test_a_run_goes_by_its_name_in_every_command(folder: Path) -> None:
     result = pco("train", *QUICK, "--name", "tickets", "--json", cwd=folder)
     assert result.code == 0 and result.json["name"] == "tickets"

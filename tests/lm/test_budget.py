@@ -292,6 +292,21 @@ def test_the_bound_covers_every_byte_message_and_schema():
     assert prompt_bound(replace(plain, schema=schema)) > prompt_bound(plain)
 
 
+def test_a_schema_is_measured_once_however_many_calls_bear_it():
+    class Counted(dict[str, object]):
+        read = 0
+
+        def items(self):
+            self.read += 1
+            return super().items()
+
+    body = Counted(type="object")
+    request = replace(ask("x"), schema=Schema("S", body))
+    bounds = {prompt_bound(replace(request, sample=k)) for k in range(5)}
+    assert bounds == {prompt_bound(ask("x")) + len('{"type": "object"}')}
+    assert body.read <= 1
+
+
 FATES = ["paid", "paid", "paid", "lost", "late", "refused", "unmade", "cancelled", "lying"]
 CALLS = st.lists(
     st.tuples(

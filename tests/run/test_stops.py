@@ -111,6 +111,66 @@ def test_a_model_that_goes_away_leaves_a_resumable_run_and_no_broken_evaluation(
     assert all(e.failed * 2 <= len(e.rollouts) for e in recorded)
 
 
+@pytest.mark.parametrize("calls", [0, 60, 110, 130])
+def test_an_error_bears_the_run_that_it_ended(tmp_path: Path, calls: int) -> None:
+    with pytest.raises(TooManyFailures) as caught:
+        run_with(Flaky(calls), tmp_path)
+    run = caught.value.run
+    done = judged(run.path)
+    rows = f" (judged so far: {', '.join(done)})" if done else ""
+    steps = _steps_of(run.path)
+    assert run.ended == "failed" and run.worth is None and not run.rows
+    updates = "1 update" if steps == 1 else f"{steps} updates"
+    assert run.verdict == f"No verdict: the run failed after {updates} (TooManyFailures){rows}."
+    assert run.spent.calls >= calls and run.spent.cost == run.cost
+    assert read_policy_file(run.path / "policy.json").parameters.codebook == run.codebook
+
+    whole = run_with(Flaky(10**6), tmp_path / "whole")
+    rest = run_with(Flaky(10**6), tmp_path, resume=run.id)
+    assert rest.ended == "finished" and len(rest.rows) == 4
+    assert (rest.path / "policy.json").read_bytes() == (whole.path / "policy.json").read_bytes()
+
+
+def _steps_of(path: Path) -> int:
+    store = RunStore.open(path)
+    try:
+        return store.outline().step + 1
+    finally:
+        store.close()
+
+
+def test_a_budget_that_ends_before_the_first_codebook_leaves_a_verdict_and_a_cost(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(BudgetReached) as caught:
+        train(tmp_path, budget="0calls", config={"init": {"kind": "random"}})
+    run = caught.value.run
+    assert (run.ended, run.cost) == ("budget", 0.0)
+    assert run.verdict.startswith("No verdict: the budget is reached: 0 calls")
+
+
+def test_a_resumed_run_tells_once_what_was_in_flight_at_a_kill(tmp_path: Path) -> None:
+    part = train(tmp_path, budget="60calls")
+    store = RunStore.open(part.path, write=True)
+    store.attempt_log.begin("critic", Usage(1, 8000, 4000, 0, 0.0))
+    store.attempt_log.begin("executor", Usage(1, 300, 100, 0, 0.0))
+    store.close()
+
+    def notes(budget: str) -> list[str]:
+        heard: list[str] = []
+
+        def hear(event: ProgressEvent) -> None:
+            if isinstance(event, Note) and "killed" in event.text:
+                heard.append(event.text)
+
+        train(tmp_path, resume=part.id, budget=budget, listener=hear)
+        return heard
+
+    told = "the last session was killed with calls in flight; "
+    assert notes("80calls") == [told + "lost to failures: 2 calls, up to 12.4k tokens"]
+    assert notes("9999calls") == []
+
+
 class Obscure(Flaky):
     """Answers everything but the critic's calls as it should; those nobody can read."""
 

@@ -37,6 +37,7 @@ from promptcodebook.cli.settings import (
     set_layer,
     toml_path,
 )
+from promptcodebook.errors import PcoError
 from promptcodebook.paths import run_reference
 from promptcodebook.units import lost_text, money, number, percent, spent_parts
 
@@ -87,15 +88,25 @@ def train(
     file = toml_path(config) if path is None or config is not None else None
     typed = shlex.join(["pco", *sys.argv[1:]])
     where = Where(runs_dir(), path, typed, name, edited, file)
-    run = _train(settings, base, where, plain=plain)
-    if as_json:
-        emit(_verdict_json(run))
-    else:
-        print(_verdict_text(run))
+    try:
+        run = _train(settings, base, where, plain=plain)
+    except PcoError as error:
+        if error.run is not None:
+            _show(error.run, as_json=as_json)
+        raise
+    _show(run, as_json=as_json)
     if run.stop is not None:
         note(f"pco: stopped: {run.stop}\n  next: {run.stop.hint}")
         return run.stop.exit_code
     return 0
+
+
+def _show(run: Run, *, as_json: bool) -> None:
+    """What a run came to, however it ended."""
+    if as_json:
+        emit(_verdict_json(run))
+    else:
+        print(_verdict_text(run))
 
 
 def _stored_settings(
@@ -161,7 +172,7 @@ def _verdict_text(run: Run) -> str:
     lines.append(f"run {run.id}: {_spent_text(run)}")
     if run.lost.calls:
         lines.append(f"  of it {lost_text(run.lost)}")
-    if run.conclusion is not None:
+    if (run.path / POLICY).is_file():
         lines.append(f"policy: {run.path / POLICY}")
         typed = run_reference(run.path)
         lines.append(f"next: {_next(run, typed)}\n      pco report {typed}")
@@ -229,5 +240,5 @@ def _verdict_json(run: Run) -> dict[str, Any]:
         "lost": asdict(run.lost),
         "budget": run.budget.model_dump(),
         "tallies": dict(run.tallies),
-        "policy": str(run.path / POLICY) if conclusion else None,
+        "policy": str(run.path / POLICY) if (run.path / POLICY).is_file() else None,
     }

@@ -10,12 +10,11 @@ waits for requests that end.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from promptcodebook.calls import Limits, Request, Schema, Usage
+from promptcodebook.calls import Limits, Request, Usage
 from promptcodebook.config import Budget
 from promptcodebook.errors import BudgetReached, ConfigError, PcoError, Stop
 from promptcodebook.lm.ledger import Ledger
@@ -243,11 +242,7 @@ class BudgetGate:
 def prompt_bound(request: Request) -> int:
     """Never less than the prompt's tokens: a token stands for at least one byte of the text."""
     size = _PREAMBLE + sum(byte_size(m.content) + _PER_MESSAGE for m in request.messages)
-    return size if request.schema is None else size + _schema_size(request.schema)
-
-
-def _schema_size(schema: Schema) -> int:
-    return len(json.dumps(schema.body))
+    return size if request.schema is None else size + request.schema.size
 
 
 def _more(a: Usage, b: Usage) -> Usage:

@@ -27,6 +27,7 @@ from promptcodebook.store.events import Amended
 from promptcodebook.store.header import Header, check_run_name, digest
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import remove_run, remove_unborn
+from promptcodebook.units import lost_text
 
 __all__ = ["Opened", "Where", "open_run"]
 
@@ -163,6 +164,9 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
     store = RunStore.open(path, write=True)
     try:
         header = store.header
+        if store.recovered.calls:
+            booked = lost_text(store.recovered)
+            listener(Note(f"the last session was killed with calls in flight; {booked}"))
         if where.name not in ("", header.name):
             raise ConfigError(
                 f"the run {header.id} was not begun under the name {where.name!r}",

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from promptcodebook.assemble import Sources
 from promptcodebook.calls import LM, Role, Usage
 from promptcodebook.config import Budget, Config, budget_layer, load_config
 from promptcodebook.data import Dataset
-from promptcodebook.errors import ConfigError, PolicyError, Stop
+from promptcodebook.errors import ConfigError, PcoError, PolicyError, Stop
 from promptcodebook.notebook import shown_table, shown_text
 from promptcodebook.policy.policy import Explanation, Policy, role_layers
 from promptcodebook.policy.references import Best, kept_state
@@ -42,8 +43,9 @@ _log = logging.getLogger(__name__)
 class Run:
     """A finished (or resumable) run: its policy, its best score, what it cost.
 
-    `ended` is 'finished', 'early_stop', 'target', 'budget' or 'interrupted'; `verdict` is the plain
-    sentence on the test split, '' when the run stopped before it. `rows` are what it compares, by
+    `ended` is 'finished', 'early_stop', 'target', 'budget', 'interrupted' or, where the error that
+    ended it bears the run, 'failed'; `verdict` is the plain sentence on the test split, or what is
+    missing when the run stopped before it. `rows` are what it compares, by
     name: `rows['concat'].prompt` is the text of a row that has one prompt for every input.
     """
 
@@ -226,7 +228,8 @@ def optimize(  # noqa: PLR0913 - the contract's keywords
     to the log too, level INFO. Works inside a notebook. Ctrl-C ends it in order.
 
     Raises ConfigError, DataError, LMError, TooManyFailures and StoreError; a reached budget is not
-    an error: the Run says `ended == 'budget'` and can be resumed.
+    an error: the Run says `ended == 'budget'` and can be resumed. An error that ends a run that was
+    begun bears it: `error.run` has its policy, its cost and what is missing of its verdict.
     """
     settings = _settings(lm, roles, size, select, budget, seed, _with_reward(config, reward))
     sources = _sources(data, reward, executor, lm)
@@ -271,17 +274,25 @@ def _resumed(runs_dir: str | Path, resume: str) -> Path | None:
 async def finish(opened: Opened) -> Run:
     """Runs an opened run to its end and closes it.
 
-    A run that stopped before it had a codebook has nothing to hand over: its Stop is raised. One
-    whose settings no codebook can be made of is removed again.
+    A run that stopped before it had a codebook has nothing to deploy: its Stop is raised. An error
+    bears the run as it stands. One whose settings no codebook can be made of is removed again.
     """
     store, empty = opened.store, False
     try:
         outcome = await opened.session.run()
-        if outcome.stop is not None and store.outline().parameters is None:
+        run = _result(opened, outcome)
+        if outcome.stop is not None and run.learned is None:
+            outcome.stop.run = run
             raise outcome.stop
-        return _result(opened, outcome)
-    except ConfigError:
-        empty = store.outline().parameters is None and not store.usage()
+        if outcome.stop is not None and store.header.command == IN_PYTHON:
+            _log.warning("%s; go on with: %s", outcome.stop, outcome.stop.hint)
+        return run
+    except PcoError as error:
+        if isinstance(error, ConfigError):
+            empty = store.outline().parameters is None and not store.usage()
+        if opened.session.failed is not None and not empty:
+            with suppress(PcoError):  # what went wrong may be the disk
+                error.run = _result(opened, opened.session.failed)
         raise
     finally:
         await opened.close()
@@ -292,8 +303,6 @@ async def finish(opened: Opened) -> Run:
 def _result(opened: Opened, outcome: Outcome) -> Run:
     """What the user gets of a session that ended."""
     store = opened.store
-    if outcome.stop is not None and store.header.command == IN_PYTHON:
-        _log.warning("%s; go on with: %s", outcome.stop, outcome.stop.hint)
     learned = store.outline().parameters is not None
     best = kept_state(store)[1] if learned else Best(None, store.outline().step)
     conclusion = outcome.conclusion

@@ -18,6 +18,7 @@ from promptcodebook.progress import Note
 from promptcodebook.run.reward_trial import try_reward
 from promptcodebook.run.verdict import Conclusion, judge
 from promptcodebook.store.events import Broke, Concluded, Ended, EndReason
+from promptcodebook.units import plural
 
 __all__ = ["IN_PYTHON", "Outcome", "Session"]
 
@@ -41,6 +42,8 @@ class Session:
         self._problem = problem
         self._optimizer = optimizer
         self._store = problem.store
+        self.failed: Outcome | None = None
+        """The outcome of a session that ended with an error, which `run` raises."""
 
     def interrupt(self) -> None:
         """No new call starts; calls in flight finish and are kept (Ctrl-C)."""
@@ -55,10 +58,12 @@ class Session:
             return await self._run()
         except Stop as stop:
             self._keep_policy()
-            return self._stopped(stop, self._unjudged(stop))
+            return self._stopped(stop, self._unjudged(str(stop)))
         except PcoError as error:
             with suppress(PcoError):  # what went wrong may be the disk
                 self._keep_policy()
+                why = f"the run failed after {self._done()} ({type(error).__name__})"
+                self.failed = Outcome("failed", self._unjudged(why))
             if isinstance(error, TooManyFailures):
                 self._store.append(Broke(self._store.outline().step + 1, error.traces))
                 resume = self._resume_hint(False)
@@ -100,11 +105,14 @@ class Session:
             state, _ = kept_state(self._store)
             policy_file(self._problem.assembled, state).save(Path(self._store.path) / POLICY)
 
-    def _unjudged(self, stop: Stop) -> Conclusion:
+    def _done(self) -> str:
+        return plural(self._store.outline().step + 1, "update")
+
+    def _unjudged(self, why: str) -> Conclusion:
         """What stands in the verdict's place where the run stopped before it."""
         done = [mark.name for mark in self._store.outline().tests]
         rows = f" (judged so far: {', '.join(done)})" if done else ""
-        return Conclusion((), f"No verdict: {stop}{rows}.", None)
+        return Conclusion((), f"No verdict: {why}{rows}.", None)
 
     async def _try_reward(self) -> None:
         """Of the user's own task, before its first call. ConfigError: it cannot be used."""
