@@ -28,12 +28,15 @@ def train(folder: Path, *more: str) -> Result:
 
 def refused(folder: Path, *parts: str, more: tuple[str, ...] = ()) -> None:
     """Training is refused before anything is written: exit 2 with one message."""
-    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    before = _files(folder)
     train(folder, *more).error(2, *parts)
-    after = {
-        p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts
-    }
-    assert after == before
+    assert _files(folder) == before
+
+
+def _files(folder: Path) -> dict[Path, bytes]:
+    """All but what importing the reward leaves behind."""
+    inside = (p for p in folder.rglob("*") if "__pycache__" not in p.parts)
+    return {p: p.read_bytes() for p in inside if p.is_file()}
 
 
 # Keys

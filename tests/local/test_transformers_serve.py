@@ -1,7 +1,8 @@
 """A real transformer behind a server that no one here wrote: tiny, random, and never of use.
 
 Its replies are noise, so nothing that is asked for as JSON ever comes back as JSON. What is tested
-is that a run gets through all the same, and counts what went wrong.
+is that a run gets through all the same, and counts what went wrong; and that it stops where most
+critiques are noise. So one training example is unsolved, and the critic asked about it alone.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pytest
 import promptcodebook as pco
 from promptcodebook.calls import Message, Reply, Request, Sampling, Usage
 from promptcodebook.doctor.probe import probe
+from promptcodebook.errors import TooManyFailures
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.report import write_report
@@ -30,7 +32,7 @@ from tests.local.tiny import BEGIN, END, TURN
 
 pytestmark = pytest.mark.local
 
-STEPS, BATCH, HELD_OUT = 2, 3, 3
+STEPS, BATCH, HELD_OUT = 2, 6, 3
 MIDWAY = 0.5  # neither of the range's ends: a failure booked as 0 or 1 would show
 # The shortest reply is one word and the end of the turn: every answer fills its cap of two tokens.
 CAPS = {"encoder": 32, "generator": 96, "executor": 2, "critic": 32}
@@ -74,8 +76,12 @@ def rows() -> list[dict[str, str]]:
     return [{"question": question, "answer": "it serves people"} for question in asked]
 
 
-def reward(example: pco.Example, output: str) -> pco.Score:
-    return pco.Score(MIDWAY, feedback=f"the answer should read: {example.target}")
+def feedback(example: pco.Example) -> str:
+    return f"the answer should read: {example.target}"
+
+
+def none_solved(example: pco.Example, output: str) -> pco.Score:
+    return pco.Score(MIDWAY, feedback=feedback(example))
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +89,11 @@ def finished(server: Served, tmp_path_factory: pytest.TempPathFactory) -> Finish
     folder = tmp_path_factory.mktemp("run")
     before = server.answered
     data = pco.load(rows(), input="question", target="answer")
+
+    def reward(example: pco.Example, output: str) -> pco.Score:
+        unsolved = example.id == data.train[0].id
+        return pco.Score(MIDWAY if unsolved else 1.0, feedback=feedback(example))
+
     run = pco.optimize(data, reward, lm=server.spec, config=SETTINGS, runs_dir=folder / "runs")
     answered = server.answered - before
     store = RunStore.open(run.path)
@@ -183,7 +194,9 @@ def test_every_reply_that_never_parses_is_recorded_and_none_is_scored_zero(
     assert all(trace.rollout.prompt and trace.rollout.truncated for trace in traces)
     routes = [trace.rollout.route for trace in traces]
     assert all(route is not None and route.repaired and route.fallback for route in routes)
-    for trace in traces:
+    asked = [trace for trace in traces if trace.rollout.reward != 1.0]
+    assert len(asked) == STEPS
+    for trace in asked:
         assert trace.failure is not None and trace.failure.stage == "critique"
         assert trace.failure.kind in ("ParseError", "TruncatedReply")
         assert (trace.rollout.reward, trace.verdict, trace.penalty) == (MIDWAY, None, 0.0)
@@ -191,8 +204,9 @@ def test_every_reply_that_never_parses_is_recorded_and_none_is_scored_zero(
     assert all(not step.rewrites for step in finished.steps)
     assert finished.run.codebook.texts == finished.steps[0].parameters.codebook.texts
     last = finished.steps[-1]
-    assert max(last.success) == pytest.approx(MIDWAY)
-    assert 0.0 < max(last.ema) < MIDWAY
+    tried = [k for k, times in enumerate(last.selected) if times]
+    assert tried and all(MIDWAY <= last.success[k] <= 1.0 for k in tried)
+    assert all(0.0 < last.ema[k] < 1.0 for k in tried)
 
 
 def test_calls_and_counts_agree_with_each_other_and_with_the_server(finished: Finished) -> None:
@@ -201,12 +215,15 @@ def test_calls_and_counts_agree_with_each_other_and_with_the_server(finished: Fi
     assert total.calls == finished.answered
     assert total.prompt_tokens > total.calls and total.completion_tokens >= total.calls
     assert 0.0 < total.latency_s < 600.0
-    assert finished.calls("critic") == 2 * STEPS * BATCH
+    assert finished.calls("critic") == 2 * STEPS
     assert finished.calls("attribution", "updater", "judge", "untrusted") == 0
     # What is asked for as JSON fails twice each time, and is asked for again once; so is a prompt
     # that was cut.
     typed = finished.calls("encoder", "critic")
-    prompts = finished.calls("generator") - (STEPS * BATCH + 2 * HELD_OUT)
+    judged = [rollout for row in finished.judged for rollout in row.rollouts if rollout.route]
+    # Nothing was rewritten: where the routes are the same, so is the request, and it is paid once.
+    routes = {(rollout.example_id, rollout.route.indices) for rollout in judged if rollout.route}
+    prompts = finished.calls("generator") - (STEPS * BATCH + len(routes))
     assert tallies["reasked"] == typed / 2 + prompts
     routed = finished.calls("encoder") // 2
     assert tallies["route_fallbacks"] == tallies["route_repairs"] == routed
@@ -237,9 +254,25 @@ def test_the_report_shows_where_chains_broke(finished: Finished) -> None:
     shown = Counter[tuple[str, str]]()
     for phase, stage, _, times in found:
         shown[phase, stage] += int(times)
-    assert shown["training", "critique"] == STEPS * BATCH
+    assert shown["training", "critique"] == STEPS
     assert shown.total() == shown["training", "critique"]
     assert not any(row.failed for row in finished.judged)
+
+
+def test_a_run_whose_critiques_are_noise_stops_after_a_batch(
+    server: Served, tmp_path: Path
+) -> None:
+    data = pco.load(rows(), input="question", target="answer")
+    before = server.answered
+    with pytest.raises(TooManyFailures, match="critiques taught nothing"):
+        pco.optimize(data, none_solved, lm=server.spec, config=SETTINGS, runs_dir=tmp_path)
+    # A route and a prompt, each asked for twice at the most, an answer, and a critique in vain.
+    assert server.answered - before <= BATCH * (2 + 2 + 1 + 2)
+    [folder] = tmp_path.iterdir()
+    store = RunStore.open(folder)
+    outline = store.outline()
+    store.close()
+    assert (outline.ended, outline.step) == ("failed", -1)
 
 
 def incidents(finished: Finished) -> str:
