@@ -37,6 +37,7 @@ async def test_samples_differ_by_call_and_repeat_by_purpose():
     assert runs[0] == runs[1]
     assert len(set(runs[0])) == 5
     assert runs[0][2] == keyed_int("e1", "query")
+    assert runs[0][:2] == [keyed_int("e1", "0"), keyed_int("e1", "1")], "numbered without a name"
 
 
 async def test_usage_and_cuts_are_summed_and_greedy_is_passed_on():
