@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from promptcodebook.calls import Chat, Message, Reply
+from promptcodebook.calls import Chat, Message, Reply, Schema
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.randomness import keyed_int
@@ -21,6 +21,14 @@ async def test_a_string_is_one_user_message_behind_the_system_prompt():
     assert lm.history[0].messages == (Message("system", "p"), Message("user", "x {y}"))
     assert [m.content for m in lm.history[1].messages] == ["1", "2", "3"]
     assert [request.role for request in lm.history] == ["executor", "executor", "untrusted"]
+
+
+async def test_a_call_asks_for_the_schema_it_is_given_and_for_none_without():
+    lm = ScriptedLM().enqueue("{}", "x")
+    bound = chat(lm)
+    await bound("x", schema=Schema("S", {"type": "object"}))
+    await bound("x")
+    assert [request.schema for request in lm.history] == [Schema("S", {"type": "object"}), None]
 
 
 async def test_samples_differ_by_call_and_repeat_by_purpose():
@@ -63,5 +71,6 @@ async def test_a_cut_counts_when_it_is_paid_for_and_not_again():
     lm = ScriptedLM().enqueue(cut, replace(cut, source="journal"))
     counted: list[str] = []
     bound = BoundChat(lm, lambda _: 0, tally=lambda name, count=1: counted.append(name))
-    assert (await bound("x")).text == (await bound("x")).text
+    first = (await bound("x")).text
     assert counted == ["truncated"]
+    assert (await bound("x")).text == first and counted == ["truncated"]
