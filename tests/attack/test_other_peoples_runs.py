@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,10 +171,8 @@ def test_an_own_run_that_came_back_with_another_address_is_refused(gift: Gift) -
 def test_a_moved_copied_or_packed_run_of_ones_own_keeps_its_mark(
     _made: Path, tmp_path: Path
 ) -> None:
-    with tarfile.open(tmp_path / "packed.tar", "w") as packed:
-        packed.add(_made, "unpacked")
-    with tarfile.open(tmp_path / "packed.tar") as packed:
-        packed.extractall(tmp_path, filter="data")
+    packed = shutil.make_archive(str(tmp_path / "packed"), "zip", _made)
+    shutil.unpack_archive(packed, tmp_path / "unpacked")
     moved = Path(shutil.move(tmp_path / "unpacked", tmp_path / "moved"))
     [run] = (moved / "runs").iterdir()
     result = pco("explain", run.name, "an input", cwd=moved)
