@@ -20,7 +20,7 @@ from promptcodebook.estimate.dry import dry_run, passes, shorten_plan
 from promptcodebook.estimate.estimate import Range, estimate
 
 QUICK: dict[str, Any] = {"preset": "quick", "task": "constraints", "lm": "simulated"}
-USUAL = Manner(solved=0.5, blamed=0.5, reasked=0.0, agent_calls=1)
+USUAL = Manner(solved=0.5, blamed=0.5, reasked=0.0, refused=0.0, agent_calls=1)
 
 
 def plan_of(sources: Sources | None = None, **settings: Any) -> Plan:
@@ -92,13 +92,18 @@ def test_retrieval_takes_no_round() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["constraints", "hotpotqa"])
 def test_a_shortened_plan_comes_near_the_whole(task: str) -> None:
-    plan = plan_run(load_config({"task": task, "lm": "simulated"}))
+    given = {"task": task, "lm": "simulated"}
+    plan = plan_run(load_config(given))
     short = shorten_plan(plan)
     assert passes(short).rollouts < passes(plan).rollouts
     near, whole = estimate(plan), estimate(plan, short=plan)
     assert near.total.calls.expected == pytest.approx(whole.total.calls.expected, rel=0.07)
     assert near.total.tokens.expected == pytest.approx(whole.total.tokens.expected, rel=0.1)
-    assert near.total.tokens.high < 4.3 * near.total.tokens.low
+    # Early stopping lowers the low end as far as it may end training, which is the run's own doing.
+    through = estimate(
+        plan_run(load_config({**given, "validation": {"patience": 99}}))
+    ).total.tokens
+    assert through.high < 4.3 * through.low
 
 
 def test_a_short_plan_is_gone_through_whole() -> None:

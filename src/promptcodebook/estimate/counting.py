@@ -56,6 +56,7 @@ class Manner:
     solved: float
     blamed: float
     reasked: float
+    refused: float
     agent_calls: int
     steady: bool = False
 
@@ -132,7 +133,10 @@ class CountingLM:
             asked = draws(request.messages[-1].content) if self.manner.steady else draw
             return self._typed(request.schema, asked if request.role == "encoder" else draw)
         if request.schema is None and request.role == "updater":
+            refused = draw.random() < self.manner.refused
             text = self._rewrite(request.messages[-1].content, draw)
+            if refused:  # what says nothing passes no check, and took as long to write
+                return "", estimate_tokens(text)
         else:
             text = words((_PROMPT if request.role == "generator" else ANSWER) / _PER_WORD, draw)
         return text, estimate_tokens(text)
