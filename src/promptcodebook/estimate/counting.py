@@ -133,7 +133,7 @@ class CountingLM:
             asked = draws(request.messages[-1].content) if self.manner.steady else draw
             return self._typed(request.schema, asked if request.role == "encoder" else draw)
         if request.schema is None and request.role == "updater":
-            refused = draw.random() < self.manner.refused
+            refused = self.manner.refused > 0 and draw.random() < self.manner.refused
             text = self._rewrite(request.messages[-1].content, draw)
             if refused:  # what says nothing passes no check, and took as long to write
                 return "", estimate_tokens(text)
