@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -11,11 +12,9 @@ from promptcodebook.errors import LMError, TooManyFailures
 from promptcodebook.types import Failure, Rewrite, Trace
 
 __all__ = [
+    "FailureWatch",
     "failure_of",
     "gather_all",
-    "stop_if_critics_fail",
-    "stop_if_most_failed",
-    "stop_if_no_updater",
     "too_many_failures",
 ]
 
@@ -56,55 +55,61 @@ def failure_of(stage: str, error: Exception) -> Failure:
     )
 
 
-def stop_if_most_failed(latest: Sequence[Trace], window: int) -> None:
-    """More than half of a batch failed: going on would only spend money.
+class FailureWatch:
+    """Stops a training that only spends money, by what its last `window` rollouts, critiques and
+    rewrites came to (a batch's worth: an `online` update is one example, and one bad rollout is
+    data). Each method raises TooManyFailures."""
 
-    `latest` holds the last rollouts, `window` (a batch's worth) at the most: an `online` update is
-    one example, and one bad rollout is data.
-    """
-    failures = [failure for t in latest if (failure := _breaking(t)) is not None]
-    if len(failures) * 2 > window:
-        raise too_many_failures(failures, tuple(latest), "")
+    def __init__(self, window: int) -> None:
+        self._window = window
+        self._rollouts: deque[Trace] = deque(maxlen=window)
+        self._critiques: deque[Trace] = deque(maxlen=window)
+        self._rewrites: deque[Rewrite] = deque(maxlen=window)
+
+    def see_rollouts(self, traces: Sequence[Trace]) -> None:
+        """More than half of a batch failed."""
+        self._rollouts.extend(traces)
+        failures = [failure for t in self._rollouts if (failure := _breaking(t)) is not None]
+        if self._most(failures):
+            raise too_many_failures(failures, tuple(self._rollouts), "")
+
+    def see_critiques(self, critiqued: Iterable[Trace]) -> None:
+        """Most critiques that were asked for taught nothing: a critic or an attribution is never
+        understood. The adversary of ψ may fail by itself: what the others learn is learned."""
+        self._critiques.extend(critiqued)
+        failures = [t.failure for t in self._critiques if t.failure is not None]
+        failures = [failure for failure in failures if failure.stage in _CREDIT]
+        if self._most(failures):
+            what = f"{len(failures)} of the last {len(self._critiques)} critiques taught nothing"
+            raise _fruitless(what, failures[0], tuple(self._critiques))
+
+    def see_rewrites(self, rewrites: Sequence[Rewrite]) -> None:
+        """Nobody could be asked for a single rewrite of a step, or most brought no text."""
+        self._rewrites.extend(rewrites)
+        lasting = [r.failure for r in rewrites if r.failure is not None and r.failure.lasting]
+        if lasting and len(lasting) == len(rewrites):
+            what = f"the updater cannot be asked for any of {len(lasting)} rewrites"
+            raise _fruitless(what, lasting[0], ())
+        failures = [r.failure for r in self._rewrites if r.failure is not None]
+        if self._most(failures):
+            what = f"{len(failures)} of the last {len(self._rewrites)} rewrites brought no text"
+            raise _fruitless(what, failures[0], ())
+
+    def _most(self, failures: Sequence[Failure]) -> bool:
+        return len(failures) * 2 > self._window
 
 
 def _breaking(trace: Trace) -> Failure | None:
     """The failure that takes the whole rollout out, or keeps anything from being learned of it.
 
     A critic that nobody can ask counts at once; one that answers and is not understood when most
-    of its critiques are of that kind (`stop_if_critics_fail`).
+    of its critiques are of that kind.
     """
     if trace.rollout.failure is not None:
         return trace.rollout.failure
     if trace.failure is not None and trace.failure.unreachable:
         return trace.failure
     return None
-
-
-def stop_if_critics_fail(latest: Sequence[Trace], window: int) -> None:
-    """Most of a batch's worth of critiques taught nothing: a critic or an attribution that is never
-    understood only spends money, however long the run.
-
-    `latest` holds the last rollouts that the critic was asked about, `window` at the most. The
-    adversary of ψ may fail by itself: what the others learn is learned.
-    """
-    failures = [t.failure for t in latest if t.failure is not None]
-    failures = [failure for failure in failures if failure.stage in _CREDIT]
-    if len(failures) * 2 > window:
-        what = f"{len(failures)} of the last {len(latest)} critiques taught nothing"
-        raise _fruitless(what, failures[0], tuple(latest))
-
-
-def stop_if_no_updater(latest: Sequence[Rewrite], rewrites: Sequence[Rewrite], window: int) -> None:
-    """Raises TooManyFailures when nobody could be asked for a single rewrite of a step, or most of
-    the last `window` brought no text."""
-    lasting = [r.failure for r in rewrites if r.failure is not None and r.failure.lasting]
-    if lasting and len(lasting) == len(rewrites):
-        what = f"the updater cannot be asked for any of {len(lasting)} rewrites"
-        raise _fruitless(what, lasting[0], ())
-    failures = [r.failure for r in latest if r.failure is not None]
-    if len(failures) * 2 > window:
-        what = f"{len(failures)} of the last {len(latest)} rewrites brought no text"
-        raise _fruitless(what, failures[0], ())
 
 
 def _fruitless(what: str, first: Failure, traces: tuple[Trace, ...]) -> TooManyFailures:

@@ -12,7 +12,6 @@ Deviations from the printed algorithm, all switchable:
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
@@ -21,12 +20,7 @@ from promptcodebook.method.accept import Acceptance, Proposal
 from promptcodebook.method.critic import Credit, History
 from promptcodebook.method.executor import Trial, roll_out
 from promptcodebook.method.explore import Explorer, epsilon_at
-from promptcodebook.method.failures import (
-    gather_all,
-    stop_if_critics_fail,
-    stop_if_most_failed,
-    stop_if_no_updater,
-)
+from promptcodebook.method.failures import FailureWatch, gather_all
 from promptcodebook.method.maintain import Maintainer, tidied
 from promptcodebook.method.policy import Composer, Exploring
 from promptcodebook.method.schedule import Schedule
@@ -47,26 +41,20 @@ async def train(
     Raises Stop when the budget or the user ends it, TooManyFailures when a batch mostly fails.
     """
     config = learner.config
-    window = min(config.update.batch_size, len(schedule.examples))
-    latest: deque[Trace] = deque(maxlen=window)
+    watch = FailureWatch(min(config.update.batch_size, len(schedule.examples)))
     since: list[Trace] = list(recent)
-    critiqued: deque[Trace] = deque(maxlen=window)
-    written: deque[Rewrite] = deque(maxlen=window)
     for index, epoch, batch in schedule.updates(start=state.step):
         epsilon = epsilon_at(epoch, config.explore, config.update.epochs)
 
         # Route and execute; critique and assign credit: each example on its own chain.
         traces = await gather_all([learner.trace(x, state, epsilon) for x in batch])
-        latest.extend(traces)
-        stop_if_most_failed(latest, window)
-        critiqued.extend(t for t in traces if learner.credit.asks_about(t))
-        stop_if_critics_fail(critiqued, window)
+        watch.see_rollouts(traces)
+        watch.see_critiques(t for t in traces if learner.credit.asks_about(t))
 
         # Update textual components.
         pending = collect_gradients(state.parameters, traces, config)
         rewrites = await learner.updater.rewrite_all(pending, index)
-        written.extend(rewrites)
-        stop_if_no_updater(written, rewrites, window)
+        watch.see_rewrites(rewrites)
         accepted = await learner.acceptance(Proposal(rewrites, traces, batch, state, epsilon))
         parameters = apply_rewrites(state.parameters, accepted)
 
