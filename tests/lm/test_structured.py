@@ -12,8 +12,9 @@ from pydantic import BaseModel, Field
 
 from promptcodebook.calls import Message, Reply, Request, Schema
 from promptcodebook.errors import BudgetReached, ParseError, RequestRefused, TruncatedReply
+from promptcodebook.lm.extraction import extract, strip_think
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.lm.structured import Ask, extract, strip_think
+from promptcodebook.lm.structured import Ask
 from promptcodebook.lm.wire import is_strict, schema_of
 from tests.lm.conftest import Counts
 

@@ -15,9 +15,9 @@ from promptcodebook.calls import LM, Message, Reply, Request, Sampling, Schema
 from promptcodebook.doctor.finding import Finding, Section
 from promptcodebook.errors import AuthRefused, ConfigError, EndpointDown, LMError, did_you_mean
 from promptcodebook.lm.endpoint import Endpoint
+from promptcodebook.lm.extraction import strip_think
 from promptcodebook.lm.litellm_client import LiteLLM
 from promptcodebook.lm.spec import ApiKey, Spec, find_credentials, parse_spec
-from promptcodebook.lm.structured import strip_think
 from promptcodebook.lm.wire import TOKENIZER
 from promptcodebook.text import strip_fence
 
