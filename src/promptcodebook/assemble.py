@@ -7,13 +7,10 @@ assembled = assemble(config, sources)   both at once
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from promptcodebook.calls import LM, Chat, Role
 from promptcodebook.config import Config
@@ -32,8 +29,8 @@ from promptcodebook.method.executor import Scorer, Trial
 from promptcodebook.method.generator import Composition, Generator, join_prompts
 from promptcodebook.method.init import Earlier, check_seeds
 from promptcodebook.method.policy import Composer
-from promptcodebook.method.state import RoutingStatistics, known_evidence
 from promptcodebook.method.templates import TemplateSet, load_templates
+from promptcodebook.protocols import Executor, Program, Reward
 from promptcodebook.simulated.model import SimulatedLM
 from promptcodebook.simulated.parameters import SimulatedSettings
 from promptcodebook.simulated.recipes import build_world
@@ -45,12 +42,8 @@ from promptcodebook.tasks.task import RewardFactory, Task, asks_nobody
 from promptcodebook.tasks.user_calls import UserCalls
 from promptcodebook.types import (
     Example,
-    Executor,
-    Instinct,
     Output,
-    Program,
     Prompt,
-    Reward,
     Score,
 )
 
@@ -106,7 +99,7 @@ class Plan:
     @cached_property
     def earlier(self) -> Earlier:
         """What `init.path` holds, read when training first needs it. ConfigError."""
-        return _read_earlier(self.config, self.sources.base)
+        return Earlier.read(self.config.init, self.sources.base)
 
     @property
     def present_prompt(self) -> str:
@@ -357,53 +350,4 @@ def _complete(config: Config, task: Task) -> Config:
             "base_prompt": config.base_prompt or task.base_prompt,
             "output_format": config.output_format or task.output_format,
         }
-    )
-
-
-class _Entry(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-    text: str = Field(min_length=1)
-    frozen: bool = False
-    ema: float = 0.0
-    success: float = 0.0
-    selected: int = Field(default=0, ge=0)
-    evidence: float | None = None
-
-
-class _Book(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-    codebook: list[str | _Entry] = Field(
-        min_length=1, validation_alias=AliasChoices("codebook", "instincts")
-    )
-    encoder: str = ""
-    generator: str = ""
-
-
-def _read_earlier(config: Config, base: Path) -> Earlier:
-    """What is at `init.path`: a policy file, a list of texts, or {"instincts": [...]}."""
-    if config.init.kind != "file":
-        return Earlier()
-    path = base / config.init.path
-    try:
-        tree = json.loads(path.read_text("utf-8"))
-        book = _Book.model_validate({"codebook": tree} if isinstance(tree, list) else tree)
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"init.path: cannot read a codebook from {path}: {reason}",
-            hint='name a policy file, or write a JSON list: ["instinct", "instinct", ...]',
-        ) from None
-    entries = [_Entry(text=e) if isinstance(e, str) else e for e in book.codebook]
-    return Earlier(
-        tuple(Instinct(e.text, e.frozen) for e in entries),
-        book.encoder,
-        book.generator,
-        RoutingStatistics(
-            tuple(e.ema for e in entries),
-            tuple(e.success for e in entries),
-            tuple(e.selected for e in entries),
-            known_evidence(e.evidence for e in entries),
-        ),
     )

@@ -1,4 +1,4 @@
-"""The values that flow through the house, and the Protocols it is handed.
+"""The values that flow through the house.
 
 All are frozen. Shapes: K = codebook size, S = instincts selected per input; indices are 0..K-1.
 Rewards are in the task's `reward_range` where a field says `reward`, rescaled to [0, 1] where it
@@ -7,40 +7,34 @@ says `unit` (method decision 5).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Literal
 
-from promptcodebook.calls import Chat, Message, Role, Usage
+from promptcodebook.calls import Message, Usage
 from promptcodebook.notebook import shown_table
 
 __all__ = [
     "Channel",
-    "Check",
     "Codebook",
     "Directive",
     "Evaluation",
     "Example",
-    "Executor",
     "Failure",
     "Gradients",
     "Instinct",
     "Origin",
     "Output",
-    "OutputReward",
     "Parameters",
-    "Program",
     "Prompt",
     "PromptLength",
     "Refused",
-    "Reward",
     "Rewrite",
     "Rollout",
     "Route",
     "Score",
     "Stage",
     "Step",
-    "TextReward",
     "Trace",
     "Variable",
     "Verdict",
@@ -375,57 +369,3 @@ class Step:
     selected: tuple[int, ...]
     reverted: bool = False
     evidence: tuple[float, ...] = ()
-
-
-class Program(Protocol):
-    """y = M(p, x): the frozen model, or a pipeline of calls to it.
-
-    `name` is what a policy file remembers it by; `stages` names its modules, so that each may have
-    a prompt of its own; `roles` are those that it asks beside the executor.
-    """
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def stages(self) -> Sequence[str]: ...
-
-    @property
-    def roles(self) -> Set[Role]: ...
-
-    async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output: ...
-
-
-class Executor(Protocol):
-    """The user's own agent: a function of prompt, example and chat; sync is fine too.
-
-    One that declares `stages` may annotate its prompt as `Prompt` and ask it for each stage's.
-    """
-
-    async def __call__(self, prompt: str, example: Example, lm: Chat) -> str | Output: ...
-
-
-Scored = float | bool | Score
-
-
-class TextReward(Protocol):
-    """r(y, y*) of y's text: a number in the task's range, or a Score; may be async."""
-
-    def __call__(self, example: Example, output: str) -> Scored | Awaitable[Scored]: ...
-
-
-class OutputReward(Protocol):
-    """r(y, y*) of the whole Output: its parameter is annotated as `Output`."""
-
-    def __call__(self, example: Example, output: Output) -> Scored | Awaitable[Scored]: ...
-
-
-Reward = TextReward | OutputReward
-
-
-class Check(Protocol):
-    """Looks at a rewrite before it is kept: None = fine, else the reason for refusing it."""
-
-    def __call__(
-        self, variable: Variable, text: str, before: str, others: Sequence[str]
-    ) -> str | None: ...

@@ -30,16 +30,14 @@ from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.method.train import Learner, train
 from promptcodebook.method.update import Updater
+from promptcodebook.protocols import Check, Executor, Program
 from promptcodebook.tasks.program import SingleCall, make_program
 from promptcodebook.types import (
-    Check,
     Codebook,
     Example,
-    Executor,
     Instinct,
     Output,
     Parameters,
-    Program,
     Score,
     Step,
     Trace,

@@ -23,6 +23,7 @@ from promptcodebook.intervals import Interval, clustered_interval
 from promptcodebook.method.evaluate import Evaluator
 from promptcodebook.method.executor import Trial
 from promptcodebook.method.policy import FixedPrompt
+from promptcodebook.protocols import Reward
 from promptcodebook.randomness import Randomness, keyed_int
 from promptcodebook.run.opening import Where
 from promptcodebook.run.tour import Tour, tour
@@ -33,7 +34,11 @@ from promptcodebook.simulated.world import World, all_advice
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.registry import load_task
 from promptcodebook.tasks.rewards import apply_reward
-from promptcodebook.types import Example, Output, Reward, Score
+from promptcodebook.types import (
+    Example,
+    Output,
+    Score,
+)
 
 pytestmark = pytest.mark.slow
 

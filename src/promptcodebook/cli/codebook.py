@@ -65,7 +65,7 @@ def explain(
     from dataclasses import asdict
 
     from promptcodebook.assemble import Sources
-    from promptcodebook.cli.evaluate import Typed, settings_for
+    from promptcodebook.cli.reference import Typed, settings_for
     from promptcodebook.policy.policy import deploy
     from promptcodebook.policy.references import resolve
 

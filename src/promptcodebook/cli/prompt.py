@@ -23,7 +23,7 @@ from promptcodebook.cli.settings import (
 from promptcodebook.errors import ConfigError, PolicyError, did_you_mean
 
 if TYPE_CHECKING:
-    from promptcodebook.cli.evaluate import Typed
+    from promptcodebook.cli.reference import Typed
     from promptcodebook.policy.references import Reference
 
 __all__ = ["app"]
@@ -60,7 +60,7 @@ def prompt(
     present is what you had, concat all learned instincts in one prompt: both are one text, and need
     no model. The learned policy composes a prompt for each input: name the input.
     """
-    from promptcodebook.cli.evaluate import Typed
+    from promptcodebook.cli.reference import Typed
     from promptcodebook.policy.references import resolve
 
     if row not in _ROWS:
@@ -89,7 +89,7 @@ def prompt(
 def _composed(ref: str, reference: Reference, text: str | None, typed: Typed) -> str:
     """What the learned policy composes for the input."""
     from promptcodebook.assemble import Sources
-    from promptcodebook.cli.evaluate import settings_for
+    from promptcodebook.cli.reference import settings_for
     from promptcodebook.policy.policy import deploy
 
     given = sys.stdin.read().rstrip("\n") if text == "-" else text

@@ -41,10 +41,9 @@ from promptcodebook.config.schema import (
     RoleSettings,
     Update,
     Validation,
-    header_fault,
     preset,
-    refuse_password,
 )
+from promptcodebook.config.secrets import header_fault, refuse_password
 
 __all__ = [
     "TYPED",

@@ -7,7 +7,6 @@ keeps its configuration and compares it key by key when it resumes, so keys keep
 from __future__ import annotations
 
 import math
-import re
 import tomllib
 from collections.abc import Mapping
 from copy import deepcopy
@@ -18,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from promptcodebook.calls import ROLES, Limits, Role
+from promptcodebook.config.secrets import header_fault, refuse_password
 from promptcodebook.errors import ConfigError, did_you_mean
 from promptcodebook.randomness import Randomness
 
@@ -37,9 +37,7 @@ __all__ = [
     "UserCode",
     "Validation",
     "default_roles",
-    "header_fault",
     "preset",
-    "refuse_password",
 ]
 
 _OURS = frozenset(
@@ -49,26 +47,6 @@ _OURS = frozenset(
     }
 )
 """Body fields that have a setting of their own, or that the method relies on."""
-_HARMLESS = frozenset(
-    {
-        *("accept", "accept-language", "anthropic-beta", "anthropic-version", "api-version"),
-        *("http-referer", "openai-beta", "openai-organization", "openai-project", "referer"),
-        *("user-agent", "x-title"),
-    }
-)
-"""Headers that may stand in the settings, and so in every run's folder, word for word."""
-_KEY_NAMES = frozenset(
-    {
-        *("ANTHROPIC_API_KEY", "AZURE_API_KEY", "AZURE_OPENAI_API_KEY", "CEREBRAS_API_KEY"),
-        *("COHERE_API_KEY", "DEEPSEEK_API_KEY", "FIREWORKS_API_KEY", "GEMINI_API_KEY"),
-        *("GOOGLE_API_KEY", "GROQ_API_KEY", "HF_TOKEN", "MISTRAL_API_KEY", "NVIDIA_API_KEY"),
-        *("OPENAI_API_KEY", "OPENROUTER_API_KEY", "PERPLEXITY_API_KEY", "TOGETHER_API_KEY"),
-        "XAI_API_KEY",
-    }
-)
-"""Variables beside PCO_* that a header may name: settings must not reach for any other."""
-_OWN_NAME = re.compile(r"PCO_[A-Za-z0-9_]+")
-
 Unit = Annotated[float, Field(ge=0.0, le=1.0)]
 Preset = Literal["default", "paper", "quick"]
 
@@ -121,39 +99,6 @@ class RoleSettings(Group):
             if fault:
                 raise ValueError(fault)
         return headers
-
-
-def header_fault(name: str, value: str) -> str:
-    """Why a header may not stand in the settings; '' = it may. Never repeats what it holds."""
-    if value.startswith("$"):
-        variable = value[1:]
-        if variable in _KEY_NAMES or _OWN_NAME.fullmatch(variable):
-            return ""
-        return (
-            f"{name!r} may name only a variable that begins with PCO_, or a provider's usual one "
-            f'such as OPENAI_API_KEY: "{name}" = "$PCO_MY_KEY"'
-        )
-    if name.lower() in _HARMLESS:
-        return ""
-    return (
-        f"{name!r} may hold a secret, and settings are kept with the run: name the variable that "
-        f'it is in, "{name}" = "$PCO_API_KEY", or any other that begins with PCO_'
-    )
-
-
-def refuse_password(spec: str) -> str:
-    """The spec of a model. ValueError, which does not repeat it, if its address holds a password.
-
-    A model's name may hold an '@': what comes before it is then no host.
-    """
-    head, _, name = spec.partition("#")
-    ours = head.split("/")[0] in ("openai", "litellm") or head.startswith("simulated")
-    if ("@" in head and not ours) or ("@" in name and ("#" in name or "://" in name)):
-        raise ValueError(
-            "the model's address contains a user name or password; take it out, and put the key "
-            "in the variable PCO_API_KEY"
-        )
-    return spec
 
 
 class Explore(Group):

@@ -34,13 +34,19 @@ from promptcodebook.method.explore import Explorer, epsilon_at
 from promptcodebook.method.schedule import Schedule
 from promptcodebook.optimizers.base import Problem, make_optimizer
 from promptcodebook.optimizers.pco import initialise
+from promptcodebook.protocols import Program, Reward
 from promptcodebook.run.session import Session
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.program import Agent
 from promptcodebook.tasks.rewards import Judge, WeightedSum, apply_reward
 from promptcodebook.tasks.task import RewardFactory
-from promptcodebook.types import Example, Output, Program, Prompt, Reward, Score
+from promptcodebook.types import (
+    Example,
+    Output,
+    Prompt,
+    Score,
+)
 
 __all__ = ["DryWork", "Passes", "Scale", "dry_run", "passes", "shorten_plan"]
 

@@ -6,8 +6,12 @@ from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 
 from promptcodebook.config import Update
+from promptcodebook.protocols import Check
 from promptcodebook.text import words_of
-from promptcodebook.types import Check, Example, Variable
+from promptcodebook.types import (
+    Example,
+    Variable,
+)
 
 __all__ = ["AllChecks", "LengthCheck", "NearCopyCheck", "NoLeakCheck", "word_cap"]
 

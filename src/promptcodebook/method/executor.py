@@ -16,8 +16,16 @@ from promptcodebook.incidents import Incident, Tally, no_tally
 from promptcodebook.lm.extraction import THOUGHT, strip_think
 from promptcodebook.method.failures import failure_of
 from promptcodebook.method.policy import Prompter
+from promptcodebook.protocols import Program
 from promptcodebook.randomness import Draws
-from promptcodebook.types import Example, Output, Program, Prompt, PromptLength, Rollout, Score
+from promptcodebook.types import (
+    Example,
+    Output,
+    Prompt,
+    PromptLength,
+    Rollout,
+    Score,
+)
 
 __all__ = ["BoundChat", "Scorer", "Trial", "roll_out"]
 

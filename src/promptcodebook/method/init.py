@@ -10,17 +10,21 @@ short list is filled up to K from the set's general instincts.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from promptcodebook.calls import Request, Schema
-from promptcodebook.config import Config
+from promptcodebook.config import Config, Init
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.shapes import LenientTexts, ReplyShape
 from promptcodebook.lm.structured import Ask
 from promptcodebook.lm.wire import schema_of
-from promptcodebook.method.state import RoutingStatistics, State
+from promptcodebook.method.state import RoutingStatistics, State, known_evidence
 from promptcodebook.method.templates import TemplateSet
 from promptcodebook.text import strip_wrapping, words_of
 from promptcodebook.types import Codebook, Instinct, Parameters
@@ -48,6 +52,27 @@ def instincts_schema(count: int, cap: int) -> Schema:
     return Schema(schema.name, {**schema.body, "properties": listed})
 
 
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    text: str = Field(min_length=1)
+    frozen: bool = False
+    ema: float = 0.0
+    success: float = 0.0
+    selected: int = Field(default=0, ge=0)
+    evidence: float | None = None
+
+
+class _Book(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    codebook: list[str | _Entry] = Field(
+        min_length=1, validation_alias=AliasChoices("codebook", "instincts")
+    )
+    encoder: str = ""
+    generator: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Earlier:
     """What a file holds: instincts, and of a policy θ, φ ('' = none) and statistics of each."""
@@ -56,6 +81,35 @@ class Earlier:
     encoder: str = ""
     generator: str = ""
     statistics: RoutingStatistics | None = None
+
+    @staticmethod
+    def read(init: Init, base: Path) -> Earlier:
+        """What is at `init.path`, from `base`: a policy file, a list of texts, or {"instincts":
+        [...]}; nothing where it is not asked for. ConfigError."""
+        if init.kind != "file":
+            return Earlier()
+        path = base / init.path
+        try:
+            tree = json.loads(path.read_text("utf-8"))
+            book = _Book.model_validate({"codebook": tree} if isinstance(tree, list) else tree)
+        except (OSError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigError(
+                f"init.path: cannot read a codebook from {path}: {reason}",
+                hint='name a policy file, or write a JSON list: ["instinct", "instinct", ...]',
+            ) from None
+        entries = [_Entry(text=e) if isinstance(e, str) else e for e in book.codebook]
+        return Earlier(
+            tuple(Instinct(e.text, e.frozen) for e in entries),
+            book.encoder,
+            book.generator,
+            RoutingStatistics(
+                tuple(e.ema for e in entries),
+                tuple(e.success for e in entries),
+                tuple(e.selected for e in entries),
+                known_evidence(e.evidence for e in entries),
+            ),
+        )
 
 
 class Initialiser:

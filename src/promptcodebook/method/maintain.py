@@ -21,8 +21,14 @@ from promptcodebook.method.init import InstinctsReply, instincts_schema
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import TemplateSet
 from promptcodebook.method.update import Pending, Updater, apply_rewrites
+from promptcodebook.protocols import Check
 from promptcodebook.text import strip_wrapping, words_of
-from promptcodebook.types import Check, Codebook, Rewrite, Trace, variable_name
+from promptcodebook.types import (
+    Codebook,
+    Rewrite,
+    Trace,
+    variable_name,
+)
 
 __all__ = ["Maintainer", "Twins", "count_things", "find_dead", "find_twins", "tidied"]
 

@@ -1,9 +1,8 @@
-"""The prompt files: one template for each kind of request, parsed once, filled in a single pass.
+"""Sets of prompt files: which there are, how one is read, checked and copied.
 
 A set of templates is a folder: a file for each request, the first texts of θ, φ and ψ, and a
 `set.toml` with what goes with them. Any folder can replace any of them; what it lacks comes from
-the set that it is based on. A value is inserted as data and never looked at again: braces, role
-markers or template syntax in an input, an instinct or a reply do nothing.
+the set that it is based on.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.resources import files
@@ -22,20 +21,25 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from promptcodebook.calls import Message
 from promptcodebook.config import merge
 from promptcodebook.errors import ConfigError, did_you_mean
 from promptcodebook.method.state import RoutingStatistics
+from promptcodebook.method.template import (
+    PLACES,
+    Places,
+    Template,
+    check_places,
+    check_template,
+    fill_text,
+)
 from promptcodebook.types import Codebook
 
 __all__ = [
     "CodebookLines",
     "InstinctErrors",
     "Rate",
-    "Template",
     "TemplateSet",
     "check_lines",
-    "check_template",
     "copy_templates",
     "instinct_lines",
     "load_templates",
@@ -48,28 +52,6 @@ InstinctErrors = Literal["by_index", "one_string"]
 """How a reply blames instincts: one text for each by its index, or one for all (decision 4)."""
 
 _MANIFEST = "set.toml"
-_PLACE = re.compile(r"\{([a-z_]+)\}")
-_SECTION = re.compile(r"^## (system|user)$", re.M)
-
-
-@dataclass(frozen=True)
-class Template:
-    """One prompt file, cut into its chat turns."""
-
-    source: str
-
-    @cached_property
-    def _turns(self) -> tuple[tuple[Literal["system", "user"], tuple[str, ...]], ...]:
-        pieces = _SECTION.split(self.source)
-        turns = zip(pieces[1::2], pieces[2::2], strict=True)
-        return tuple(
-            ("system" if role == "system" else "user", tuple(_PLACE.split(body.strip("\n"))))
-            for role, body in turns
-        )
-
-    def fill(self, values: Mapping[str, object]) -> tuple[Message, ...]:
-        """The chat with every placeholder replaced; KeyError names one that has no value."""
-        return tuple(Message(role, _join(pieces, values)) for role, pieces in self._turns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +75,7 @@ class CodebookLines:
             # As precise as a policy file, so that a loaded policy shows what the run itself showed.
             shown = f"{round(rate, 6):.2f}"
             values = {"index": k, "text": " ".join(text.split()), "rate": shown}
-            lines.append(_join(_PLACE.split(self.line if n else self.untried), values))
+            lines.append(fill_text(self.line if n else self.untried, values))
         return "\n".join(lines)
 
 
@@ -127,36 +109,6 @@ class TemplateSet:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """The placeholders of a template: those it must have and those it may have."""
-
-    required: tuple[str, ...]
-    optional: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        must, may = _in_braces(self.required), _in_braces(self.optional)
-        return f"it needs {must}" + (f" and may use {may}" if may else "")
-
-
-_RUN = ("task", "prompt", "response")
-"""What no judgement of a run can do without."""
-_TRACE = ("route", "stages", "reward", "range", "codebook")
-_PLACES: Mapping[str, _Places] = {
-    "encoder": _Places(("theta", "select", "codebook", "task"), ("size", "last")),
-    "generator": _Places(("phi", "instincts", "task"), ("format", "stage")),
-    "critic": _Places(("psi", *_RUN, "instincts", "reference"), _TRACE),
-    "critic_one": _Places(("psi", *_RUN, "instincts", "reference"), _TRACE),
-    "attribution": _Places(("verdict",), (*_RUN, "instincts", "reference", *_TRACE)),
-    "adversary": _Places(("psi", "verdict", *_RUN), ("instincts", "reference", *_TRACE)),
-    "updater": _Places(("text", "gradient"), ("variable", "others", "cap")),
-    "merge": _Places(("text", "gradient"), ("variable", "others", "cap")),
-    "revive": _Places(("gradient",), ("text", "variable", "others", "cap")),
-    "split": _Places(("text", "size"), ("cap",)),
-    "random": _Places(("size",), ("cap",)),
-    "from_prompt": _Places(("text", "size"), ("cap",)),
-}
-"""Each template's placeholders; its caller has a value for every one of them."""
 _NEWER = ("merge", "revive", "split")
 """Those that came after version 0.1: a folder that is whole may lack them."""
 _BLAMING = ("attribution", "critic_one")
@@ -179,7 +131,7 @@ def load_templates(name: str, base: Path = Path()) -> TemplateSet:
     folder = _prompts_folder() / name if name in template_sets() else _find_folder(name, base)
     sources, tree = _read_folder(folder)
     sources = {**_read_newer(), **sources}
-    lacking = sorted({*_PLACES, *_TEXTS} - sources.keys())
+    lacking = sorted({*PLACES, *_TEXTS} - sources.keys())
     if lacking:
         raise ConfigError(
             f"{folder}: {lacking[0]}.md is missing",
@@ -221,43 +173,15 @@ def copy_templates(target: Path, name: str = "default") -> list[Path]:
     return [target / file for file in texts]
 
 
-def check_template(name: str, source: str, where: str) -> None:
-    """Raises ConfigError, with `where` and the line, unless the request `name` can be made of it:
-    chat turns, all placeholders that it needs, and none that has no value."""
-    first = _SECTION.search(source)
-    if first is None or "user" not in _SECTION.findall(source):
-        raise ConfigError(
-            f"{where}: there is no user turn", hint="begin it with a line that says: ## user"
-        )
-    if source[: first.start()].strip():
-        raise ConfigError(
-            f"{where}:1: the text before the first turn would be lost",
-            hint="begin the file with a line that says: ## system",
-        )
-    _check_places(source, _PLACES[name], where)
-
-
 def check_lines(lines: CodebookLines, where: str) -> None:
     """Raises ConfigError, with `where`, unless each line tells index and text."""
-    _check_places(lines.line, _Places(("index", "text"), ("rate",)), f"{where}.line")
-    _check_places(lines.untried, _Places(("index", "text")), f"{where}.untried")
+    check_places(lines.line, Places(("index", "text"), ("rate",)), f"{where}.line")
+    check_places(lines.untried, Places(("index", "text")), f"{where}.untried")
 
 
 def instinct_lines(codebook: Codebook, indices: Sequence[int]) -> str:
     """C[z], one line each with its index (Assumption 1 wants the index in the template)."""
     return "\n".join(f"[{k}] {' '.join(codebook[k].text.split())}" for k in indices)
-
-
-def _join(pieces: Sequence[str], values: Mapping[str, object]) -> str:
-    """Text and placeholder names alternate; a line that holds an empty value alone goes."""
-    out: list[str] = []
-    for i, piece in enumerate(pieces):
-        if i % 2 == 0:
-            alone = i > 0 and out[-1] == "" and out[-2].endswith("\n")
-            out.append(piece.removeprefix("\n") if alone else piece)
-        else:
-            out.append(str(values[piece]))
-    return "".join(out)
 
 
 def _prompts_folder() -> Traversable:
@@ -312,7 +236,7 @@ def _read_folder(folder: Traversable) -> tuple[dict[str, str], dict[str, Any]]:
 def _read_files(folder: Traversable) -> tuple[dict[str, str], dict[str, Any]]:
     """What lies in the folder itself, every file checked. Hidden files and an editor's backups are
     left alone."""
-    known = [f"{name}.md" for name in (*_PLACES, *_TEXTS)]
+    known = [f"{name}.md" for name in (*PLACES, *_TEXTS)]
     sources: dict[str, str] = {}
     manifest: dict[str, Any] = {}
     for file in sorted(folder.iterdir(), key=lambda f: f.name):
@@ -336,7 +260,7 @@ def _read_template(file: Traversable) -> str:
     name = file.name.removesuffix(".md")
     if not source.strip():
         raise ConfigError(f"{file} is empty", hint="delete it to use the text of the set below it")
-    if name in _PLACES:
+    if name in PLACES:
         check_template(name, source, str(file))
     return source
 
@@ -381,21 +305,3 @@ def _parse_manifest(tree: Mapping[str, Any], where: str) -> _Manifest:
         ) from None
     check_lines(manifest.codebook, f"{where}: codebook")
     return manifest
-
-
-def _check_places(source: str, places: _Places, where: str) -> None:
-    known = (*places.required, *places.optional)
-    for match in _PLACE.finditer(source):
-        if match[1] not in known:
-            line = source.count("\n", 0, match.start()) + 1
-            at = f"{where}:{line}" if "\n" in source else where
-            close = did_you_mean(match[1], known)
-            raise ConfigError(f"{at}: unknown placeholder {match[0]}{close}", hint=str(places))
-    present = _PLACE.findall(source)
-    for name in places.required:
-        if name not in present:
-            raise ConfigError(f"{where}: placeholder {{{name}}} is missing", hint=str(places))
-
-
-def _in_braces(names: Iterable[str]) -> str:
-    return ", ".join(f"{{{name}}}" for name in names)

@@ -13,10 +13,10 @@ from promptcodebook.lm.structured import Ask
 from promptcodebook.method.checks import word_cap
 from promptcodebook.method.failures import failure_of, gather_all
 from promptcodebook.method.templates import TemplateSet
+from promptcodebook.protocols import Check
 from promptcodebook.randomness import Draws
 from promptcodebook.text import strip_wrapping
 from promptcodebook.types import (
-    Check,
     Directive,
     Origin,
     Parameters,

@@ -32,9 +32,13 @@ from promptcodebook.optimizers.selection import Selection
 from promptcodebook.policy.references import policy_file, state_at
 from promptcodebook.policy.safety import SafetyCheck
 from promptcodebook.progress import Note, Phase, StepDone
+from promptcodebook.protocols import Check
 from promptcodebook.store.events import EndReason, Resumed, Started, Stepped
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Check, Step, Trace
+from promptcodebook.types import (
+    Step,
+    Trace,
+)
 
 __all__ = ["PCO", "build_learner", "initialise", "with_listed_codebook"]
 

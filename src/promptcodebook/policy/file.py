@@ -21,11 +21,11 @@ from promptcodebook.config import TYPED, Config, load_typed, merge
 from promptcodebook.errors import PolicyError
 from promptcodebook.method.generator import join_prompts
 from promptcodebook.method.state import RoutingStatistics, State, known_evidence
+from promptcodebook.method.template import check_template
 from promptcodebook.method.templates import (
     CodebookLines,
     TemplateSet,
     check_lines,
-    check_template,
     load_templates,
     template_sets,
 )

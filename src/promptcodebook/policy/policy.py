@@ -22,10 +22,16 @@ from promptcodebook.method.policy import Deployed
 from promptcodebook.notebook import shown_table, shown_text
 from promptcodebook.policy.file import PolicyFile, read_policy_file
 from promptcodebook.policy.references import stages_of
+from promptcodebook.protocols import Executor
 from promptcodebook.randomness import Draws
 from promptcodebook.sync import LoopThread, run_sync
 from promptcodebook.tasks.program import SINGLE_CALL
-from promptcodebook.types import Codebook, Example, Executor, Rollout, Route
+from promptcodebook.types import (
+    Codebook,
+    Example,
+    Rollout,
+    Route,
+)
 
 __all__ = ["Explanation", "FixedRow", "Policy", "deploy", "load_policy", "role_layers"]
 

@@ -20,13 +20,14 @@ from promptcodebook.notebook import shown_table, shown_text
 from promptcodebook.policy.policy import Explanation, Policy, role_layers
 from promptcodebook.policy.references import Best, kept_state
 from promptcodebook.progress import Listener, watch
+from promptcodebook.protocols import Executor, Reward
 from promptcodebook.run.opening import Opened, Where, open_run
 from promptcodebook.run.session import IN_PYTHON, Outcome
 from promptcodebook.run.verdict import Conclusion, Row
 from promptcodebook.store.runs import find_run, remove_run
 from promptcodebook.sync import run_sync
 from promptcodebook.tasks.user_code import check_function
-from promptcodebook.types import Codebook, Executor, Reward
+from promptcodebook.types import Codebook
 from promptcodebook.units import money, number
 
 __all__ = [

@@ -3,30 +3,21 @@ attempts that are `in-flight`."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
-from urllib.parse import quote
 
 from promptcodebook.calls import Role, Usage
-from promptcodebook.errors import DiskFull, RunNotFound, StoreError
+from promptcodebook.errors import RunNotFound, StoreError
 from promptcodebook.lm.journal import ReplyLog
 from promptcodebook.lm.ledger import AttemptLog
-from promptcodebook.paths import (
-    make_private_folder,
-    make_secret,
-    read_secret,
-    run_reference,
-    tighten,
-)
-from promptcodebook.sqlite import Reader, Write, Writer, store_os_error
+from promptcodebook.paths import make_secret, read_secret, run_reference
+from promptcodebook.sqlite import Reader, Write, Writer
 from promptcodebook.store.attempts import AttemptFile
 from promptcodebook.store.events import (
     Amended,
@@ -42,12 +33,13 @@ from promptcodebook.store.events import (
     unpack_event,
     unpack_traces,
 )
-from promptcodebook.store.header import Header, is_sealed, run_id, seal
+from promptcodebook.store.folder import close_to_others, is_unborn, never_started, new_folder
+from promptcodebook.store.header import Header, is_sealed, seal
 from promptcodebook.store.lock import RunLock
 from promptcodebook.store.tables import FILE, LAYOUT, RunReplies, SessionClock, add_count
 from promptcodebook.types import Evaluation, Parameters, Step, Trace
 
-__all__ = ["RunStore", "is_unborn"]
+__all__ = ["RunStore"]
 
 _log = logging.getLogger(__name__)
 
@@ -93,7 +85,7 @@ class RunStore:
         runs_dir: Path, header: Header, *, clock: Callable[[], float] = time.monotonic
     ) -> RunStore:
         """A new run, open for writing. An empty `header.id` becomes one made of time and task."""
-        folder, header = _new_folder(runs_dir, header)
+        folder, header = new_folder(runs_dir, header)
         text = _sealed(header)
         try:
             return _open_to_write(
@@ -314,35 +306,6 @@ class RunStore:
         return StoreError(f"the run {self.path.name} has no step {step}", hint="pco runs show")
 
 
-def _new_folder(runs_dir: Path, header: Header) -> tuple[Path, Header]:
-    """Makes `runs_dir`/id; a chosen id gets a number behind it where it is taken."""
-    stem = header.id or run_id(header.task, datetime.fromisoformat(header.created))
-    name, again = stem, 1
-    while True:
-        try:
-            runs_dir.mkdir(parents=True, exist_ok=True)
-            (runs_dir / name).mkdir(mode=0o700)
-            return runs_dir / name, replace(header, id=name)
-        except FileExistsError as error:
-            if not runs_dir.is_dir():
-                raise StoreError(
-                    f"{error.filename} is no folder, so no run can be kept in it",
-                    hint="set PCO_RUNS to a folder of your own",
-                ) from None
-            if header.id:
-                reference = run_reference(runs_dir / name)
-                raise StoreError(
-                    f"{error.filename} exists already", hint=f"pco train --resume {reference}"
-                ) from None
-            again += 1
-            name = f"{stem}-{again}"
-        except OSError as error:
-            fault = store_os_error(error, runs_dir)
-            if not isinstance(fault, DiskFull):
-                fault.hint = "set PCO_RUNS to a folder that you may write to"
-            raise fault from error
-
-
 def _sealed(header: Header) -> str:
     """The header's text with this user's mark; where none can be made the run goes on without."""
     text = header.to_json()
@@ -355,18 +318,8 @@ def _sealed(header: Header) -> str:
         return text
 
 
-def _close_to_others(folder: Path) -> None:
-    try:
-        make_private_folder(folder)
-        for file in folder.iterdir():
-            if file.is_file() and not file.is_symlink():
-                tighten(file, 0o600)
-    except OSError as error:
-        raise store_os_error(error, folder) from error
-
-
 def _open_to_write(path: Path, clock: Callable[[], float], first: Write | None) -> RunStore:
-    _close_to_others(path)
+    close_to_others(path)
     lock = RunLock(path)
     try:
         session = SessionClock(clock)
@@ -395,36 +348,17 @@ def _open_to_write(path: Path, clock: Callable[[], float], first: Write | None) 
         raise
 
 
-def is_unborn(folder: Path) -> bool:
-    """Whether the run in this folder has no header: who made it was killed, or is making it."""
-    name = f"file:{quote(str(folder / FILE))}?mode=ro"
-    try:
-        with contextlib.closing(sqlite3.connect(name, uri=True)) as db:
-            db.execute("PRAGMA trusted_schema = OFF")
-            if db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is None:
-                return True
-            return db.execute("SELECT 1 FROM header").fetchone() is None
-    except sqlite3.Error:  # no database of ours, or one that is damaged
-        return False
-
-
-def _never_started(path: Path) -> StoreError:
-    return StoreError(
-        f"the run {path.name} was never started", hint=f"pco runs rm {run_reference(path)}"
-    )
-
-
 def _open_to_read(path: Path, writing: _Writing | None) -> RunStore:
     try:
         reader = Reader(path / FILE, LAYOUT)
     except StoreError:
         if is_unborn(path):
-            raise _never_started(path) from None
+            raise never_started(path) from None
         raise
     try:
         row = reader.row("SELECT json FROM header")
         if row is None:
-            raise _never_started(path)
+            raise never_started(path)
         header = Header.from_json(row[0])
         return RunStore(path, reader, header, writing, is_sealed(row[0], read_secret()))
     except BaseException:

@@ -17,9 +17,10 @@ from promptcodebook.paths import BENCH
 from promptcodebook.sqlite import store_os_error
 from promptcodebook.store.attempts import ATTEMPTS
 from promptcodebook.store.events import EndReason
+from promptcodebook.store.folder import is_unborn
 from promptcodebook.store.header import Header
 from promptcodebook.store.lock import RunLock, holder
-from promptcodebook.store.run import RunStore, is_unborn
+from promptcodebook.store.run import RunStore
 from promptcodebook.store.tables import FILE
 
 __all__ = ["RunSummary", "find_run", "list_runs", "remove_run", "remove_unborn"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from promptcodebook.data import Dataset
 from promptcodebook.lm.structured import Ask
-from promptcodebook.types import Check, Program, Reward
+from promptcodebook.protocols import Check, Program, Reward
 
 __all__ = ["RewardFactory", "Task", "asks_nobody"]
 

@@ -17,6 +17,7 @@ from promptcodebook.calls import Message, Request
 from promptcodebook.errors import ConfigError, PcoError, RewardError, did_you_mean
 from promptcodebook.lm.shapes import LenientNumber, LenientText, ReplyShape
 from promptcodebook.lm.structured import Ask
+from promptcodebook.protocols import Reward
 from promptcodebook.tasks.rewards.ready import (
     Contains,
     Exact,
@@ -30,7 +31,11 @@ from promptcodebook.tasks.rewards.ready import (
 from promptcodebook.tasks.task import RewardFactory
 from promptcodebook.tasks.user_calls import Escape, Overdue, UserCalls, place_of
 from promptcodebook.tasks.user_code import annotated_as, load_function
-from promptcodebook.types import Example, Output, Reward, Score
+from promptcodebook.types import (
+    Example,
+    Output,
+    Score,
+)
 
 __all__ = [
     "Judge",

@@ -1,0 +1,79 @@
+"""A run's folder: made under a name of its own, closed to other users, and what it is when whoever
+made it was killed before the run had a header."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from urllib.parse import quote
+
+from promptcodebook.errors import DiskFull, StoreError
+from promptcodebook.paths import make_private_folder, run_reference, tighten
+from promptcodebook.sqlite import store_os_error
+from promptcodebook.store.header import Header, run_id
+from promptcodebook.store.tables import FILE
+
+__all__ = ["close_to_others", "is_unborn", "never_started", "new_folder"]
+
+
+def new_folder(runs_dir: Path, header: Header) -> tuple[Path, Header]:
+    """Makes `runs_dir`/id; a chosen id gets a number behind it where it is taken."""
+    stem = header.id or run_id(header.task, datetime.fromisoformat(header.created))
+    name, again = stem, 1
+    while True:
+        try:
+            runs_dir.mkdir(parents=True, exist_ok=True)
+            (runs_dir / name).mkdir(mode=0o700)
+            return runs_dir / name, replace(header, id=name)
+        except FileExistsError as error:
+            if not runs_dir.is_dir():
+                raise StoreError(
+                    f"{error.filename} is no folder, so no run can be kept in it",
+                    hint="set PCO_RUNS to a folder of your own",
+                ) from None
+            if header.id:
+                reference = run_reference(runs_dir / name)
+                raise StoreError(
+                    f"{error.filename} exists already", hint=f"pco train --resume {reference}"
+                ) from None
+            again += 1
+            name = f"{stem}-{again}"
+        except OSError as error:
+            fault = store_os_error(error, runs_dir)
+            if not isinstance(fault, DiskFull):
+                fault.hint = "set PCO_RUNS to a folder that you may write to"
+            raise fault from error
+
+
+def close_to_others(folder: Path) -> None:
+    """Takes away what other users of the machine may do in the folder. StoreError."""
+    try:
+        make_private_folder(folder)
+        for file in folder.iterdir():
+            if file.is_file() and not file.is_symlink():
+                tighten(file, 0o600)
+    except OSError as error:
+        raise store_os_error(error, folder) from error
+
+
+def is_unborn(folder: Path) -> bool:
+    """Whether the run in this folder has no header: who made it was killed, or is making it."""
+    name = f"file:{quote(str(folder / FILE))}?mode=ro"
+    try:
+        with contextlib.closing(sqlite3.connect(name, uri=True)) as db:
+            db.execute("PRAGMA trusted_schema = OFF")
+            if db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is None:
+                return True
+            return db.execute("SELECT 1 FROM header").fetchone() is None
+    except sqlite3.Error:  # no database of ours, or one that is damaged
+        return False
+
+
+def never_started(path: Path) -> StoreError:
+    """The error that tells of a run without a header."""
+    return StoreError(
+        f"the run {path.name} was never started", hint=f"pco runs rm {run_reference(path)}"
+    )
