@@ -24,8 +24,9 @@ from tests.method.build import (
 )
 
 
-def settings(accept: str = "improve", **tree):
-    update = {"batch_size": 4, "epochs": 1, "accept": accept, "encoder_on_explored": True}
+def settings(accept: str = "improve", batch_size: int = 4, **tree):
+    update = {"batch_size": batch_size, "epochs": 1, "accept": accept}
+    update["encoder_on_explored"] = True
     return config(update=update, **tree)
 
 
@@ -254,11 +255,12 @@ async def test_phi_is_judged_under_explored_routes_too():
     assert phi.reason == "the batch's reward fell from 0.5000 to 0.3000"
 
 
-@pytest.mark.parametrize(("lost", "reason"), [
-    (2, "the batch's reward fell from 0.5000 to 0.1000"),
-    (3, "3 of 4 examples could not be run again"),
+@pytest.mark.parametrize(("count", "lost", "reason"), [
+    (4, 2, "the batch's reward fell from 0.5000 to 0.1000"),
+    (4, 3, "3 of 4 examples could not be run again"),
+    (5, 3, "3 of 5 examples could not be run again"),
 ])  # fmt: skip
-async def test_half_of_the_examples_must_have_a_reward_again(lost: int, reason: str):
+async def test_half_of_the_examples_must_have_a_reward_again(count: int, lost: int, reason: str):
     def reply(request: Request) -> Scripted:
         match request.role:
             case "generator":
@@ -270,7 +272,8 @@ async def test_half_of_the_examples_must_have_a_reward_again(lost: int, reason: 
             case _:
                 return talkative(request)
 
-    (step,) = await World(settings(), ScriptedLM().reply_with(reply)).run(examples(4))
+    world = World(settings(batch_size=count), ScriptedLM().reply_with(reply))
+    (step,) = await world.run(examples(count))
     assert {r.reason for r in step.rewrites if not r.kept} == {reason}
 
 

@@ -144,7 +144,13 @@ def test_of_twins_the_frozen_one_stays_then_the_better_then_the_first():
     assert stays(ema=(0.2, 0.3), frozen=[0]) == Twins(0, 1, pytest.approx(6 / 7))
     assert stays(ema=(0.2, 0.3)) == Twins(1, 0, pytest.approx(6 / 7))
     assert stays(ema=(0.2, 0.2)) == Twins(0, 1, pytest.approx(6 / 7))
+    assert stays(ema=(0.3, 0.2), frozen=[1]) == Twins(1, 0, pytest.approx(6 / 7))
     assert stays(frozen=[0, 1]) is None
+
+
+def test_twins_have_half_of_their_words_in_common():
+    assert find_twins(state("count words", "count words before sending"), []) == Twins(0, 1, 0.5)
+    assert find_twins(state("count words", "count words before sending drafts"), []) is None
 
 
 def test_related_entries_are_twins_if_they_are_picked_together():
@@ -158,6 +164,8 @@ def test_related_entries_are_twins_if_they_are_picked_together():
         0, 1, pytest.approx(3 / 7)
     )
     assert find_twins(at, [*together, *picked((0, 3), (1, 3), times=2)]) is None
+    four_of_five = [*picked((0, 1)), *picked((0, 3), (1, 3), times=2)]
+    assert find_twins(at, four_of_five) == Twins(0, 1, pytest.approx(3 / 7))
     alone = picked((0, 3), times=40)
     assert find_twins(at, [*together, *alone]) == Twins(0, 1, pytest.approx(3 / 7))
 
@@ -211,6 +219,13 @@ async def test_a_split_is_asked_of_the_updater_with_a_sample_of_its_own():
     ]
     assert {r.role for r in asked} == {"updater"}
     assert asked[0].sample == asked[1].sample != asked[2].sample
+
+
+async def test_a_text_about_two_things_is_no_grab_bag():
+    two = "Count every word of the draft, and name all the sources"
+    assert count_things(two) == 2
+    world, made = await maintain(state(TEXTS[0], two, *TEXTS[1:3]), picked((0, 1)))
+    assert made == () and world.lm.history == []
 
 
 async def test_without_a_free_place_nobody_is_asked():
@@ -319,7 +334,7 @@ async def test_twins_whose_place_stays_empty_are_not_merged():
     recent = [*picked((0, 1), (2, 3)), trace(0, 1, feedback="dates were left out")]
     _, made = await maintain(at, recent, TEXTS[0], TEXTS[1])
     assert [(r.variable, r.kept) for r in made] == [(2, False)]
-    assert made[0].earlier is not None
+    assert made[0].earlier is not None and made[0].reason == "a near-copy of another instinct"
 
 
 async def test_a_frozen_twin_stays_as_it_is_and_the_other_makes_place():

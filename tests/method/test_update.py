@@ -41,6 +41,12 @@ def test_a_variable_that_nobody_blames_is_left_alone():
     assert collect_gradients(parameters(), [trace(), trace()], config()) == []
 
 
+def test_a_frozen_instinct_is_passed_over_and_those_after_it_are_not():
+    start = parameters(book(frozen=[0]))
+    (pending,) = collect_gradients(start, [trace(codebook={0: "a", 1: "b"})], config())
+    assert (pending.variable, pending.gradients) == (1, ("b",))
+
+
 @pytest.mark.parametrize("flag", [False, True])
 def test_explored_routes_teach_theta_only_if_told_to(flag: bool):
     """Decision 7."""
