@@ -4,9 +4,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# Bytecode is kept, whatever the environment says: the tests start hundreds of interpreters.
+export PYTHONDONTWRITEBYTECODE :=
 PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check
 
-.PHONY: demo test test-local check bench clean
+.PHONY: demo test test-local check types types-core layers bench clean
 
 $(VENV)/.core: requirements/core.lock pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -43,10 +45,19 @@ test-local: $(VENV)/.local  ## a real (tiny, random) transformer behind a real s
 check: $(VENV)/.dev $(VENV)-core/.core  ## format, lint, types, layers, slow tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/pyright
-	$(BIN)/pyright -p pyright-core.json  # the same without a single extra
-	$(BIN)/lint-imports
+	$(MAKE) --no-print-directory -j2 types types-core layers
 	$(PYTEST) -m slow
+
+types types-core layers: $(VENV)/.dev $(VENV)-core/.core
+
+types:
+	$(BIN)/pyright
+
+types-core:  # the same without a single extra
+	$(BIN)/pyright -p pyright-core.json
+
+layers:
+	$(BIN)/lint-imports
 
 bench: $(VENV)/.dev  ## the numbers, side by side; prints ratios
 	$(BIN)/python bench/run.py

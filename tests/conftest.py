@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,25 @@ settings.register_profile(
     "promptcodebook", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("promptcodebook")
+
+
+_WHOLE = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.(slow|local|bench)\b", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file of which nothing is asked for is not read: to rewrite the assertions of all of them
+    takes each worker longer than most tests. A file says itself how it is marked, or the
+    conftest.py beside it does."""
+    if not collection_path.name.startswith("test_") or collection_path.suffix != ".py":
+        return None
+    asked = str(config.option.markexpr)
+    text = collection_path.read_text("utf-8")
+    if asked in ("slow", "local", "bench"):
+        beside = collection_path.parent / "conftest.py"
+        told = text + (beside.read_text("utf-8") if beside.is_file() else "")
+        return True if f"mark.{asked}" not in told else None
+    whole = _WHOLE.search(text)
+    return True if whole and f"not {whole[1]}" in asked else None
 
 
 def _loopback(address: Any) -> bool:

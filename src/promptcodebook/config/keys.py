@@ -64,13 +64,15 @@ def describe() -> tuple[Key, ...]:
     """Every key, those at the top first, then group by group as `Config` names them."""
     top: list[Key] = []
     below: list[Key] = []
+    lines = _lines(Config)
     for name, field in Config.model_fields.items():
         group = _group_of(name, field)
         if group is None:
-            top.append(_key(Config, "", name))
+            top.append(_key(Config, "", name, lines))
         else:
             prefix = f"{name}.{_MANY[name][0]}" if name in _MANY else name
-            below += [_key(group, prefix, member) for member in group.model_fields]
+            told = _lines(group)
+            below += [_key(group, prefix, member, told) for member in group.model_fields]
     return (*top, *below)
 
 
@@ -90,14 +92,14 @@ def _group_of(name: str, field: FieldInfo) -> type[BaseModel] | None:
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
-def _key(model: type[BaseModel], prefix: str, name: str) -> Key:
+def _key(model: type[BaseModel], prefix: str, name: str, lines: Mapping[str, str]) -> Key:
     field = model.model_fields[name]
     default = _defaults_by_role(name) if model is RoleSettings else _default(field)
     return Key(
         f"{prefix}.{name}" if prefix else name,
         default,
         _kind(field.annotation, field.metadata),
-        _lines(model).get(name, ""),
+        lines.get(name, ""),
     )
 
 

@@ -230,7 +230,7 @@ def _invisible(text: str) -> Iterator[str]:
 
 def _is_invisible(char: str) -> bool:
     """Control, format, private and unassigned characters, fillers and variation supplements."""
-    if char in "\n\r\t":
+    if " " <= char <= "~" or char in "\n\r\t":
         return False
     fillers = "\u115f\u1160\u3164\uffa0\u2800"
     supplement = 0xE0100 <= ord(char) <= 0xE01EF
