@@ -355,7 +355,9 @@ class Step:
     """One update of Algorithm 1: what was tried, what was rewritten, and the state after it.
 
     `ema` is r̄ (of r - ρ), `success` the corrected EMA of r, `evidence` its weight (() = a run of
-    version 0.1), `selected` the cumulative selection counts; all have length K.
+    version 0.1), `selected` the cumulative selection counts; all have length K. `reverted` are the
+    variables whose rewrite passed every check and was taken back: by the guard of θ, or by
+    `update.accept`.
     """
 
     index: int
@@ -367,5 +369,5 @@ class Step:
     ema: tuple[float, ...]
     success: tuple[float, ...]
     selected: tuple[int, ...]
-    reverted: bool = False
+    reverted: tuple[Variable, ...] = ()
     evidence: tuple[float, ...] = ()

@@ -288,6 +288,18 @@ def test_selections_of_the_last_steps() -> None:
     assert view_after(script(4, 15)).recent == (WINDOW, WINDOW, 0, 0)
 
 
+@pytest.mark.parametrize("steps", [3, 10, 15])
+def test_what_was_selected_before_the_run_is_not_of_the_last_steps(steps: int) -> None:
+    """A run that goes on from a policy (init.kind = file) takes over its counts."""
+    view = advance(RunView(), began(4), 0.0)
+    for index in range(steps):
+        done = step(index, 4)
+        counts = tuple(n + earlier for n, earlier in zip(done.selected, (40, 7, 9, 0), strict=True))
+        view = advance(view, StepDone(replace(done, selected=counts), 3.0), 1.0)
+    last = min(steps, WINDOW)
+    assert view.recent == (last, last, 0, 0)
+
+
 def test_an_instinct_that_maintenance_made_anew_is_counted_from_there() -> None:
     view = view_after(script(4, 15))
     last = step(15, 4)

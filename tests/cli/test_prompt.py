@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.policy.file import read_policy_file
+from promptcodebook.assemble import Sources
+from promptcodebook.method.state import State
+from promptcodebook.policy.file import PolicyFile, read_policy_file
+from promptcodebook.policy.policy import deploy
+from promptcodebook.policy.references import stored_plan
 from promptcodebook.store.run import RunStore
+from promptcodebook.store.runs import find_run
 from tests.cli.invoked import pco
 
 
@@ -39,10 +44,33 @@ def test_the_learned_prompt_is_composed_for_the_input(trained: Path, run_id: str
     assert piped.out == explained["prompt"] + "\n"
 
 
+def test_the_untrained_prompt_is_composed_for_the_input(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the policy that the run began with."""
+    text = "Say in 5 words what maps are."
+    assert pco("train", "--set", "keep=last", cwd=trained).code == 0
+    said = pco("prompt", "last", text, "--row", "untrained", "--json", cwd=trained)
+    assert said.code == 0, said.err
+    monkeypatch.chdir(trained)
+    store = RunStore.open(find_run(trained / "runs", "last"))
+    plan = stored_plan(store.header)
+    state = State.first(store.started().parameters)
+    store.close()
+    first = PolicyFile.of(state, plan.config, plan.templates, store.header.program, ())
+    assert said.json == {
+        "ref": store.header.id,
+        "row": "untrained",
+        "prompt": deploy(first, plan.config, Sources()).prompt(text),
+    }
+    assert said.json["prompt"] != pco("prompt", "last", text, cwd=trained).out.rstrip("\n")
+
+
 @pytest.mark.parametrize(
     ("args", "parts"),
     [
         ((), ("for each input", 'pco prompt last "an input"', "--row concat")),
+        (("--row", "untrained"), ("for each input", 'pco prompt last --row untrained "an input"')),
         (("x", "--row", "concat"), ("one prompt for every input",)),
         (("--row", "concatt"), ("unknown row 'concatt'", "did you mean 'concat'")),
     ],
@@ -59,3 +87,9 @@ def test_a_run_with_few_test_examples_has_no_verdict(store: RunStore) -> None:
     conclusion = store.outline().conclusion
     assert conclusion is not None and conclusion.worth is None and conclusion.deploy == ""
     assert "at least 20 test examples, and there are 6" in conclusion.text
+
+
+def test_a_policy_file_does_not_know_what_its_run_began_with(trained: Path, run_id: str) -> None:
+    file = str(trained / "runs" / run_id / "policy.json")
+    said = pco("prompt", file, "an input", "--row", "untrained", cwd=trained)
+    said.error(2, "only its run knows", 'pco prompt RUN --row untrained "an input"')

@@ -264,3 +264,42 @@ def test_a_key_in_a_header_is_refused_and_not_repeated(name: str) -> None:
     with pytest.raises(ConfigError, match="PCO_API_KEY") as caught:
         load_config({"roles": {"critic": {"headers": {name: "secret-value"}}}})
     assert "secret-value" not in f"{caught.value}{caught.value.hint}"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"api_key": "hush"},
+        {"apiKey": "hush"},
+        {"X-Auth-Token": "hush"},
+        {"provider": {"credentials": {"user": "hush"}}},
+        {"password": ["hush"]},
+        {"tools": [{"auth_token": "hush"}]},
+        {"api_key": "$AWS_HUSH"},
+    ],
+)
+def test_a_secret_in_a_body_field_is_refused_and_not_repeated(fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"PCO_") as caught:
+        load_config({"roles": {"critic": {"extra": fields}}})
+    assert "hush" not in f"{caught.value}{caught.value.hint}".lower()
+
+
+def test_a_body_field_may_name_the_variable_its_secret_is_in() -> None:
+    fields = {"top_k": 20, "provider": {"api_key": "$PCO_MY_KEY"}}
+    assert load_config({"roles": {"critic": {"extra": fields}}}).roles["critic"].extra == fields
+
+
+def test_body_fields_that_are_no_secrets_are_kept_word_for_word() -> None:
+    fields = {
+        "min_tokens": 3, "stop_token_ids": [1, 2], "prompt_cache_key": "mine", "stop_token": "X",
+        "skip_special_tokens": False, "thinking_token_budget": 9, "guided_regex": "[a-z]$",
+        "user": "$HOME",
+    }  # fmt: skip
+    assert load_config({"roles": {"critic": {"extra": fields}}}).roles["critic"].extra == fields
+
+
+def test_a_secret_in_the_body_goes_only_to_the_address_that_it_was_given_for() -> None:
+    fields = {"top_k": 20, "api_key": "$PCO_MY_KEY"}
+    below = {"lm": A, "roles": {"critic": {"extra": fields}}}
+    assert load_config(below, {"seed": 1}).roles["critic"].extra == fields
+    assert load_config(below, {"lm": B}).roles["critic"].extra == {"top_k": 20}

@@ -182,3 +182,18 @@ def test_ranges_add_value_by_value_and_multiply_as_independent_errors() -> None:
     assert Range(0, 2, 4).times(b).low == 0 and Range(0, 0, 4).times(b) == Range(0, 0, 16)
     assert Range(0.4, 1.5, 2.1).rounded() == Range(0, 2, 3)
     assert Range.of((3, 2, 4)) == Range(2, 2, 4)
+
+
+def test_rounds_of_maintenance_are_counted() -> None:
+    """So many calls of the updater a round, also where the plan is shortened below a round."""
+    updates = {"epochs": 50, "steps_per_epoch": 1}
+    off, on = ({"update": {**updates, "maintain_every": every}} for every in (0, 10))
+    without, with_rounds = (estimate(plan_of(**tree)) for tree in (off, on))
+    (before,) = [share for share in without.roles if share.role == "updater"]
+    (after,) = [share for share in with_rounds.roles if share.role == "updater"]
+    rounds = 50 // 10
+    assert after.calls.low == before.calls.low
+    assert after.calls.expected - before.calls.expected == pytest.approx(1.5 * rounds, abs=1)
+    assert after.calls.high >= before.calls.high + 3 * rounds
+    assert after.tokens.expected > before.tokens.expected
+    assert any("5 rounds of maintenance" in line for line in with_rounds.assumptions)

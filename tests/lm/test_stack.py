@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 
 from promptcodebook.calls import Message, Request, Sampling, request_key
-from promptcodebook.config import Config, RoleSettings
+from promptcodebook.config import Config, RoleSettings, load_config
 from promptcodebook.errors import (
     AuthRefused,
     CallTimeout,
@@ -18,7 +19,7 @@ from promptcodebook.errors import (
 from promptcodebook.lm.retry import Backoff
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import parse_spec
-from promptcodebook.lm.stack import CallSettings, Dispatch, Endpoints, Roles
+from promptcodebook.lm.stack import CallSettings, Dispatch, Endpoints, Models, Roles
 from tests.lm.conftest import Counts
 from tests.lm.server import Server, drops, fails, says
 
@@ -293,3 +294,28 @@ async def test_dispatch_goes_by_the_models_spec():
     with pytest.raises(ConfigError, match="openai/c") as caught:
         await lm(Request("executor", HI, model="openai/c"))
     assert "openai/a" in caught.value.hint
+
+
+async def test_a_body_field_takes_its_secret_from_the_environment(server: Server, tally: Counts):
+    """It is sent, and neither journaled nor quoted."""
+    fields = {"top_k": 20, "auth": {"api_key": "$PCO_BODY"}}
+    ask = replace(ASK, sampling=replace(ASK.sampling, extra=fields))
+    server.script(says("your key is k-hush"), fails(401, "no such key: k-hush"))
+    async with Endpoints(tally=tally, environment={"PCO_BODY": "k-hush"}) as opened:
+        lm = opened.connect(server.spec)
+        reply = await lm(ask)
+        with pytest.raises(AuthRefused) as caught:
+            await lm(ask)
+    assert server.bodies[0]["auth"] == {"api_key": "k-hush"} and server.bodies[0]["top_k"] == 20
+    assert reply.text == "your key is ***"
+    assert "hush" not in f"{caught.value}{caught.value.hint}"
+    assert ask.sampling.extra == fields
+
+
+def test_a_variable_of_a_body_field_that_is_not_set_is_told_before_a_call(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.delenv("PCO_BODY", raising=False)
+    roles = {"critic": {"extra": {"api_key": "$PCO_BODY"}}}
+    with pytest.raises(ConfigError, match="PCO_BODY, which is not set"):
+        Models.build(load_config({"lm": "http://localhost:1/v1#m", "roles": roles}))

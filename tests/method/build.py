@@ -242,12 +242,13 @@ class World:
         start: Parameters | None = None,
         state: State | None = None,
         recent: Sequence[Trace] = (),
+        past: Sequence[Step] = (),
     ) -> list[Step]:
         """All steps of a training run."""
         theta = "" if self.config.encoder.mode == "none" else "theta 0"
         state = state or State.first(start or parameters(encoder=theta))
         schedule = Schedule(data, self.config.update, self.config.randomness)
-        return [step async for step in train(self.learner, schedule, state, recent)]
+        return [step async for step in train(self.learner, schedule, state, recent, past)]
 
     def asked(self, role: str) -> list[Request]:
         """The requests of one role, own-gradient calls left out."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -18,8 +20,10 @@ from promptcodebook.errors import (
     TooManyFailures,
 )
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
+from promptcodebook.method.schedule import Schedule
 from promptcodebook.method.state import State
-from promptcodebook.types import Example, Gradients, Score
+from promptcodebook.method.train import train
+from promptcodebook.types import Example, Gradients, Score, Step
 from tests.method.build import (
     ENCODED,
     World,
@@ -280,6 +284,41 @@ async def test_failures_far_apart_never_add_up_to_a_stop(update: dict[str, objec
     steps = await World(settings, failing_for("input 2", DOWN)).run(examples(5))
     failed = [t for s in steps for t in s.traces if t.rollout.failure is not None]
     assert len(failed) == 5
+
+
+async def walk(world: World, data: Sequence[Example], past: Sequence[Step]) -> list[Step]:
+    """The steps until the run is stopped."""
+    state = State.after(past[-1]) if past else State.first(parameters())
+    schedule = Schedule(data, world.config.update, world.config.randomness)
+    steps: list[Step] = []
+    with pytest.raises(TooManyFailures):
+        async for step in train(world.learner, schedule, state, (), past[::-1]):
+            steps.append(step)
+    return steps
+
+
+@pytest.mark.parametrize("role", ["executor", "critic", "updater"])
+@pytest.mark.parametrize("mode", ["online", "minibatch"])
+async def test_a_run_that_goes_on_stops_where_it_would_have_stopped(role: str, mode: str):
+    """What broke before a kill counts after it."""
+
+    def world() -> World:
+        def reply(request: Request) -> Scripted:
+            draw = zlib.crc32(repr((request.messages, request.sample)).encode()) % 16
+            fails = request.role == role and not is_own_gradient(request) and draw < 7
+            lost = "a teapot" if role == "critic" else CallTimeout("no reply in time")
+            return lost if fails else talkative(request)
+
+        size = 4 if mode == "online" else 3
+        update = {"mode": mode, "batch_size": size, "epochs": 40}
+        return World(config(update=update, explore=ENCODED), ScriptedLM().reply_with(reply))
+
+    data = examples(6)
+    whole = await walk(world(), data, ())
+    assert whole
+    for done in range(1, len(whole) + 1):
+        rest = await walk(world(), data, whole[:done])
+        assert [s.index for s in rest] == [s.index for s in whole[done:]], done
 
 
 class Stopping:

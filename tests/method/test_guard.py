@@ -79,6 +79,7 @@ async def test_theta_is_refused_when_more_than_a_fifth_of_the_batch_falls_back(
     assert (theta.kept, theta.after) == (kept, DRIFTED)
     assert step.parameters.encoder == (DRIFTED if kept else "theta 0")
     assert all(r.kept for r in step.rewrites if r.variable != "encoder")
+    assert step.reverted == (() if kept else ("encoder",)), "nothing else was"
     assert theta.reason == ("" if kept else f"{odd} of 5 routes fell back with it, more than 20%")
     assert world.tally["encoder_refused"] == (not kept)
 

@@ -93,7 +93,7 @@ def _timeless(event: Event) -> Event:
             traces = tuple(replace(t, rollout=_clockless(t.rollout)) for t in step.traces)
             return Stepped(replace(step, traces=traces))
         case Validated():
-            return replace(event, evaluation=_without_clock(event.evaluation))
+            return replace(event, evaluation=_without_clock(event.evaluation), seconds=None)
         case Compared():
             return replace(event, evaluation=_without_clock(event.evaluation))
         case Concluded(rows=rows):

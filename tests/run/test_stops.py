@@ -21,6 +21,7 @@ from promptcodebook.progress import Note, ProgressEvent, StepDone
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
 from promptcodebook.store import Compared, RunStore, Stepped, Validated
+from tests.cli.invoked import pco as pco_command
 from tests.run.test_optimize import QUICK, data, reward, train
 
 
@@ -123,11 +124,24 @@ def test_an_error_bears_the_run_that_it_ended(tmp_path: Path, calls: int) -> Non
     updates = "1 update" if steps == 1 else f"{steps} updates"
     assert run.verdict == f"No verdict: the run failed after {updates} (TooManyFailures){rows}."
     assert run.spent.calls >= calls and run.spent.cost == run.cost
+    store = RunStore.open(run.path)
+    stored = store.outline()
+    store.close()
+    assert (stored.missing, stored.hint) == (run.verdict, caught.value.hint)
+    shown = pco_command("runs", "show", str(run.path), cwd=tmp_path)
+    assert run.verdict in " ".join(shown.out.split())
+    assert f"resume={run.id!r}" in shown.out
+    (report := tmp_path / "r.html").write_text("")
+    pco_command("report", str(run.path), "-o", str(report), cwd=tmp_path)
+    assert f"(TooManyFailures){rows}." in report.read_text("utf-8")
     assert read_policy_file(run.path / "policy.json").parameters.codebook == run.codebook
 
     whole = run_with(Flaky(10**6), tmp_path / "whole")
     rest = run_with(Flaky(10**6), tmp_path, resume=run.id)
     assert rest.ended == "finished" and len(rest.rows) == 4
+    store = RunStore.open(rest.path)
+    assert (store.outline().missing, store.outline().hint) == ("", "")
+    store.close()
     assert (rest.path / "policy.json").read_bytes() == (whole.path / "policy.json").read_bytes()
 
 
@@ -420,3 +434,30 @@ def test_what_a_stop_interrupts_is_counted_once(tmp_path: Path) -> None:
     rest = run(10**6, part.id)
     counted, stored = fallbacks(rest.path)
     assert rest.ended == "finished" and counted == stored
+
+
+@pytest.mark.parametrize("every", [0, 4])
+def test_a_resumed_run_keeps_back_for_its_verdict_what_was_measured(
+    tmp_path: Path, every: int
+) -> None:
+    """Not a fifth again: it trains as far as the run that was not stopped."""
+    looks = {"every": every, "subset": 3, "patience": 99, "finalists": 1}
+    long = {"update": {"epochs": 40, "batch_size": 6}, "validation": looks, "cache": False}
+    whole = train(tmp_path, "whole", budget="700calls", config=long)
+    assert whole.ended == "budget"
+    at = _steps_of(whole.path) - 2
+
+    class Killed(Exception):
+        pass
+
+    def kill(event: ProgressEvent) -> None:
+        if isinstance(event, StepDone) and event.step.index + 1 == at:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(tmp_path, "part", budget="700calls", config=long, listener=kill)
+    (part,) = (tmp_path / "part").glob("*/run.sqlite")
+    rest = train(tmp_path, "part", resume=part.parent.name, budget="700calls", config=long)
+    assert _steps_of(rest.path) == _steps_of(whole.path)
+    assert (rest.path / "policy.json").read_bytes() == (whole.path / "policy.json").read_bytes()
+    assert (rest.verdict, total(rest)) == (whole.verdict, total(whole))

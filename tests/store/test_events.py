@@ -113,7 +113,7 @@ steps = st.builds(
     ema=st.lists(finite, max_size=3).map(tuple),
     success=st.lists(finite, max_size=3).map(tuple),
     selected=st.lists(counts, max_size=3).map(tuple),
-    reverted=st.booleans(),
+    reverted=st.lists(variables, max_size=2).map(tuple),
 )
 evaluations = st.builds(Evaluation, texts, texts, st.lists(rollouts, max_size=2).map(tuple), finite)
 plain = st.none() | st.booleans() | counts | finite | texts

@@ -171,7 +171,7 @@ def log(
     try:
         variable = _variable(store, index, part)
         rewrites = [
-            (step.index, step.reverted, rewrite)
+            (step.index, rewrite.variable in step.reverted, rewrite)
             for step in _steps(store)
             for rewrite in step.rewrites
             if variable in (None, variable_name(rewrite.variable))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -31,14 +32,18 @@ __all__ = ["app"]
 app = command_group()
 
 _LEARNED = "learned"
-_ROWS = ("present", "concat", _LEARNED)
+_UNTRAINED = "untrained"
+_ROWS = ("present", "concat", _UNTRAINED, _LEARNED)
 
 Input = Annotated[
     str | None,
-    typer.Argument(metavar="[INPUT]", help="What the learned prompt is for; '-' reads stdin."),
+    typer.Argument(metavar="[INPUT]", help="What a composed prompt is for; '-' reads stdin."),
 ]
 RowName = Annotated[
-    str, typer.Option("--row", metavar="ROW", help="present, concat or learned: as the verdict.")
+    str,
+    typer.Option(
+        "--row", metavar="ROW", help="present, concat, untrained or learned: as the verdict."
+    ),
 ]
 
 
@@ -58,7 +63,8 @@ def prompt(
     """The prompt of a row of the verdict, and nothing else on stdout.
 
     present is what you had, concat all learned instincts in one prompt: both are one text, and need
-    no model. The learned policy composes a prompt for each input: name the input.
+    no model. The learned policy, and the untrained one that it came from, compose a prompt for each
+    input: name the input.
     """
     from promptcodebook.cli.reference import Typed
     from promptcodebook.policy.references import resolve
@@ -68,9 +74,11 @@ def prompt(
             f"unknown row {row!r}{did_you_mean(row, _ROWS)}", hint=f"--row {' | '.join(_ROWS)}"
         )
     reference = resolve(runs_dir(), ref, trust=trust)
-    if row == _LEARNED:
+    if row == _UNTRAINED:
+        reference = _first(ref, reference, trust=trust)
+    if row in (_UNTRAINED, _LEARNED):
         typed = Typed(config, task, data, lm, None, sets or (), trust)
-        made = _composed(ref, reference, text, typed)
+        made = _composed(ref, row, reference, text, typed)
     elif text is not None:
         raise ConfigError(
             f"the row {row} has one prompt for every input",
@@ -86,8 +94,20 @@ def prompt(
         print(made)
 
 
-def _composed(ref: str, reference: Reference, text: str | None, typed: Typed) -> str:
-    """What the learned policy composes for the input."""
+def _first(ref: str, reference: Reference, *, trust: bool) -> Reference:
+    """The same run, with the policy that it began with."""
+    from promptcodebook.policy.references import first_policy
+
+    if reference.header is None:
+        raise ConfigError(
+            f"{ref} is a policy file, and only its run knows what it began with",
+            hint='pco prompt RUN --row untrained "an input"',
+        )
+    return replace(reference, file=first_policy(runs_dir(), ref, trust=trust))
+
+
+def _composed(ref: str, row: str, reference: Reference, text: str | None, typed: Typed) -> str:
+    """What the policy composes for the input."""
     from promptcodebook.assemble import Sources
     from promptcodebook.cli.reference import settings_for
     from promptcodebook.policy.policy import deploy
@@ -95,12 +115,16 @@ def _composed(ref: str, reference: Reference, text: str | None, typed: Typed) ->
     given = sys.stdin.read().rstrip("\n") if text == "-" else text
     if given is None or not given.strip():
         raise ConfigError(
-            "the learned policy composes a prompt for each input, and none was given",
-            hint=f'pco prompt {ref} "an input", or one prompt for all: '
+            f"the {row} policy composes a prompt for each input, and none was given",
+            hint=f'pco prompt {ref}{_flag(row)} "an input", or one prompt for all: '
             f"pco prompt {ref} --row concat",
         )
     settings, base = settings_for(reference, typed)
     return deploy(reference.file, settings, Sources(base)).prompt(given)
+
+
+def _flag(row: str) -> str:
+    return "" if row == _LEARNED else f" --row {row}"
 
 
 def _fixed(ref: str, reference: Reference, row: str) -> str:

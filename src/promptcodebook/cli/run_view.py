@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -18,6 +19,7 @@ from promptcodebook.progress import (
     ValidationDone,
 )
 from promptcodebook.text import printable
+from promptcodebook.types import Step
 
 __all__ = ["WINDOW", "RunView", "advance", "one_line"]
 
@@ -41,7 +43,7 @@ class RunView:
     read it at any time.
 
     Times are seconds of the view's own clock; `rewards` are batch means of the latest steps,
-    `counts` the selection counts after the latest steps (the last one is the present).
+    `counts` the selection counts before and after the latest steps (the last one is the present).
     """
 
     run: Began | None = None
@@ -73,18 +75,7 @@ class RunView:
     @property
     def recent(self) -> tuple[int, ...]:
         """Selections of the last steps."""
-        if not self.counts:
-            return ()
-        if len(self.counts) <= WINDOW:
-            return self.counts[-1] if self._whole else self._between(0)
-        return self._between(-WINDOW - 1)
-
-    @property
-    def _whole(self) -> bool:
-        return self.run is None or self.run.first == 0
-
-    def _between(self, start: int) -> tuple[int, ...]:
-        return selected_since(self.counts[start], self.counts[-1])
+        return selected_since(self.counts[0], self.counts[-1]) if self.counts else ()
 
     @property
     def spent(self) -> Usage:
@@ -142,13 +133,21 @@ def _advance_step(view: RunView, event: StepDone) -> RunView:
         epsilon=step.epsilon,
         reward=mean,
         rewards=(*view.rewards, mean)[-_KEPT:] if mean is not None else view.rewards,
-        counts=(*view.counts, step.selected)[-WINDOW - 1 :],
+        counts=(*(view.counts or (_counts_before(step),)), step.selected)[-WINDOW - 1 :],
         success=step.success,
         texts=step.parameters.codebook.texts,
         seconds=(*view.seconds, event.seconds)[-2 * WINDOW :],
         failed=view.failed + failed,
         phase=None,
     )
+
+
+def _counts_before(step: Step) -> tuple[int, ...]:
+    """The selection counts that the step began with: a run that is resumed, or that goes on from a
+    policy, does not begin at 0."""
+    known = [t.rollout for t in step.traces if t.rollout.reward is not None]
+    picked = Counter(k for r in known if r.route is not None for k in r.route.indices)
+    return tuple(max(0, n - picked[k]) for k, n in enumerate(step.selected))
 
 
 def one_line(text: str) -> str:

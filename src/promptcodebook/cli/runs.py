@@ -190,6 +190,8 @@ def _run_json(store: RunStore) -> dict[str, Any]:
         "updates": state.step + 1,
         "ended": state.ended,
         "detail": state.detail,
+        "missing": state.missing,
+        "next": state.hint,
         "resumes": state.resumes,
         "changes": list(state.changes),
         "validations": [asdict(mark) for mark in state.validations],
@@ -239,8 +241,11 @@ def _run_text(store: RunStore) -> str:
         best = state.best
         after = f"after update {best.step + 1}" if best.step >= 0 else "untrained"
         lines.append(f"best     {number(best.score)} {after} (n = {best.n})")
-    if state.conclusion is not None:
-        lines += ["", wrap_text(state.conclusion.text, "")]
+    sentence = state.missing if state.conclusion is None else state.conclusion.text
+    if sentence:
+        lines += ["", wrap_text(sentence, "")]
+    if state.hint and writer is None:
+        lines += ["", wrap_text(state.hint, "next: ")]
     usage, tallies = store.usage(), store.tallies()
     if usage:
         lines += ["", columns([{"role": r, **_usage_cells(u)} for r, u in usage.items()])]

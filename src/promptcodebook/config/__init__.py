@@ -43,7 +43,14 @@ from promptcodebook.config.schema import (
     Validation,
     preset,
 )
-from promptcodebook.config.secrets import header_fault, refuse_password
+from promptcodebook.config.secrets import (
+    body_fault,
+    fill_secrets,
+    header_fault,
+    refuse_password,
+    secret_variables,
+    without_secrets,
+)
 
 __all__ = [
     "TYPED",
@@ -60,9 +67,11 @@ __all__ = [
     "RoleSettings",
     "Update",
     "Validation",
+    "body_fault",
     "budget_layer",
     "describe",
     "describe_group",
+    "fill_secrets",
     "header_fault",
     "load_config",
     "load_typed",
@@ -71,4 +80,6 @@ __all__ = [
     "preset",
     "read_toml",
     "refuse_password",
+    "secret_variables",
+    "without_secrets",
 ]

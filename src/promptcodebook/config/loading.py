@@ -11,6 +11,7 @@ from typing import Any, cast
 from pydantic import BaseModel, ValidationError
 
 from promptcodebook.config.schema import Budget, Config, RoleSettings, default_roles, preset
+from promptcodebook.config.secrets import without_secrets
 from promptcodebook.errors import ConfigError, did_you_mean
 
 __all__ = [
@@ -45,8 +46,8 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
 def load_config(*layers: Mapping[str, Any], where: str = "the configuration") -> Config:
     """Defaults < preset < layers, checked. Raises ConfigError naming key, place and next step.
 
-    A layer that sends a role to another address takes away the headers that layers below gave for
-    the old one.
+    A layer that sends a role to another address takes away the headers, and the secrets in
+    the body, that layers below gave for the old one.
     """
     return _checked(layers, where)
 
@@ -76,13 +77,16 @@ def _checked(layers: Sequence[Mapping[str, Any]], where: str) -> Config:
 
 
 def _without_moved_headers(below: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
-    """`below` without the headers of those roles that `layer` sends to another address."""
+    """`below` without the headers, and the secrets in the body, of those roles that `layer` sends
+    to another address."""
     out = merge(below)
     after = merge(below, layer)
     for role, settings in _roles(out).items():
         old, new = (_address(_spec(tree, role)) for tree in (below, after))
         if isinstance(settings, dict) and old not in ("", new):
             settings.pop("headers", None)  # type: ignore[union-attr]
+            if isinstance(settings.get("extra"), dict):  # type: ignore[union-attr]
+                settings["extra"] = without_secrets(settings["extra"])  # type: ignore[index]
     return out
 
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from promptcodebook.calls import ROLES, Limits, Role
-from promptcodebook.config.secrets import header_fault, refuse_password
+from promptcodebook.config.secrets import body_fault, header_fault, refuse_password
 from promptcodebook.errors import ConfigError, did_you_mean
 from promptcodebook.randomness import Randomness
 
@@ -72,7 +72,8 @@ class RoleSettings(Group):
     max_tokens: int | None = Field(default=2048, ge=1)
     """Length cap of one reply in tokens; also what the budget reserves before a call."""
     extra: dict[str, JsonValue] = Field(default_factory=dict)
-    """Further request body fields, such as {top_k = 20}."""
+    """Further request body fields, such as {top_k = 20}; what may be a secret only by the name of a
+    variable: {api_key = "$PCO_MY_KEY"}."""
     headers: dict[str, str] = Field(default_factory=dict)
     """Further HTTP headers of this role; all but harmless ones (User-Agent, X-Title) only by
     the name of a variable: {"api-key" = "$PCO_MY_KEY"}."""
@@ -84,6 +85,8 @@ class RoleSettings(Group):
         if ours:
             # A second length cap, say, would be asked for but not reserved by the budget.
             raise ValueError(f"{ours[0]!r} is decided by the settings or the run, not by extra")
+        if fault := body_fault(extra):
+            raise ValueError(fault)
         return extra
 
     @field_validator("model")

@@ -4,8 +4,19 @@ by the name of the variable that it is in, "$PCO_MY_KEY"."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from typing import cast
 
-__all__ = ["header_fault", "refuse_password"]
+from promptcodebook.errors import ConfigError
+
+__all__ = [
+    "body_fault",
+    "fill_secrets",
+    "header_fault",
+    "refuse_password",
+    "secret_variables",
+    "without_secrets",
+]
 
 _HARMLESS = frozenset(
     {
@@ -28,6 +39,21 @@ _KEY_NAMES = frozenset(
 _OWN_NAME = re.compile(r"PCO_[A-Za-z0-9_]+")
 
 
+_SECRET = re.compile(
+    r"(?:^|[_\-. ])(?:api|access|auth|private|secret|secure|signing)?_?(?:key|token)s?$"
+    r"|secret|passw|passphrase|credential|bearer|authorization|jwt"
+)
+"""Names of body fields whose text may be a secret, in lower case and with _ between words."""
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_PUBLIC = frozenset(
+    {
+        *("bos_token", "cache_key", "eos_token", "pad_token", "prompt_cache_key", "sep_token"),
+        *("stop_token", "stop_tokens", "unk_token"),
+    }
+)
+"""Body fields that only sound like it."""
+
+
 def header_fault(name: str, value: str) -> str:
     """Why a header may not stand in the settings; '' = it may. Never repeats what it holds."""
     if value.startswith("$"):
@@ -44,6 +70,72 @@ def header_fault(name: str, value: str) -> str:
         f"{name!r} may hold a secret, and settings are kept with the run: name the variable that "
         f'it is in, "{name}" = "$PCO_API_KEY", or any other that begins with PCO_'
     )
+
+
+def body_fault(fields: Mapping[str, object]) -> str:
+    """Why body fields may not stand in the settings; '' = they may. Never repeats what they
+    hold. A text under a name that sounds like a secret must be the name of a variable."""
+    for name, value in _secrets(fields):
+        if not value.startswith("$") or header_fault(name, value):
+            return header_fault(name, value if value.startswith("$") else "")
+    return ""
+
+
+def secret_variables(fields: Mapping[str, object]) -> tuple[str, ...]:
+    """The variables that the fields name, each as '$VARIABLE'."""
+    named = (value for _, value in _secrets(fields) if value.startswith("$"))
+    return tuple(dict.fromkeys(named))
+
+
+def without_secrets(fields: Mapping[str, object]) -> dict[str, object]:
+    """The fields without those texts that are secrets or name one."""
+    return {
+        name: without_secrets(cast("Mapping[str, object]", value))
+        if isinstance(value, Mapping)
+        else value
+        for name, value in fields.items()
+        if isinstance(value, Mapping) or not any(True for _ in _secrets({name: value}))
+    }
+
+
+def fill_secrets(fields: Mapping[str, object], environment: Mapping[str, str]) -> dict[str, object]:
+    """The fields as they are sent: with what the variables hold. ConfigError: one is not set."""
+
+    def fill(name: str, value: object, secret: bool) -> object:
+        secret = secret or _is_secret(name)
+        if isinstance(value, Mapping):
+            inner = cast("Mapping[str, object]", value)
+            return {key: fill(key, each, secret) for key, each in inner.items()}
+        if isinstance(value, list | tuple):
+            return [fill(name, each, secret) for each in cast("list[object]", value)]
+        if not (secret and isinstance(value, str) and value.startswith("$")):
+            return value
+        if not (held := environment.get(value[1:], "").strip()):
+            raise ConfigError(
+                f"the body field {name!r} takes its value from {value[1:]}, which is not set",
+                hint=f"export {value[1:]}=...",
+            )
+        return held
+
+    return {name: fill(name, value, False) for name, value in fields.items()}
+
+
+def _secrets(fields: Mapping[str, object], secret: bool = False) -> Iterator[tuple[str, str]]:
+    """Name and text of what may be a secret, at any depth: what lies below such a name is one."""
+    for name, value in fields.items():
+        inside = secret or _is_secret(name)
+        if isinstance(value, Mapping):
+            yield from _secrets(cast("Mapping[str, object]", value), inside)
+        elif isinstance(value, list | tuple):
+            for each in cast("list[object]", value):
+                yield from _secrets({name: each}, inside)
+        elif inside and isinstance(value, str):
+            yield name, value
+
+
+def _is_secret(name: str) -> bool:
+    plain = _CAMEL.sub("_", name).lower().replace("-", "_")
+    return plain not in _PUBLIC and _SECRET.search(plain) is not None
 
 
 def refuse_password(spec: str) -> str:

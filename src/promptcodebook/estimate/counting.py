@@ -49,8 +49,8 @@ class Manner:
 
     `solved` rollouts get the full reward; the others blame a share `blamed` of the parts that could
     be to blame; `reasked` typed replies are of no use at first; the user's own agent makes
-    `agent_calls` an answer. In a `steady` run an input keeps its route, and no policy gains in
-    validation.
+    `agent_calls` an answer, and a round of maintenance `tidied` calls. In a `steady` run an input
+    keeps its route, and no policy gains in validation.
     """
 
     solved: float
@@ -58,6 +58,7 @@ class Manner:
     reasked: float
     refused: float
     agent_calls: int
+    tidied: float = 0.0
     steady: bool = False
 
 

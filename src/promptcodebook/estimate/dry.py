@@ -31,6 +31,7 @@ from promptcodebook.estimate.counting import (
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.explore import Explorer, epsilon_at
+from promptcodebook.method.maintain import rounds_every
 from promptcodebook.method.schedule import Schedule
 from promptcodebook.optimizers.base import Problem, make_optimizer
 from promptcodebook.optimizers.pco import initialise
@@ -63,13 +64,14 @@ _FEEDBACK = 20
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Updates of a schedule, their rollouts, those of them that the encoder routes, and those that
-    may be routed once more to try a rewritten θ."""
+    """Updates of a schedule, their rollouts, those of them that the encoder routes, those that may
+    be routed once more to try a rewritten θ, and rounds of the codebook's maintenance."""
 
     updates: int
     rollouts: int
     routed: int
     retried: int = 0
+    maintained: int = 0
 
 
 def passes(plan: Plan) -> Passes:
@@ -90,7 +92,9 @@ def passes(plan: Plan) -> Passes:
             own += not explorer.explores(epsilon, draw)
         routed += own
         retried += len(batch) if guarded and (own or config.update.encoder_on_explored) else 0
-    return Passes(len(updates), rollouts, routed, retried)
+    every = rounds_every(config)
+    maintained = len(updates) // every if every else 0
+    return Passes(len(updates), rollouts, routed, retried, maintained)
 
 
 def shorten_plan(plan: Plan) -> Plan:
@@ -160,7 +164,10 @@ def _undisturbed(config: Config, manner: Manner) -> Config:
     elif config.validation.target_score is not None:
         over["target_score"] = config.reward_range[0]
     validation = config.validation.model_copy(update=over)
-    return config.model_copy(update={"budget": Budget(), "cache": False, "validation": validation})
+    # Made-up texts have no twins and no grab-bags: rounds of maintenance are added by their number.
+    update = config.update.model_copy(update={"maintain_every": 0})
+    over = {"budget": Budget(), "cache": False, "validation": validation, "update": update}
+    return config.model_copy(update=over)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,18 +186,24 @@ class Scale:
         }
         return cls(passes(plan), passes(short), evaluated)
 
-    def up(self, work: DryWork) -> DryWork:
-        """What the whole plan takes, by the work of the shortened one."""
+    def up(self, work: DryWork, tidied: float = 0.0) -> DryWork:
+        """What the whole plan takes, by the work of the shortened one; a round of maintenance
+        makes `tidied` calls, one after the other, each like any other of the updater's."""
         updates = _ratio(self.whole.updates, self.part.updates)
         rollouts = _ratio(self.whole.rollouts, self.part.rollouts)
         whole, part = self.whole.routed + self.whole.retried, self.part.routed + self.part.retried
         own = {"encoder": _ratio(whole, part), "updater": updates}
-        return {
+        made: dict[tuple[str, Role], Work] = {
             (phase, role): done.times(own.get(role, rollouts), rounds=updates)
             if phase == TRAINING
             else done.times(self.evaluated[phase])
             for (phase, role), done in work.items()
         }
+        usual, calls = made.get((TRAINING, "updater"), Work()), tidied * self.whole.maintained
+        if usual.calls and calls:
+            more = replace(usual.times(calls / usual.calls), rounds=calls)
+            made[TRAINING, "updater"] = usual + more
+        return made
 
 
 def _ratio(whole: int, part: int) -> float:

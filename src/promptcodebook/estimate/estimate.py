@@ -28,8 +28,8 @@ from promptcodebook.tasks.program import Agent
 __all__ = ["Estimate", "Range", "Share", "estimate", "measure"]
 
 LITTLE = Manner(solved=0.75, blamed=0.0, reasked=0.0, refused=0.0, agent_calls=1, steady=True)
-USUAL = Manner(solved=0.5, blamed=0.5, reasked=0.02, refused=0.1, agent_calls=1)
-MUCH = Manner(solved=0.0, blamed=1.0, reasked=0.1, refused=0.5, agent_calls=5)
+USUAL = Manner(solved=0.5, blamed=0.5, reasked=0.02, refused=0.1, agent_calls=1, tidied=1.5)
+MUCH = Manner(solved=0.0, blamed=1.0, reasked=0.1, refused=0.5, agent_calls=5, tidied=6)
 MANNERS = (LITTLE, USUAL, MUCH)
 
 OTHER_TOKENIZER = 4 / 3
@@ -128,7 +128,7 @@ def estimate(
     scale = Scale.between(plan, stand_in)
 
     async def dry_runs() -> list[DryWork]:
-        return [scale.up(await dry_run(stand_in, manner)) for manner in MANNERS]
+        return [scale.up(await dry_run(stand_in, manner), manner.tidied) for manner in MANNERS]
 
     sums = _Sums(plan, run_sync(dry_runs()), seconds or {})
     roles = tuple(sums.share(role, [role]) for role in sums.roles)
@@ -237,6 +237,9 @@ def _assumptions(plan: Plan, scale: Scale, made: Estimate) -> Iterator[str]:
         f"{whole.updates} updates over {whole.rollouts} rollouts, {whole.routed} of them routed by "
         "the encoder"
     )
+    if whole.maintained:
+        each = " / ".join(f"{manner.tidied:g}" for manner in MANNERS)
+        yield f"{whole.maintained} rounds of maintenance, of {each} calls each"
     scaled = "" if part == whole else f"; {part.rollouts} rollouts of training, scaled up"
     yield f"the run was gone through dry, on made-up replies and rewards{scaled}"
     solved, blamed = (

@@ -8,14 +8,14 @@ of all, around each single request, the budget.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Protocol
 
 from promptcodebook.calls import LM, ROLES, Reply, Request, Role, Sampling
-from promptcodebook.config import Config, RoleSettings
-from promptcodebook.errors import ConfigError
+from promptcodebook.config import Config, RoleSettings, fill_secrets, secret_variables
+from promptcodebook.errors import ConfigError, LMError
 from promptcodebook.incidents import Counts, Tally, no_tally
 from promptcodebook.lm.attempt import Attempted
 from promptcodebook.lm.budget import BudgetGate
@@ -93,6 +93,7 @@ class Models:
         specs = specs_of(config)
         if supplies.own is None:
             require_keys(specs)
+            _require_variables(config)
         prices, elapsed = PriceTable(config.prices), supplies.elapsed or _no_time
         budget = BudgetGate(config.budget, prices, ledger, elapsed, stop)
         budget.check_prices(specs)
@@ -156,6 +157,13 @@ def specs_of(config: Config) -> dict[str, dict[str, str]]:
     return specs
 
 
+def _require_variables(config: Config) -> None:
+    """ConfigError where a body field takes its value from a variable that is not set."""
+    for role in ROLES:
+        if role in config.roles and not simulated_here([config.model_of(role)]):
+            fill_secrets(config.roles[role].extra, os.environ)
+
+
 def uses_simulated(config: Config) -> bool:
     """Whether a simulated model is among the configured ones."""
     return any_simulated(specs_of(config))
@@ -209,6 +217,36 @@ def _sampling(each: RoleSettings) -> Sampling:
 
 def _greedy(sampling: Sampling) -> Sampling:
     return replace(sampling, temperature=0.0, top_p=None)
+
+
+class Filled:
+    """An LM that is sent what the variables in the body fields hold; nothing above it sees that,
+    and nothing that it says quotes it."""
+
+    def __init__(self, inner: LM, environment: Mapping[str, str]) -> None:
+        self._inner = inner
+        self._environment = environment
+
+    async def __call__(self, request: Request) -> Reply:
+        extra = request.sampling.extra
+        variables = secret_variables(extra) if extra else ()
+        if not variables:
+            return await self._inner(request)
+        sampling = replace(request.sampling, extra=fill_secrets(extra, self._environment))
+        secrets = [self._environment[name[1:]].strip() for name in variables]
+        try:
+            reply = await self._inner(replace(request, sampling=sampling))
+        except LMError as error:
+            error.args = tuple(_scrub(str(arg), secrets) for arg in error.args)
+            error.hint = _scrub(error.hint, secrets)
+            raise
+        return replace(reply, text=_scrub(reply.text, secrets))
+
+
+def _scrub(text: str, secrets: Sequence[str]) -> str:
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return text
 
 
 class Dispatch:
@@ -277,7 +315,7 @@ class Endpoints:
     def connect(self, spec_text: str, headers: Mapping[str, str] | None = None) -> LM:
         """The LM behind a spec. Opens no connection yet; raises ConfigError or MissingExtra."""
         spec = parse_spec(spec_text, self._environment)
-        inner = self._inner(spec, headers or {})
+        inner = Filled(self._inner(spec, headers or {}), self._environment)
         return Retrying(
             inner, lambda: self.limit_of(spec), self._settings.backoff, self._tally, self._stop
         )

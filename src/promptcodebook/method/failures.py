@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections import deque
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from promptcodebook.errors import LMError, TooManyFailures
-from promptcodebook.types import Failure, Rewrite, Trace
+from promptcodebook.types import Failure, Rewrite, Step, Trace
 
 __all__ = [
     "FailureWatch",
@@ -66,6 +66,18 @@ class FailureWatch:
         self._critiques: deque[Trace] = deque(maxlen=window)
         self._rewrites: deque[Rewrite] = deque(maxlen=window)
 
+    def recall(self, steps: Iterable[Step], asks_about: Callable[[Trace], bool]) -> None:
+        """Takes over what came before, as far back as it looks: a run that was killed and goes on
+        stops where it would have stopped. `steps` come latest first, with their traces."""
+        for step in steps:
+            traces = step.traces
+            _prepend(self._rollouts, traces)
+            _prepend(self._critiques, [t for t in traces if asks_about(t)])
+            _prepend(self._rewrites, [r for r in step.rewrites if r.origin == "gradient"])
+            seen = (self._rollouts, self._critiques, self._rewrites)
+            if all(len(each) == self._window for each in seen):
+                return
+
     def see_rollouts(self, traces: Sequence[Trace]) -> None:
         """More than half of a batch failed."""
         self._rollouts.extend(traces)
@@ -97,6 +109,12 @@ class FailureWatch:
 
     def _most(self, failures: Sequence[Failure]) -> bool:
         return len(failures) * 2 > self._window
+
+
+def _prepend(seen: deque[_T], earlier: Sequence[_T]) -> None:
+    """What came before, as far as there is room for it."""
+    room = (seen.maxlen or 0) - len(seen)
+    seen.extendleft(list(reversed(earlier))[:room])
 
 
 def _breaking(trace: Trace) -> Failure | None:

@@ -30,7 +30,15 @@ from promptcodebook.types import (
     variable_name,
 )
 
-__all__ = ["Maintainer", "Twins", "count_things", "find_dead", "find_twins", "tidied"]
+__all__ = [
+    "Maintainer",
+    "Twins",
+    "count_things",
+    "find_dead",
+    "find_twins",
+    "rounds_every",
+    "tidied",
+]
 
 PLACES = 2
 """Dead entries replaced in one round at the most."""
@@ -73,9 +81,7 @@ class Maintainer:
     @property
     def every(self) -> int:
         """Steps from one round to the next; 0 = never."""
-        update = self._config.update
-        online = update.batch_size if update.mode == "online" else 1
-        return update.maintain_every * online if update.text_updates else 0
+        return rounds_every(self._config)
 
     async def maintain(
         self, state: State, recent: Sequence[Trace], step: int
@@ -191,6 +197,13 @@ class Maintainer:
         rewrite = await self._updater.write(pending, step)
         why = f"{variable_name(twins.goes)} said much the same ({twins.alike:.0%} of their words)"
         return [replace(rewrite, reason=why) if rewrite.kept else rewrite]
+
+
+def rounds_every(config: Config) -> int:
+    """Steps from one round to the next; 0 = never."""
+    update = config.update
+    online = update.batch_size if update.mode == "online" else 1
+    return update.maintain_every * online if update.text_updates else 0
 
 
 def tidied(state: State, made: Sequence[Rewrite]) -> State:

@@ -12,7 +12,7 @@ Deviations from the printed algorithm, all switchable:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass
 
 from promptcodebook.config import Config
@@ -27,21 +27,27 @@ from promptcodebook.method.schedule import Schedule
 from promptcodebook.method.state import State
 from promptcodebook.method.update import Updater, apply_rewrites, collect_gradients
 from promptcodebook.randomness import Randomness
-from promptcodebook.types import Example, Rewrite, Step, Trace
+from promptcodebook.types import Example, Rewrite, Step, Trace, Variable
 
 __all__ = ["Learner", "train"]
 
 
 async def train(
-    learner: Learner, schedule: Schedule, state: State, recent: Sequence[Trace] = ()
+    learner: Learner,
+    schedule: Schedule,
+    state: State,
+    recent: Sequence[Trace] = (),
+    past: Iterable[Step] = (),
 ) -> AsyncGenerator[Step, None]:
-    """PCO (Algorithm 1) from `state` to the end of the schedule, one Step per update. `recent` are
-    the traces since the last maintenance, where training goes on from a stored step.
+    """PCO (Algorithm 1) from `state` to the end of the schedule, one Step per update. Where
+    training goes on from a stored step, `recent` are the traces since the last maintenance, and
+    `past` the steps before, latest first.
 
     Raises Stop when the budget or the user ends it, TooManyFailures when a batch mostly fails.
     """
     config = learner.config
     watch = FailureWatch(min(config.update.batch_size, len(schedule.examples)))
+    watch.recall(past, learner.credit.asks_about)
     since: list[Trace] = list(recent)
     for index, epoch, batch in schedule.updates(start=state.step):
         epsilon = epsilon_at(epoch, config.explore, config.update.epochs)
@@ -75,8 +81,14 @@ async def train(
             success=state.statistics.success,
             selected=state.statistics.selected,
             evidence=state.statistics.evidence,
-            reverted=accepted != rewrites,
+            reverted=_reverted(rewrites, accepted),
         )
+
+
+def _reverted(rewrites: Sequence[Rewrite], accepted: Sequence[Rewrite]) -> tuple[Variable, ...]:
+    """What the guard of θ or the acceptance rule took back of the rewrites that passed."""
+    kept = {r.variable for r in accepted if r.kept}
+    return tuple(r.variable for r in rewrites if r.kept and r.variable not in kept)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from promptcodebook.assemble import Assembled
@@ -193,7 +194,8 @@ async def _train(
     schedule = Schedule(assembled.dataset.train, config.update, config.randomness)
     # Closed here: an abandoned generator would be left for the loop to clean up.
     recent = _since_maintenance(store, learner.maintainer.every, state.step)
-    async with aclosing(train(learner, schedule, state, recent)) as steps:
+    past = _steps_before(store, state.step)
+    async with aclosing(train(learner, schedule, state, recent, past)) as steps:
         began = time.monotonic()
         async for step in steps:
             store.append(Stepped(step))
@@ -213,6 +215,12 @@ def _since_maintenance(store: RunStore, every: int, step: int) -> list[Trace]:
     if not every:
         return []
     return [trace for k in range(step - step % every, step) for trace in store.traces(k)]
+
+
+def _steps_before(store: RunStore, step: int) -> Iterator[Step]:
+    """The stored steps before `step`, latest first, each with its traces, one at a time."""
+    for k in range(step - 1, -1, -1):
+        yield replace(store.step_at(k), traces=store.traces(k))
 
 
 def _why_nothing_was_learned(store: RunStore) -> str:

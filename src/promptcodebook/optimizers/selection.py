@@ -42,6 +42,16 @@ class Selection:
         self._every = self._settings.every * (config.update.batch_size if online else 1)
         schedule = Schedule(problem.assembled.dataset.train, config.update, config.randomness)
         self._steps = len(schedule.updates())
+        self._recall_reserve(outline.step)
+
+    def _recall_reserve(self, step: int) -> None:
+        """What an earlier session measured last: a run that goes on keeps back as much as one that
+        was never stopped."""
+        last = self._store.last_validation()
+        if last is not None:
+            self.reserve.measure(last.evaluation.rollouts, last.seconds)
+        elif step >= 0 and not self.validates:
+            self.reserve.measure([t.rollout for t in self._store.traces(step)])
 
     def _fixed_subset(self) -> tuple[Example, ...]:
         """At most `validation.subset` examples, a seeded choice in the split's own order."""
@@ -94,8 +104,9 @@ class Selection:
         phase = f"validating step {step + 1}"
         begun = time.monotonic()
         evaluation = await evaluate(self._problem, f"step {step + 1}", deployed, examples, phase)
-        self.reserve.measure(evaluation.rollouts, time.monotonic() - begun)
-        self._store.append(Validated(step, scope, evaluation))
+        seconds = time.monotonic() - begun
+        self.reserve.measure(evaluation.rollouts, seconds)
+        self._store.append(Validated(step, scope, evaluation, seconds))
         score = evaluation.score or 0.0
         earlier = [m.score or 0.0 for m in self._marks if m.scope == scope]
         self._marks.append(

@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
-from promptcodebook.config import TYPED, Config, load_typed, merge
+from promptcodebook.config import TYPED, Config, load_typed, merge, without_secrets
 from promptcodebook.errors import PolicyError
 from promptcodebook.method.generator import join_prompts
 from promptcodebook.method.state import RoutingStatistics, State, known_evidence
@@ -55,7 +55,7 @@ class _Entry(BaseModel):
 
 
 class _Sampling(BaseModel):
-    """A role's settings without its model, address and headers."""
+    """A role's settings without its model, address, headers and secrets."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -284,7 +284,11 @@ class PolicyFile(BaseModel):
         this use (`where`, for an error): that may change a model or its sampling, but not what the
         policy is.
         """
-        sampling = {role: s.model_dump() for role, s in self.sampling.items()}
+        # Whoever wrote the file must not say which variables are sent along.
+        sampling = {
+            role: {**s.model_dump(), "extra": without_secrets(s.extra)}
+            for role, s in self.sampling.items()
+        }
         # Indices of another codebook's frozen entries mean nothing here.
         fixed = {**self.decided, "init": {"frozen": ()}}
         layers = (below or {}, {"roles": sampling})
@@ -297,7 +301,10 @@ def _sampling_of(config: Config) -> dict[str, _Sampling]:
     settings = {role: config.roles[role] for role in _ROLES if role in config.roles}
     return {
         role: _Sampling(
-            temperature=s.temperature, top_p=s.top_p, max_tokens=s.max_tokens, extra=s.extra
+            temperature=s.temperature,
+            top_p=s.top_p,
+            max_tokens=s.max_tokens,
+            extra=cast("dict[str, JsonValue]", without_secrets(s.extra)),
         )
         for role, s in settings.items()
     }

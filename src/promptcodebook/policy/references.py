@@ -144,11 +144,11 @@ def resolve(runs_dir: Path, ref: str, *, trust: bool = False) -> Reference:
         store.close()
 
 
-def first_policy(runs_dir: Path, ref: str) -> PolicyFile:
+def first_policy(runs_dir: Path, ref: str, *, trust: bool = False) -> PolicyFile:
     """The policy that a run started from. Raises RunNotFound for anything but a run."""
     store = RunStore.open(find_run(runs_dir, ref))
     try:
-        return _file(store, state_at(store, -1), store.ours)
+        return _file(store, state_at(store, -1), store.ours or trust)
     finally:
         store.close()
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from promptcodebook.assemble import OWN_LM
 from promptcodebook.calls import ROLES
-from promptcodebook.config import Config, load_typed
+from promptcodebook.config import Config, load_typed, secret_variables
 from promptcodebook.errors import RunNotTrusted
 from promptcodebook.lm.stack import simulated_here
 from promptcodebook.store.header import Header
@@ -79,6 +79,9 @@ def _addresses(config: Config, typed: Mapping[str, Any]) -> Iterator[str]:
         settings = config.roles.get(role)
         headers = settings.headers.items() if settings is not None else ()
         sent = [v for h, v in headers if v.startswith("$") and h not in given]
+        body = secret_variables(settings.extra) if settings is not None else ()
+        own_body = secret_variables((roles.get(role) or {}).get("extra") or {})
+        sent += [v for v in body if v not in own_body]
         if spec not in own or sent:
             specs.setdefault(spec, {}).update(dict.fromkeys(sent))
     for spec, variables in specs.items():

@@ -255,7 +255,7 @@ class SettingsSection:
         context = self._context
         own = [
             d
-            for d in differences(context.defaults, context.header.config, _HIDDEN)
+            for d in differences(context.defaults, context.header.settings, _HIDDEN)
             if d.new is not None or context.setting(d.key) is None
         ]
         if not own:

@@ -33,7 +33,8 @@ _QUOTATION = re.compile(r"""(?:^|\s)["'`‘“«]""")
 def withhold_ending(state: RunState) -> RunState:
     """The state without what the error that ended the run may have quoted: a run of version 0.1
     kept the server's words."""
-    return replace(state, detail=_kind(state.detail))
+    hint = "" if state.ended == "failed" else state.hint
+    return replace(state, detail=_kind(state.detail), hint=hint)
 
 
 def withhold(event: Event) -> Event:

@@ -138,8 +138,11 @@ class VerdictSection:
     def render(self) -> Html:
         conclusion = self._context.state.conclusion
         if conclusion is None:
+            state = self._context.state
+            none = state.missing or "This run has no verdict yet: it has not reached its end."
             return together(
-                el("p.empty", "This run has no verdict yet: it has not reached its end."),
+                el("p.empty", none),
+                el("p.note", "Next: ", el("code", state.hint)) if state.hint else None,
                 self._judged_so_far(),
             )
         look = {True: "good", False: "bad", None: "open"}[conclusion.worth]

@@ -60,10 +60,12 @@ class Session:
             self._keep_policy()
             return self._stopped(stop, self._unjudged(str(stop)))
         except PcoError as error:
+            missing = ""
             with suppress(PcoError):  # what went wrong may be the disk
                 self._keep_policy()
                 why = f"the run failed after {self._done()} ({type(error).__name__})"
-                self.failed = Outcome("failed", self._unjudged(why))
+                unjudged = self._unjudged(why)
+                self.failed, missing = Outcome("failed", unjudged), unjudged.sentence
             if isinstance(error, TooManyFailures):
                 self._store.append(Broke(self._store.outline().step + 1, error.traces))
                 resume = self._resume_hint(False)
@@ -71,7 +73,8 @@ class Session:
                     f"{error.hint}; then continue with: {resume} "
                     "(or start anew, if a setting had to change)"
                 )
-            self._store.append(Ended("failed", f"{type(error).__name__}: {error}"))
+            detail = f"{type(error).__name__}: {error}"
+            self._store.append(Ended("failed", detail, missing, error.hint or ""))
             raise
         finally:
             self._problem.tell(spending(self._problem.assembled.models))
@@ -96,7 +99,8 @@ class Session:
         """The end of a session that can be taken up again."""
         stop.hint = self._resume_hint(isinstance(stop, BudgetReached))
         reason: EndReason = "budget" if isinstance(stop, BudgetReached) else "interrupted"
-        self._store.append(Ended(reason, str(stop)))
+        missing = "" if self._store.outline().conclusion is not None else conclusion.sentence
+        self._store.append(Ended(reason, str(stop), missing, stop.hint))
         return Outcome(reason, conclusion, stop)
 
     def _keep_policy(self) -> None:

@@ -8,6 +8,7 @@ never change, whatever the classes are called, so that old runs open.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -74,11 +75,13 @@ class Broke:
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """The policy as it stood after `step` (-1 = untrained) over validation examples."""
+    """The policy as it stood after `step` (-1 = untrained) over validation examples, and the
+    seconds that took (None = a run of version 0.1)."""
 
     step: int
     scope: Scope
     evaluation: Evaluation
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +104,15 @@ class Concluded:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Why the run stopped here; anything but 'finished', 'early_stop', 'target' can be resumed."""
+    """Why the run stopped here; anything but 'finished', 'early_stop', 'target' can be resumed.
+
+    `missing` says in a sentence why there is no verdict, `hint` what to type next.
+    """
 
     reason: EndReason
     detail: str = ""
+    missing: str = ""
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +149,10 @@ _KINDS: Mapping[str, type] = {
 }
 
 
+_TRIED = re.compile(r"fell from -?\d|run again|fell back with|be tried with")
+"""In the reasons of rewrites that passed every check and were taken back."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
     """What one evaluation came to. `step` is -1 for the untrained policy; n counts examples."""
@@ -158,8 +170,9 @@ class Mark:
 class RunState:
     """Where a run stands. `step` and `epoch` are -1 before the first update; K-tuples as in Step.
 
-    `tests` are the verdict's rows in order; `ended` is None while the run goes on; `changes` are
-    what became different on the way, in words; `extended_at` is the step at which the run was last
+    `tests` are the verdict's rows in order; `ended` is None while the run goes on, and `detail`,
+    `missing` and `hint` are those of its end; `changes` are what became different on the way, in
+    words; `extended_at` is the step at which the run was last
     made longer (-2 = never). What was chosen and judged counts until the next step: a run that goes
     on is chosen and judged anew.
     """
@@ -177,6 +190,8 @@ class RunState:
     conclusion: Concluded | None = None
     ended: EndReason | None = None
     detail: str = ""
+    missing: str = ""
+    hint: str = ""
     resumes: int = 0
     changes: tuple[str, ...] = ()
     extended_at: int = -2
@@ -236,16 +251,20 @@ def fold_event(state: RunState, event: Event) -> RunState:
 
 def _stop_or_go_on(state: RunState, event: Ended | Resumed | Amended) -> RunState:
     match event:
-        case Ended(reason, detail):
-            return replace(state, ended=reason, detail=detail)
+        case Ended(reason, detail, missing, hint):
+            return replace(state, ended=reason, detail=detail, missing=missing, hint=hint)
         case Resumed():
-            return replace(state, ended=None, detail="", resumes=state.resumes + 1)
+            return replace(_going(state), resumes=state.resumes + 1)
         case Amended(changes, _, extended):
             state = replace(state, changes=(*state.changes, *changes))
             if not extended:
                 return state
-            longer = replace(state, ended=None, detail="", tests=(), conclusion=None)
+            longer = replace(_going(state), tests=(), conclusion=None)
             return replace(longer, extended_at=state.step)
+
+
+def _going(state: RunState) -> RunState:
+    return replace(state, ended=None, detail="", missing="", hint="")
 
 
 def _mark(evaluation: Evaluation, step: int, scope: Scope) -> Mark:
@@ -326,13 +345,23 @@ def unpack_traces(bulk: bytes) -> tuple[Trace, ...]:
 
 
 def _update(kind: str, tree: Any) -> Any:
-    """A light event of version 0.1 as it would be written today: there c_k was named 'c<k>'."""
+    """A light event of version 0.1 as it would be written today: there c_k was named 'c<k>', and a
+    step said only whether anything was reverted, which the reasons of its rewrites tell."""
     if kind == "stepped":
-        for rewrite in tree["step"]["rewrites"]:
+        step = tree["step"]
+        for rewrite in step["rewrites"]:
             name = rewrite["variable"]
             if isinstance(name, str) and name[1:].isdecimal():
                 rewrite["variable"] = int(name[1:])
+        if isinstance(step.get("reverted"), bool):
+            taken = [r["variable"] for r in step["rewrites"] if _taken_back(r)]
+            step["reverted"] = taken if step["reverted"] else []
     return tree
+
+
+def _taken_back(rewrite: Mapping[str, Any]) -> bool:
+    """Whether a rewrite of version 0.1 was refused by what was tried, not by a check."""
+    return not rewrite["kept"] and _TRIED.search(rewrite["reason"]) is not None
 
 
 def _read(build: Callable[[], Any]) -> Any:

@@ -19,7 +19,7 @@ from typing import Any, cast
 from pydantic import TypeAdapter, ValidationError
 
 from promptcodebook.calls import Role
-from promptcodebook.config import header_fault, merge
+from promptcodebook.config import body_fault, header_fault, merge, without_secrets
 from promptcodebook.errors import ConfigError, RunChanged, StoreError
 from promptcodebook.method.templates import TemplateSet
 
@@ -109,8 +109,8 @@ class Header:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The configuration as it may be used and shown: without the headers that runs of version
-        0.1 kept word for word and that no setting may hold any more."""
+        """The configuration as it may be used and shown: without the headers and body fields that
+        runs of version 0.1 kept word for word and that no setting may hold any more."""
         tree = merge(self.config)
         roles = tree.get("roles")
         for role in cast("dict[str, Any]", roles).values() if isinstance(roles, dict) else ():
@@ -118,6 +118,9 @@ class Header:
             if isinstance(given, dict):
                 headers = cast("dict[str, Any]", given).items()
                 role["headers"] = {h: v for h, v in headers if not header_fault(h, str(v))}
+            fields: Any = role.get("extra") if isinstance(role, dict) else None  # type: ignore[union-attr]
+            if isinstance(fields, dict) and body_fault(cast("dict[str, Any]", fields)):
+                role["extra"] = without_secrets(cast("dict[str, Any]", fields))
         return tree
 
     def to_json(self) -> str:

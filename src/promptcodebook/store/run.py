@@ -186,6 +186,12 @@ class RunStore:
                 return event
         raise self._no_step(-1)
 
+    def last_validation(self) -> Validated | None:
+        """The latest one, with slim rollouts; None = there is none."""
+        latest = "e.seq = (SELECT MAX(seq) FROM events WHERE kind = 'validated')"
+        events = (event for _, event in self._select(latest, 0, False))
+        return next((event for event in events if isinstance(event, Validated)), None)
+
     def test_evaluations(self) -> Iterator[Evaluation]:
         """The verdict's rows so far, with whole rollouts, one at a time in memory; none from before
         the last step, or from before the run was made longer."""
