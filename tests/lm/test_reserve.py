@@ -173,6 +173,31 @@ async def test_what_is_kept_back_of_the_seconds_brings_the_deadline_forward_and_
     await late
 
 
+async def test_the_whole_deadline_ends_waits_after_the_reserve_is_opened():
+    """The alarm of the shorter time has rung already: there is another for what was kept back."""
+    door = gate(watch(), calls=1, seconds=0.6)
+    door.keep_back(Budget(seconds=0.4))
+    most = door.most(REQUEST)
+    await door.enter(most)
+    with pytest.raises(BudgetReached, match="kept"):
+        await asyncio.wait_for(door.enter(most), 60)
+    assert door.open_reserve()
+    with pytest.raises(BudgetReached, match=r"0\.6 seconds \(\d+ s gone\)"):
+        await asyncio.wait_for(door.enter(most), 20)
+
+
+async def test_a_deadline_is_waited_for_and_not_polled():
+    clock, asked = watch(), 0
+
+    def elapsed() -> float:
+        nonlocal asked
+        asked += 1
+        return clock()
+
+    await waits(gate(elapsed, calls=1, seconds=0.5))
+    assert asked <= 10
+
+
 async def test_whoever_waits_comes_first_and_a_place_given_up_is_the_next_one_s():
     door = gate(calls=1)
     most = door.most(REQUEST)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from promptcodebook.calls import Reply
 from promptcodebook.errors import EndpointDown
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.method.encoder import repair_route, route_fault
+from promptcodebook.method.encoder import repair_route, route_fault, route_schema
 from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.randomness import Draws
 from promptcodebook.types import Route
@@ -150,6 +150,18 @@ async def test_the_reply_is_asked_for_by_schema():
     assert fields["constraints"] == {"type": "array", "maxItems": 5, "items": demand}
     assert request.schema.body["required"] == ["selected_indices"]
     assert said(request).endswith("an input")
+
+
+def test_a_route_is_s_distinct_indices_and_short_reasons_in_the_order_of_the_template():
+    fields = route_schema(2, 4, 'first "analysis", then "selected_indices"').body["properties"]
+    assert isinstance(fields, dict)
+    assert list(fields) == ["analysis", "selected_indices", "constraints"]
+    assert fields["selected_indices"] == {
+        "type": "array", "minItems": 2, "maxItems": 2, "uniqueItems": True,
+        "items": {"type": "integer", "enum": [0, 1, 2, 3]},
+    }  # fmt: skip
+    assert fields["constraints"]["maxItems"] == 5
+    assert fields["constraints"]["items"] == {"type": "string", "maxLength": 80}
 
 
 async def test_the_paper_s_schema_keeps_the_paper_s_order():

@@ -67,6 +67,12 @@ def test_the_average_of_a_run_of_version_01_goes_on_as_it_was():
     assert after.statistics.success[:2] == pytest.approx((0.4 + 0.3 * 0.6, 1.0))
 
 
+def test_entries_of_version_01_can_be_picked_and_are_known_by_their_selections():
+    old = RoutingStatistics((0.1, 0.2), (0.4, 0.5), (2, 3)).pick([1, None])
+    assert old == RoutingStatistics((0.2, 0.0), (0.5, 0.0), (3, 0))
+    assert old.known == (1.0, 0.0)
+
+
 def test_an_untried_entry_stands_at_the_mean_of_the_tried():
     """Nothing is known of it: it neither loses to all that gained nor wins over all that lost."""
     good = RoutingStatistics((0.2, 0.4, 0.0, 0.0), (0.0,) * 4, (1, 3, 0, 0))
