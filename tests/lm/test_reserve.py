@@ -198,6 +198,36 @@ async def test_a_deadline_is_waited_for_and_not_polled():
     assert asked <= 10
 
 
+@pytest.mark.parametrize("limits", [{"calls": 3}, {"tokens": 3 * EACH}, {"usd": 3.0001 * PRICE}])
+async def test_what_is_out_is_reserved_and_what_is_over_is_not(limits: dict[str, float]):
+    door = gate(**limits)
+    most = door.most(REQUEST)
+    for _ in range(3):
+        await asyncio.wait_for(door.enter(most), 20)
+    for _ in range(2):  # one comes back for nothing: its place is the next one's
+        waiter = asyncio.create_task(door.enter(most))
+        await asyncio.sleep(0)
+        assert not waiter.done(), "three are out"
+        door.leave(most)
+        await asyncio.wait_for(waiter, 20)
+    door.ledger.end(door.ledger.begin("executor", most), most)
+    door.leave(most)
+    waiter = asyncio.create_task(door.enter(most))
+    await asyncio.sleep(0)
+    assert not waiter.done(), "two are out, and one is booked"
+    waiter.cancel()
+
+
+async def test_what_is_free_waits_for_nobody_under_a_budget_of_money():
+    door = gate(usd=0.5)
+    free = door.most(replace(REQUEST, model="simulated"))
+    for _ in range(4):
+        await asyncio.wait_for(door.enter(free), 20)
+    for _ in range(3):
+        door.leave(free)
+    await asyncio.wait_for(door.enter(free), 20)
+
+
 async def test_whoever_waits_comes_first_and_a_place_given_up_is_the_next_one_s():
     door = gate(calls=1)
     most = door.most(REQUEST)
