@@ -355,6 +355,15 @@ async def test_a_twin_that_stays_is_no_free_place_though_nobody_picks_it():
     assert [(r.variable, r.origin) for r in made] == [(1, "split"), (2, "split"), (0, "merge")]
 
 
+async def test_a_merge_that_is_refused_keeps_the_reason_it_was_refused_for():
+    at = state(COUNT, BAG, COUNTS, TEXTS[1])
+    split = parts("Name all the sources", "Answer in Spanish")
+    _, made = await maintain(at, picked((1, 3)), split, TEXTS[1], TEXTS[1])
+    merge = made[-1]
+    assert (merge.origin, merge.kept) == ("merge", False)
+    assert merge.reason == "a near-copy of another instinct"
+
+
 async def test_a_split_fills_the_place_of_a_twin_before_failures_do():
     at = state(COUNT, BAG, COUNTS, TEXTS[1])
     recent = [*picked((0, 1), (2, 3)), trace(0, 1, feedback="dates were left out")]

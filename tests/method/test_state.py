@@ -71,6 +71,8 @@ def test_entries_of_version_01_can_be_picked_and_are_known_by_their_selections()
     old = RoutingStatistics((0.1, 0.2), (0.4, 0.5), (2, 3)).pick([1, None])
     assert old == RoutingStatistics((0.2, 0.0), (0.5, 0.0), (3, 0))
     assert old.known == (1.0, 0.0)
+    new = RoutingStatistics((0.1, 0.2), (0.4, 0.5), (2, 3), (0.3, 0.6)).pick([1, None])
+    assert new.known == (0.6, 0.0)
 
 
 def test_an_untried_entry_stands_at_the_mean_of_the_tried():
