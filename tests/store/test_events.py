@@ -17,14 +17,12 @@ from promptcodebook.store.events import (
     Concluded,
     Ended,
     Event,
-    PackedEvent,
     Resumed,
     Started,
     Stepped,
     Validated,
-    pack_event,
-    unpack_event,
 )
+from promptcodebook.store.packing import PackedEvent, pack_event, unpack_event
 from promptcodebook.types import (
     Codebook,
     Evaluation,

@@ -23,19 +23,16 @@ from promptcodebook.store.events import (
     Amended,
     Compared,
     Event,
-    PackedEvent,
     RunState,
     Started,
     Stepped,
     Validated,
     fold,
-    pack_event,
-    unpack_event,
-    unpack_traces,
 )
 from promptcodebook.store.folder import close_to_others, is_unborn, never_started, new_folder
 from promptcodebook.store.header import Header, is_sealed, seal
 from promptcodebook.store.lock import RunLock
+from promptcodebook.store.packing import PackedEvent, pack_event, unpack_event, unpack_traces
 from promptcodebook.store.tables import FILE, LAYOUT, RunReplies, SessionClock, add_count
 from promptcodebook.types import Evaluation, Parameters, Step, Trace
 
