@@ -1,0 +1,1 @@
+"""Engines: models with learned weights that run in this process."""
