@@ -24,6 +24,7 @@ from promptcodebook.errors import (
 )
 from promptcodebook.lm.spec import Spec
 from promptcodebook.lm.stack import Models, Supplies
+from promptcodebook.local.lm import LocalModels
 from promptcodebook.method.encoder import Encoder
 from promptcodebook.method.executor import Scorer, Trial
 from promptcodebook.method.generator import Composition, Generator, join_prompts
@@ -154,6 +155,9 @@ class Plan:
         own = supplies.own or self.sources.lm
         private = self.task.private
         supplies = replace(supplies, own=own, simulated=self.simulated, private=private)
+        if supplies.local is None:
+            models_here = LocalModels()
+            supplies = replace(supplies, local=models_here.connect, closes=models_here)
         models = Models.build(self.config, supplies)
         return Assembled(self, models)
 

@@ -79,6 +79,8 @@ class PriceTable:
             return None
         if spec.kind == "simulated":
             return self._extra.get("simulated", _FREE)
+        if spec.kind == "local":
+            return self._extra.get(spec.model, _FREE)
         if spec.model in self._extra:
             return self._extra[spec.model]
         listed = spec.base_url.startswith("https://api.openai.com/")

@@ -1,6 +1,7 @@
 """The one-line name of a model: which endpoint, which model.
 
-`http://host:port/v1#model` (https too), `openai/NAME`, `litellm/NAME`, `simulated[?key=value&...]`.
+`http://host:port/v1#model` (https too), `openai/NAME`, `litellm/NAME`, `simulated[?key=value&...]`, or
+a model of this process: `smollm2`, `PATH.gguf`, `hf:DIR-or-NAME`.
 A key never stands in it: `find_credentials` takes it from the environment.
 """
 
@@ -18,16 +19,23 @@ from promptcodebook.errors import ConfigError, did_you_mean
 
 __all__ = [
     "FORMS",
+    "SMOLLM2",
     "ApiKey",
     "Credentials",
     "Spec",
     "find_credentials",
+    "is_local",
     "parse_spec",
     "read_key",
 ]
 
-SpecKind = Literal["http", "openai", "litellm", "simulated"]
-FORMS = "http://host:port/v1#model, openai/NAME, litellm/PROVIDER/NAME or simulated"
+SpecKind = Literal["http", "openai", "litellm", "simulated", "local"]
+FORMS = (
+    "http://host:port/v1#model, openai/NAME, litellm/PROVIDER/NAME, smollm2, PATH.gguf, "
+    "hf:DIR-or-NAME or simulated"
+)
+SMOLLM2 = "smollm2"
+"""The small model that a package of the ordinary index carries."""
 _OPENAI = "https://api.openai.com/v1"
 
 
@@ -60,6 +68,8 @@ def parse_spec(text: str, environment: Mapping[str, str] | None = None) -> Spec:
     if not text:
         raise ConfigError("no model is named", hint=f"give --lm one of: {FORMS}")
     _refuse_password(text)
+    if is_local(text):
+        return Spec(text, "local", model=text)
     if "://" in text:
         return _parse_url(text)
     head, slash, name = text.partition("/")
@@ -71,6 +81,11 @@ def parse_spec(text: str, environment: Mapping[str, str] | None = None) -> Spec:
     if head == "simulated":
         return Spec(text, "simulated", params=_params(query) if question else {})
     raise _unknown(text)
+
+
+def is_local(text: str) -> bool:
+    """Whether it names a model that runs in this process with its weights."""
+    return text == SMOLLM2 or text.startswith("hf:") or text.lower().endswith(".gguf")
 
 
 def _refuse_password(text: str) -> None:
@@ -143,7 +158,7 @@ def _unknown(text: str) -> ConfigError:
         return ConfigError(
             f"the model's address {text!r} lacks http://", hint=f"write http://{text}"
         )
-    known = ("openai", "litellm", "simulated")
+    known = ("openai", "litellm", "simulated", SMOLLM2)
     guess = "" if head in known else did_you_mean(head, known)
     return ConfigError(f"unknown model {text!r}{guess}", hint=f"write {FORMS}")
 

@@ -34,6 +34,7 @@ from promptcodebook.paths import reply_cache_path
 
 __all__ = [
     "CallSettings",
+    "Closes",
     "Dispatch",
     "Endpoints",
     "Models",
@@ -46,12 +47,22 @@ __all__ = [
 ]
 
 
+_LOCAL_AT_ONCE = 32
+"""Calls at once to a model of this process: more make each step longer and no step cheaper."""
+
+
 def _nowhere_else() -> Mapping[tuple[Role, str], str]:
     return {}
 
 
 def _no_time() -> float:
     return 0.0
+
+
+class Closes(Protocol):
+    """What is closed when it is not needed any more."""
+
+    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -61,6 +72,10 @@ class Supplies:
     own: LM | None = None
     """The user's own LM object, in place of every spec."""
     simulated: Callable[[Spec], LM] | None = None
+    local: Callable[[Spec], LM] | None = None
+    """Connects the models whose weights are in this process."""
+    closes: Closes | None = None
+    """What is closed together with the models, if anything."""
     log: ReplyLog | None = None
     ledger: Ledger | None = None
     tally: Tally | None = None
@@ -82,6 +97,7 @@ class Models:
     budget: BudgetGate
     _endpoints: Endpoints
     _cache: Cache | None
+    _closes: Closes | None = None
 
     @classmethod
     def build(cls, config: Config, supplies: Supplies = Supplies()) -> Models:
@@ -106,7 +122,12 @@ class Models:
             config.timeout, config.concurrency, backoff, most_bytes, supplies.private
         )
         endpoints = Endpoints(
-            settings, tally=tally, simulated=supplies.simulated, stop=stop, around=around
+            settings,
+            tally=tally,
+            simulated=supplies.simulated,
+            local=supplies.local,
+            stop=stop,
+            around=around,
         )
         own = None if supplies.own is None else around(supplies.own)
         inner: LM = Dispatch({spec: own or endpoints.connect(spec, h) for spec, h in specs.items()})
@@ -116,7 +137,8 @@ class Models:
         if supplies.log is not None:
             inner = Journaled(inner, supplies.log, tally, stop, supplies.models_then)
         roles = Roles(inner, config.roles, config.lm)
-        return cls(roles, Ask(roles, tally), tally, ledger, budget, endpoints, cache)
+        ask = Ask(roles, tally)
+        return cls(roles, ask, tally, ledger, budget, endpoints, cache, supplies.closes)
 
     def by_role(self) -> dict[Role, str]:
         """The model of every role."""
@@ -128,12 +150,14 @@ class Models:
         return any_simulated(self.by_role().values())
 
     async def close(self) -> None:
-        """Closes connections and the cache."""
+        """Closes connections, the cache, and the local models that are closed with them."""
         try:
             await self._endpoints.close()
         finally:
             if self._cache is not None:
                 self._cache.close()
+            if self._closes is not None:
+                await self._closes.close()
 
 
 def specs_of(config: Config) -> dict[str, dict[str, str]]:
@@ -281,14 +305,11 @@ def _bare(lm: LM) -> LM:
     return lm
 
 
-class _Closes(Protocol):
-    async def close(self) -> None: ...
-
-
 class Endpoints:
     """Connects specs and closes everything it connected.
 
-    `simulated` builds the model behind `simulated?...`; `environment` is where keys come from;
+    `simulated` builds the model behind `simulated?...`, `local` one with its weights in this
+    process; `environment` is where keys come from;
     `around` is put around every single request.
     """
 
@@ -298,6 +319,7 @@ class Endpoints:
         *,
         tally: Tally = no_tally,
         simulated: Callable[[Spec], LM] | None = None,
+        local: Callable[[Spec], LM] | None = None,
         environment: Mapping[str, str] | None = None,
         stop: StopSignal | None = None,
         around: Callable[[LM], LM] = _bare,
@@ -306,11 +328,12 @@ class Endpoints:
         self._settings = settings
         self._tally = tally
         self._simulated = simulated
+        self._local = local
         self._stop = stop or StopSignal()
         self._stop.on_give(self._resume)
         self._environment = os.environ if environment is None else environment
         self._limits: dict[str, PerLoop[AdaptiveLimit]] = {}
-        self._open: list[_Closes] = []
+        self._open: list[Closes] = []
 
     def connect(self, spec_text: str, headers: Mapping[str, str] | None = None) -> LM:
         """The LM behind a spec. Opens no connection yet; raises ConfigError or MissingExtra."""
@@ -324,7 +347,10 @@ class Endpoints:
         """The limit that all models at the spec's address share, in the loop that runs now."""
         limits = self._limits.setdefault(spec.base_url or spec.text, PerLoop())
         limits.orphans()
-        return limits.here(lambda: AdaptiveLimit(self._settings.concurrency))
+        most = self._settings.concurrency
+        if spec.kind == "local":
+            most = min(most, _LOCAL_AT_ONCE)
+        return limits.here(lambda: AdaptiveLimit(most))
 
     def _resume(self) -> None:
         for limits in self._limits.values():
@@ -338,6 +364,13 @@ class Endpoints:
                     "there is no simulated model in this program", hint="pco lm serve simulated"
                 )
             return self._around(self._simulated(spec))
+        if spec.kind == "local":
+            if self._local is None:
+                raise ConfigError(
+                    f"no local model can be loaded here, and {spec} is one",
+                    hint=f"serve it, and name its address: pco lm serve {spec}",
+                )
+            return self._around(self._local(spec))
         if spec.kind == "litellm":
             from promptcodebook.lm.litellm_client import LiteLLM
 

