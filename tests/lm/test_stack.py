@@ -19,7 +19,14 @@ from promptcodebook.errors import (
 from promptcodebook.lm.retry import Backoff
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import parse_spec
-from promptcodebook.lm.stack import CallSettings, Dispatch, Endpoints, Models, Roles
+from promptcodebook.lm.stack import (
+    CallSettings,
+    Dispatch,
+    Endpoints,
+    InProcess,
+    Models,
+    Roles,
+)
 from tests.lm.conftest import Counts
 from tests.lm.server import Server, drops, fails, says
 
@@ -228,7 +235,9 @@ async def test_cancelling_leaves_no_task_and_no_slot(server: Server, tally: Coun
 
 async def test_the_simulated_model_is_retried_and_counted_alike(tally: Counts):
     script = ScriptedLM().enqueue(RateLimited("slow down"), ServerFault("oops"), "ok")
-    opened = Endpoints(CallSettings(backoff=QUICK), tally=tally, simulated=lambda spec: script)
+    opened = Endpoints(
+        CallSettings(backoff=QUICK), tally=tally, here=InProcess(lambda spec: script)
+    )
     assert (await opened.connect("simulated?faults=429:1")(ASK)).text == "ok"
     assert tally == {"rate_limited": 1, "server_error": 1}
 

@@ -1,7 +1,7 @@
 """The one-line name of a model: which endpoint, which model.
 
-`http://host:port/v1#model` (https too), `openai/NAME`, `litellm/NAME`, `simulated[?key=value&...]`, or
-a model of this process: `smollm2`, `PATH.gguf`, `hf:DIR-or-NAME`.
+`http://host:port/v1#model` (https too), `openai/NAME`, `litellm/NAME`, `simulated[?key=value&...]`,
+or a model of this process: `smollm2`, `PATH.gguf`, `hf:DIR-or-NAME`.
 A key never stands in it: `find_credentials` takes it from the environment.
 """
 

@@ -37,6 +37,7 @@ __all__ = [
     "Closes",
     "Dispatch",
     "Endpoints",
+    "InProcess",
     "Models",
     "Roles",
     "Supplies",
@@ -124,8 +125,7 @@ class Models:
         endpoints = Endpoints(
             settings,
             tally=tally,
-            simulated=supplies.simulated,
-            local=supplies.local,
+            here=InProcess(supplies.simulated, supplies.local),
             stop=stop,
             around=around,
         )
@@ -305,11 +305,19 @@ def _bare(lm: LM) -> LM:
     return lm
 
 
+@dataclass(frozen=True, slots=True)
+class InProcess:
+    """What connects models of this process: the one behind `simulated?...`, and those that have
+    their weights here. None = there is none."""
+
+    simulated: Callable[[Spec], LM] | None = None
+    local: Callable[[Spec], LM] | None = None
+
+
 class Endpoints:
     """Connects specs and closes everything it connected.
 
-    `simulated` builds the model behind `simulated?...`, `local` one with its weights in this
-    process; `environment` is where keys come from;
+    `here` connects models of this process; `environment` is where keys come from;
     `around` is put around every single request.
     """
 
@@ -318,8 +326,7 @@ class Endpoints:
         settings: CallSettings = CallSettings(),
         *,
         tally: Tally = no_tally,
-        simulated: Callable[[Spec], LM] | None = None,
-        local: Callable[[Spec], LM] | None = None,
+        here: InProcess = InProcess(),
         environment: Mapping[str, str] | None = None,
         stop: StopSignal | None = None,
         around: Callable[[LM], LM] = _bare,
@@ -327,8 +334,7 @@ class Endpoints:
         self._around = around
         self._settings = settings
         self._tally = tally
-        self._simulated = simulated
-        self._local = local
+        self._here = here
         self._stop = stop or StopSignal()
         self._stop.on_give(self._resume)
         self._environment = os.environ if environment is None else environment
@@ -359,18 +365,18 @@ class Endpoints:
 
     def _inner(self, spec: Spec, headers: Mapping[str, str]) -> LM:
         if spec.kind == "simulated":
-            if self._simulated is None:
+            if self._here.simulated is None:
                 raise ConfigError(
                     "there is no simulated model in this program", hint="pco lm serve simulated"
                 )
-            return self._around(self._simulated(spec))
+            return self._around(self._here.simulated(spec))
         if spec.kind == "local":
-            if self._local is None:
+            if self._here.local is None:
                 raise ConfigError(
                     f"no local model can be loaded here, and {spec} is one",
                     hint=f"serve it, and name its address: pco lm serve {spec}",
                 )
-            return self._around(self._local(spec))
+            return self._around(self._here.local(spec))
         if spec.kind == "litellm":
             from promptcodebook.lm.litellm_client import LiteLLM
 

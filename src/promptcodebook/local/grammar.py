@@ -36,7 +36,7 @@ __all__ = [
     "whole_number",
 ]
 
-_BLOCK = 16
+_BLOCK = 32
 """Characters in a block of a long string. A counted repetition has as many states as it counts, and
 each costs a pass over the vocabulary; blocks share theirs (measured: docs/local.md)."""
 

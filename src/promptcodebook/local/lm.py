@@ -10,7 +10,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import cast
 
 from promptcodebook.calls import LM, Reply, Request, Usage
 from promptcodebook.errors import RequestRefused, did_you_mean, require_modules
@@ -118,11 +118,12 @@ def job_of(request: Request) -> Job:
     )
 
 
-def _stop(value: Any, request: Request) -> tuple[str, ...]:
-    texts = [value] if isinstance(value, str) else ([] if value is None else value)
-    if not isinstance(texts, list | tuple) or not all(isinstance(t, str) and t for t in texts):
+def _stop(value: object, request: Request) -> tuple[str, ...]:
+    listed = cast("list[object]", value) if isinstance(value, list) else [value] if value else []
+    texts = tuple(each for each in listed if isinstance(each, str) and each)
+    if len(texts) < len(listed):
         raise _unreadable("stop", "a text, or a list of texts", request)
-    return tuple(texts)
+    return texts
 
 
 def _number(extra: Mapping[str, object], name: str, request: Request) -> float:

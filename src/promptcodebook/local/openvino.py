@@ -255,8 +255,8 @@ class _Batch:
 
     def __init__(self, pipeline: Any, tokenizer: Any, end: int) -> None:
         self._end = end
-        self._pipeline = pipeline
-        self._tokenizer = tokenizer
+        self._pipeline: Any = pipeline
+        self._tokenizer: Any = tokenizer
         self._change = threading.Condition()
         self._new: list[_Place] = []
         self._running: list[_Place] = []
