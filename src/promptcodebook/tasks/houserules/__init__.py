@@ -1,0 +1,1 @@
+"""Messages to a shop, and house rules that no message mentions: ours, for real models."""

@@ -1,0 +1,134 @@
+"""`houserules`: messages to a shop, each topic answered in a form that no message mentions.
+
+648 messages on 14 topics to a shop that sells home goods; what a prompt has to bring is the
+house rule of the topic. A message under two topics has two rules, one under none is to be answered
+plainly. The checks decide: the reward is the share of the message's rules that the reply keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+from promptcodebook.data import load
+from promptcodebook.errors import DataError
+from promptcodebook.tasks.constraints.checks import sentences
+from promptcodebook.tasks.houserules.checks import check, plain
+from promptcodebook.tasks.program import SingleCall
+from promptcodebook.tasks.task import Task, asks_nobody
+from promptcodebook.types import Example, Score
+
+__all__ = [
+    "RULES",
+    "load_houserules",
+    "present_prompt",
+    "reward",
+    "right_rules",
+    "topics_of",
+]
+
+RULES: Mapping[str, str] = {
+    "parcel": "numbered",
+    "return": "bullets",
+    "refund": "story",
+    "damaged": "poem",
+    "invoice": "table",
+    "cancel": "german",
+    "address": "subject",
+    "login": "heading",
+    "advice": "question",
+    "howto": "excited",
+    "warranty": "hashtags",
+    "voucher": "french",
+    "privacy": "spanish",
+    "visit": "html",
+}
+"""Topic -> the kind of its rule, in the order of the present prompt's lines."""
+
+_TITLES: Mapping[str, str] = {
+    "parcel": "a parcel that has not come",
+    "return": "sending something back",
+    "refund": "a refund that has not come",
+    "damaged": "something that arrived broken or does not work",
+    "invoice": "an invoice or a receipt",
+    "cancel": "cancelling an order",
+    "address": "another delivery address",
+    "login": "signing in",
+    "advice": "choosing a product",
+    "howto": "assembling, using or cleaning a product",
+    "warranty": "a warranty or a spare part",
+    "voucher": "a voucher that does not work",
+    "privacy": "newsletters and personal data",
+    "visit": "visiting the stores",
+}
+
+
+def load_houserules(_data_dir: Path | None = None) -> Task:
+    """The task; its data ships with the package, so no folder is looked at."""
+    dataset = load(
+        _shipped("data.jsonl"),
+        input="message",
+        target=None,
+        id="id",
+        split="split",
+        name="houserules",
+    )
+    return Task(
+        name="houserules",
+        dataset=dataset,
+        reward=asks_nobody(reward),
+        program=SingleCall(),
+        seeds=sentences(present_prompt()),
+        zero_shot="Answer the customer's message.",
+        description="Messages to a shop on fourteen topics, each with a house rule for the form "
+        "of its answer; the reward is the share of a message's rules that the reply keeps.",
+        output_format="Only the reply to the customer, in the form that the house rule for its "
+        "topic asks for; plain English where there is none.",
+    )
+
+
+def present_prompt() -> str:
+    """The prompt the firm has now: who it is, then a line for each rule with its condition."""
+    return _shipped("present_prompt.md").read_text("utf-8").strip()
+
+
+def right_rules(example: Example) -> tuple[str, ...]:
+    """The sentences of the present prompt that apply to this message: none, one or two."""
+    lines = present_prompt().partition("\n\n")[2].splitlines()
+    said = dict(zip(RULES, lines, strict=True))
+    return tuple(said[topic] for topic in topics_of(example))
+
+
+def topics_of(example: Example) -> tuple[str, ...]:
+    """The topics in the example's `fields["topics"]`; DataError for one that has no rule."""
+    topics = tuple(cast("list[str]", example.fields.get("topics") or []))
+    for topic in topics:
+        if topic not in RULES:
+            raise DataError(
+                f"the example {example.id!r} has the topic {topic!r}, which has no house rule",
+                hint=f"topics: {', '.join(RULES)}",
+            )
+    return topics
+
+
+def reward(example: Example, output: str) -> Score:
+    """Kept / all rules of the message's topics, in [0, 1]; the feedback names each and its topic.
+
+    A message without a topic: 1 for a plain English reply, else 0.
+    """
+    topics = topics_of(example)
+    if not topics:
+        result = plain(output)
+        return Score(float(result.satisfied), result.explanation)
+    results = {topic: check(RULES[topic], output) for topic in topics}
+    parts = [
+        f"House rule for messages about {_TITLES[topic]} "
+        f"{'kept' if result.satisfied else 'broken'}: {result.explanation}"
+        for topic, result in results.items()
+    ]
+    return Score(sum(r.satisfied for r in results.values()) / len(results), " ".join(parts))
+
+
+def _shipped(name: str) -> Path:
+    return Path(__file__).with_name(name)
