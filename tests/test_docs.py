@@ -31,7 +31,7 @@ def test_the_page_of_the_method_places_every_task(name: str) -> None:
 
 def test_all_six_benchmarks_are_among_them() -> None:
     benchmarks = {"aime", "hotpotqa", "hover", "ifbench", "livebench_math", "pupa"}
-    assert benchmarks | {"constraints"} == set(TASKS)
+    assert benchmarks | {"constraints", "houserules"} == set(TASKS)
 
 
 def test_the_functions_that_the_pages_name_exist() -> None:

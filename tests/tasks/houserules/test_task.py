@@ -1,0 +1,137 @@
+"""The shipped messages are sound, and the reward is the share of house rules kept."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from promptcodebook.assemble import Sources, plan_run
+from promptcodebook.config import load_config
+from promptcodebook.data import SPLITS, Dataset, examine
+from promptcodebook.errors import DataError
+from promptcodebook.randomness import keyed_int
+from promptcodebook.tasks.constraints.checks import sentences
+from promptcodebook.tasks.houserules.checks import KINDS
+from promptcodebook.tasks.houserules.task import (
+    RULES,
+    present_prompt,
+    reward,
+    right_rules,
+    topics_of,
+)
+from promptcodebook.tasks.registry import load_task
+from promptcodebook.types import Example
+
+from .witness import witness
+
+SIZES = {"train": 308, "val": 108, "test": 232}
+PER_TOPIC = {"train": 20, "val": 7, "test": 15}
+PER_REST = {"train": 14, "val": 5, "test": 11}
+
+
+@pytest.fixture(scope="module")
+def dataset() -> Dataset:
+    return load_task("houserules").dataset
+
+
+def everything(dataset: Dataset) -> list[Example]:
+    return [example for _, part in dataset.items() for example in part]
+
+
+def stratum(example: Example) -> str:
+    return example.id.rpartition("-")[0]
+
+
+def test_sizes_and_splits(dataset: Dataset) -> None:
+    assert {split: len(part) for split, part in dataset.items()} == SIZES
+    assert len({e.id for e in everything(dataset)}) == len(dataset) == 648
+    for split, part in dataset.items():
+        per = Counter(stratum(e) for e in part)
+        rest = {"two": PER_REST[split], "none": PER_REST[split]}
+        assert per == dict.fromkeys(RULES, PER_TOPIC[split]) | rest
+
+
+def test_the_splits_are_the_keyed_draw(dataset: Dataset) -> None:
+    strata: dict[str, list[tuple[int, str]]] = {}
+    for split, part in dataset.items():
+        for e in part:
+            strata.setdefault(stratum(e), []).append((keyed_int("houserules", "split", e.id), split))
+    for drawn in strata.values():
+        order = [split for _, split in sorted(drawn)]
+        assert order == sorted(order, key=SPLITS.index)
+
+
+def test_nothing_is_in_two_splits_or_nearly(dataset: Dataset) -> None:
+    found = examine(dataset)
+    assert found.clean
+    assert not found.duplicates
+    assert not found.near
+    assert not found.warnings()
+
+
+def test_no_two_messages_share_half_of_their_words(dataset: Dataset) -> None:
+    """The runs of eight words that `examine` compares say little about short messages."""
+    bags = [(e.id, set(re.findall(r"\w+", e.input.lower()))) for e in everything(dataset)]
+    for n, (one, words) in enumerate(bags):
+        for other, others in bags[:n]:
+            assert 2 * len(words & others) < len(words | others), (one, other)
+
+
+def test_topics(dataset: Dataset) -> None:
+    pairs = set[frozenset[str]]()
+    for example in everything(dataset):
+        topics = topics_of(example)
+        kind = stratum(example)
+        assert len(set(topics)) == len(topics) == {"two": 2, "none": 0}.get(kind, 1)
+        assert kind in ("two", "none", *topics)
+        pairs |= {frozenset(topics)} if kind == "two" else set()
+    assert len(pairs) >= 20
+    assert set().union(*pairs) == set(RULES)
+
+
+def test_lengths_vary(dataset: Dataset) -> None:
+    lengths = sorted(len(e.input.split()) for e in everything(dataset))
+    assert lengths[0] <= 5
+    assert 15 <= lengths[len(lengths) // 2] <= 25
+    assert lengths[-20] >= 50
+
+
+FORMS = r"""german|spanish|french|italian|english|bullet|numbered|poem|rhyme|briefly|in short
+|step by step|one sentence|how to answer|reply in|answer in|hashtag|html|fairy tale"""
+
+
+def test_no_message_says_how_to_answer(dataset: Dataset) -> None:
+    asks = re.compile(rf"\b({FORMS})\b".replace("\n", ""), re.IGNORECASE)
+    for example in everything(dataset):
+        if topics_of(example):
+            assert not asks.search(example.input), example
+
+
+def test_the_present_prompt_has_a_sentence_for_each_rule(dataset: Dataset) -> None:
+    said = {topic: right_rules(Example("x", "", fields={"topics": [topic]})) for topic in RULES}
+    assert all(len(rule) == 1 for rule in said.values())
+    rules = [rule for (rule,) in said.values()]
+    assert len(set(rules)) == len(rules) == 14
+    parts = sentences(present_prompt())
+    assert list(parts[-14:]) == rules, "a rule is one sentence, so that a split keeps it whole"
+    assert len(parts) >= 16
+    assert load_task("houserules").seeds == parts
+    for example in everything(dataset):
+        assert right_rules(example) == tuple(said[topic][0] for topic in topics_of(example))
+
+
+def test_each_topic_has_a_rule_of_its_own_kind() -> None:
+    assert sorted(RULES.values()) == sorted(KINDS)
+    assert len(RULES) == len(set(RULES.values())) == 14
+
+
+def test_every_message_can_be_answered_as_its_rules_ask(dataset: Dataset) -> None:
+    for topics in {topics_of(example) for example in everything(dataset)}:
+        example = Example("x", "message", fields={"topics": list(topics)})
+        text = witness(RULES[topic] for topic in topics)
+        assert reward(example, text).value == 1.0, (topics, text)
+
+
+def with_topics(*topics: str) -> Example:
+    return Example("x", "message", fields={"topics": list(topics)})
