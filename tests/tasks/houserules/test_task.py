@@ -2,14 +2,16 @@
 
 import re
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-from promptcodebook.assemble import Sources, plan_run
+from promptcodebook.assemble import plan_run
+from promptcodebook.calls import Message, Reply
 from promptcodebook.config import load_config
 from promptcodebook.data import SPLITS, Dataset, examine
 from promptcodebook.errors import DataError
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.method.executor import BoundChat
 from promptcodebook.randomness import keyed_int
 from promptcodebook.tasks.constraints.checks import sentences
 from promptcodebook.tasks.houserules.checks import KINDS
@@ -21,7 +23,7 @@ from promptcodebook.tasks.houserules.task import (
     topics_of,
 )
 from promptcodebook.tasks.registry import load_task
-from promptcodebook.types import Example
+from promptcodebook.types import Example, Output, Prompt
 
 from .witness import witness
 
@@ -56,7 +58,9 @@ def test_the_splits_are_the_keyed_draw(dataset: Dataset) -> None:
     strata: dict[str, list[tuple[int, str]]] = {}
     for split, part in dataset.items():
         for e in part:
-            strata.setdefault(stratum(e), []).append((keyed_int("houserules", "split", e.id), split))
+            strata.setdefault(stratum(e), []).append(
+                (keyed_int("houserules", "split", e.id), split)
+            )
     for drawn in strata.values():
         order = [split for _, split in sorted(drawn)]
         assert order == sorted(order, key=SPLITS.index)
@@ -135,3 +139,48 @@ def test_every_message_can_be_answered_as_its_rules_ask(dataset: Dataset) -> Non
 
 def with_topics(*topics: str) -> Example:
     return Example("x", "message", fields={"topics": list(topics)})
+
+
+def test_the_reward_is_the_share_kept_and_names_what_was_broken() -> None:
+    example = with_topics("damaged", "refund")
+    score = reward(example, "We are on it 🙂")
+    assert score.value == 0.5
+    assert "something that arrived broken or does not work kept: The reply had to" in score.feedback
+    assert (
+        "House rule for messages about a refund that has not come broken: The reply must be a "
+        'letter with a line "Dear ..."; it has none.'
+    ) in score.feedback
+    assert reward(example, "Dear customer, we are on it 🙂").value == 1.0
+    assert reward(example, "").value == 0.0
+    assert reward(example, "We are on it.").value == 0.0
+
+
+def test_a_message_without_a_rule_wants_a_plain_reply() -> None:
+    plain = "Thank you for your kind words, we will pass them on to the team."
+    assert reward(with_topics(), plain).value == 1.0
+    for text in ("", "Gracias por su mensaje, es para nosotros un placer.", f"{plain} 🙂"):
+        score = reward(with_topics(), text)
+        assert score.value == 0.0
+        assert "must be plain English" in score.feedback
+
+
+def test_an_unknown_topic_is_an_error() -> None:
+    with pytest.raises(DataError, match="the topic 'weather', which has no house rule"):
+        reward(with_topics("weather"), "Sunny.")
+
+
+async def test_the_prompt_stands_after_the_message() -> None:
+    lm = ScriptedLM().enqueue("fine", Reply("cut", finish="length"))
+    program = load_task("houserules").program
+    chat = BoundChat(lm, lambda purpose: 7, greedy=True)
+    output = await program(Prompt("Be brief."), Example("e", "Where is it?"), chat)
+    assert output == Output("fine")
+    assert lm.history[0].messages == (Message("user", "Where is it?\n\nBe brief."),)
+    assert (await program(Prompt(""), Example("e", "Where is it?"), chat)).truncated
+    assert lm.history[1].messages == (Message("user", "Where is it?"),)
+
+
+def test_a_configuration_names_it() -> None:
+    plan = plan_run(load_config({"task": "houserules", "lm": "simulated"}))
+    assert plan.task.name == plan.task.dataset.name == "houserules"
+    assert len(plan.task.dataset.train) == SIZES["train"]

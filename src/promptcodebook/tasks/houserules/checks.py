@@ -52,15 +52,17 @@ def plain(reply: str) -> CheckResult:
 def spoiled(reply: str) -> str:
     """What makes a reply worthless, whatever it was to be, in a clause; '' for a sound one.
 
-    Blank, or a line or sentence makes up at least half of three or more.
+    Blank, or nothing but one line or one sentence said three times or more; the last of them may
+    be cut short.
     """
-    if not words(reply):
+    if not reply.strip():
         return "is empty"
     for name, pieces in (("line", _lines(reply)), ("sentence", sentences(reply))):
         bare = [_bare(piece) for piece in pieces]
-        times = max(Counter(bare).values(), default=0)
-        if times >= 3 and 2 * times >= len(bare):
-            return f"repeats one {name} {times} times"
+        if len(bare) > 3 and bare[0].startswith(bare[-1]):
+            bare = bare[:-1]
+        if len(bare) >= 3 and len(set(bare)) == 1:
+            return f"only repeats one {name}"
     return ""
 
 
@@ -83,6 +85,7 @@ def _stop_words() -> tuple[tuple[str, frozenset[str]], ...]:
     return tuple((name, frozenset(text.split())) for name, text in texts.items())
 
 
+_EACH = re.MULTILINE
 _LIST_MARK = re.compile(r"^(?:[-*•]|\(?\d{1,3}[.):]|[>#]+)\s*")
 
 
@@ -100,18 +103,6 @@ def _many(count: int, noun: str) -> str:
     return f"has {count} {noun}" if count == 1 else f"has {count} {noun}s"
 
 
-def _numbered(reply: str) -> Found:
-    """Three lines or more, numbered 1, 2, 3 in order."""
-    numbers = re.findall(r"^[ \t]*(?:\*\*)?(\d{1,3})[.)](?:\*\*)?[ \t]+\S", reply, re.MULTILINE)
-    return numbers[:3] == ["1", "2", "3"], _many(len(numbers), "numbered line")
-
-
-def _bullets(reply: str) -> Found:
-    """Three lines or more that start with "-", "*" or "•"."""
-    count = len(re.findall(r"^[ \t]*[-*•][ \t]+\S", reply, re.MULTILINE))
-    return count >= 3, _many(count, "bullet line")
-
-
 def _language(name: str) -> Callable[[str], Found]:
     def holds(reply: str) -> Found:
         guess = guess_language(reply)
@@ -120,43 +111,53 @@ def _language(name: str) -> Callable[[str], Found]:
     return holds
 
 
+_KANA = "[\u3040-\u30ff\u31f0-\u31ff]"
+_HAN = "[\u3400-\u4dbf\u4e00-\u9fff]"
+
+
+def _japanese(reply: str) -> Found:
+    """Kana occur, and with the Han characters they are at least half of the letters."""
+    kana, written = len(re.findall(_KANA, reply)), len(re.findall(f"{_KANA}|{_HAN}", reply))
+    held = kana > 0 and 2 * written >= sum(c.isalpha() for c in reply)
+    return held, f"has {kana} kana"
+
+
+def _chinese(reply: str) -> Found:
+    """Han characters are at least half of the letters, and there is hardly any kana."""
+    kana, han = len(re.findall(_KANA, reply)), len(re.findall(_HAN, reply))
+    held = han > 10 * kana and 2 * han >= sum(c.isalpha() for c in reply)
+    return held, f"has {han} Han characters and {kana} kana"
+
+
 def _one_sentence(reply: str) -> Found:
-    """One sentence of at most 20 words."""
-    count, length = len(sentences(reply)), len(words(reply))
-    return count == 1 and length <= 20, f"{_many(count, 'sentence')} and {length} words"
+    """One sentence on one line: of 3 to 25 words, or, written without spaces, up to one "。"."""
+    bare = reply.strip()
+    count, length, lines = len(sentences(bare)), len(words(bare)), len(_lines(bare))
+    spaceless = len(bare) >= 10 and bare.find("。") == len(bare) - 1
+    held = count == 1 == lines and (3 <= length <= 25 or spaceless)
+    return held, f"{_many(count, 'sentence')}, {length} words on {lines} lines"
+
+
+def _recipe(reply: str) -> Found:
+    """The word "ingredient" or "ingredients" occurs, and a line with a list mark follows it."""
+    _, named, rest = reply.lower().partition("ingredient")
+    count = len(re.findall(r"^\s*(?:[-*•]|\d+[.)])\s+\S", rest, _EACH))
+    return count > 0, _many(count, "listed ingredient") if named else "names no ingredients"
 
 
 def _poem(reply: str) -> Found:
-    """Four lines or more, and at least three quarters of all, have 2 to 12 words and no mark."""
+    """Four different lines of 2 to 12 words without a mark or a label; such are most lines."""
     lines = _lines(reply)
     short = [x for x in lines if 2 <= len(words(x)) <= 12 and not _LIST_MARK.match(x)]
-    short = [line for line in short if "|" not in line and not line.endswith(":")]
-    held = len(short) >= 4 and 4 * len(short) >= 3 * len(lines)
-    return held, f"has {len(short)} lines of verse among {len(lines)}"
+    verses = {x.lower() for x in short if not x.endswith(":") and not re.search(r"[|{}=]", x)}
+    held = len(verses) >= 4 and 2 * len(short) > len(lines)
+    return held, f"has {len(verses)} lines of verse among {len(lines)} lines"
 
 
-def _question(reply: str) -> Found:
-    """The last character but quotation marks is a question mark."""
-    end = reply.rstrip().rstrip("\"'”’*_)")
-    return end.endswith("?"), f"ends with {end[-12:]!r}"
-
-
-def _heading(reply: str) -> Found:
-    """The first line is "#" marks, a space, and a word."""
-    first = _lines(reply)[0]
-    return bool(re.match(r"#{1,6}[ \t]+\S", first)), f"starts with {first[:20]!r}"
-
-
-def _table(reply: str) -> Found:
-    """Three lines or more with two "|" or more."""
-    count = sum(line.count("|") >= 2 for line in reply.splitlines())
-    return count >= 3, _many(count, "table row")
-
-
-def _subject(reply: str) -> Found:
-    """A line begins with "Subject:" and a word follows."""
-    held = re.search(r"^\W*subject\W*:\W*\w", reply, re.IGNORECASE | re.MULTILINE) is not None
-    return held, "has a subject line" if held else "has no line that begins with Subject:"
+def _song(reply: str) -> Found:
+    """The word "verse" or "chorus" occurs."""
+    held = re.search(r"\b(?:verse|chorus)\b", reply, re.IGNORECASE) is not None
+    return held, "names one" if held else "names neither"
 
 
 def _story(reply: str) -> Found:
@@ -165,28 +166,36 @@ def _story(reply: str) -> Found:
     return held, "says so" if held else "does not say so"
 
 
-def _excited(reply: str) -> Found:
-    """At least half of the sentences end with an exclamation mark."""
-    ends = [piece.rstrip("\"'”’*_)").endswith("!") for piece in sentences(reply)]
-    return 2 * sum(ends) >= len(ends), f"has {sum(ends)} of {len(ends)} sentences with one"
+def _letter(reply: str) -> Found:
+    """A line begins with "Dear" and a word."""
+    held = re.search(r"^\W*Dear[ \t]+\w", reply, _EACH) is not None
+    return held, "has one" if held else "has none"
 
 
-def _hashtags(reply: str) -> Found:
-    """A word with # before it."""
-    count = len(re.findall(r"(?<!\S)#[A-Za-z]\w+", reply))
-    return count >= 1, _many(count, "hashtag")
+def _dialogue(reply: str) -> Found:
+    """Two lines or more begin with the label "Customer:" or "Clerk:"."""
+    count = len(re.findall(r"^\W*(?:Customer|Clerk)\W*:", reply, _EACH))
+    return count >= 2, _many(count, "labelled line")
 
 
-def _html(reply: str) -> Found:
-    """A tag of a page, paragraph, heading or list."""
-    tags = re.findall(r"<(?:html|body|div|p|h[1-6]|ul|ol|li)\b[^<>]*>", reply, re.IGNORECASE)
-    return bool(tags), _many(len(tags), "HTML tag")
+def _emoji(reply: str) -> Found:
+    """An emoji occurs."""
+    count = len(re.findall("[\U0001f300-\U0001faff\u2600-\u27bf]", reply))
+    return count >= 1, _many(count, "emoji")
 
 
-def _questions_and_answers(reply: str) -> Found:
-    """A line that begins with "Q:" and one with "A:"."""
-    named = [bool(re.search(rf"^\W*{x}\W*\d*\W*:", reply, re.MULTILINE)) for x in ("Q", "A")]
-    return all(named), f"has {sum(named)} of the two"
+def _python(reply: str) -> Found:
+    """A line of Python: an import, a function, a print, or a fence that says so."""
+    lines = re.findall(
+        r"^\s*(?:import \w|from \w+ import|def \w+\(|print\(|```python)", reply, _EACH
+    )
+    return bool(lines), _many(len(lines), "line of Python")
+
+
+def _json(reply: str) -> Found:
+    """A brace, and after it two or more quoted keys with a colon."""
+    keys = re.findall(r'"[^"\n]+"\s*:', reply.partition("{")[2])
+    return len(keys) >= 2, _many(len(keys), "JSON key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,23 +208,20 @@ class _Rule:
 
 
 _TABLE: Mapping[str, _Rule] = {
-    "numbered": _Rule("be a numbered list of three lines or more", _numbered),
-    "bullets": _Rule("be a bulleted list of three lines or more", _bullets),
-    "german": _Rule("be German", _language("german")),
     "spanish": _Rule("be Spanish", _language("spanish")),
     "french": _Rule("be French", _language("french")),
-    "italian": _Rule("be Italian", _language("italian")),
-    "one_sentence": _Rule("be one sentence of at most 20 words", _one_sentence, mark=False),
-    "poem": _Rule("be a poem of four short lines or more", _poem),
-    "question": _Rule("end with a question", _question),
-    "heading": _Rule("begin with a heading line marked #", _heading),
-    "table": _Rule("hold a table of three rows or more", _table),
-    "subject": _Rule("have a subject line", _subject),
-    "story": _Rule('be a tale with "Once upon a time"', _story),
-    "excited": _Rule("end half its sentences with an exclamation mark", _excited),
-    "hashtags": _Rule("carry a hashtag", _hashtags),
-    "html": _Rule("be written in HTML", _html),
-    "questions_and_answers": _Rule('have lines "Q:" and "A:"', _questions_and_answers),
+    "japanese": _Rule("be Japanese", _japanese),
+    "chinese": _Rule("be Chinese", _chinese),
+    "poem": _Rule("be a poem of four different short lines or more", _poem),
+    "song": _Rule("be a song with a verse or a chorus named so", _song),
+    "story": _Rule('be a story with "Once upon a time"', _story),
+    "letter": _Rule('be a letter with a line "Dear ..."', _letter),
+    "dialogue": _Rule('be a dialogue with lines "Customer:" and "Clerk:"', _dialogue),
+    "recipe": _Rule("be a recipe that lists its ingredients", _recipe),
+    "emoji": _Rule("carry an emoji", _emoji),
+    "python": _Rule("be a Python program", _python),
+    "json": _Rule("be a JSON object with two keys or more", _json),
+    "one_sentence": _Rule("be one sentence of 3 to 25 words", _one_sentence, mark=False),
 }
 
 KINDS: tuple[str, ...] = tuple(_TABLE)

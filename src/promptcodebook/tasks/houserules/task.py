@@ -11,16 +11,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
+from promptcodebook.calls import Chat, Role
 from promptcodebook.data import load
 from promptcodebook.errors import DataError
 from promptcodebook.tasks.constraints.checks import sentences
 from promptcodebook.tasks.houserules.checks import check, plain
-from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
-from promptcodebook.types import Example, Score
+from promptcodebook.types import Example, Output, Prompt, Score
 
 __all__ = [
     "RULES",
+    "PromptLast",
     "load_houserules",
     "present_prompt",
     "reward",
@@ -29,20 +30,20 @@ __all__ = [
 ]
 
 RULES: Mapping[str, str] = {
-    "parcel": "numbered",
-    "return": "bullets",
-    "refund": "story",
-    "damaged": "poem",
-    "invoice": "table",
-    "cancel": "german",
-    "address": "subject",
-    "login": "heading",
-    "advice": "question",
-    "howto": "excited",
-    "warranty": "hashtags",
-    "voucher": "french",
-    "privacy": "spanish",
-    "visit": "html",
+    "parcel": "dialogue",
+    "return": "recipe",
+    "refund": "letter",
+    "damaged": "emoji",
+    "invoice": "spanish",
+    "cancel": "chinese",
+    "address": "json",
+    "login": "python",
+    "advice": "story",
+    "howto": "japanese",
+    "warranty": "one_sentence",
+    "voucher": "song",
+    "privacy": "poem",
+    "visit": "french",
 }
 """Topic -> the kind of its rule, in the order of the present prompt's lines."""
 
@@ -64,6 +65,24 @@ _TITLES: Mapping[str, str] = {
 }
 
 
+class PromptLast:
+    """One call: the message and, after a blank line, the prompt, both in the customer's turn.
+
+    Small models heed what is said last and pass over a system prompt (docs/tasks/houserules.md
+    has the figures).
+    """
+
+    name = "message, then prompt"
+    stages: tuple[str, ...] = ()
+    roles: frozenset[Role] = frozenset()
+
+    async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
+        """y, and whether it was cut; without a prompt the message stands alone."""
+        turn = "\n\n".join(part for part in (example.input, prompt.text) if part.strip())
+        reply = await lm(turn, purpose="execute")
+        return Output(reply.text, truncated=reply.finish == "length")
+
+
 def load_houserules(_data_dir: Path | None = None) -> Task:
     """The task; its data ships with the package, so no folder is looked at."""
     dataset = load(
@@ -78,7 +97,7 @@ def load_houserules(_data_dir: Path | None = None) -> Task:
         name="houserules",
         dataset=dataset,
         reward=asks_nobody(reward),
-        program=SingleCall(),
+        program=PromptLast(),
         seeds=sentences(present_prompt()),
         zero_shot="Answer the customer's message.",
         description="Messages to a shop on fourteen topics, each with a house rule for the form "
