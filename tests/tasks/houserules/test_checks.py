@@ -25,10 +25,7 @@ KEPT: dict[str, tuple[str, ...]] = {
     ),
     "japanese": ("まず、板を立ててください。", "ネジをしめる (4 mm)"),
     "chinese": ("您的订单已经取消。", "好的，我们会取消 order 17。"),
-    "poem": (
-        "The code is old,\nthe night is cold,\nwe send a new one,\nbright as gold.",
-        "Here it is:\n\nOne line here\nTwo line there\nThree lines now\nFour lines, fair",
-    ),
+    "html": ("<html>\n<body>Gone.</body>", "Here: <p class='x'>You are off the list.</p>"),
     "song": ("(Verse 1)\nLa la", "And then the chorus goes: no more mail."),
     "story": ("Once upon a time there was a lamp.", "It begins: ONCE UPON A TIME, a sofa."),
     "letter": ("Dear customer,\nyour money is on its way.", '"Dear Sir or Madam, it is there."'),
@@ -54,13 +51,7 @@ BROKEN: dict[str, tuple[str, ...]] = {
         "The word ネジ means screw, and you need four of them.",
     ),
     "chinese": (PLAIN, "まず、板を立ててください。", "The sign 好 means good in that language."),
-    "poem": (
-        PLAIN,
-        "One line here\nTwo lines there\nThree lines now",
-        "The same line\n" * 5,
-        "- one thing\n- two things\n- three things\n- four things",
-        "import os\nx = one\ny = two\nz = three",
-    ),
+    "html": (PLAIN, "an HTML page", "<3 you <person>", "a < p and p > b", "<b>No</b>"),
     "song": (PLAIN, "A universe of lamps", "Let us sing!"),
     "story": (PLAIN, "Once there was a lamp."),
     "letter": (PLAIN, "My dear customer, hello", "Dearly beloved", "Dear"),
@@ -111,8 +102,8 @@ def test_no_rule_is_kept_by_an_example_of_another(kind: str) -> None:
 
 
 def test_an_unknown_kind_is_named_with_what_is_near() -> None:
-    with pytest.raises(TaskError, match=r"unknown house rule 'peom'.*did you mean 'poem'"):
-        check("peom", "text")
+    with pytest.raises(TaskError, match=r"unknown house rule 'sogn'.*did you mean 'song'"):
+        check("sogn", "text")
 
 
 @pytest.mark.parametrize(

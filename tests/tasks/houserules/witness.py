@@ -10,8 +10,7 @@ LANGUAGES = {
     "chinese": "您的订单已经取消，我们会在三天内把钱退还给您，请不要担心，欢迎您随时再来看看",
 }
 PARTS = {
-    "poem": "Your name is gone,\nthe day is won,\nwe write no more,\nour letters are done,\n"
-    "be well, be free,\nenjoy the sun.",
+    "html": "<p>Gone.</p>",
     "song": "Verse\nWe let you go",
     "story": "Once upon a time",
     "letter": "Dear customer,",

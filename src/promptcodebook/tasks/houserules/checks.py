@@ -145,13 +145,11 @@ def _recipe(reply: str) -> Found:
     return count > 0, _many(count, "listed ingredient") if named else "names no ingredients"
 
 
-def _poem(reply: str) -> Found:
-    """Four different lines of 2 to 12 words without a mark or a label; such are most lines."""
-    lines = _lines(reply)
-    short = [x for x in lines if 2 <= len(words(x)) <= 12 and not _LIST_MARK.match(x)]
-    verses = {x.lower() for x in short if not x.endswith(":") and not re.search(r"[|{}=]", x)}
-    held = len(verses) >= 4 and 2 * len(short) > len(lines)
-    return held, f"has {len(verses)} lines of verse among {len(lines)} lines"
+def _html(reply: str) -> Found:
+    """A tag that opens a page, a block, a heading, a list, a link or a form."""
+    tag = r"<(?:html|body|div|p|h[1-6]|ul|ol|li|a|form)\b[^<>]*>"
+    count = len(re.findall(tag, reply, re.IGNORECASE))
+    return count > 0, _many(count, "HTML tag")
 
 
 def _song(reply: str) -> Found:
@@ -212,7 +210,7 @@ _TABLE: Mapping[str, _Rule] = {
     "french": _Rule("be French", _language("french")),
     "japanese": _Rule("be Japanese", _japanese),
     "chinese": _Rule("be Chinese", _chinese),
-    "poem": _Rule("be a poem of four different short lines or more", _poem),
+    "html": _Rule("be an HTML page", _html),
     "song": _Rule("be a song with a verse or a chorus named so", _song),
     "story": _Rule('be a story with "Once upon a time"', _story),
     "letter": _Rule('be a letter with a line "Dear ..."', _letter),

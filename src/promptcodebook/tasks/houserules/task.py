@@ -42,7 +42,7 @@ RULES: Mapping[str, str] = {
     "howto": "japanese",
     "warranty": "one_sentence",
     "voucher": "song",
-    "privacy": "poem",
+    "privacy": "html",
     "visit": "french",
 }
 """Topic -> the kind of its rule, in the order of the present prompt's lines."""
