@@ -117,7 +117,7 @@ LEFT_OUT: Mapping[str, Callable[[str], bool]] = {
     "portuguese": _in("portuguese"),
     "dutch": _in("dutch"),
     "latin": _has(r"\b(?:est|non|et|sunt|quod|cum)\b", 3),
-    "russian": _share("[\u0400-\u04ff]"),
+    "song": _has(r"\b(?:verse|chorus)\b"),
     "numbered": _has(r"^\s*\d+[.)]\s+\S", 3),
     "bullets": _has(r"^\s*[-*•]\s+\S", 3),
     "steps": _has(r"\bstep [12]\b", 2),

@@ -26,7 +26,7 @@ KEPT: dict[str, tuple[str, ...]] = {
     "japanese": ("まず、板を立ててください。", "ネジをしめる (4 mm)"),
     "chinese": ("您的订单已经取消。", "好的，我们会取消 order 17。"),
     "html": ("<html>\n<body>Gone.</body>", "Here: <p class='x'>You are off the list.</p>"),
-    "song": ("(Verse 1)\nLa la", "And then the chorus goes: no more mail."),
+    "russian": ("Ваш адрес удалён.", "Мы больше не пишем вам (newsletter)."),
     "story": ("Once upon a time there was a lamp.", "It begins: ONCE UPON A TIME, a sofa."),
     "letter": ("Dear customer,\nyour money is on its way.", '"Dear Sir or Madam, it is there."'),
     "dialogue": ("Customer: Where is it?\nClerk: Here.", "**Clerk:** Yes?\n**Customer:** Hi."),
@@ -52,7 +52,7 @@ BROKEN: dict[str, tuple[str, ...]] = {
     ),
     "chinese": (PLAIN, "まず、板を立ててください。", "The sign 好 means good in that language."),
     "html": (PLAIN, "an HTML page", "<3 you <person>", "a < p and p > b", "<b>No</b>"),
-    "song": (PLAIN, "A universe of lamps", "Let us sing!"),
+    "russian": (PLAIN, "The word да means yes in that language.", "12 34"),
     "story": (PLAIN, "Once there was a lamp."),
     "letter": (PLAIN, "My dear customer, hello", "Dearly beloved", "Dear"),
     "dialogue": (PLAIN, "Customer: Where is it?", "The customer: he is here. The clerk: too."),
@@ -102,8 +102,8 @@ def test_no_rule_is_kept_by_an_example_of_another(kind: str) -> None:
 
 
 def test_an_unknown_kind_is_named_with_what_is_near() -> None:
-    with pytest.raises(TaskError, match=r"unknown house rule 'sogn'.*did you mean 'song'"):
-        check("sogn", "text")
+    with pytest.raises(TaskError, match=r"unknown house rule 'sotry'.*did you mean 'story'"):
+        check("sotry", "text")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_spoiled(text: str, fault: str) -> None:
     assert spoiled(text) == fault
 
 
-TONGUES = ("spanish", "french", "japanese", "chinese")
+TONGUES = ("spanish", "french", "japanese", "chinese", "russian")
 
 
 def test_plain_is_english_without_a_mark() -> None:

@@ -101,8 +101,8 @@ def test_lengths_vary(dataset: Dataset) -> None:
     assert lengths[-20] >= 50
 
 
-FORMS = r"""german|spanish|french|italian|english|bullet|numbered|poem|rhyme|briefly|in short
-|step by step|one sentence|how to answer|reply in|answer in|hashtag|html|fairy tale"""
+FORMS = r"""german|russian|spanish|french|italian|english|bullet|numbered|poem|rhyme|briefly
+|in short|step by step|one sentence|how to answer|reply in|answer in|hashtag|html|fairy tale"""
 
 
 def test_no_message_says_how_to_answer(dataset: Dataset) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 LANGUAGES = {
+    "russian": "Мы удалили ваш адрес из списка и больше не будем писать вам никаких писем",
     "spanish": "No se preocupe, la factura es para usted y la enviamos hoy por correo a la "
     "dirección que nos ha dado para los documentos de su casa",
     "french": "Nous sommes dans la rue du port et vous pouvez nous voir avec votre chien",
@@ -11,7 +12,6 @@ LANGUAGES = {
 }
 PARTS = {
     "html": "<p>Gone.</p>",
-    "song": "Verse\nWe let you go",
     "story": "Once upon a time",
     "letter": "Dear customer,",
     "dialogue": "Customer: Where?\nClerk: Here.",

@@ -152,10 +152,10 @@ def _html(reply: str) -> Found:
     return count > 0, _many(count, "HTML tag")
 
 
-def _song(reply: str) -> Found:
-    """The word "verse" or "chorus" occurs."""
-    held = re.search(r"\b(?:verse|chorus)\b", reply, re.IGNORECASE) is not None
-    return held, "names one" if held else "names neither"
+def _russian(reply: str) -> Found:
+    """At least half of the letters are Cyrillic."""
+    count, total = len(re.findall("[\u0400-\u04ff]", reply)), sum(c.isalpha() for c in reply)
+    return 0 < total <= 2 * count, f"has {count} Cyrillic letters among {total}"
 
 
 def _story(reply: str) -> Found:
@@ -211,7 +211,7 @@ _TABLE: Mapping[str, _Rule] = {
     "japanese": _Rule("be Japanese", _japanese),
     "chinese": _Rule("be Chinese", _chinese),
     "html": _Rule("be an HTML page", _html),
-    "song": _Rule("be a song with a verse or a chorus named so", _song),
+    "russian": _Rule("be Russian", _russian),
     "story": _Rule('be a story with "Once upon a time"', _story),
     "letter": _Rule('be a letter with a line "Dear ..."', _letter),
     "dialogue": _Rule('be a dialogue with lines "Customer:" and "Clerk:"', _dialogue),

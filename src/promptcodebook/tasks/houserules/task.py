@@ -41,8 +41,8 @@ RULES: Mapping[str, str] = {
     "advice": "story",
     "howto": "japanese",
     "warranty": "one_sentence",
-    "voucher": "song",
-    "privacy": "html",
+    "voucher": "html",
+    "privacy": "russian",
     "visit": "french",
 }
 """Topic -> the kind of its rule, in the order of the present prompt's lines."""
