@@ -6,13 +6,13 @@ engine; before it `local/lm.py` (the library's `LM`) and the server of `serve/`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from promptcodebook.calls import Message
 
-__all__ = ["Engine", "Generation", "Job", "Load", "TokenLogprob"]
+__all__ = ["Embedder", "Embedding", "Engine", "Generation", "Job", "Load", "TokenLogprob"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,4 +100,21 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Ends what is running and gives the memory back. Twice is as good as once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """One text as a vector of length 1, and how many tokens the text has."""
+
+    vector: tuple[float, ...]
+    tokens: int
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """What an engine is besides, where its model can make embeddings."""
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[Embedding]:
+        """Raises RequestRefused for a text that is longer than the context."""
         ...

@@ -7,13 +7,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from promptcodebook.calls import Message, Reply, Request, Sampling, Schema
 
-__all__ = ["ChatCall", "Completion", "Refusal", "error_body", "read_call"]
+__all__ = [
+    "ChatCall",
+    "Completion",
+    "Refusal",
+    "error_body",
+    "parse_body",
+    "read_call",
+    "read_number",
+]
 
 _SPEAKERS: Mapping[str, Literal["system", "user", "assistant"]] = {
     "system": "system",
@@ -27,9 +35,11 @@ _READ = frozenset(
     {
         *("model", "messages", "temperature", "top_p", "max_tokens", "max_completion_tokens"),
         *("seed", "response_format", "stream", "stream_options", "n", "stop"),
+        *("logprobs", "top_logprobs"),
     }
 )
 """Body fields with a place of their own; all others are kept as `Sampling.extra`."""
+_MOST_ALTERNATIVES = 20
 _FINISH = {"stop": "stop", "length": "length", "other": "content_filter"}
 """'other' must not pass for a whole reply, and the wire has no word for it that is closer."""
 
@@ -71,17 +81,15 @@ class ChatCall:
     stop: tuple[str, ...] = ()
     json_mode: bool = False
     """`response_format` asks for some JSON object, without a schema."""
+    seeded: bool = False
+    """The body names a seed, which is then `request.sample`."""
+    logprobs: int | None = None
+    """How many alternatives are wanted beside each token's log-probability; None = neither."""
 
 
 def read_call(data: bytes) -> ChatCall:
     """A request body. Raises Refusal with status 400 and the field at fault."""
-    try:
-        tree: object = json.loads(data)
-    except (ValueError, RecursionError):
-        raise Refusal("the body is not JSON") from None
-    if not isinstance(tree, dict):
-        raise Refusal("the body is not an object")
-    body = cast("dict[str, Any]", tree)
+    body = parse_body(data)
     schema, json_mode = _response_format(body)
     options = _tree(body, "stream_options")
     return ChatCall(
@@ -98,7 +106,20 @@ def read_call(data: bytes) -> ChatCall:
         choices=_whole(body, "n", 1, least=1),
         stop=_stop(body),
         json_mode=json_mode,
+        seeded=body.get("seed") is not None,
+        logprobs=_logprobs(body),
     )
+
+
+def parse_body(data: bytes) -> Mapping[str, Any]:
+    """The object that a body is. Raises Refusal."""
+    try:
+        tree: object = json.loads(data)
+    except (ValueError, RecursionError):
+        raise Refusal("the body is not JSON") from None
+    if not isinstance(tree, dict):
+        raise Refusal("the body is not an object")
+    return cast("dict[str, Any]", tree)
 
 
 def _messages(body: Mapping[str, Any]) -> tuple[Message, ...]:
@@ -134,14 +155,15 @@ def _sampling(body: Mapping[str, Any]) -> Sampling:
     caps = ("max_completion_tokens", "max_tokens")
     named = [name for name in caps if body.get(name) is not None]
     return Sampling(
-        temperature=_number(body, "temperature"),
-        top_p=_number(body, "top_p"),
+        temperature=read_number(body, "temperature"),
+        top_p=read_number(body, "top_p"),
         max_tokens=_whole(body, named[0], 1, least=1) if named else None,
         extra={name: value for name, value in body.items() if name not in _READ},
     )
 
 
-def _number(body: Mapping[str, Any], name: str) -> float | None:
+def read_number(body: Mapping[str, Any], name: str) -> float | None:
+    """A field that is a finite number or absent. Raises Refusal."""
     value = body.get(name)
     if value is None:
         return None
@@ -168,6 +190,15 @@ def _flag(body: Mapping[str, Any], name: str) -> bool:
     return bool(value)
 
 
+def _logprobs(body: Mapping[str, Any]) -> int | None:
+    top = _whole(body, "top_logprobs", 0, least=0)
+    if top > _MOST_ALTERNATIVES:
+        raise Refusal(f"top_logprobs must be at most {_MOST_ALTERNATIVES}", param="top_logprobs")
+    if top and not _flag(body, "logprobs"):
+        raise Refusal("top_logprobs needs logprobs to be true", param="top_logprobs")
+    return top if _flag(body, "logprobs") else None
+
+
 def _tree(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     value = body.get(name)
     if value is not None and not isinstance(value, dict):
@@ -187,8 +218,12 @@ def _stop(body: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _response_format(body: Mapping[str, Any]) -> tuple[Schema | None, bool]:
     tree = _tree(body, "response_format")
-    if tree.get("type") != "json_schema":
-        return None, tree.get("type") == "json_object"
+    kind = tree.get("type", "text")
+    if kind not in ("text", "json_object", "json_schema"):
+        place = "response_format"
+        raise Refusal(f"{place}.type must be text, json_object or json_schema", param=place)
+    if kind != "json_schema":
+        return None, kind == "json_object"
     named = tree.get("json_schema")
     outer = cast("dict[str, Any]", named) if isinstance(named, dict) else {}
     schema = outer.get("schema")
@@ -200,47 +235,65 @@ def _response_format(body: Mapping[str, Any]) -> tuple[Schema | None, bool]:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The bodies that answer one call: one for a whole reply, or one for each chunk of a stream."""
+    """The bodies that answer one call: one for a whole reply, or one for each chunk of a stream.
+
+    `created` is in Unix seconds. `index` says which of several choices a chunk belongs to.
+    """
 
     id: str
     model: str
+    created: int = 0
 
-    def body(self, reply: Reply) -> dict[str, Any]:
-        """A whole reply."""
-        choice = {
-            "index": 0,
-            "message": {"role": "assistant", "content": reply.text},
-            "finish_reason": _FINISH[reply.finish],
-            "logprobs": None,
-        }
-        return {**self._head("chat.completion"), "choices": [choice], "usage": _usage(reply)}
+    def body(self, *choices: Reply, logprobs: Sequence[object] = ()) -> dict[str, Any]:
+        """A whole reply of one or several choices, with what is to stand as their logprobs."""
+        written = [
+            {
+                "index": index,
+                "message": {"role": "assistant", "content": reply.text},
+                "finish_reason": _FINISH[reply.finish],
+                "logprobs": logprobs[index] if logprobs else None,
+            }
+            for index, reply in enumerate(choices)
+        ]
+        return {**self._head("chat.completion"), "choices": written, "usage": _usage(choices)}
 
-    def first_chunk(self) -> dict[str, Any]:
+    def first_chunk(self, index: int = 0) -> dict[str, Any]:
         """Who speaks, before any text."""
-        return self._chunk({"role": "assistant", "content": ""})
+        return self._chunk({"role": "assistant", "content": ""}, index)
 
-    def text_chunk(self, text: str) -> dict[str, Any]:
+    def text_chunk(self, text: str, index: int = 0) -> dict[str, Any]:
         """The next piece of the text."""
-        return self._chunk({"content": text})
+        return self._chunk({"content": text}, index)
 
-    def last_chunk(self, reply: Reply) -> dict[str, Any]:
-        """Why the text ends."""
-        return self._chunk({}, _FINISH[reply.finish])
+    def last_chunk(
+        self, reply: Reply, index: int = 0, logprobs: object | None = None
+    ) -> dict[str, Any]:
+        """Why the text ends; all its logprobs, for they are told of a whole text."""
+        return self._chunk({}, index, _FINISH[reply.finish], logprobs)
 
-    def usage_chunk(self, reply: Reply) -> dict[str, Any]:
-        """What the reply cost, where the caller wants to know."""
-        return {**self._head("chat.completion.chunk"), "choices": [], "usage": _usage(reply)}
+    def usage_chunk(self, *choices: Reply) -> dict[str, Any]:
+        """What the choices cost together, where the caller wants to know."""
+        return {**self._head("chat.completion.chunk"), "choices": [], "usage": _usage(choices)}
 
-    def _chunk(self, delta: dict[str, str], finish: str | None = None) -> dict[str, Any]:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
+    def _chunk(
+        self,
+        delta: dict[str, str],
+        index: int,
+        finish: str | None = None,
+        logprobs: object | None = None,
+    ) -> dict[str, Any]:
+        choice = {"index": index, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
         return {**self._head("chat.completion.chunk"), "choices": [choice]}
 
     def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": self.id, "object": kind, "created": 0, "model": self.model}
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
 
-def _usage(reply: Reply) -> dict[str, Any]:
-    usage = reply.usage
+def _usage(choices: Sequence[Reply]) -> dict[str, Any]:
+    """Choices share their prompt, so it is counted once."""
+    first = choices[0].usage
+    written = sum(reply.usage.completion_tokens for reply in choices)
+    usage = replace(first, completion_tokens=written)
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
