@@ -58,11 +58,26 @@ def test_a_served_model_says_its_spec_answers_counts_and_ends_on_sigterm(
     assert process.wait(10) == 0
 
 
-def test_only_the_simulated_model_is_served(tmp_path: Path) -> None:
-    result = pco("lm", "serve", "openai/gpt-4o", cwd=tmp_path)
-    result.error(2, "only the simulated model", "pco lm serve simulated")
-    pco("lm", "serve", "simulated?dilutoin=1", cwd=tmp_path).error(2, "did you mean 'dilution'")
-    pco("lm", "serve", "simulated", "--faults", "418:1", cwd=tmp_path).error(2, "unknown fault")
+@pytest.mark.parametrize(
+    ("args", "error"),
+    [
+        (("openai/gpt-4o",), "unknown local model 'openai/gpt-4o'"),
+        (("smolm2",), "did you mean 'smollm2'"),
+        (("absent.gguf",), "there is no file absent.gguf"),
+        (("simulated?dilutoin=1",), "did you mean 'dilution'"),
+        (("simulated", "--faults", "418:1"), "unknown fault"),
+        (("simulated", "--queue", "3"), "--queue is for models of this machine"),
+        (("smollm2", "--latency", "1"), "--latency is for the simulated model"),
+        (("smollm2", "--4bit"), "--4bit is for hf: models"),
+        (("hf:x/y", "--host", "0.0.0.0"), "PCO_SERVE_KEY=$(openssl rand -hex 24) pco lm serve"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_before_anything_is_loaded(
+    args: tuple[str, ...], error: str, tmp_path: Path
+) -> None:
+    result = pco("lm", "serve", *args, cwd=tmp_path)
+    assert result.code == 2
+    assert error in " ".join(result.err.split())
 
 
 def interrupted(

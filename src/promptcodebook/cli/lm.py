@@ -1,11 +1,11 @@
-"""`pco lm` and `pco cache`: the simulated model over HTTP, and the replies kept between runs."""
+"""`pco lm` and `pco cache`: models over HTTP, and the replies kept between runs."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,6 +27,8 @@ from promptcodebook.errors import ConfigError
 from promptcodebook.units import bytes_text, plural
 
 if TYPE_CHECKING:
+    from promptcodebook.local.engine import Engine
+    from promptcodebook.serve.local import Terms
     from promptcodebook.serve.server import Address
     from promptcodebook.simulated.parameters import SimulatedSettings
     from promptcodebook.simulated.world import World
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = command_group()
-lm = command_group("Serve the simulated model over HTTP.")
+lm = command_group("Serve a model of this machine, or the simulated one, over HTTP.")
 app.add_typer(lm, name="lm")
 cache = command_group(
     "Replies kept between runs ($PCO_CACHE). Runs resume from their own journal, not from it."
@@ -86,59 +88,124 @@ def clear(yes: Yes = False, as_json: Json = False) -> None:
 
 @lm.command()
 def serve(
-    model: Annotated[str, typer.Argument(help="simulated, or simulated?key=value&...")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="smollm2, PATH.gguf, hf:DIR-or-NAME, simulated, or simulated?key=value&..."
+        ),
+    ],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free one.")] = 8000,
+    key: Annotated[
+        str,
+        typer.Option(
+            envvar="PCO_SERVE_KEY",
+            show_default=False,
+            help="What callers must send as their key; needed where other machines can call.",
+        ),
+    ] = "",
+    queue: Annotated[
+        int | None,
+        typer.Option(min=1, help="Completions at a time, waiting ones too; more get a 429 [256]."),
+    ] = None,
+    four_bit: Annotated[
+        bool, typer.Option("--4bit", help="Load a hf: model in 4 bits (NF4).")
+    ] = False,
     task: TaskName = None,
     data: DataDir = None,
     config: ConfigOption = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free one.")] = 8000,
     latency: Annotated[
-        str | None, typer.Option(help="0.2, uniform:0.05-0.3 or lognormal:0.1,0.5 seconds.")
+        str | None,
+        typer.Option(help="Simulated: 0.2, uniform:0.05-0.3 or lognormal:0.1,0.5 seconds."),
     ] = None,
     faults: Annotated[
-        str | None, typer.Option(help="E.g. 429:0.1,500:0.05,drop:0.05,json:0.05,truncate:0.02.")
+        str | None,
+        typer.Option(help="Simulated, e.g. 429:0.1,500:0.05,drop:0.05,json:0.05,truncate:0.02."),
     ] = None,
-    dilution: Annotated[str | None, typer.Option(help="What a long prompt costs.")] = None,
-    world_seed: Annotated[str | None, typer.Option(help="Which simulated model.")] = None,
+    dilution: Annotated[
+        str | None, typer.Option(help="Simulated: what a long prompt costs.")
+    ] = None,
+    world_seed: Annotated[str | None, typer.Option(help="Simulated: which model.")] = None,
     as_json: Json = False,
 ) -> None:
     """Serve until Ctrl-C. The first line on stdout is the spec to use as --lm.
 
-    The world is made of the task's data, or of a pco.toml's. Counts are at GET /stats.
+    A model of this machine answers /v1/chat/completions, /v1/models, /v1/embeddings (where it can),
+    /healthz and /metrics. The simulated one is made of the task's data, or of a pco.toml's; its
+    counts are at GET /stats.
     """
-    typed = {
-        "latency": latency,
-        "faults": faults,
-        "dilution": dilution,
-        "world_seed": world_seed,
-    }
+    typed = {"latency": latency, "faults": faults, "dilution": dilution, "world_seed": world_seed}
+    simulated_only = {"task": task, "data": data, "config": config, **typed}
+    if not model.startswith("simulated"):
+        _check_fits(simulated_only, "the simulated model")
+        from promptcodebook.serve.local import Terms
+
+        terms = Terms(host, port, key, queue or Terms.queue, aliases=(model,))
+        _serve_local(model, terms, four_bit, as_json)
+        return
+    _check_fits({"key": key, "queue": queue, "4bit": four_bit}, "models of this machine")
     settings = _settings(model, {key: value for key, value in typed.items() if value is not None})
     world = _world(config, flag_layer(task, data), settings)
-    _run(world, settings, (host, port), partial(_ready, as_json))
+    _serve_simulated(world, settings, (host, port), partial(_ready, as_json))
+
+
+def _check_fits(options: Mapping[str, object], whose: str) -> None:
+    """Raises ConfigError for an option that this model has no use for."""
+    for name, value in options.items():
+        if value:
+            raise ConfigError(
+                f"--{name.replace('_', '-')} is for {whose}", hint="pco lm serve --help"
+            )
+
+
+def _serve_local(model: str, terms: Terms, four_bit: bool, as_json: bool) -> None:
+    from promptcodebook.local.lm import load_engine
+    from promptcodebook.local.weights import find_weights
+    from promptcodebook.serve.local import check_terms, serving_locally
+
+    weights = find_weights(model)
+    if four_bit and weights.format != "hf":
+        raise ConfigError(
+            f"--4bit is for hf: models, and {model} is a GGUF file, which has its own weights",
+            hint=f"pco lm serve {model}",
+        )
+    check_terms(terms, model)
+
+    async def load() -> Engine:
+        return await asyncio.to_thread(load_engine, weights, four_bit=four_bit)
+
+    async def serve() -> None:
+        async with serving_locally(load, terms) as (address, loading):
+            note(f"loading {weights.name}; {address.base_url} answers 503 until it is ready")
+            engine = await loading
+            _tell(f"{address.base_url}#{engine.model}", address, as_json)
+            counts = f"{address.base_url.removesuffix('/v1')}/metrics"
+            note(f"{engine.model} is listening; Ctrl-C ends it; counts: {counts}")
+            await asyncio.Event().wait()
+
+    _run(serve, terms.host, terms.port, model)
 
 
 def _settings(model: str, given: dict[str, str]) -> SimulatedSettings:
     from promptcodebook.lm.spec import parse_spec
     from promptcodebook.simulated.parameters import SimulatedSettings
 
-    spec = parse_spec(model, {})
-    if spec.kind != "simulated":
-        raise ConfigError(
-            f"only the simulated model is served here, not {model!r}", hint="pco lm serve simulated"
-        )
-    return SimulatedSettings.from_params({**spec.params, **given})
+    return SimulatedSettings.from_params({**parse_spec(model, {}).params, **given})
 
 
 def _ready(as_json: bool, address: Address) -> None:
+    _tell(f"{address.base_url}#simulated", address, as_json)
+    stats = f"{address.base_url.removesuffix('/v1')}/stats"
+    note(f"the simulated model is listening; Ctrl-C ends it; counts: {stats}")
+
+
+def _tell(spec: str, address: Address, as_json: bool) -> None:
     """The spec on stdout, at once: a script may wait for it."""
-    spec = f"{address.base_url}#simulated"
     if as_json:
         emit({"spec": spec, "host": address.host, "port": address.port})
         sys.stdout.flush()
     else:
         print(spec, flush=True)
-    stats = f"{address.base_url.removesuffix('/v1')}/stats"
-    note(f"the simulated model is listening; Ctrl-C ends it; counts: {stats}")
 
 
 def _world(
@@ -155,7 +222,7 @@ def _world(
     return build_world(configured.task, [*data.train, *data.val, *data.test], settings)
 
 
-def _run(
+def _serve_simulated(
     world: World | None,
     settings: SimulatedSettings,
     where: tuple[str, int],
@@ -164,12 +231,19 @@ def _run(
     from promptcodebook.serve.server import serve as listen
     from promptcodebook.serve.simulated import simulated_site
 
+    site = simulated_site(world, settings)
+    _run(partial(listen, site, *where, ready), *where, "simulated")
+
+
+def _run(serve: Callable[[], Coroutine[Any, Any, None]], host: str, port: int, model: str) -> None:
+    """Serves until a signal; a second one ends what the first one waits for."""
+
     async def until_stopped() -> None:
         loop, serving = asyncio.get_running_loop(), asyncio.current_task()
         assert serving is not None
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, serving.cancel)
-        await listen(simulated_site(world, settings), where[0], where[1], ready)
+        await serve()
 
     try:
         asyncio.run(until_stopped())
@@ -177,6 +251,6 @@ def _run(
         note("stopped")
     except OSError as error:
         raise ConfigError(
-            f"cannot listen on {where[0]}:{where[1]}: {error.strerror or error}",
-            hint="pco lm serve simulated --port 0",
+            f"cannot listen on {host}:{port}: {error.strerror or error}",
+            hint=f"pco lm serve {model} --port 0",
         ) from None

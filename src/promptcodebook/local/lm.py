@@ -25,8 +25,12 @@ _FURTHER = ("stop", "presence_penalty", "frequency_penalty")
 """The fields of `roles.ROLE.extra` that a local model takes."""
 
 
-def load_engine(weights: Weights) -> Engine:
-    """Loads a model; takes seconds. MissingExtra, ConfigError."""
+def load_engine(weights: Weights, *, four_bit: bool = False) -> Engine:
+    """Loads a model (one of Hugging Face in 4 bits); takes seconds. MissingExtra, ConfigError."""
+    if weights.format == "hf":
+        from promptcodebook.local.transformers import load_transformers
+
+        return load_transformers(weights, four_bit=four_bit)
     from promptcodebook.local.openvino import load_openvino
 
     return load_openvino(weights)

@@ -18,7 +18,7 @@ from promptcodebook.errors import ServerFault
 from promptcodebook.local.engine import Generation, Job, TokenLogprob
 from promptcodebook.randomness import keyed_random
 
-__all__ = ["Row", "Rows", "Text"]
+__all__ = ["Piece", "Row", "Rows", "Text"]
 
 _NUCLEUS = 1024
 """So many of the likeliest tokens are searched for a nucleus before all are sorted."""
@@ -81,6 +81,14 @@ class Text:
         return piece, bool(found)
 
 
+Piece = str | Generation | Exception
+"""What is told of a row: its text as it comes, and last how it ended."""
+
+
+def _no_pieces() -> asyncio.Queue[Piece]:
+    return asyncio.Queue()
+
+
 def _no_logprobs() -> list[TokenLogprob]:
     return []
 
@@ -101,7 +109,7 @@ class Row:
     grammar: Any
     loop: asyncio.AbstractEventLoop
     streamed: bool
-    pieces: asyncio.Queue[str | Generation | Exception] = field(default_factory=asyncio.Queue)
+    pieces: asyncio.Queue[Piece] = field(default_factory=_no_pieces)
     done: bool = False
     written: int = 0
     seen: Counter[int] = field(default_factory=_no_tokens)
@@ -149,7 +157,7 @@ class Row:
         self._post(Generation(self.text.told, reason, len(self.prompt), self.written, None, told))
         self.done = True
 
-    def _post(self, piece: str | Generation | Exception) -> None:
+    def _post(self, piece: Piece) -> None:
         with suppress(RuntimeError):  # its loop has ended, and nobody waits
             self.loop.call_soon_threadsafe(self.pieces.put_nowait, piece)
 

@@ -15,13 +15,13 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Any
 
 from promptcodebook.errors import ConfigError, RequestRefused, ServerFault, import_extra
 from promptcodebook.local.engine import Embedding, Generation, Job, Load
-from promptcodebook.local.rows import Row, Rows, Text
+from promptcodebook.local.rows import Piece, Row, Rows, Text
 from promptcodebook.local.schema import schema_ebnf
+from promptcodebook.local.weights import Weights
 
 __all__ = ["TransformersEngine", "load_transformers"]
 
@@ -35,11 +35,12 @@ _SETTLE_S = 0.004
 _log = logging.getLogger(__name__)
 
 
-def load_transformers(source: str, name: str = "", *, four_bit: bool = False) -> TransformersEngine:
+def load_transformers(weights: Weights, *, four_bit: bool = False) -> TransformersEngine:
     """A model from its folder, or by its name from the hub and its cache on this machine.
 
     Raises MissingExtra, and ConfigError for a model that is not there or is not for chats.
     """
+    source = weights.source
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     torch: Any = import_extra("torch", _WHAT, _EXTRA)
     library: Any = import_extra("transformers", _WHAT, _EXTRA)
@@ -67,7 +68,7 @@ def load_transformers(source: str, name: str = "", *, four_bit: bool = False) ->
         raise ConfigError(
             f"{source} has no chat template", hint="take the model's chat or instruct version"
         )
-    return TransformersEngine(model, tokenizer, name or Path(source).name)
+    return TransformersEngine(model, tokenizer, weights.name)
 
 
 class TransformersEngine:
@@ -77,7 +78,7 @@ class TransformersEngine:
         self._torch: Any = import_extra("torch", _WHAT, _EXTRA)
         self._library: Any = import_extra("transformers", _WHAT, _EXTRA)
         self._refusals = import_extra("jinja2", _WHAT, _EXTRA).TemplateError
-        self._model = model.eval()
+        self._model: Any = model.eval()
         self._tokenizer = tokenizer
         self._name = name
         self._ends = _end_tokens(model, tokenizer)
@@ -147,7 +148,7 @@ class TransformersEngine:
             self._waiting.append(row)
             self._changed.notify()
         try:
-            piece: str | Generation | Exception = ""
+            piece: Piece = ""
             while not isinstance(piece, Generation):
                 piece = await row.pieces.get()
                 if isinstance(piece, Exception):
@@ -251,6 +252,6 @@ class TransformersEngine:
 
 
 def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
-    given = model.generation_config.eos_token_id
+    given: int | list[int] | None = model.generation_config.eos_token_id
     listed = given if isinstance(given, list) else [given]
     return frozenset(each for each in (*listed, tokenizer.eos_token_id) if each is not None)

@@ -129,9 +129,6 @@ async def serving_locally(
         loading.cancel()
         try:
             await asyncio.gather(running, loading, return_exceptions=True)
-        except asyncio.CancelledError:  # asked a second time: at once
-            server.force_exit = True
-            raise
         finally:
             await local.close()
 
