@@ -6,6 +6,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -140,7 +141,8 @@ def serve(
         _check_fits(simulated_only, "the simulated model")
         from promptcodebook.serve.local import Terms
 
-        terms = Terms(host, port, key, queue or Terms.queue, aliases=(model,))
+        terms = Terms(host, port, key, aliases=(model,))
+        terms = terms if queue is None else replace(terms, queue=queue)
         _serve_local(model, terms, four_bit, as_json)
         return
     _check_fits({"key": key, "queue": queue, "4bit": four_bit}, "models of this machine")

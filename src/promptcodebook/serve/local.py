@@ -17,6 +17,7 @@ import logging
 import math
 import socket
 import time
+import traceback
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -27,6 +28,7 @@ from collections.abc import (
 )
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
 
@@ -220,8 +222,8 @@ class LocalServer:
                     # The server stops and can wait no longer. Nothing is above that wants to know.
                     await response.refuse(_unavailable("the server is stopping"))
                 except Exception as error:
-                    # Its message may quote the request, so its kind is all that is told.
-                    _log.error("a call to %s failed: %s", path, type(error).__name__)
+                    # Its message may quote the request; what is told is its kind and its place.
+                    _log.error("a call to %s failed: %s", path, _kind_and_place(error))
                     failed = Refusal("the model failed", status=500, kind="server_error")
                     await response.refuse(failed)
                 finally:
@@ -349,6 +351,12 @@ class LocalServer:
         state = "loading" if self._engine is None else "ok"
         health = {"status": "failed" if self._failed else state}
         await response.json(health, 200 if state == "ok" else 503)
+
+
+def _kind_and_place(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return type(error).__name__ + place
 
 
 def _unavailable(text: str) -> Refusal:
