@@ -33,13 +33,19 @@ $(VENV)-core/.core: requirements/core.lock pyproject.toml
 	@$(VENV)-core/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/core.lock
 	@touch $@
 
+$(VENV)-clients/.done: requirements/clients.lock
+	@test -x $(VENV)-clients/bin/python || $(PYTHON) -m venv $(VENV)-clients
+	@echo "installing litellm, gepa and dspy, in an environment of their own (once) ..." >&2
+	@$(VENV)-clients/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/clients.lock
+	@touch $@
+
 demo: $(VENV)/.core  ## the offline tour on the simulated model
 	@$(BIN)/pco demo
 
 test: $(VENV)/.dev  ## the fast tests: offline, deterministic
 	@$(PYTEST)
 
-test-local: $(VENV)/.local  ## a real (tiny, random) transformer behind a real server
+test-local: $(VENV)/.local $(VENV)-clients/.done  ## models with weights, served and asked by real clients
 	@$(BIN)/python -m pytest -m local
 
 check: $(VENV)/.dev $(VENV)-core/.core  ## format, lint, types, layers, slow tests
@@ -63,4 +69,4 @@ bench: $(VENV)/.dev  ## the numbers, side by side; prints ratios
 	$(BIN)/python bench/run.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-core .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) $(VENV)-core $(VENV)-clients .pytest_cache .ruff_cache .hypothesis dist build
