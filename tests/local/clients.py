@@ -1,4 +1,4 @@
-"""What litellm, gepa and dspy get from a served model, as JSON on stdout: `python clients.py URL MODEL`.
+"""What litellm, gepa and dspy get from a served model, as JSON: `python clients.py URL MODEL`.
 
 Run as a program in an environment of its own: they want an openai that our tests do not. Nothing in
 them is changed, and nothing but the address is told to them.
@@ -82,4 +82,4 @@ if __name__ == "__main__":
     }
     name = f"openai/{sys.argv[2]}"
     told = {"litellm": by_litellm(name), "dspy": by_dspy(name), "gepa": by_gepa(name)}
-    print(json.dumps(told))
+    sys.stdout.write(json.dumps(told))

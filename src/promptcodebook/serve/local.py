@@ -17,7 +17,6 @@ import logging
 import math
 import socket
 import time
-import traceback
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -28,7 +27,6 @@ from collections.abc import (
 )
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
 
@@ -49,6 +47,7 @@ from promptcodebook.serve.jobs import (
     to_jobs,
     to_reply,
 )
+from promptcodebook.serve.metrics import Metrics, kind_and_place
 from promptcodebook.serve.server import Address
 
 __all__ = ["LocalServer", "Terms", "check_terms", "serving_locally"]
@@ -56,8 +55,6 @@ __all__ = ["LocalServer", "Terms", "check_terms", "serving_locally"]
 _HUNG_UP = 499
 """The status under which a call is counted whose caller did not wait for it."""
 
-_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-"""Where the histogram of latencies is cut."""
 _OPEN = ("/healthz", "/health")
 """What is answered without a key."""
 _METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH")
@@ -223,7 +220,7 @@ class LocalServer:
                     await response.refuse(_unavailable("the server is stopping"))
                 except Exception as error:
                     # Its message may quote the request; what is told is its kind and its place.
-                    _log.error("a call to %s failed: %s", path, _kind_and_place(error))
+                    _log.error("a call to %s failed: %s", path, kind_and_place(error))
                     failed = Refusal("the model failed", status=500, kind="server_error")
                     await response.refuse(failed)
                 finally:
@@ -353,12 +350,6 @@ class LocalServer:
         await response.json(health, 200 if state == "ok" else 503)
 
 
-def _kind_and_place(error: Exception) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return type(error).__name__ + place
-
-
 def _unavailable(text: str) -> Refusal:
     return Refusal(text, status=503, kind="server_error", retry_after=1)
 
@@ -366,52 +357,3 @@ def _unavailable(text: str) -> Refusal:
 async def _nothing(request: Any, response: Response) -> None:
     text = f"nothing at {request.method} {request.url.path}"
     raise Refusal(text, status=404, kind="not_found")
-
-
-class Metrics:
-    """Counts since the start. Nothing in them is the text of a request, nor made from it.
-
-    `in_flight` and `load` are asked when the page is read. Raises MissingExtra.
-    """
-
-    def __init__(self, in_flight: Callable[[], int], load: Callable[[], Load]) -> None:
-        self._library: Any = import_extra("prometheus_client", "serving a local model", "serve")
-        self._registry: Any = self._library.CollectorRegistry()
-        self._requests: Any = self._library.Counter(
-            "pco_requests", "Requests answered.", ["path", "status"], registry=self._registry
-        )
-        self._seconds: Any = self._library.Histogram(
-            "pco_request_seconds",
-            "From a request's arrival to its last byte.",
-            ["path"],
-            buckets=_SECONDS,
-            registry=self._registry,
-        )
-        self._tokens: Any = self._library.Counter(
-            "pco_tokens",
-            "Tokens read in prompts, taken from the cache, and written.",
-            ["kind"],
-            registry=self._registry,
-        )
-        self._gauge("pco_in_flight", "Completions admitted and not yet answered.", in_flight)
-        self._gauge("pco_running", "Completions that are generated now.", lambda: load().running)
-        self._gauge("pco_waiting", "Completions that wait for a place.", lambda: load().waiting)
-        for kind in ("prompt", "cached", "completion"):
-            self._tokens.labels(kind)
-
-    def _gauge(self, name: str, about: str, value: Callable[[], int]) -> None:
-        self._library.Gauge(name, about, registry=self._registry).set_function(value)
-
-    def answered(self, path: str, status: int, seconds: float) -> None:
-        """A request is done with; 499 = its caller hung up first."""
-        self._requests.labels(path, str(status)).inc()
-        self._seconds.labels(path).observe(seconds)
-
-    def generated(self, *choices: Generation) -> None:
-        """The choices of one request, which share its prompt."""
-        self._tokens.labels("prompt").inc(choices[0].prompt_tokens)
-        self._tokens.labels("cached").inc(choices[0].cached_tokens or 0)
-        self._tokens.labels("completion").inc(sum(each.completion_tokens for each in choices))
-
-    def page(self) -> bytes:
-        return self._library.generate_latest(self._registry)

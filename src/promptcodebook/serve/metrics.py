@@ -1,0 +1,75 @@
+"""What a server of a local model tells of itself: Prometheus counts, and where a call failed.
+
+Neither is made from the text of a request.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from promptcodebook.errors import import_extra
+from promptcodebook.local.engine import Generation, Load
+
+__all__ = ["Metrics", "kind_and_place"]
+
+_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+"""Where the histogram of latencies is cut."""
+
+
+class Metrics:
+    """Counts since the start. Nothing in them is the text of a request, nor made from it.
+
+    `in_flight` and `load` are asked when the page is read. Raises MissingExtra.
+    """
+
+    def __init__(self, in_flight: Callable[[], int], load: Callable[[], Load]) -> None:
+        self._library: Any = import_extra("prometheus_client", "serving a local model", "serve")
+        self._registry: Any = self._library.CollectorRegistry()
+        self._requests: Any = self._library.Counter(
+            "pco_requests", "Requests answered.", ["path", "status"], registry=self._registry
+        )
+        self._seconds: Any = self._library.Histogram(
+            "pco_request_seconds",
+            "From a request's arrival to its last byte.",
+            ["path"],
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self._tokens: Any = self._library.Counter(
+            "pco_tokens",
+            "Tokens read in prompts, taken from the cache, and written.",
+            ["kind"],
+            registry=self._registry,
+        )
+        self._gauge("pco_in_flight", "Completions admitted and not yet answered.", in_flight)
+        self._gauge("pco_running", "Completions that are generated now.", lambda: load().running)
+        self._gauge("pco_waiting", "Completions that wait for a place.", lambda: load().waiting)
+        for kind in ("prompt", "cached", "completion"):
+            self._tokens.labels(kind)
+
+    def _gauge(self, name: str, about: str, value: Callable[[], int]) -> None:
+        self._library.Gauge(name, about, registry=self._registry).set_function(value)
+
+    def answered(self, path: str, status: int, seconds: float) -> None:
+        """A request is done with; 499 = its caller hung up first."""
+        self._requests.labels(path, str(status)).inc()
+        self._seconds.labels(path).observe(seconds)
+
+    def generated(self, *choices: Generation) -> None:
+        """The choices of one request, which share its prompt."""
+        self._tokens.labels("prompt").inc(choices[0].prompt_tokens)
+        self._tokens.labels("cached").inc(choices[0].cached_tokens or 0)
+        self._tokens.labels("completion").inc(sum(each.completion_tokens for each in choices))
+
+    def page(self) -> bytes:
+        return self._library.generate_latest(self._registry)
+
+
+def kind_and_place(error: Exception) -> str:
+    """An error without its message, which may quote anything."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return type(error).__name__ + place
