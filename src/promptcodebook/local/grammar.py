@@ -38,7 +38,7 @@ __all__ = [
 
 _BLOCK = 32
 """Characters in a block of a long string. A counted repetition has as many states as it counts, and
-each costs a pass over the vocabulary; blocks share theirs (measured: docs/local.md)."""
+each costs a pass over the vocabulary; blocks share theirs (measured: docs/smollm2.md)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from promptcodebook.calls import LM, Reply, Request, Usage
@@ -37,10 +37,16 @@ def load_engine(weights: Weights, *, four_bit: bool = False) -> Engine:
 
 
 class LocalModels:
-    """The engines of this process, each loaded once and when it is first asked."""
+    """The engines of this process, each loaded once and when it is first asked; `needs` are the
+    modules that GGUF files are run by."""
 
-    def __init__(self, load: Callable[[Weights], Engine] = load_engine) -> None:
+    def __init__(
+        self,
+        load: Callable[[Weights], Engine] = load_engine,
+        needs: Sequence[str] = ("openvino_genai",),
+    ) -> None:
         self._load = load
+        self._needs = needs
         self._models: dict[str, LocalLM] = {}
 
     def connect(self, spec: Spec) -> LM:
@@ -50,7 +56,7 @@ class LocalModels:
         if spec.text not in self._models:
             weights = find_weights(spec.text)
             if weights.format == "gguf":
-                require_modules(["openvino_genai"], f"the model {spec.text}", SMOLLM2)
+                require_modules(self._needs, f"the model {spec.text}", SMOLLM2)
             self._models[spec.text] = LocalLM(spec.text, lambda: self._load(weights))
         return self._models[spec.text]
 

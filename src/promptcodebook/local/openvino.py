@@ -28,7 +28,7 @@ from promptcodebook.local.gguf import GgufHeader, read_gguf
 from promptcodebook.local.schema import schema_ebnf
 from promptcodebook.local.weights import Weights
 
-__all__ = ["AT_ONCE", "OpenVinoEngine", "load_openvino"]
+__all__ = ["AT_ONCE", "OpenVinoEngine", "Runtime", "load_openvino"]
 
 AT_ONCE = 64
 """Jobs that share a step; further ones wait for a place."""
@@ -51,7 +51,7 @@ def load_openvino(weights: Weights) -> OpenVinoEngine:
     scheduler.max_num_seqs = AT_ONCE
     scheduler.cache_size = _cache_gigabytes(header)
     pipeline = genai.ContinuousBatchingPipeline(weights.source, scheduler, "CPU", {}, {})
-    return OpenVinoEngine(genai, pipeline, weights.name, header)
+    return OpenVinoEngine(Runtime(genai, _tensor), pipeline, weights.name, header)
 
 
 def _cache_gigabytes(header: GgufHeader) -> int:
@@ -59,11 +59,19 @@ def _cache_gigabytes(header: GgufHeader) -> int:
     return max(_LEAST_CACHE, min(_MOST_CACHE, -(-wanted // 2**30)))
 
 
-class OpenVinoEngine:
-    """An Engine over a pipeline; `genai` is the module that its configurations are made with."""
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What a pipeline's requests are made with: the module, and tensors of token numbers."""
 
-    def __init__(self, genai: Any, pipeline: Any, model: str, header: GgufHeader) -> None:
-        self._genai = genai
+    genai: Any
+    tensor: Callable[[list[int]], Any]
+
+
+class OpenVinoEngine:
+    """An Engine over a pipeline."""
+
+    def __init__(self, runtime: Runtime, pipeline: Any, model: str, header: GgufHeader) -> None:
+        self._runtime = runtime
         self._tokenizer = pipeline.get_tokenizer()
         self._end = int(self._tokenizer.get_eos_token_id())
         self._marks = header.control_tokens
@@ -127,7 +135,8 @@ class OpenVinoEngine:
                 hint="shorten the prompt, or choose a model with a longer context",
                 model=self.model,
             )
-        return _Place(_tensor(tokens), len(tokens), self._settings(job, room), job, tell, streams)
+        prompt = self._runtime.tensor(tokens)
+        return _Place(prompt, len(tokens), self._settings(job, room), job, tell, streams)
 
     def _settings(self, job: Job, room: int) -> Any:
         if job.logprobs:
@@ -156,9 +165,11 @@ class OpenVinoEngine:
             }
         if job.schema is not None:
             grammar = schema_ebnf(job.schema)
-            fields["structured_output_config"] = self._genai.StructuredOutputConfig(grammar=grammar)
+            fields["structured_output_config"] = self._runtime.genai.StructuredOutputConfig(
+                grammar=grammar
+            )
         try:
-            settings = self._genai.GenerationConfig(**fields)
+            settings = self._runtime.genai.GenerationConfig(**fields)
             settings.validate()
         except (RuntimeError, TypeError, ValueError) as error:
             raise RequestRefused(

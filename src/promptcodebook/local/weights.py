@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Literal
 
@@ -29,13 +30,13 @@ class Weights:
     source: str
 
 
-def find_weights(text: str) -> Weights:
+def find_weights(text: str, installed: Callable[[str], Distribution] = distribution) -> Weights:
     """What `smollm2`, `PATH.gguf` or `hf:DIR-or-NAME` stands for; nothing is loaded or imported.
 
     Raises MissingExtra for a package that is not installed, ConfigError for what is not there.
     """
     if text == SMOLLM2:
-        path = _packaged()
+        path = _packaged(installed)
         return Weights(path.name.removesuffix(".gguf"), "gguf", str(path))
     if text.startswith(HF):
         source = text.removeprefix(HF)
@@ -57,10 +58,10 @@ def find_weights(text: str) -> Weights:
     )
 
 
-def _packaged() -> Path:
+def _packaged(installed: Callable[[str], Distribution]) -> Path:
     """The one GGUF file of the distribution, found without importing its package."""
     try:
-        files = distribution(_PACKAGE).files or ()
+        files = installed(_PACKAGE).files or ()
     except PackageNotFoundError:
         files = ()
     for file in files:

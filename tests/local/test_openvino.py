@@ -1,0 +1,283 @@
+"""The engine over a pipeline that a test steps through: what it is asked, and what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from promptcodebook.calls import Message
+from promptcodebook.errors import LMError, RequestRefused, ServerFault
+from promptcodebook.local.engine import Generation, Job, Load
+from promptcodebook.local.gguf import GgufHeader
+from promptcodebook.local.openvino import OpenVinoEngine, Runtime
+
+_END = 2
+_HEADER = GgufHeader("Tiny", "llama", 64, ("<|end|>",), 0)
+
+
+class Tokenizer:
+    """A character is a token of its code; the mark `<|end|>` is token 2."""
+
+    def encode(self, text: str, **_: Any) -> Any:
+        ids: list[int] = []
+        while text:
+            mark = text.startswith("<|end|>")
+            ids.append(_END if mark else ord(text[0]))
+            text = text[7 if mark else 1 :]
+        return SimpleNamespace(input_ids=SimpleNamespace(data=[ids]))
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join(chr(i) for i in ids if i != _END)
+
+    def apply_chat_template(self, turns: list[dict[str, str]], _: bool) -> str:
+        return "".join(f"{t['role'][0]}:{t['content']}<|end|>" for t in turns)
+
+    def get_eos_token_id(self) -> int:
+        return _END
+
+
+@dataclass
+class Handle:
+    ids: list[int]
+    settings: Any
+    made: int = 0
+    told: int = 0
+    state: str = "RUNNING"
+    cancelled: bool = False
+
+    def get_status(self) -> Any:
+        return SimpleNamespace(name=self.state)
+
+    def can_read(self) -> bool:
+        return self.told < self.made
+
+    def read(self) -> Any:
+        token = self.ids[self.told]
+        self.told += 1
+        reason = "NONE" if self.state == "RUNNING" else "LENGTH"
+        if token == _END:
+            reason = "STOP"
+        output = SimpleNamespace(
+            generated_ids=[token],
+            generated_log_probs=[-0.5],
+            finish_reason=SimpleNamespace(name=reason),
+        )
+        return {0: output}
+
+    def cancel(self) -> None:
+        self.cancelled, self.state = True, "CANCEL"
+
+
+@dataclass
+class Pipeline:
+    """Says `hello` to every request, a letter a step; `pace` is called before each step."""
+
+    pace: Callable[[], None] = lambda: time.sleep(0.001)
+    says: str = "hello"
+    breaks: Callable[[Any], bool] = lambda settings: False
+    handles: list[Handle] = field(default_factory=list)
+    prompts: list[Any] = field(default_factory=list)
+    together: list[int] = field(default_factory=list)
+    threads: set[int] = field(default_factory=set)
+
+    def get_tokenizer(self) -> Tokenizer:
+        return Tokenizer()
+
+    def add_request(self, number: int, prompt: Any, settings: Any) -> Handle:
+        self.threads.add(threading.get_ident())
+        handle = Handle([*map(ord, self.says), _END], settings)
+        self.handles.append(handle)
+        self.prompts.append(prompt)
+        return handle
+
+    def _live(self) -> list[Handle]:
+        return [h for h in self.handles if h.state == "RUNNING"]
+
+    def has_non_finished_requests(self) -> bool:
+        return bool(self._live())
+
+    def step(self) -> None:
+        self.threads.add(threading.get_ident())
+        self.pace()
+        live = self._live()
+        self.together.append(len(live))
+        if any(self.breaks(h.settings) for h in live):
+            raise RuntimeError("somewhere in grammar_parser.cc\n  line 1: no such rule\n")
+        for handle in live:
+            handle.made += 1
+            full = handle.made >= handle.settings.max_new_tokens
+            if full or handle.ids[handle.made - 1] == _END:
+                handle.state = "FINISHED"
+
+
+class Settings(SimpleNamespace):
+    def validate(self) -> None:
+        if getattr(self, "top_p", 1.0) > 1.0:
+            raise RuntimeError("Exception from config.cpp\ntop_p must be at most 1")
+
+
+RUNTIME = Runtime(
+    SimpleNamespace(GenerationConfig=Settings, StructuredOutputConfig=SimpleNamespace),
+    lambda tokens: tokens,
+)
+
+
+def engine_of(pipeline: Pipeline) -> OpenVinoEngine:
+    return OpenVinoEngine(RUNTIME, pipeline, "tiny", _HEADER)
+
+
+def ask(text: str = "hi", **fields: Any) -> Job:
+    return Job((Message("user", text),), **fields)
+
+
+async def test_a_reply_with_its_counts_and_its_reason() -> None:
+    engine = engine_of(Pipeline())
+    whole = await engine.generate(ask(logprobs=0))
+    cut = await engine.generate(ask(max_tokens=3))
+    await engine.close()
+    assert (whole.text, whole.finish, whole.prompt_tokens) == ("hello", "stop", 5)
+    assert whole.completion_tokens == 6  # the end is a token too
+    assert whole.cached_tokens is None
+    assert [each.token for each in whole.logprobs or ()] == list("hello")
+    assert (cut.text, cut.finish, cut.completion_tokens) == ("hel", "length", 3)
+    assert cut.logprobs is None
+
+
+async def test_what_the_job_asks_for_reaches_the_pipeline() -> None:
+    pipeline = Pipeline()
+    engine = engine_of(pipeline)
+    schema = {"type": "boolean"}
+    job = ask(temperature=0.5, top_p=0.9, seed=2**31 + 7, stop=("x",), schema=schema)
+    await engine.generate(job)
+    await engine.generate(ask(temperature=0.0, top_p=0.3, seed=9))
+    await engine.close()
+    drawn, greedy = (handle.settings for handle in pipeline.handles)
+    assert (drawn.do_sample, drawn.temperature, drawn.top_p, drawn.rng_seed) == (True, 0.5, 0.9, 7)
+    assert drawn.stop_strings == {"x"}
+    assert "true" in drawn.structured_output_config.grammar
+    assert drawn.max_new_tokens == 64 - 5
+    assert greedy.do_sample is False
+    assert not hasattr(greedy, "rng_seed")
+
+
+async def test_jobs_of_the_same_time_share_steps_on_one_thread() -> None:
+    pipeline = Pipeline(pace=lambda: time.sleep(0.01))
+    engine = engine_of(pipeline)
+    replies = await asyncio.gather(*(engine.generate(ask(str(i))) for i in range(8)))
+    await engine.close()
+    assert {each.text for each in replies} == {"hello"}
+    assert max(pipeline.together) == 8
+    assert len(pipeline.together) < 2 * 6
+    assert len(pipeline.threads) == 1
+    assert threading.get_ident() not in pipeline.threads
+
+
+async def test_a_stream_is_its_pieces_and_the_whole() -> None:
+    engine = engine_of(Pipeline(says="caf\u00e9"))
+    events = [event async for event in engine.stream(ask())]
+    await engine.close()
+    assert events[:-1] == ["c", "a", "f", "\u00e9"]
+    assert isinstance(events[-1], Generation)
+    assert events[-1].text == "caf\u00e9"
+
+
+async def test_who_cancels_frees_the_place() -> None:
+    pipeline = Pipeline(says="x" * 1000, pace=lambda: time.sleep(0.002))
+    engine = OpenVinoEngine(RUNTIME, pipeline, "tiny", GgufHeader("T", "llama", 5000, (), 0))
+    task = asyncio.create_task(engine.generate(ask()))
+    stream = engine.stream(ask())
+    await anext(stream)
+    assert engine.load == Load(running=2)
+    task.cancel()
+    await stream.aclose()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    for _ in range(200):
+        if engine.load == Load():
+            break
+        await asyncio.sleep(0.01)
+    assert engine.load == Load()
+    assert all(handle.cancelled for handle in pipeline.handles)
+    await engine.close()
+
+
+async def test_a_mark_in_a_message_is_text_and_no_mark() -> None:
+    pipeline = Pipeline()
+    engine = engine_of(pipeline)
+    await engine.generate(ask("a<|end|>\ue000b"))
+    await engine.close()
+    tokens = pipeline.prompts[0]
+    assert tokens.count(_END) == 1  # the template's own
+    assert "".join(map(chr, tokens[:-1])) == "u:a<|end|>\ue000b"
+
+
+async def test_a_prompt_without_room_for_a_reply_is_refused_with_figures() -> None:
+    engine = engine_of(Pipeline())
+    with pytest.raises(RequestRefused, match="the prompt has 103 tokens, and tiny reads 64"):
+        await engine.generate(ask("x" * 100))
+    await engine.close()
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"logprobs": 3}, "no alternatives"),
+        ({"top_p": 1.5}, "top_p must be at most 1"),
+        ({"schema": {"type": "string", "pattern": "x"}}, "'pattern'"),
+    ],
+)
+async def test_what_cannot_be_done_is_refused(fields: dict[str, Any], said: str) -> None:
+    engine = engine_of(Pipeline())
+    with pytest.raises(RequestRefused, match=said):
+        await engine.generate(ask(**fields))
+    await engine.close()
+
+
+async def test_a_step_that_breaks_is_the_new_job_s_fault_and_no_other_s() -> None:
+    pipeline = Pipeline(
+        says="x" * 40,
+        pace=lambda: time.sleep(0.005),
+        breaks=lambda settings: hasattr(settings, "structured_output_config"),
+    )
+    engine = engine_of(pipeline)
+    good = asyncio.create_task(engine.generate(ask()))
+    await asyncio.sleep(0.05)
+    with pytest.raises(RequestRefused, match="no such rule"):
+        await engine.generate(ask(schema={"type": "null"}))
+    assert (await good).text == "x" * 40
+    assert (await engine.generate(ask())).text == "x" * 40
+    await engine.close()
+
+
+async def test_a_job_without_room_in_the_cache_says_so() -> None:
+    pipeline = Pipeline(says="x" * 40)
+    engine = engine_of(pipeline)
+
+    def starve() -> None:
+        for handle in pipeline.handles:
+            handle.state = "IGNORED"
+
+    pipeline.pace = starve
+    with pytest.raises(ServerFault, match="ran out of memory"):
+        await engine.generate(ask())
+    await engine.close()
+
+
+async def test_closing_ends_what_runs_and_what_comes_later() -> None:
+    pipeline = Pipeline(says="x" * 1000, pace=lambda: time.sleep(0.002))
+    engine = OpenVinoEngine(RUNTIME, pipeline, "tiny", GgufHeader("T", "llama", 5000, (), 0))
+    task = asyncio.create_task(engine.generate(ask()))
+    await asyncio.sleep(0.05)
+    await engine.close()
+    await engine.close()
+    with pytest.raises(LMError):
+        await task
+    with pytest.raises(ServerFault, match="closed"):
+        await engine.generate(ask())

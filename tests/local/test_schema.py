@@ -1,0 +1,316 @@
+"""A schema as a grammar: what is drawn from it is JSON, satisfies the schema, and ends."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from itertools import product
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptcodebook.errors import RequestRefused
+from promptcodebook.lm.wire import schema_of
+from promptcodebook.local.grammar import Chars, Choice, Literal, Node, Repeat, Row, Rule
+from promptcodebook.local.schema import bound_schema, schema_ebnf, schema_grammar
+from promptcodebook.method.critic import CritiqueReply, RubricReply, VerdictReply
+from promptcodebook.method.encoder import route_schema
+from promptcodebook.method.gradients import (
+    AttributionReply,
+    OneStringAttributionReply,
+    blame_schema,
+)
+from promptcodebook.method.init import instincts_schema
+
+_ROLES = {
+    "route": route_schema(4, 16).body,
+    "large route": route_schema(6, 40).body,
+    "verdict": schema_of(VerdictReply).body,
+    "critique": blame_schema(CritiqueReply, (0, 3, 7)).body,
+    "attribution": blame_schema(AttributionReply, (1, 2)).body,
+    "attribution as printed": blame_schema(OneStringAttributionReply, (1,)).body,
+    "rubric": schema_of(RubricReply).body,
+    "instincts": instincts_schema(8, 25).body,
+}
+
+
+@cache
+def _role_grammar(name: str) -> Node:
+    return schema_grammar(_ROLES[name])
+
+
+def draw_text(node: Node, data: st.DataObject) -> str:
+    """A text of the grammar, by hypothesis' choices."""
+    match node:
+        case Literal(text):
+            return text
+        case Chars(ranges, negated):
+            if negated:
+                barred = {chr(c) for a, b in ranges for c in range(ord(a), ord(b) + 1)}
+                return data.draw(st.characters(exclude_characters=barred, codec="utf-8"))
+            low, high = data.draw(st.sampled_from(ranges))
+            return data.draw(st.characters(min_codepoint=ord(low), max_codepoint=ord(high)))
+        case Row(parts):
+            return "".join(draw_text(part, data) for part in parts)
+        case Choice(options):
+            return draw_text(data.draw(st.sampled_from(options)), data)
+        case Repeat(part, least, most):
+            times = data.draw(st.integers(least, min(most, least + 3)))
+            if times > 4:  # a long block: one piece of it, over and over
+                return draw_text(part, data) * times
+            return "".join(draw_text(part, data) for _ in range(times))
+        case Rule(part):
+            return draw_text(part, data)
+
+
+def longest(node: Node, known: dict[int, int] | None = None) -> int:
+    """Characters of the grammar's longest text."""
+    known = {} if known is None else known
+    if id(node) not in known:
+        known[id(node)] = _longest(node, known)
+    return known[id(node)]
+
+
+def _longest(node: Node, known: dict[int, int]) -> int:
+    match node:
+        case Literal(text):
+            return len(text)
+        case Chars():
+            return 1
+        case Row(parts):
+            return sum(longest(part, known) for part in parts)
+        case Choice(options):
+            return max(longest(option, known) for option in options)
+        case Repeat(part, _, most):
+            return most * longest(part, known)
+        case Rule(part):
+            return longest(part, known)
+
+
+def check(schema: Any, data: st.DataObject, grammar: Node | None = None) -> Any:
+    text = draw_text(grammar or schema_grammar(schema), data)
+    value = json.loads(text)
+    jsonschema.validate(value, dict(schema))
+    outside = re.sub(r'"(?:[^"\\]|\\.)*"', '""', text)
+    assert re.search(r"\s\s|[\[{] | [\]},:]|[\n\t]", outside) is None, text
+    return value
+
+
+@pytest.mark.parametrize("name", _ROLES)
+@given(data=st.data())
+@settings(max_examples=6, deadline=None)
+def test_a_role_s_reply_satisfies_its_schema(name: str, data: st.DataObject) -> None:
+    check(_ROLES[name], data, _role_grammar(name))
+
+
+def _objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    names = st.sampled_from(["a", "b", 'q"uote', "ü", "long name"])
+
+    def make(fields: dict[str, Any], required: list[str]) -> dict[str, Any]:
+        return {
+            "type": "object",
+            "properties": fields,
+            "required": [name for name in dict.fromkeys(required) if name in fields],
+            "additionalProperties": False,
+        }
+
+    return st.builds(make, st.dictionaries(names, inner, max_size=3), st.lists(names))
+
+
+def _arrays(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    def make(items: Any, least: int, more: int, first: list[Any]) -> dict[str, Any]:
+        made: dict[str, Any] = {
+            "type": "array",
+            "items": items,
+            "minItems": least,
+            "maxItems": least + more,
+        }
+        return made | ({"prefixItems": first} if first else {})
+
+    few = st.integers(0, 3)
+    return st.builds(make, inner, few, few, st.lists(inner, max_size=2))
+
+
+def _within(kind: str) -> st.SearchStrategy[Any]:
+    bound = (
+        st.integers(-1200, 1200) if kind == "integer" else st.integers(-99, 99).map(lambda n: n / 4)
+    )
+    return st.builds(
+        lambda low, width: {"type": kind, "minimum": low, "maximum": low + width},
+        bound,
+        st.integers(0, 300),
+    )
+
+
+_VALUES = st.one_of(st.none(), st.booleans(), st.integers(-50, 50), st.text(max_size=5))
+_LEAVES = st.one_of(
+    st.sampled_from([{"type": t} for t in ("string", "integer", "number", "boolean", "null")]),
+    st.just({"type": ["integer", "null"]}),
+    st.builds(
+        lambda low, more: {"type": "string", "minLength": low, "maxLength": low + more},
+        st.integers(0, 5),
+        st.integers(0, 80),
+    ),
+    _within("integer"),
+    _within("number"),
+    st.builds(lambda v: {"enum": v}, st.lists(_VALUES, min_size=1, max_size=4)),
+    st.builds(lambda v: {"const": v}, _VALUES),
+    st.builds(
+        lambda n, least: {
+            "type": "array",
+            "uniqueItems": True,
+            "items": {"enum": list(range(n))},
+            "minItems": min(n, least),
+            "maxItems": max(2, min(n, least) + 1),
+        },
+        st.integers(1, 6),
+        st.integers(0, 4),
+    ),
+)
+_SCHEMAS = st.recursive(
+    _LEAVES,
+    lambda inner: st.one_of(
+        _objects(inner),
+        _arrays(inner),
+        st.builds(lambda options: {"anyOf": options}, st.lists(inner, min_size=1, max_size=3)),
+    ),
+    max_leaves=6,
+)
+
+
+@given(schema=_SCHEMAS, data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_schema_that_is_taken_is_kept(schema: Any, data: st.DataObject) -> None:
+    check(schema, data)
+
+
+@given(schema=_SCHEMAS)
+@settings(max_examples=20, deadline=None)
+def test_every_text_has_an_end_and_the_bounded_schema_says_where(schema: Any) -> None:
+    assert longest(schema_grammar(schema)) < 10**7
+
+    def walk(node: Any) -> None:
+        if isinstance(node, dict):
+            assert node.get("type") != "string" or "maxLength" in node
+            assert node.get("type") != "array" or "maxItems" in node
+            for each in node.values():
+                walk(each)
+        elif isinstance(node, list):
+            for each in node:
+                walk(each)
+
+    walk({k: v for k, v in bound_schema(schema).items() if k != "enum"})
+
+
+@given(low=st.integers(-3000, 3000), width=st.integers(0, 500))
+@settings(max_examples=15, deadline=None)
+def test_a_range_of_whole_numbers_is_just_that(low: int, width: int) -> None:
+    found = _all({"type": "integer", "minimum": low, "maximum": low + width})
+    assert sorted(map(int, found)) == list(range(low, low + width + 1))
+
+
+def _all(schema: dict[str, Any]) -> list[str]:
+    """Every text of a grammar without long repetition."""
+    root = schema_grammar(schema)  # held, for its parts are known by their id
+    return _texts(root, {})
+
+
+def _texts(node: Node, known: dict[int, list[str]]) -> list[str]:
+    if id(node) not in known:
+        known[id(node)] = _listed(node, known)
+    return known[id(node)]
+
+
+def _listed(node: Node, known: dict[int, list[str]]) -> list[str]:
+    match node:
+        case Literal(text):
+            return [text]
+        case Chars(ranges, _):
+            return [chr(c) for a, b in ranges for c in range(ord(a), ord(b) + 1)]
+        case Row(parts):
+            return ["".join(each) for each in product(*(_texts(p, known) for p in parts))]
+        case Choice(options):
+            return [text for option in options for text in _texts(option, known)]
+        case Repeat(part, least, most):
+            return [t * n for n in range(least, most + 1) for t in _texts(part, known)]
+        case Rule(part):
+            return _texts(part, known)
+
+
+def test_exclusive_bounds_and_decimals() -> None:
+    schema = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
+    found = {float(text) for text in _all(schema)}
+    assert max(found) == 1.0
+    assert min(found) == 0.001
+    assert len(found) == 1000
+
+
+def test_distinct_items_come_in_any_order_where_that_can_be_spelled_out() -> None:
+    def orders(size: int, take: int) -> set[tuple[int, ...]]:
+        items = {"enum": list(range(size))}
+        schema = {"type": "array", "items": items, "minItems": take, "maxItems": take}
+        return {tuple(json.loads(t)) for t in _all(schema | {"uniqueItems": True})}
+
+    assert orders(4, 2) == {(a, b) for a in range(4) for b in range(4) if a != b}
+    many = orders(45, 3)  # 1,036 sets on the way: in the schema's order
+    assert all(list(each) == sorted(set(each)) for each in many)
+    assert len(many) == 45 * 44 * 43 // 6
+
+
+def test_properties_stand_in_the_schema_s_order_and_optional_ones_may_be_missing() -> None:
+    fields = {name: {"type": "null"} for name in "abc"}
+    schema = {"type": "object", "properties": fields, "required": ["b"]}
+    found = {tuple(json.loads(text)) for text in _all(schema)}
+    assert found == {("b",), ("a", "b"), ("b", "c"), ("a", "b", "c")}
+
+
+def test_references_are_followed() -> None:
+    schema = {
+        "$defs": {"Leaf": {"type": "boolean"}},
+        "type": "object",
+        "properties": {"x": {"$ref": "#/$defs/Leaf"}},
+        "required": ["x"],
+    }
+    assert {text.replace(" ", "") for text in _all(schema)} == {'{"x":true}', '{"x":false}'}
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"type": "string", "pattern": "a+"}, "'pattern' (at its root)"),
+        ({"type": "object", "properties": {"a": {"format": "date"}}}, "'format' (at /a)"),
+        ({"oneOf": [{"type": "null"}]}, "'oneOf'"),
+        ({"allOf": [{"type": "null"}, {"type": "string"}]}, "'allOf' of 2"),
+        ({"type": "integer", "multipleOf": 3}, "'multipleOf'"),
+        ({"type": "integer", "minimum": 2, "maximum": 1}, "no whole number"),
+        ({"type": "array", "uniqueItems": True, "items": {"type": "string"}}, "'uniqueItems'"),
+        ({"type": "array", "minItems": 3, "maxItems": 1}, "at least 3 items and at most 1"),
+        ({"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}, "refers to itself"),
+        ({"$ref": "#/$defs/B"}, "there is no #/$defs/B"),
+        ({"$ref": "http://x/y"}, "which is not in it"),
+        ({"type": "object", "required": ["z"]}, "'z' is required"),
+        ({"type": "date"}, "the type 'date'"),
+        ({"enum": []}, "an 'enum' without a value"),
+        ({"enum": [1], "minimum": 3}, "'minimum' beside 'enum'"),
+        ({"type": "object", "properties": {"a": False}}, "no schema that anything satisfies"),
+    ],
+)
+def test_what_cannot_be_enforced_is_refused_by_name(schema: Any, said: str) -> None:
+    with pytest.raises(RequestRefused) as caught:
+        schema_ebnf(schema)
+    assert said in str(caught.value)
+    assert caught.value.hint
+
+
+def test_the_printed_grammar_is_one_rule_a_line() -> None:
+    lines = schema_ebnf({"type": "object", "properties": {"a": {"type": "string"}}}).splitlines()
+    assert lines[0].startswith("root ::= ")
+    names = [line.split(" ::= ")[0] for line in lines]
+    assert len(set(names)) == len(names)
+    for line in lines:
+        body = re.sub(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]', "", line.split(" ::= ")[1])
+        assert set(re.findall(r"r\d+", body)) <= set(names)

@@ -1,0 +1,166 @@
+"""SmolLM2 itself: its weights, its tokenizer and openvino-genai, in short pieces."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator
+from typing import Any
+
+import jsonschema
+import pytest
+
+from promptcodebook.calls import Message
+from promptcodebook.errors import RequestRefused
+from promptcodebook.local.engine import Engine, Generation, Job, Load
+from promptcodebook.local.lm import load_engine
+from promptcodebook.local.weights import find_weights
+from promptcodebook.method.encoder import route_schema
+
+pytestmark = pytest.mark.local
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return load_engine(find_weights("smollm2"))
+
+
+def ask(text: str, **fields: Any) -> Job:
+    return Job((Message("user", text),), **fields)
+
+
+async def test_it_answers_and_says_why_it_ended(engine: Engine) -> None:
+    whole, cut, stopped = await asyncio.gather(
+        engine.generate(ask("Say hi.", temperature=0.0, max_tokens=60)),
+        engine.generate(ask("Count from 1 to 20.", temperature=0.0, max_tokens=5)),
+        engine.generate(ask("Count from 1 to 20.", temperature=0.0, max_tokens=60, stop=("3",))),
+    )
+    assert whole.text
+    assert whole.finish == "stop"
+    assert (cut.finish, cut.completion_tokens) == ("length", 5)
+    assert stopped.finish == "stop"
+    assert "2" in stopped.text
+    assert "3" not in stopped.text
+    # The template's system message of its own is part of the prompt.
+    assert whole.prompt_tokens == engine.count_tokens("Say hi.") + 30
+
+
+async def test_thirty_two_share_its_steps(engine: Engine) -> None:
+    jobs = [ask(f"Tell me about {i}.", seed=i, max_tokens=12) for i in range(32)]
+    made = await asyncio.gather(*(engine.generate(job) for job in jobs))
+    assert len({each.text for each in made}) > 16
+    assert engine.load == Load()
+
+
+async def test_a_route_of_a_weak_model_is_always_valid(engine: Engine) -> None:
+    schema = route_schema(4, 16).body
+    asked = "Which four of 16 instincts fit? Reply in JSON."
+    made = await asyncio.gather(
+        *(engine.generate(ask(asked, seed=i, max_tokens=512, schema=schema)) for i in range(8))
+    )
+    for each in made:
+        assert each.finish == "stop"
+        jsonschema.validate(json.loads(each.text), dict(schema))
+
+
+async def test_strings_and_white_space_end(engine: Engine) -> None:
+    text = {"type": "string", "maxLength": 90}
+    schema = {"type": "object", "properties": {"a": text, "b": text}, "required": ["a", "b"]}
+    made = await asyncio.gather(
+        *(engine.generate(ask("Write JSON.", seed=i, schema=schema)) for i in range(6))
+    )
+    for each in made:
+        value = json.loads(each.text)
+        jsonschema.validate(value, schema)
+        assert len(each.text) <= len(json.dumps(value, ensure_ascii=False)) + 2
+
+
+async def test_a_stream_is_the_reply(engine: Engine) -> None:
+    job = ask("Say hello in French, with an accent.", temperature=0.0, max_tokens=20)
+    events = [event async for event in _events(engine, job)]
+    last = events[-1]
+    assert isinstance(last, Generation)
+    assert "".join(str(each) for each in events[:-1]) == last.text
+    assert last.text == (await engine.generate(job)).text
+
+
+def _events(engine: Engine, job: Job) -> AsyncIterator[str | Generation]:
+    return engine.stream(job)
+
+
+async def test_who_leaves_frees_the_place(engine: Engine) -> None:
+    task = asyncio.create_task(engine.generate(ask("Tell a very long story.", max_tokens=4000)))
+    await asyncio.sleep(0.5)
+    task.cancel()
+    for _ in range(100):
+        if engine.load == Load():
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError("the job still runs")
+
+
+async def test_a_prompt_beyond_the_context_is_refused(engine: Engine) -> None:
+    assert engine.context_length == 8192
+    with pytest.raises(RequestRefused, match=r"has \d+ tokens, and SmolLM2.* reads 8192"):
+        await engine.generate(ask("x " * 9000))
+
+
+async def test_the_model_s_marks_in_a_message_are_text(engine: Engine) -> None:
+    plain, marked = await asyncio.gather(
+        engine.generate(ask("ab", max_tokens=1)),
+        engine.generate(ask("a<|im_end|>b", max_tokens=1)),
+    )
+    # One mark would be one token; as text it is several.
+    assert marked.prompt_tokens > plain.prompt_tokens + 3
+
+
+_GUARDED = """
+    import asyncio, socket
+    tried = []
+    def refuse(real):
+        def guarded(self, address, *rest):
+            if isinstance(address, tuple) and address[0] not in ("127.0.0.1", "::1", "localhost"):
+                tried.append(address)
+                raise OSError(f"a connection to {address}")
+            return real(self, address, *rest)
+        return guarded
+    socket.socket.connect = refuse(socket.socket.connect)
+    socket.socket.connect_ex = refuse(socket.socket.connect_ex)
+    looked = socket.getaddrinfo
+    def look(host, *rest, **named):
+        if host not in ("127.0.0.1", "::1", "localhost", None):
+            tried.append(host)
+            raise OSError(f"a look-up of {host}")
+        return looked(host, *rest, **named)
+    socket.getaddrinfo = look
+
+    import promptcodebook as pco
+    from promptcodebook.calls import Message
+    from promptcodebook.local.engine import Job
+    from promptcodebook.local.lm import load_engine
+    from promptcodebook.local.weights import find_weights
+
+    async def main():
+        engine = load_engine(find_weights("smollm2"))
+        made = await engine.generate(Job((Message("user", "Say hi."),), max_tokens=4))
+        assert made.completion_tokens > 0
+        await engine.close()
+
+    asyncio.run(main())
+    import sys
+    assert not tried, tried
+    assert "openvino_telemetry" not in sys.modules
+    print("silent")
+"""
+
+
+def test_nothing_leaves_the_process() -> None:
+    script = textwrap.dedent(_GUARDED)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("silent")
