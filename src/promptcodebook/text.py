@@ -15,6 +15,7 @@ __all__ = [
     "fold_text",
     "printable",
     "quote",
+    "sentences_of",
     "shorten",
     "strip_fence",
     "strip_wrapping",
@@ -53,6 +54,13 @@ _LABEL = re.compile(
     r"(?::\s*(?P=mark)|(?P=mark)\s*:|(?P=mark)[ \t]*\n)\s*"
     rf"|#{{1,6}}[ \t]+(?:the\s+)?{_NAMED}[ \t]*:?[ \t]*\n\s*"
     rf"|(?:the\s+)?{_NAMED}[ \t]*:\s*",
+    re.IGNORECASE,
+)
+_BULLET = re.compile(r"^\s*(?:[-*•–]|\(?\d{1,2}[.)]|#{1,6})\s+")
+_CUT = re.compile(r"[.!?][\"'”’)\]]*\s+(?=[\"'“‘(\[]?[^\W_a-z])")
+_ABBREVIATED = re.compile(r"\b(?:e\.g|i\.e|etc|vs|cf|no|nr|mr|mrs|ms|dr|st)\.\s+$", re.IGNORECASE)
+_LEANING = re.compile(
+    r"(?:it|they|this|that|these|those|then|also|otherwise|instead|if so|if not|for example)\b",
     re.IGNORECASE,
 )
 _FAREWELL = re.compile(
@@ -122,6 +130,40 @@ def strip_fence(text: str) -> str:
     body = text.strip()
     match = _FENCED.match(body)
     return match[1].strip() if match else body
+
+
+def sentences_of(text: str) -> list[str]:
+    """The sentences of a text, each by itself; a line or an item of a list is one at least.
+
+    What only leads over to a list ("Rules:") is left out. No cut within quotation marks, nor after
+    an abbreviation; a sentence that leans on the one before it ("It must ...") stays with that.
+    """
+    sentences: list[str] = []
+    for line in text.splitlines():
+        whole = _BULLET.sub("", line).strip()
+        if not whole or whole.endswith(":") or not words_of(whole):
+            continue
+        start = 0
+        for cut in _CUT.finditer(whole):
+            before = whole[start : cut.end()]
+            if _is_open(before) or _ABBREVIATED.search(before):
+                continue
+            _add_sentence(sentences, before.strip(), leans=start > 0)
+            start = cut.end()
+        _add_sentence(sentences, whole[start:].strip(), leans=start > 0)
+    return sentences
+
+
+def _add_sentence(sentences: list[str], sentence: str, *, leans: bool) -> None:
+    if leans and _LEANING.match(sentence):
+        sentences[-1] += f" {sentence}"
+    elif sentence:
+        sentences.append(sentence)
+
+
+def _is_open(text: str) -> bool:
+    """Whether a quotation has begun in it and not ended."""
+    return text.count('"') % 2 == 1 or text.count("“") > text.count("”")
 
 
 def strip_wrapping(text: str) -> str:

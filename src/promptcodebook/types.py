@@ -28,6 +28,7 @@ __all__ = [
     "Parameters",
     "Prompt",
     "PromptLength",
+    "Ranking",
     "Refused",
     "Rewrite",
     "Rollout",
@@ -183,7 +184,8 @@ class Route:
     """z: S distinct sorted indices (Eq. 3), who chose them, and why.
 
     `fallback`: θ made no valid route even when asked again, for the reason `fault`; its valid picks
-    were filled up.
+    were filled up. `propensity` is the chance that this route had, where it was drawn by a router
+    that learns from outcomes (None = not known).
     """
 
     indices: tuple[int, ...]
@@ -193,6 +195,28 @@ class Route:
     constraints: tuple[str, ...] = ()
     analysis: str = ""
     fault: str = ""
+    propensity: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """What was learned of routing from outcomes, as plain numbers (`method/ranking.py` reads them).
+
+    `weights` has K + 1 rows, a whole number for each hashed feature, in units of `unit`: of the
+    reward without instincts, then of what each instinct adds; `bias` has as many. `likeness` is
+    the worth of an instinct's text being like the input, `more` that of each instinct beyond the
+    first. `rarity` weighs the features, `least` is how few instincts a route may have, `outcomes`
+    how many it was fitted to.
+    """
+
+    rarity: tuple[float, ...]
+    unit: float
+    weights: tuple[tuple[int, ...], ...]
+    bias: tuple[float, ...]
+    likeness: float = 0.0
+    more: float = 0.0
+    least: int = 0
+    outcomes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +381,8 @@ class Step:
     `ema` is r̄ (of r - ρ), `success` the corrected EMA of r, `evidence` its weight (() = a run of
     version 0.1), `selected` the cumulative selection counts; all have length K. `reverted` are the
     variables whose rewrite passed every check and was taken back: by the guard of θ, or by
-    `update.accept`.
+    `update.accept`. `ranking` is what the router has learned from
+    outcomes by now (None = it does not).
     """
 
     index: int
@@ -371,3 +396,4 @@ class Step:
     selected: tuple[int, ...]
     reverted: tuple[Variable, ...] = ()
     evidence: tuple[float, ...] = ()
+    ranking: Ranking | None = None

@@ -24,7 +24,9 @@ from promptcodebook.method.explore import Explorer
 from promptcodebook.method.generator import Composition, Generator
 from promptcodebook.method.guard import RouteGuard
 from promptcodebook.method.maintain import Maintainer
-from promptcodebook.method.policy import Composer
+from promptcodebook.method.outcomes import OutcomeModel
+from promptcodebook.method.policy import Composer, EpsilonGreedy, Router
+from promptcodebook.method.router import OutcomeRouter
 from promptcodebook.method.schedule import Schedule
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
@@ -214,20 +216,30 @@ class World:
         self.maintainer = Maintainer(self.ask, self.templates, config, self.check, self.updater)
 
     @property
+    def router(self) -> Router:
+        """ε-greedy, or one that learns from the outcomes of the pool's examples."""
+        config = self.config
+        if config.router.kind == "outcomes":
+            model = OutcomeModel({x.id: x.input for x in self.pool})
+            return OutcomeRouter(config.router, config.select, model)
+        always = config.encoder.mode == "none"
+        return EpsilonGreedy(self.composer, Explorer(config.explore, config.select, always))
+
+    @property
     def learner(self) -> Learner:
         config = self.config
-        explorer = Explorer(config.explore, config.select, config.encoder.mode == "none")
+        router = self.router
         rerun = Rerun(self.composer, self.trial, config.randomness)
         return Learner(
             config=config,
             randomness=config.randomness,
             composer=self.composer,
-            explorer=explorer,
+            router=router,
             trial=self.trial,
             credit=self.credit,
             updater=self.updater,
             acceptance=RouteGuard(
-                rule=make_acceptance(config, rerun, Others(self.pool, explorer)),
+                rule=make_acceptance(config, rerun, Others(self.pool, router)),
                 encoder=Encoder(self.ask, self.templates, config.select, no_tally),
                 randomness=config.randomness,
                 most=config.encoder.max_fallback,
@@ -245,7 +257,7 @@ class World:
         past: Sequence[Step] = (),
     ) -> list[Step]:
         """All steps of a training run."""
-        theta = "" if self.config.encoder.mode == "none" else "theta 0"
+        theta = "theta 0" if self.config.has_encoder else ""
         state = state or State.first(start or parameters(encoder=theta))
         schedule = Schedule(data, self.config.update, self.config.randomness)
         return [step async for step in train(self.learner, schedule, state, recent, past)]

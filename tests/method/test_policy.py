@@ -42,7 +42,7 @@ async def test_in_training_routing_and_composing_are_paid_for_too(epsilon: float
     """An explored route asks no encoder."""
     world = World(config())
     state = State(0, parameters(), STANDING)
-    training = Exploring(world.composer, world.learner.explorer, state, epsilon)
+    training = Exploring(world.composer, world.learner.router, state, epsilon)
     route, _, usage = await training.prompt(X, DRAWS)
     assert route is not None and route.explored == bool(epsilon)
     assert usage.calls == len(world.lm.history) == (1 if epsilon else 2)

@@ -33,6 +33,7 @@ __all__ = [
     "Preset",
     "Price",
     "RoleSettings",
+    "RouterSettings",
     "Update",
     "UserCode",
     "Validation",
@@ -48,7 +49,7 @@ _OURS = frozenset(
 )
 """Body fields that have a setting of their own, or that the method relies on."""
 Unit = Annotated[float, Field(ge=0.0, le=1.0)]
-Preset = Literal["default", "paper", "quick"]
+Preset = Literal["default", "paper", "quick", "small"]
 
 
 class Group(BaseModel):
@@ -131,6 +132,24 @@ class EncoderSettings(Group):
     fall back; 1 = it is not tried."""
 
 
+class RouterSettings(Group):
+    """Who picks the instincts for an input: a model, or what was learned from outcomes."""
+
+    kind: Literal["encoder", "outcomes"] = "encoder"
+    """encoder = E_θ, the paper's; outcomes = the expected reward of each instinct, learned from
+    rollouts without a model (needs the extra [router])."""
+    explore: Literal["thompson", "upper"] = "thompson"
+    """How training routes are drawn: by draws from what is known of each instinct, or by bounds."""
+    scale: float = Field(default=1.0, ge=0.0)
+    """Spread of these draws, or height of the bounds, in standard deviations; 0 = no exploration
+    but the floor's."""
+    floor: Unit = 0.05
+    """Share of training routes that are drawn uniformly, so that every route has a known chance."""
+    least: int = Field(default=0, ge=0)
+    """Fewest instincts in a route; `select` is the most, and in between as many as promise to
+    add."""
+
+
 class CriticSettings(Group):
     """The critic D_ψ, which says what went wrong."""
 
@@ -206,6 +225,8 @@ class Init(Group):
     """Indices of instincts that are never rewritten, counted in the list as it is given."""
     prompt: str = ""
     """Your present prompt: for kind = "from_prompt", and as the verdict's first row."""
+    split: Literal["model", "sentences"] = "model"
+    """For kind = "from_prompt": who takes it apart, a model, or we at its sentences and lines."""
 
 
 class DataSettings(Group):
@@ -339,6 +360,7 @@ class Config(Group):
     templates: str = Field(default="default", min_length=1)
     """The prompts around what is learned: "default", "paper", or a folder, "./my-prompts"."""
     explore: Explore = Explore()
+    router: RouterSettings = RouterSettings()
     encoder: EncoderSettings = EncoderSettings()
     critic: CriticSettings = CriticSettings()
     update: Update = Update()
@@ -372,6 +394,11 @@ class Config(Group):
         return refuse_password(spec)
 
     @property
+    def has_encoder(self) -> bool:
+        """Whether a model is asked for routes."""
+        return self.router.kind == "encoder" and self.encoder.mode != "none"
+
+    @property
     def randomness(self) -> Randomness:
         """All draws of the run, keyed by what they are for."""
         return Randomness(self.seed)
@@ -380,6 +407,10 @@ class Config(Group):
     def _consistent(self) -> Config:
         if self.select > self.size:
             raise ValueError(f"select (S = {self.select}) is larger than size (K = {self.size})")
+        if self.router.least > self.select:
+            raise ValueError(
+                f"router.least ({self.router.least}) is larger than select (S = {self.select})"
+            )
         explore = self.explore
         if explore.epsilon < explore.epsilon_min:
             raise ValueError(

@@ -78,16 +78,17 @@ def passes(plan: Plan) -> Passes:
     """Counted exactly: whether an example explores is drawn as training draws it."""
     config = plan.config
     schedule = Schedule(plan.split("train"), config.update, config.randomness)
-    explorer = Explorer(config.explore, config.select, always=config.encoder.mode == "none")
+    explorer = Explorer(config.explore, config.select)
     updates = schedule.updates()
-    learned = config.encoder.mode == "learned" and config.update.text_updates
+    learned = config.has_encoder and config.encoder.mode == "learned"
+    learned = learned and config.update.text_updates
     guarded = learned and config.encoder.max_fallback < 1.0
     rollouts = routed = retried = 0
     for step, epoch, batch in updates:
         epsilon = epsilon_at(epoch, config.explore, config.update.epochs)
         rollouts += len(batch)
         own = 0
-        for example in batch:
+        for example in batch if config.has_encoder else ():
             draw = config.randomness.at(step, example.id).generator("explore")
             own += not explorer.explores(epsilon, draw)
         routed += own

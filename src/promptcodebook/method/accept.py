@@ -12,9 +12,8 @@ from typing import Protocol
 from promptcodebook.calls import Usage
 from promptcodebook.config import Config
 from promptcodebook.method.executor import Trial, roll_out
-from promptcodebook.method.explore import Explorer
 from promptcodebook.method.failures import gather_all
-from promptcodebook.method.policy import Composer, Deployed, Exploring
+from promptcodebook.method.policy import Composer, Deployed, Exploring, Router
 from promptcodebook.method.state import State
 from promptcodebook.method.update import apply_rewrites
 from promptcodebook.randomness import Draws, Randomness
@@ -163,7 +162,7 @@ class Others:
     """
 
     pool: Sequence[Example]
-    explorer: Explorer
+    router: Router
 
     def draw(self, batch: Sequence[Example], draws: Draws) -> list[Example]:
         inside = {example.id for example in batch}
@@ -202,7 +201,7 @@ class Rerun:
             runs = [_Run(x, t.rollout) for x, t in batch]
         else:
             prompter = Exploring(
-                self.composer, self.others.explorer, proposal.state, proposal.epsilon
+                self.composer, self.others.router, proposal.state, proposal.epsilon
             )
             rollouts = await gather_all(
                 roll_out(prompter, self.trial, x, self._draws(proposal.state, x)) for x in chosen

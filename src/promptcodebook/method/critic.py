@@ -188,7 +188,7 @@ class Credit:
         unit = unit_reward(rollout.reward, self.config.reward_range)
         trace = Trace(rollout, unit, gradients=self._of_route(history.route))
         if not self.asks_about(trace):
-            return replace(trace, verdict=Verdict(1.0, ""))
+            return replace(trace, verdict=Verdict(1.0, "")) if self._wanted else trace
         try:
             verdict, blamed = await self._judge(psi, history, draws)
         except LMError as error:
@@ -216,7 +216,14 @@ class Credit:
     def asks_about(self, trace: Trace) -> bool:
         """Whether the critic is asked: not about what has no reward, nor about what is solved."""
         solved = trace.unit is not None and trace.unit >= 1.0
-        return trace.unit is not None and not (solved and self.config.critic.skip_solved)
+        skipped = solved and self.config.critic.skip_solved
+        return self._wanted and trace.unit is not None and not skipped
+
+    @property
+    def _wanted(self) -> bool:
+        """Whether anything is learned from a critique: texts, or r̄, by which E_θ's routes are
+        explored. A router that learns from outcomes needs neither where texts stay as they are."""
+        return self.config.update.text_updates or self.config.router.kind == "encoder"
 
     def _of_route(self, route: Route) -> Gradients:
         """What a route that had to be filled up teaches θ, whatever came of it."""

@@ -154,9 +154,9 @@ def _by_index(
         k = leading_index(key)
         if k not in active and key.lower() not in ("", _MISSING):
             tally(Incident.UNKNOWN_INSTINCTS)
-        if k is None:
+        if k is None and active:
             k = nearest_instinct(text, codebook, active)
-        if k in active:
+        if k is not None and k in active:
             blamed.setdefault(k, []).append(text)
     return {k: " ".join(texts) for k, texts in sorted(blamed.items())}
 

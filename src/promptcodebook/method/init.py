@@ -1,8 +1,9 @@
 """The first codebook and the first θ, φ, ψ.
 
 expert = given by the user, or the task's own; random = written by the model from a generic
-request; from_prompt = the user's present prompt, split by the model; file = a codebook, or a whole
-policy: its θ, φ, frozen marks and routing statistics too (ψ is in no policy, and begins anew).
+request; from_prompt = the user's present prompt, split by the model or at its sentences; file = a
+codebook, or a whole policy: its θ, φ, frozen marks and routing statistics too (ψ is in no policy,
+and begins anew).
 
 Deviations: the paper does not print the requests of random and from_prompt, which are ours, and a
 short list is filled up to K from the set's general instincts.
@@ -26,7 +27,7 @@ from promptcodebook.lm.structured import Ask
 from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.state import RoutingStatistics, State, known_evidence
 from promptcodebook.method.templates import TemplateSet
-from promptcodebook.text import strip_wrapping, words_of
+from promptcodebook.text import sentences_of, strip_wrapping, words_of
 from promptcodebook.types import Codebook, Instinct, Parameters
 
 __all__ = ["Earlier", "Initialiser", "InstinctsReply", "check_seeds", "instincts_schema"]
@@ -131,7 +132,7 @@ class Initialiser:
         statistics = earlier.statistics or RoutingStatistics.fresh(len(given))
         theta = earlier.encoder or self._templates.text("theta")
         parameters = Parameters(
-            encoder="" if config.encoder.mode == "none" else theta,
+            encoder=theta if config.has_encoder else "",
             generator=earlier.generator or self._templates.text("phi"),
             codebook=Codebook(instincts),
             critic=self._templates.text("psi"),
@@ -149,6 +150,8 @@ class Initialiser:
                         "init.kind = 'from_prompt' needs the present prompt",
                         hint="set init.prompt to it",
                     )
+                if init.split == "sentences":
+                    return _sentences(self._config)
                 return await self._write("from_prompt", init.prompt)
             case "expert" | "file":
                 return _listed(self._config, seeds, earlier)
@@ -179,6 +182,8 @@ def check_seeds(
 ) -> None:
     """Raises ConfigError unless a codebook of K can be made of the lists that are at hand; where a
     model writes the first codebook there is nothing to check yet."""
+    if config.init.kind == "from_prompt" and config.init.split == "sentences":
+        _fill(_sentences(config), templates, config)
     if config.init.kind in ("expert", "file"):
         _fill(_listed(config, seeds, earlier), templates, config)
 
@@ -187,6 +192,19 @@ def _listed(config: Config, seeds: Sequence[str], earlier: Earlier) -> Sequence[
     if config.init.kind == "file":
         return earlier.instincts
     return [Instinct(text) for text in config.init.instincts or seeds]
+
+
+def _sentences(config: Config) -> list[Instinct]:
+    """The present prompt at its sentences and lines. ConfigError: more than K, or none."""
+    found = sentences_of(config.init.prompt)
+    if not found:
+        raise ConfigError("init.prompt holds no sentence", hint="set init.prompt to your prompt")
+    if len(found) > config.size:
+        raise ConfigError(
+            f"init.prompt has {len(found)} sentences, and the codebook {config.size} instincts",
+            hint=f"set size = {len(found)}, or init.split = 'model' to have a model sum it up",
+        )
+    return [Instinct(sentence) for sentence in found]
 
 
 def _fill(

@@ -1,7 +1,8 @@
 """The way to a prompt, Eqs. 3-4: route, then compose.
 
 At deployment the encoder routes every input. A policy without an encoder (`encoder.mode: none`)
-takes the S entries of highest r̄, where an untried one stands at the mean of the tried.
+takes the S entries of highest r̄, where an untried one stands at the mean of the tried. One whose
+router has learned from outcomes ranks the entries for the input, without a call.
 """
 
 from __future__ import annotations
@@ -15,11 +16,20 @@ from promptcodebook.method.encoder import Encoder, repair_route
 from promptcodebook.method.explore import Explorer
 from promptcodebook.method.failures import gather_all
 from promptcodebook.method.generator import Generator
+from promptcodebook.method.ranking import Ranker
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.randomness import Draws
-from promptcodebook.types import Example, Parameters, Prompt, Route
+from promptcodebook.types import Example, Parameters, Prompt, Ranking, Route, Trace
 
-__all__ = ["Composer", "Deployed", "Exploring", "FixedPrompt", "Prompter"]
+__all__ = [
+    "Composer",
+    "Deployed",
+    "EpsilonGreedy",
+    "Exploring",
+    "FixedPrompt",
+    "Prompter",
+    "Router",
+]
 
 
 class Prompter(Protocol):
@@ -41,7 +51,8 @@ class FixedPrompt:
 
 
 class Composer:
-    """Encoder and generator at work; Θ comes with each call, so that it holds no state.
+    """Encoder and generator at work; Θ comes with each call, so that nothing is kept from one to
+    the next.
 
     `stages` are those that get a prompt of their own (() = one prompt for the whole program).
     """
@@ -53,16 +64,26 @@ class Composer:
         self._generator = generator
         self._select = select
         self._stages = tuple(stages)
+        self._ready: tuple[Ranking, tuple[str, ...], Ranker] | None = None
 
     async def route(
         self, parameters: Parameters, statistics: RoutingStatistics, example: Example, draws: Draws
     ) -> tuple[Route, Usage]:
-        """z = E_θ(x, C); an empty θ means no encoder."""
+        """z = E_θ(x, C); a ranking comes before it, and an empty θ means no encoder."""
+        if statistics.ranking is not None:
+            ranker = self._ranker(statistics.ranking, parameters.codebook.texts)
+            return Route(ranker.choose(example.input, self._select)), Usage()
         if not parameters.encoder:
             return Route(repair_route((), statistics.standing, self._select)), Usage()
         return await self._encoder.route(
             parameters.encoder, parameters.codebook, statistics, example.input, draws
         )
+
+    def _ranker(self, ranking: Ranking, texts: tuple[str, ...]) -> Ranker:
+        """Made ready once for input after input."""
+        if self._ready is None or self._ready[0] is not ranking or self._ready[1] != texts:
+            self._ready = ranking, texts, Ranker(ranking, texts)
+        return self._ready[2]
 
     async def compose(
         self, parameters: Parameters, route: Route, example: Example, draws: Draws
@@ -84,24 +105,49 @@ class Composer:
         return Prompt(whole, by_stage), usage
 
 
+class Router(Protocol):
+    """Routes the examples of training, and learns from what came of it."""
+
+    async def route(
+        self, example: Example, state: State, epsilon: float, draws: Draws
+    ) -> tuple[Route, Usage]: ...
+
+    def learn(self, before: State, traces: Sequence[Trace], after: State) -> State:
+        """`after` with what the traces, made under `before`, teach of routing."""
+        ...
+
+
 @dataclass(frozen=True)
-class Exploring:
-    """The policy in training: with probability ε, z ~ SuccWtd instead of E_θ."""
+class EpsilonGreedy:
+    """E_θ, or with probability ε z ~ SuccWtd. What is learned stands in θ and r̄."""
 
     composer: Composer
     explorer: Explorer
+
+    async def route(
+        self, example: Example, state: State, epsilon: float, draws: Draws
+    ) -> tuple[Route, Usage]:
+        draw = draws.generator("explore")
+        if self.explorer.explores(epsilon, draw):
+            return self.explorer.route(state.statistics.ema, draw), Usage()
+        return await self.composer.route(state.parameters, state.statistics, example, draws)
+
+    def learn(self, before: State, traces: Sequence[Trace], after: State) -> State:
+        return after
+
+
+@dataclass(frozen=True)
+class Exploring:
+    """The policy in training: the router's routes, composed."""
+
+    composer: Composer
+    router: Router
     state: State
     epsilon: float
 
     async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, Prompt, Usage]:
         state = self.state
-        draw = draws.generator("explore")
-        if self.explorer.explores(self.epsilon, draw):
-            route, usage = self.explorer.route(state.statistics.ema, draw), Usage()
-        else:
-            route, usage = await self.composer.route(
-                state.parameters, state.statistics, example, draws
-            )
+        route, usage = await self.router.route(example, state, self.epsilon, draws)
         prompt, composing = await self.composer.compose(state.parameters, route, example, draws)
         return route, prompt, usage + composing
 

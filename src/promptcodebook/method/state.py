@@ -11,7 +11,8 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from promptcodebook.types import Parameters, Step, Trace
+from promptcodebook.method.outcomes import Outcome
+from promptcodebook.types import Parameters, Ranking, Step, Trace
 
 __all__ = [
     "RoutingStatistics",
@@ -32,13 +33,15 @@ class RoutingStatistics:
 
     `success` is the EMA of r divided by its `evidence`, the weight of all trials in it: 1 - (1-α)^n
     after n of them, halved whenever the instinct is rewritten. () = not known, as in runs of
-    version 0.1, whose EMA goes on as it is.
+    version 0.1, whose EMA goes on as it is. `ranking` is what a router that learns from outcomes
+    has learned (None = there is none).
     """
 
     ema: tuple[float, ...]
     success: tuple[float, ...]
     selected: tuple[int, ...]
     evidence: tuple[float, ...] = ()
+    ranking: Ranking | None = None
 
     @classmethod
     def fresh(cls, size: int) -> RoutingStatistics:
@@ -71,7 +74,16 @@ class RoutingStatistics:
             tuple(0.0 if k is None else self.success[k] for k in origins),
             tuple(0 if k is None else self.selected[k] for k in origins),
             tuple(0.0 if k is None else self.evidence[k] for k in origins) if self.evidence else (),
+            None if self.ranking is None else _picked(self.ranking, origins),
         )
+
+
+def _picked(ranking: Ranking, origins: Sequence[int | None]) -> Ranking:
+    """The ranking of other entries; one that begins anew promises nothing."""
+    blank = (0,) * len(ranking.rarity)
+    rows = (blank if k is None else ranking.weights[k + 1] for k in origins)
+    bias = (0.0 if k is None else ranking.bias[k + 1] for k in origins)
+    return replace(ranking, weights=(ranking.weights[0], *rows), bias=(ranking.bias[0], *bias))
 
 
 def known_evidence(given: Iterable[float | None]) -> tuple[float, ...]:
@@ -82,11 +94,17 @@ def known_evidence(given: Iterable[float | None]) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Θ and the routing statistics; `step` is the index of the next update."""
+    """Θ and the routing statistics; `step` is the index of the next update.
+
+    `outcomes` are the rollouts so far and `versions` how often each instinct was rewritten, where a
+    router learns from them; a stored step does not hold them (`method/router.py::recall`).
+    """
 
     step: int
     parameters: Parameters
     statistics: RoutingStatistics
+    outcomes: tuple[Outcome, ...] = ()
+    versions: tuple[int, ...] = ()
 
     @classmethod
     def first(cls, parameters: Parameters, statistics: RoutingStatistics | None = None) -> State:
@@ -99,7 +117,7 @@ class State:
         return cls(
             step.index + 1,
             step.parameters,
-            RoutingStatistics(step.ema, step.success, step.selected, step.evidence),
+            RoutingStatistics(step.ema, step.success, step.selected, step.evidence, step.ranking),
         )
 
     def advance(self, parameters: Parameters, traces: Sequence[Trace], alpha: float) -> State:
@@ -122,7 +140,13 @@ class State:
                 selected[k] += 1
         texts = zip(self.parameters.codebook.texts, parameters.codebook.texts, strict=True)
         rewritten = {k for k, (before, after) in enumerate(texts) if before != after}
-        known = RoutingStatistics(tuple(ema), tuple(success), tuple(selected), tuple(evidence))
+        known = replace(
+            self.statistics,
+            ema=tuple(ema),
+            success=tuple(success),
+            selected=tuple(selected),
+            evidence=tuple(evidence),
+        )
         statistics = known.discount(rewritten)
         return replace(self, step=self.step + 1, parameters=parameters, statistics=statistics)
 

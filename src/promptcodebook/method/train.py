@@ -7,6 +7,7 @@ Deviations from the printed algorithm, all switchable:
 - `accept: improve`, `improve_each` keep rewrites only if examples do not fare worse with them.
 - A rewrite of θ with which too many routes fall back is refused (`encoder.max_fallback`).
 - `maintain_every` has the codebook tidied now and then: grab-bags, twins, and what nobody picks.
+- `router.kind: outcomes` routes by what rollouts came to, in place of E_θ and ε-greedy.
 - A solved example is not critiqued: its critique is empty by definition (`critic.skip_solved`).
 """
 
@@ -19,10 +20,10 @@ from promptcodebook.config import Config
 from promptcodebook.method.accept import Acceptance, Proposal
 from promptcodebook.method.critic import Credit, History
 from promptcodebook.method.executor import Trial, roll_out
-from promptcodebook.method.explore import Explorer, epsilon_at
+from promptcodebook.method.explore import epsilon_at
 from promptcodebook.method.failures import FailureWatch, gather_all
 from promptcodebook.method.maintain import Maintainer, tidied
-from promptcodebook.method.policy import Composer, Exploring
+from promptcodebook.method.policy import Composer, Exploring, Router
 from promptcodebook.method.schedule import Schedule
 from promptcodebook.method.state import State
 from promptcodebook.method.update import Updater, apply_rewrites, collect_gradients
@@ -65,11 +66,14 @@ async def train(
         parameters = apply_rewrites(state.parameters, accepted)
 
         # Update routing statistics.
-        state = state.advance(parameters, traces, config.explore.alpha)
+        before, state = state, state.advance(parameters, traces, config.explore.alpha)
 
         # Tidy the codebook, every so many steps.
         tidy, since = await learner.tidy(state, [*since, *traces], index)
         state = tidied(state, tidy)
+
+        # Learn to route from outcomes, where the router does.
+        state = learner.router.learn(before, traces, state)
         yield Step(
             index=index,
             epoch=epoch,
@@ -82,6 +86,7 @@ async def train(
             selected=state.statistics.selected,
             evidence=state.statistics.evidence,
             reverted=_reverted(rewrites, accepted),
+            ranking=state.statistics.ranking,
         )
 
 
@@ -98,7 +103,7 @@ class Learner:
     config: Config
     randomness: Randomness
     composer: Composer
-    explorer: Explorer
+    router: Router
     trial: Trial
     credit: Credit
     updater: Updater
@@ -108,7 +113,7 @@ class Learner:
     async def trace(self, example: Example, state: State, epsilon: float) -> Trace:
         """One example's chain: route -> compose -> execute -> critique -> attribute."""
         draws = self.randomness.at(state.step, example.id)
-        prompter = Exploring(self.composer, self.explorer, state, epsilon)
+        prompter = Exploring(self.composer, self.router, state, epsilon)
         rollout = await roll_out(prompter, self.trial, example, draws)
         if rollout.reward is None:
             return Trace(rollout)

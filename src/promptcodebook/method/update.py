@@ -70,7 +70,7 @@ def collect_gradients(
         if t.rollout.route is not None and (explored_too or not t.rollout.route.explored)
     ]
     pending: list[Pending] = []
-    if config.encoder.mode == "learned":
+    if config.has_encoder and config.encoder.mode == "learned":
         pending.append(Pending("encoder", parameters.encoder, tuple(filter(None, theta))))
     if config.compose == "generator":
         phi = tuple(t.gradients.generator for t in traces if t.gradients.generator)

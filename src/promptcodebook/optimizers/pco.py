@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import islice
 
 from promptcodebook.assemble import Assembled
 from promptcodebook.config import Config
@@ -22,7 +23,9 @@ from promptcodebook.method.explore import Explorer
 from promptcodebook.method.guard import RouteGuard
 from promptcodebook.method.init import Initialiser
 from promptcodebook.method.maintain import Maintainer
-from promptcodebook.method.policy import Composer, Deployed
+from promptcodebook.method.outcomes import OutcomeModel
+from promptcodebook.method.policy import Composer, Deployed, EpsilonGreedy, Router
+from promptcodebook.method.router import OutcomeRouter, recall
 from promptcodebook.method.schedule import Schedule
 from promptcodebook.method.state import State
 from promptcodebook.method.train import Learner, train
@@ -74,7 +77,8 @@ class PCO:
 def build_learner(assembled: Assembled) -> Learner:
     """Everything Algorithm 1 calls. Raises ConfigError for settings that exclude one another."""
     config, models = assembled.config, assembled.models
-    if config.encoder.mode == "none" and config.explore.policy == "none":
+    blind = config.router.kind == "encoder" and config.encoder.mode == "none"
+    if blind and config.explore.policy == "none":
         raise ConfigError(
             "encoder.mode = 'none' leaves only exploration, and explore.policy = 'none' forbids it",
             hint="set one of the two to something else",
@@ -82,14 +86,14 @@ def build_learner(assembled: Assembled) -> Learner:
     ask, templates = models.ask, assembled.plan.templates
     composer = assembled.composer(assembled.plan.prompt_stages)
     trial = assembled.trial()
-    explorer = Explorer(config.explore, config.select, always=config.encoder.mode == "none")
+    router = make_router(assembled, composer)
     check = _checks(assembled)
     updater = Updater(ask, templates, config, check, models.tally)
     return Learner(
         config=config,
         randomness=config.randomness,
         composer=composer,
-        explorer=explorer,
+        router=router,
         trial=trial,
         credit=Credit(
             Critic(ask, templates, models.tally),
@@ -97,20 +101,30 @@ def build_learner(assembled: Assembled) -> Learner:
             config,
         ),
         updater=updater,
-        acceptance=_acceptance(assembled, composer, trial, explorer),
+        acceptance=_acceptance(assembled, composer, trial, router),
         maintainer=Maintainer(ask, templates, config, check, updater),
     )
 
 
+def make_router(assembled: Assembled, composer: Composer) -> Router:
+    """Who routes in training. MissingExtra where the settings need one that is not there."""
+    config = assembled.config
+    if config.router.kind == "outcomes":
+        inputs = {example.id: example.input for example in assembled.dataset.train}
+        return OutcomeRouter(config.router, config.select, OutcomeModel(inputs))
+    always = config.encoder.mode == "none"
+    return EpsilonGreedy(composer, Explorer(config.explore, config.select, always=always))
+
+
 def _acceptance(
-    assembled: Assembled, composer: Composer, trial: Trial, explorer: Explorer
+    assembled: Assembled, composer: Composer, trial: Trial, router: Router
 ) -> Acceptance:
     """Which rewrites are kept: θ must go on routing, then the configured rule (decisions 23, 9)."""
     config, models = assembled.config, assembled.models
     rule = make_acceptance(
         config,
         Rerun(composer, trial, config.randomness),
-        Others(assembled.dataset.train, explorer),
+        Others(assembled.dataset.train, router),
     )
     return RouteGuard(
         rule=rule,
@@ -139,7 +153,7 @@ async def _first_or_stored(problem: Problem) -> State:
     store, assembled = problem.store, problem.assembled
     outline = store.outline()
     if outline.parameters is None:
-        if assembled.config.init.kind in ("random", "from_prompt"):
+        if asks_for_codebook(assembled.config):
             problem.tell(Phase("writing the first codebook", 0, 1))
         state = await initialise(assembled)
         store.append(Started(state.parameters, assembled.config.init.kind, state.statistics))
@@ -156,9 +170,15 @@ async def initialise(assembled: Assembled) -> State:
     return await initialiser.first(plan.task.seeds, plan.earlier)
 
 
+def asks_for_codebook(config: Config) -> bool:
+    """Whether a model writes the first codebook."""
+    init = config.init
+    return init.kind == "random" or (init.kind == "from_prompt" and init.split == "model")
+
+
 def with_listed_codebook(config: Config) -> Config:
     """The same, but where a model would write the first codebook our general list stands for it."""
-    if config.init.kind not in ("random", "from_prompt"):
+    if not asks_for_codebook(config):
         return config
     stand_in = config.init.model_copy(update={"kind": "expert", "instincts": ()})
     return config.model_copy(update={"init": stand_in})
@@ -192,6 +212,9 @@ async def _train(
         return reason
     config = assembled.config
     schedule = Schedule(assembled.dataset.train, config.update, config.randomness)
+    if isinstance(learner.router, OutcomeRouter) and state.step:
+        steps_then = islice(store.steps(traces=True), state.step)
+        state = recall(learner.router, state_at(store, -1), steps_then)
     # Closed here: an abandoned generator would be left for the loop to clean up.
     recent = _since_maintenance(store, learner.maintainer.every, state.step)
     past = _steps_before(store, state.step)

@@ -12,14 +12,25 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from promptcodebook.config import TYPED, Config, load_typed, merge, without_secrets
 from promptcodebook.errors import PolicyError
 from promptcodebook.method.generator import join_prompts
+from promptcodebook.method.ranking import BUCKETS
 from promptcodebook.method.state import RoutingStatistics, State, known_evidence
 from promptcodebook.method.template import check_template
 from promptcodebook.method.templates import (
@@ -30,7 +41,7 @@ from promptcodebook.method.templates import (
     template_sets,
 )
 from promptcodebook.paths import write_whole
-from promptcodebook.types import Codebook, Instinct, Parameters
+from promptcodebook.types import Codebook, Instinct, Parameters, Ranking
 
 __all__ = ["CONCAT", "FORMAT", "PRESENT", "PolicyFile", "read_policy_file"]
 
@@ -89,11 +100,63 @@ class _Templates(BaseModel):
         )
 
 
+class _Ranking(BaseModel):
+    """What was learned of routing from outcomes: `types.Ranking`, its rows of whole numbers as
+    texts, so that a row is a line."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    rarity: str
+    unit: float
+    weights: tuple[str, ...]
+    bias: tuple[float, ...]
+    likeness: float
+    more: float
+    least: int = 0
+    outcomes: int = 0
+
+    @model_validator(mode="after")
+    def _readable(self) -> _Ranking:
+        ranking = self.ranking
+        if len(ranking.rarity) != BUCKETS or {len(r) for r in ranking.weights} != {BUCKETS}:
+            raise ValueError(f"rarity and each row of weights have {BUCKETS} numbers")
+        if len(ranking.bias) != len(ranking.weights):
+            raise ValueError("there are not as many numbers in bias as rows of weights")
+        return self
+
+    @classmethod
+    def of(cls, ranking: Ranking) -> _Ranking:
+        return cls(
+            rarity=" ".join(f"{value:g}" for value in ranking.rarity),
+            unit=ranking.unit,
+            weights=tuple(" ".join(map(str, row)) for row in ranking.weights),
+            bias=ranking.bias,
+            likeness=ranking.likeness,
+            more=ranking.more,
+            least=ranking.least,
+            outcomes=ranking.outcomes,
+        )
+
+    @cached_property
+    def ranking(self) -> Ranking:
+        return Ranking(
+            rarity=tuple(map(float, self.rarity.split())),
+            unit=self.unit,
+            weights=tuple(tuple(map(int, row.split())) for row in self.weights),
+            bias=self.bias,
+            likeness=self.likeness,
+            more=self.more,
+            least=self.least,
+            outcomes=self.outcomes,
+        )
+
+
 class PolicyFile(BaseModel):
     """A policy as it is written to disk.
 
     `stages` are the program's, each with a prompt of its own (() = one prompt for the whole);
-    `program` '' = not recorded. `sampling` is by role, and empty in files of version 0.1.
+    `program` '' = not recorded. `sampling` is by role, and empty in files of version 0.1. `router`
+    is there where no model is asked for routes (None = the encoder is).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -112,6 +175,7 @@ class PolicyFile(BaseModel):
     encoder: str
     generator: str
     codebook: tuple[_Entry, ...]
+    router: _Ranking | None = None
     about: dict[str, JsonValue] = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -128,11 +192,23 @@ class PolicyFile(BaseModel):
             raise ValueError(f"templates: no set is called {name!r}")
         return {**keys, "format": FORMAT, "templates": _Templates.of(load_templates(name))}
 
+    @model_serializer(mode="wrap")
+    def _without_no_router(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A policy that asks the encoder says nothing of a router: its bytes are as ever."""
+        tree: dict[str, Any] = serialise(self)
+        if tree.get("router") is None:
+            tree.pop("router", None)
+        return tree
+
     @model_validator(mode="after")
     def _routable(self) -> PolicyFile:
         if self.select > len(self.codebook):
             raise ValueError(
                 f"select (S = {self.select}) is larger than the codebook (K = {len(self.codebook)})"
+            )
+        if self.router is not None and len(self.router.weights) != len(self.codebook) + 1:
+            raise ValueError(
+                "router: it must have one row of weights more than there are instincts"
             )
         return self
 
@@ -179,6 +255,7 @@ class PolicyFile(BaseModel):
                 )
                 for c, s, r, n, e in rows
             ),
+            router=None if statistics.ranking is None else _Ranking.of(statistics.ranking),
         )
 
     @property
@@ -200,6 +277,7 @@ class PolicyFile(BaseModel):
             tuple(e.success for e in self.codebook),
             tuple(e.selected for e in self.codebook),
             known_evidence(e.evidence for e in self.codebook),
+            None if self.router is None else self.router.ranking,
         )
 
     @property
@@ -267,6 +345,7 @@ class PolicyFile(BaseModel):
             "output_format": self.output_format,
             "seed": self.seed,
             "encoder": {"mode": "learned" if self.encoder else "none"},
+            "router": {"kind": "encoder" if self.router is None else "outcomes"},
         }
         if self.program:  # a file of version 0.1 does not know
             decided["compose_per_stage"] = bool(self.stages)

@@ -1,0 +1,217 @@
+"""From outcomes to expected rewards: a Bayesian ridge regression over inputs and sets of instincts.
+
+The reward of input x with the instincts Z is modelled as
+
+    r = μ + s(x) + Σ_{k in Z} (g_k(x) + λ·sim(x, c_k)) + κ·(|Z| - 1)⁺ + noise,
+
+with s and each g_k a constant and a linear function of φ(x) (`ranking.py`), all with Gaussian
+priors. So a rollout with several instincts is laid at them additively; λ and κ are shared by all.
+With n outcomes everything follows from one n x n system, solved exactly (the dual form; Rasmussen
+and Williams 2006, ch. 2). An instinct that was rewritten keeps its outcomes at a discount: its
+part of the model before and after a rewrite correlate with `KEPT`. Blame is an outcome of its own:
+what a critic lays at one instinct is seen as -ρ on that instinct's part alone, at a fourth of a
+reward's weight.
+
+The priors' sizes were chosen on training messages by simulation (docs/router.md) and are fixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from promptcodebook.errors import import_extra
+from promptcodebook.method.ranking import BUCKETS, Features, Vocabulary
+from promptcodebook.types import Ranking
+
+__all__ = ["Outcome", "OutcomeModel", "Posterior", "Priors"]
+
+_DIGITS = 1000
+"""Weights are kept as whole thousandths of the greatest."""
+MOST = 2000
+"""Outcomes that a fit takes, the latest ones: it costs their cube."""
+
+
+@dataclass(frozen=True, slots=True)
+class Priors:
+    """Standard deviations of the parts, in units of the reward."""
+
+    level: float = 0.5
+    shared: float = 0.3
+    constant: float = 0.2
+    own: float = 0.6
+    likeness: float = 0.5
+    more: float = 0.1
+    noise: float = 0.35
+    kept: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One rollout as the model sees it: reward in [0, 1] with the instincts `indices`, each in the
+    version that it had (how often it had been rewritten) and as like the input as it was then.
+
+    `part` = an observation of one instinct's own part, not of a whole reward.
+    """
+
+    example_id: str
+    indices: tuple[int, ...]
+    versions: tuple[int, ...]
+    likeness: tuple[float, ...]
+    reward: float
+    weight: float = 1.0
+    part: bool = False
+
+
+def _numpy() -> Any:
+    return import_extra("numpy", "a router that learns from outcomes", "router")
+
+
+class OutcomeModel:
+    """Fits outcomes of a fixed set of inputs: `dense` has a row φ(x) for each, `gram` their
+    products."""
+
+    def __init__(self, inputs: Mapping[str, str], priors: Priors = Priors()) -> None:
+        self.vocabulary = Vocabulary.of(list(inputs.values()))
+        self.priors = priors
+        self.numpy = np = _numpy()
+        self.row = {name: i for i, name in enumerate(inputs)}
+        self.dense = np.zeros((len(inputs), BUCKETS))
+        self._features = [self.vocabulary.features(text) for text in inputs.values()]
+        for i, features in enumerate(self._features):
+            self.dense[i, list(features)] = list(features.values())
+        self.gram = self.dense @ self.dense.T
+
+    def features(self, example_id: str) -> Features:
+        return self._features[self.row[example_id]]
+
+    def fit(self, outcomes: Sequence[Outcome], versions: Sequence[int]) -> Posterior:
+        """The posterior given the outcomes, for instincts of these versions."""
+        return Posterior(self, list(outcomes)[-MOST:], versions)
+
+
+class Posterior:
+    """What is known of every part after some outcomes; means, joint draws, and the means as a
+    Ranking."""
+
+    def __init__(
+        self, model: OutcomeModel, outcomes: Sequence[Outcome], versions: Sequence[int]
+    ) -> None:
+        self._model, self._np = model, model.numpy
+        self._versions = tuple(versions)
+        self._size = len(versions)
+        self._outcomes = outcomes
+        np, p = self._np, model.priors
+        n = len(outcomes)
+        self._at = np.array([model.row[o.example_id] for o in outcomes], dtype=int)
+        self._whole = np.array([0.0 if o.part else 1.0 for o in outcomes])
+        self._like = np.array([sum(o.likeness) for o in outcomes])
+        self._crowd = np.array([0.0 if o.part else max(0, len(o.indices) - 1) for o in outcomes])
+        self._has = np.zeros((n, self._size))
+        self._old = np.zeros((n, self._size))
+        for i, o in enumerate(outcomes):
+            for k, version in zip(o.indices, o.versions, strict=True):
+                self._has[i, k] = 1.0
+                self._old[i, k] = version
+        rewards = np.array([o.reward for o in outcomes])
+        weights = np.array([o.weight for o in outcomes])
+        total = float((weights * self._whole).sum())
+        self._mean = float((weights * self._whole * rewards).sum() / total) if total else 0.5
+        y = rewards - self._mean * self._whole
+        gram = model.gram[self._at][:, self._at]
+        whole = np.outer(self._whole, self._whole)
+        prior = (p.level**2 + p.shared**2 * gram) * whole
+        prior += (p.constant**2 + p.own**2 * gram) * self._together()
+        prior += p.likeness**2 * np.outer(self._like, self._like)
+        prior += p.more**2 * np.outer(self._crowd, self._crowd)
+        noise = np.diag(p.noise**2 / weights)
+        if n:
+            self._root = np.linalg.inv(np.linalg.cholesky(prior + noise))
+            self._dual = self._root.T @ (self._root @ y)
+        else:
+            self._root, self._dual = np.zeros((0, 0)), np.zeros(0)
+
+    def _together(self) -> Any:
+        """How much two outcomes have instincts in common: 1 for each, less for older versions."""
+        np = self._np
+        if (self._old == self._old[:1]).all():
+            return self._has @ self._has.T
+        shared = np.zeros((len(self._outcomes),) * 2)
+        for k in range(self._size):
+            has = np.flatnonzero(self._has[:, k])
+            apart = np.abs(np.subtract.outer(self._old[has, k], self._old[has, k]))
+            shared[np.ix_(has, has)] += self._model.priors.kept**apart
+        return shared
+
+    def _current(self) -> Any:
+        """n x K: whether an outcome had the instinct, discounted by the rewrites since."""
+        p = self._model.priors
+        return self._has * p.kept ** (self._np.array(self._versions) - self._old)
+
+    def ranking(self, least: int = 0) -> Ranking:
+        """The means as plain numbers."""
+        np, p, model = self._np, self._model.priors, self._model
+        current, dual = self._current(), self._dual
+        inputs = model.dense[self._at]
+        own = p.own**2 * (current * dual[:, None]).T @ inputs
+        shared = p.shared**2 * (self._whole * dual) @ inputs
+        weights = np.vstack([shared[None, :], own])
+        constant = p.constant**2 * current.T @ dual
+        base = self._mean + p.level**2 * float(self._whole @ dual)
+        unit = float(np.abs(weights).max(initial=0.0)) / _DIGITS
+        whole = np.rint(weights / unit).astype(int) if unit else np.zeros(weights.shape, dtype=int)
+        return Ranking(
+            rarity=model.vocabulary.rarity,
+            unit=float(f"{unit:.4g}"),
+            weights=tuple(tuple(row) for row in whole.tolist()),
+            bias=tuple(round(b, 5) for b in [base, *constant.tolist()]),
+            likeness=round(p.likeness**2 * float(self._like @ dual), 5),
+            more=round(p.more**2 * float(self._crowd @ dual), 5),
+            least=least,
+            outcomes=len(self._outcomes),
+        )
+
+    def _parts(self, features: Features, likeness: Sequence[float]) -> tuple[Any, Any]:
+        """Mean and covariance of (g_1 .. g_K, more) at an input, likeness included in g."""
+        np, p, model = self._np, self._model.priors, self._model
+        vector = np.zeros(BUCKETS)
+        vector[list(features)] = list(features.values())
+        near = (model.dense @ vector)[self._at]
+        like = np.array(likeness)
+        cross = np.zeros((len(self._outcomes), self._size + 1))
+        cross[:, :-1] = self._current() * (p.constant**2 + p.own**2 * near)[:, None]
+        cross[:, :-1] += p.likeness**2 * np.outer(self._like, like)
+        cross[:, -1] = p.more**2 * self._crowd
+        prior = np.zeros((self._size + 1,) * 2)
+        alone = p.constant**2 + p.own**2 * float(vector @ vector)
+        prior[:-1, :-1] = alone * np.eye(self._size) + p.likeness**2 * np.outer(like, like)
+        prior[-1, -1] = p.more**2
+        half = self._root @ cross
+        return cross.T @ self._dual, prior - half.T @ half
+
+    def means(self, features: Features, likeness: Sequence[float]) -> tuple[list[float], float]:
+        """What each instinct adds to an input alone, and `more`."""
+        mean, _ = self._parts(features, likeness)
+        return mean[:-1].tolist(), float(mean[-1])
+
+    def draws(
+        self, features: Features, likeness: Sequence[float], count: int, seed: int, scale: float
+    ) -> list[tuple[list[float], float]]:
+        """Joint draws of what each instinct adds, and of `more`; spread `scale` times the
+        posterior's."""
+        np = self._np
+        mean, covariance = self._parts(features, likeness)
+        root = np.linalg.cholesky(covariance + 1e-9 * np.eye(len(mean)))
+        noise = np.random.Generator(np.random.PCG64(seed)).standard_normal((count, len(mean)))
+        drawn = mean + scale * noise @ root.T
+        return [(row[:-1], row[-1]) for row in drawn.tolist()]
+
+    def upper(
+        self, features: Features, likeness: Sequence[float], scale: float
+    ) -> tuple[list[float], float]:
+        """Means plus `scale` standard deviations."""
+        np = self._np
+        mean, covariance = self._parts(features, likeness)
+        bounds = mean + scale * np.sqrt(np.maximum(0.0, np.diag(covariance)))
+        return bounds[:-1].tolist(), float(bounds[-1])

@@ -1,0 +1,138 @@
+"""What the words of an input say of each instinct: plain numbers, ranked without a model or numpy.
+
+Beyond the paper (method decision 26). An input is the unit vector φ(x) of its hashed words, pairs
+of words and letters; each instinct's marginal reward is linear in it. How the numbers are learned
+stands in `outcomes.py`, what is done with them in training in `router.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from promptcodebook.text import words_of
+from promptcodebook.types import Ranking
+
+__all__ = ["BUCKETS", "Expected", "Features", "Ranker", "Vocabulary", "chosen", "dot"]
+
+BUCKETS = 1024
+"""Hashed features; a power of two."""
+_LETTERS = (3, 4, 5)
+"""Lengths of the runs of letters that are looked at, word by word."""
+_MOST_WORDS = 200
+"""Words of an input that are read: the first half of them from its start, the rest its end."""
+
+Features = Mapping[int, float]
+"""A sparse unit vector: bucket -> value."""
+
+
+def _grams(text: str) -> Iterator[str]:
+    words = words_of(text)
+    if len(words) > _MOST_WORDS:
+        words = [*words[: _MOST_WORDS // 2], *words[-_MOST_WORDS // 2 :]]
+    for word in words:
+        yield f"w {word}"
+        padded = f" {word} "
+        for length in _LETTERS:
+            for at in range(len(padded) - length + 1):
+                yield padded[at : at + length]
+    for first, second in pairwise(words):
+        yield f"w {first} {second}"
+
+
+def _buckets(text: str) -> set[int]:
+    """Where the text's grams fall; how often is not counted."""
+    return {zlib.crc32(gram.encode("utf-8", "surrogatepass")) % BUCKETS for gram in _grams(text)}
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """How telling each bucket is: its inverse document frequency over the training inputs."""
+
+    rarity: tuple[float, ...]
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Vocabulary:
+        """Smoothed: ln((1 + n) / (1 + n_b)) + 1 of n texts, n_b of which fall into bucket b."""
+        seen = [0] * BUCKETS
+        for text in texts:
+            for bucket in _buckets(text):
+                seen[bucket] += 1
+        n = len(texts)
+        return cls(tuple(round(math.log((1 + n) / (1 + c)) + 1, 3) for c in seen))
+
+    def features(self, text: str) -> Features:
+        """φ of a text; {} for one without words."""
+        values = {b: self.rarity[b] for b in sorted(_buckets(text))}
+        length = math.sqrt(math.fsum(v * v for v in values.values()))
+        return {b: v / length for b, v in values.items()} if length else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Of one input: the reward without any instinct, and what each of the K adds to it alone;
+    `more` is what any further instinct adds beside its own."""
+
+    nothing: float
+    marginal: tuple[float, ...]
+    more: float = 0.0
+
+    def alone(self, k: int) -> float:
+        """The reward with c_k and no other."""
+        return self.nothing + self.marginal[k]
+
+    def of(self, indices: Sequence[int]) -> float:
+        """The reward with these instincts."""
+        crowd = self.more * max(0, len(indices) - 1)
+        return self.nothing + math.fsum(self.marginal[k] for k in indices) + crowd
+
+
+def chosen(marginal: Sequence[float], more: float, select: int, least: int = 0) -> tuple[int, ...]:
+    """The best set of `least` to `select` instincts, sorted: by what each adds, while it adds."""
+    order = sorted(range(len(marginal)), key=lambda k: (-marginal[k], k))[:select]
+    taken: list[int] = []
+    for k in order:
+        gain = marginal[k] + (more if taken else 0.0)
+        if gain <= 0.0 and len(taken) >= least:
+            break
+        taken.append(k)
+    return tuple(sorted(taken))
+
+
+class Ranker:
+    """A ranking at work over the texts of a codebook."""
+
+    def __init__(self, ranking: Ranking, instincts: Sequence[str]) -> None:
+        self._ranking = ranking
+        self._vocabulary = Vocabulary(ranking.rarity)
+        # By bucket: an input touches few of them.
+        self._columns = tuple(zip(*ranking.weights, strict=True))
+        self._instincts = tuple(map(self._vocabulary.features, instincts))
+
+    def expected(self, text: str) -> Expected:
+        """What an input promises with each of the instincts."""
+        ranking = self._ranking
+        features = self._vocabulary.features(text)
+        sums = [0.0] * len(ranking.bias)
+        for bucket, value in features.items():
+            for row, weight in enumerate(self._columns[bucket]):
+                if weight:
+                    sums[row] += value * weight
+        values = [b + ranking.unit * s for b, s in zip(ranking.bias, sums, strict=True)]
+        if ranking.likeness:
+            for k, other in enumerate(self._instincts):
+                values[k + 1] += ranking.likeness * dot(features, other)
+        return Expected(values[0], tuple(values[1:]), ranking.more)
+
+    def choose(self, text: str, select: int) -> tuple[int, ...]:
+        """The route of an input: up to `select` instincts, as long as each promises to add."""
+        expected = self.expected(text)
+        return chosen(expected.marginal, expected.more, select, self._ranking.least)
+
+
+def dot(a: Features, b: Features) -> float:
+    """φ·φ', in the order of the first."""
+    return math.fsum(value * b[bucket] for bucket, value in a.items() if bucket in b)
