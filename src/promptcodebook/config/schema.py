@@ -136,8 +136,8 @@ class RouterSettings(Group):
     """Who picks the instincts for an input: a model, or what was learned from outcomes."""
 
     kind: Literal["encoder", "outcomes"] = "encoder"
-    """encoder = E_θ, the paper's; outcomes = the expected reward of each instinct, learned from
-    rollouts without a model (needs the extra [router])."""
+    """encoder = E_θ; outcomes = what each instinct earns, learned from rollouts without a model
+    (needs the extra [router])."""
     explore: Literal["thompson", "upper"] = "thompson"
     """How training routes are drawn: by draws from what is known of each instinct, or by bounds."""
     scale: float = Field(default=1.0, ge=0.0)

@@ -52,7 +52,8 @@ class Outcome:
     """One rollout as the model sees it: reward in [0, 1] with the instincts `indices`, each in the
     version that it had (how often it had been rewritten) and as like the input as it was then.
 
-    `part` = an observation of one instinct's own part, not of a whole reward.
+    `part` = an observation of one instinct's own part, not of a whole reward. `propensity` is the
+    chance that the route had.
     """
 
     example_id: str
@@ -62,6 +63,7 @@ class Outcome:
     reward: float
     weight: float = 1.0
     part: bool = False
+    propensity: float | None = None
 
 
 def _numpy() -> Any:

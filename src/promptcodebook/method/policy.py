@@ -16,7 +16,7 @@ from promptcodebook.method.encoder import Encoder, repair_route
 from promptcodebook.method.explore import Explorer
 from promptcodebook.method.failures import gather_all
 from promptcodebook.method.generator import Generator
-from promptcodebook.method.ranking import Ranker
+from promptcodebook.method.ranking import Expected, Ranker
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.randomness import Draws
 from promptcodebook.types import Example, Parameters, Prompt, Ranking, Route, Trace
@@ -78,6 +78,14 @@ class Composer:
         return await self._encoder.route(
             parameters.encoder, parameters.codebook, statistics, example.input, draws
         )
+
+    def expected(
+        self, parameters: Parameters, statistics: RoutingStatistics, text: str
+    ) -> Expected | None:
+        """What each instinct promises for an input; None where nothing ranks them."""
+        if statistics.ranking is None:
+            return None
+        return self._ranker(statistics.ranking, parameters.codebook.texts).expected(text)
 
     def _ranker(self, ranking: Ranking, texts: tuple[str, ...]) -> Ranker:
         """Made ready once for input after input."""
@@ -164,3 +172,7 @@ class Deployed:
         route, routing = await self.composer.route(self.parameters, self.statistics, example, draws)
         prompt, composing = await self.composer.compose(self.parameters, route, example, draws)
         return route, prompt, routing + composing
+
+    def expected(self, text: str) -> Expected | None:
+        """What each instinct promises for an input, where the policy learned that."""
+        return self.composer.expected(self.parameters, self.statistics, text)

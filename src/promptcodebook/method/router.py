@@ -51,6 +51,7 @@ def outcomes_of(model: OutcomeModel, before: State, traces: Sequence[Trace]) -> 
             tuple(before.versions[k] for k in route.indices),
             tuple(like[k] for k in route.indices),
             trace.unit,
+            propensity=route.propensity,
         )
         outcomes.append(whole)
         outcomes += [
@@ -111,7 +112,7 @@ class OutcomeRouter:
     def __init__(self, settings: RouterSettings, select: int, model: OutcomeModel) -> None:
         self._settings = settings
         self._select = select
-        self._model = model
+        self.model = model
         self._fitted: _Fitted | None = None
         self._texts: tuple[Codebook, _Texts] | None = None
 
@@ -125,7 +126,7 @@ class OutcomeRouter:
         """A drawn route with its propensity; `explored` = it is not the one that ranks first."""
         state = state if state.versions else self.begin(state)
         posterior = self._posterior(state)
-        features = self._model.vocabulary.features(example.input)
+        features = self.model.vocabulary.features(example.input)
         like = self._likeness(state.parameters.codebook, features)
         settings, select = self._settings, self._select
         if settings.explore == "upper":
@@ -167,7 +168,7 @@ class OutcomeRouter:
             version + (old != new)
             for version, (old, new) in zip(before.versions, texts, strict=True)
         )
-        new = outcomes_of(self._model, before, traces)
+        new = outcomes_of(self.model, before, traces)
         return replace(after, outcomes=(*before.outcomes, *new), versions=versions)
 
     def _posterior(self, state: State) -> Posterior:
@@ -177,13 +178,13 @@ class OutcomeRouter:
             or fitted.outcomes is not state.outcomes
             or fitted.versions != state.versions
         ):
-            posterior = self._model.fit(state.outcomes, state.versions)
+            posterior = self.model.fit(state.outcomes, state.versions)
             fitted = self._fitted = _Fitted(state.outcomes, state.versions, posterior)
         return fitted.posterior
 
     def _likeness(self, codebook: Codebook, features: Features) -> list[float]:
         if self._texts is None or self._texts[0] is not codebook:
-            self._texts = codebook, _Texts(self._model, codebook)
+            self._texts = codebook, _Texts(self.model, codebook)
         return self._texts[1].likeness(features)
 
 

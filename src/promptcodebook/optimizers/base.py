@@ -60,9 +60,10 @@ class Result:
 
     `name` is its row in the verdict, `title` what it is called in a sentence. `rivals` are other
     forms of the same result that a user could deploy instead (all instincts in one prompt, the
-    first codebook). `policy` is the file to deploy, where there is one. `remark` is a sentence for
-    the verdict. `spent` is what the optimizing took. `stop` is set where the optimizing was stopped
-    before it was done, and can go on from there.
+    first codebook); `references` are shown beside it, and decide nothing. `policy` is the file to
+    deploy, where there is one. `remark` is a sentence for the verdict. `spent` is what the
+    optimizing took. `stop` is set where the optimizing was stopped before it was done, and can go
+    on from there.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Result:
     ended: EndReason = "finished"
     policy: PolicyFile | None = None
     rivals: Sequence[Result] = ()
+    references: Sequence[Result] = ()
     remark: str = ""
     spent: Usage = Usage()
     stop: Stop | None = None

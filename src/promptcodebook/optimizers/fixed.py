@@ -5,17 +5,37 @@ A new baseline is a class here (or in another package) with its line in `baselin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+from promptcodebook.calls import Usage
+from promptcodebook.method.generator import join_prompts
 from promptcodebook.method.policy import Deployed, FixedPrompt
+from promptcodebook.method.ranking import Ranker
 from promptcodebook.method.state import State
-from promptcodebook.optimizers.base import Optimizer, Problem, Result
-from promptcodebook.policy.file import CONCAT, PRESENT, PolicyFile
+from promptcodebook.optimizers.base import Optimizer, Problem, Result, evaluate
+from promptcodebook.policy.file import BEST_SINGLE, CONCAT, PRESENT, PolicyFile
+from promptcodebook.randomness import Draws
+from promptcodebook.types import Example, Prompt, Route
 
-__all__ = ["UNTRAINED", "Present", "baselines", "concat_row", "untrained_row"]
+__all__ = [
+    "SHORTLIST",
+    "UNTRAINED",
+    "Present",
+    "baselines",
+    "best_single_row",
+    "concat_row",
+    "reference_rows",
+    "untrained_row",
+]
 
 UNTRAINED = "untrained"
 """Name of the row that a result is set beside to see what training did."""
+NONE, ORACLE = "none", "oracle"
+"""Names of the rows without any instruction, and with the right ones for each input."""
+SHORTLIST = 3
+"""Instincts that are measured on the validation split to find the best single one."""
 
 
 class Present:
@@ -44,3 +64,58 @@ def untrained_row(problem: Problem, state: State) -> Result:
     composer = assembled.composer(assembled.plan.prompt_stages)
     prompter = Deployed(composer, state.parameters, state.statistics)
     return Result(UNTRAINED, "the untrained codebook", prompter)
+
+
+async def best_single_row(problem: Problem, policy: PolicyFile) -> Result:
+    """One instinct for every input: the best on the validation split, of those that the outcomes of
+    training promise most of (without a validation split, the one of most promise)."""
+    train, val = problem.assembled.dataset.train, problem.assembled.dataset.val
+    texts = policy.parameters.codebook.texts
+    promise = _promise(policy, [example.input for example in train])
+    listed = sorted(range(len(texts)), key=lambda k: (-promise[k], k))[:SHORTLIST]
+    prompts = [join_prompts(policy.base_prompt, texts[k]) for k in listed]
+    scores = [0.0]
+    if val and len(prompts) > 1:
+        scores = [
+            (
+                await evaluate(problem, BEST_SINGLE, FixedPrompt(text), val, "validating singles")
+            ).score
+            or 0.0
+            for text in prompts
+        ]
+    best = prompts[scores.index(max(scores))]
+    return Result(BEST_SINGLE, "the best single instinct", FixedPrompt(best))
+
+
+def _promise(policy: PolicyFile, inputs: Sequence[str]) -> list[float]:
+    """What each instinct adds by itself, summed over the inputs; r̄ where nothing ranks."""
+    statistics, texts = policy.statistics, policy.parameters.codebook.texts
+    if statistics.ranking is None:
+        return list(statistics.standing)
+    ranker = Ranker(statistics.ranking, texts)
+    expected = [ranker.expected(text).marginal for text in inputs]
+    return [math.fsum(column) for column in zip(*expected, strict=True)]
+
+
+def reference_rows(problem: Problem) -> Sequence[Result]:
+    """No instruction at all, unless that is what the user has today, and the right ones for each
+    input, where the task knows them."""
+    plan = problem.assembled.plan
+    rows: list[Result] = []
+    if plan.present_prompt != plan.config.base_prompt:
+        rows.append(Result(NONE, "no instruction", FixedPrompt(plan.config.base_prompt)))
+    if plan.task.oracle is not None:
+        oracle = _Oracle(plan.task.oracle, plan.config.base_prompt)
+        rows.append(Result(ORACLE, "the right instructions", oracle))
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Oracle:
+    """The prompt that the task says is right for an example."""
+
+    right: Callable[[Example], str]
+    base_prompt: str
+
+    async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, Prompt, Usage]:
+        return None, Prompt(join_prompts(self.base_prompt, self.right(example))), Usage()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,6 +14,7 @@ from promptcodebook.assemble import Assembled
 from promptcodebook.config import Config
 from promptcodebook.errors import BudgetReached, ConfigError, Stop
 from promptcodebook.incidents import no_tally
+from promptcodebook.intervals import Interval
 from promptcodebook.method.accept import Acceptance, Others, Rerun, make_acceptance
 from promptcodebook.method.checks import AllChecks, LengthCheck, NearCopyCheck, NoLeakCheck
 from promptcodebook.method.critic import Attribution, Credit, Critic
@@ -23,6 +24,7 @@ from promptcodebook.method.explore import Explorer
 from promptcodebook.method.guard import RouteGuard
 from promptcodebook.method.init import Initialiser
 from promptcodebook.method.maintain import Maintainer
+from promptcodebook.method.offpolicy import Terms, off_policy
 from promptcodebook.method.outcomes import OutcomeModel
 from promptcodebook.method.policy import Composer, Deployed, EpsilonGreedy, Router
 from promptcodebook.method.router import OutcomeRouter, recall
@@ -31,8 +33,14 @@ from promptcodebook.method.state import State
 from promptcodebook.method.train import Learner, train
 from promptcodebook.method.update import Updater
 from promptcodebook.optimizers.base import Problem, Result, spending
-from promptcodebook.optimizers.fixed import concat_row, untrained_row
+from promptcodebook.optimizers.fixed import (
+    best_single_row,
+    concat_row,
+    reference_rows,
+    untrained_row,
+)
 from promptcodebook.optimizers.selection import Selection
+from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import policy_file, state_at
 from promptcodebook.policy.safety import SafetyCheck
 from promptcodebook.progress import Note, Phase, StepDone
@@ -62,16 +70,26 @@ class PCO:
         ended, stop = await _train_to_reserve(problem, learner, selection, state)
         best = await selection.best()
         policy = policy_file(assembled, best)
+        learns_routes = assembled.config.router.kind == "outcomes"
         return Result(
             name="learned",
             title="the learned policy",
             prompter=Deployed(learner.composer, best.parameters, best.statistics),
             ended=ended,
             policy=policy,
-            rivals=(concat_row(policy), untrained_row(problem, state_at(store, -1))),
-            remark=_why_nothing_was_learned(store),
+            rivals=await _rivals(problem, policy),
+            references=reference_rows(problem) if learns_routes else (),
+            remark=_off_policy_remark(problem, learner) or _why_nothing_was_learned(store),
             stop=stop,
         )
+
+
+async def _rivals(problem: Problem, policy: PolicyFile) -> Sequence[Result]:
+    """Other forms of the result, cheapest to make first."""
+    rivals = [concat_row(policy), untrained_row(problem, state_at(problem.store, -1))]
+    if problem.assembled.config.router.kind == "outcomes":
+        rivals.append(await best_single_row(problem, policy))
+    return rivals
 
 
 def build_learner(assembled: Assembled) -> Learner:
@@ -263,6 +281,38 @@ def _why_nothing_was_learned(store: RunStore) -> str:
     return (
         f"Training rewrote no text at all: {most} ({times} of {faults.total()} faults); "
         f"pco runs show {store.header.id} quotes them."
+    )
+
+
+def _off_policy_remark(problem: Problem, learner: Learner) -> str:
+    """What the learned routes are worth by training's own outcomes; '' where none learns so."""
+    router, store = learner.router, problem.store
+    if not isinstance(router, OutcomeRouter):
+        return ""
+    config, train = problem.assembled.config, problem.assembled.dataset.train
+    state = recall(router, state_at(store, -1), store.steps(traces=True))
+    estimate = off_policy(
+        router.model,
+        {example.id: example.input for example in train},
+        state.parameters.codebook.texts,
+        state.outcomes,
+        state.versions,
+        Terms(config.select, config.router.least, config.seed),
+    )
+    if estimate is None:
+        return ""
+    low, high = config.reward_range
+    width = high - low
+
+    def shown(of: Interval, start: float = 0.0, sign: str = "") -> str:
+        mean, bottom, top = (start + width * x for x in (of.mean, of.low, of.high))
+        return f"{mean:{sign}.3f} (95 % {bottom:{sign}.3f} to {top:{sign}.3f})"
+
+    return (
+        f"Off-policy, before the test: by {estimate.rollouts} logged rollouts on "
+        f"{estimate.value.n} training examples (doubly robust, cross-fitted) the learned routes "
+        f"earn {shown(estimate.value, low)}, {shown(estimate.over_single, sign='+')} over one "
+        f"instinct for all and {shown(estimate.over_none, sign='+')} over none."
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from promptcodebook.calls import Usage
 from promptcodebook.config import Budget
 from promptcodebook.optimizers.base import Problem
-from promptcodebook.optimizers.fixed import baselines
+from promptcodebook.optimizers.fixed import SHORTLIST, baselines
 from promptcodebook.types import Rollout
 
 __all__ = ["VerdictReserve"]
@@ -22,6 +22,8 @@ MOST = 0.2
 """Of each limit, unless `budget.reserve_for_verdict` says otherwise."""
 _OUR_ROWS = 3
 """The learned policy and its two rivals (optimizers/pco.py)."""
+_ROUTER_ROWS = 3
+"""Where routes are learned from outcomes: no instruction, the right ones, the best single one."""
 _MARGIN = 1.1
 """Rollouts on test may take a little more than those on validation took."""
 
@@ -35,7 +37,11 @@ class VerdictReserve:
         self._limits = config.budget
         chosen = config.validation.every > 0 and config.keep == "best_val"
         finals = config.validation.finalists * len(data.val) if chosen else 0
-        self._rollouts = finals + (len(baselines()) + _OUR_ROWS) * len(data.test)
+        rows = len(baselines()) + _OUR_ROWS
+        if config.router.kind == "outcomes":
+            rows += _ROUTER_ROWS
+            finals += SHORTLIST * len(data.val)
+        self._rollouts = finals + rows * len(data.test)
         self._keep(None, None)
 
     def measure(self, rollouts: Sequence[Rollout], seconds: float | None = None) -> None:

@@ -43,13 +43,13 @@ from promptcodebook.method.templates import (
 from promptcodebook.paths import write_whole
 from promptcodebook.types import Codebook, Instinct, Parameters, Ranking
 
-__all__ = ["CONCAT", "FORMAT", "PRESENT", "PolicyFile", "read_policy_file"]
+__all__ = ["BEST_SINGLE", "CONCAT", "FORMAT", "PRESENT", "PolicyFile", "read_policy_file"]
 
 FORMAT = "promptcodebook policy 2"
 _FIRST_FORMAT = "promptcodebook policy 1"
-PRESENT, CONCAT = "present", "concat"
-"""Names of the verdict's rows that are one prompt for every input: what the user had, and every
-instinct at once."""
+PRESENT, CONCAT, BEST_SINGLE = "present", "concat", "best_single"
+"""Names of the verdict's rows that are one prompt for every input: what the user had, every
+instinct at once, and one of them."""
 _ROLES = ("encoder", "generator", "executor", "untrusted")
 """Whose sampling decides a deployed prompt and its answer."""
 
@@ -295,6 +295,9 @@ class PolicyFile(BaseModel):
         """
         if row == CONCAT:
             return self.concat
+        single = self.about.get(BEST_SINGLE)
+        if row == BEST_SINGLE and isinstance(single, str):
+            return single
         if row != PRESENT:
             raise PolicyError(
                 f"the row {row!r} has no prompt of its own: each input gets another",

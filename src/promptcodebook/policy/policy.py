@@ -19,6 +19,7 @@ from promptcodebook.lm.stack import simulated_here, specs_of
 from promptcodebook.method.evaluate import EVALUATION
 from promptcodebook.method.executor import roll_out
 from promptcodebook.method.policy import Deployed
+from promptcodebook.method.ranking import Expected
 from promptcodebook.notebook import shown_table, shown_text
 from promptcodebook.policy.file import PolicyFile, read_policy_file
 from promptcodebook.policy.references import stages_of
@@ -41,12 +42,14 @@ X = str | Mapping[str, object] | Example
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why this input got this prompt."""
+    """Why this input got this prompt. `expected` is what each instinct promises, where routes were
+    learned from outcomes."""
 
     input: str
     route: Route
     instincts: tuple[tuple[int, str], ...]
     prompt: str
+    expected: Expected | None = None
 
     def _repr_html_(self) -> str:
         route = "route: " + ", ".join(map(str, self.route.indices))
@@ -119,7 +122,8 @@ class Policy:
         """Route, chosen instincts, composed prompt and the encoder's reasons."""
         route, prompt = await self._route_and_prompt(x)
         chosen = tuple((k, self.codebook[k].text) for k in route.indices)
-        return Explanation(self._example(x).input, route, chosen, prompt)
+        text = self._example(x).input
+        return Explanation(text, route, chosen, prompt, self._deployed.expected(text))
 
     def __repr__(self) -> str:
         lm = self._assembled.config.lm

@@ -54,7 +54,7 @@ class Assessment:
     def as_json(self) -> dict[str, Any]:
         """Plain values; `pco compare` reads them back."""
         figures = asdict(self.row)
-        for key in ("name", "title", "gain", "over", "prompt"):
+        for key in ("name", "title", "gain", "over", "prompt", "reference"):
             figures.pop(key)
         return {
             "ref": self.name,

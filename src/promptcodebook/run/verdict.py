@@ -1,8 +1,8 @@
 """The end of a run, in a sentence: is what was learned worth deploying?
 
 Rows, all on the test split, greedy: what the user has today, the result's rivals (for ours: every
-learned instinct in one prompt, and the first codebook routed) and the result itself. Differences
-are paired by example, each with its interval (`intervals.py`).
+learned instinct in one prompt, and the first codebook routed), the result itself, and references
+that decide nothing. Differences are paired by example, each with its interval (`intervals.py`).
 
 Worth deploying is what is better than the present prompt and not matched by a row that costs fewer
 calls, nor beaten by one that costs as many; each of these must show in its interval. Since all must
@@ -43,7 +43,7 @@ class Row:
     called in a sentence ('' in runs of version 0.1). `prompt` is the text where every input gets
     the same, None where each gets its own. `prompt_length` is None, and `prompt` too, in runs that
     did not record them; `fallbacks` is the share of routes that the encoder did not give (None =
-    nothing is routed).
+    nothing is routed). A `reference` is shown and decides nothing.
     """
 
     name: str
@@ -59,6 +59,7 @@ class Row:
     prompt_length: PromptLength | None = None
     fallbacks: float | None = None
     prompt: str | None = None
+    reference: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +92,12 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One way of prompting on the test split; `title` is what it is called in a sentence."""
+    """One way of prompting on the test split; `title` is what it is called in a sentence. A
+    `reference` is only shown."""
 
     title: str
     evaluation: Evaluation
+    reference: bool = False
 
 
 def row_of(evaluation: Evaluation, base: Evaluation | None, terms: Terms) -> Row:
@@ -137,7 +140,9 @@ def _only_prompt(evaluation: Evaluation) -> str | None:
 async def judge(problem: Problem, result: Result) -> Conclusion:
     """Evaluates on the test split what is not stored yet, and says whether it was worth it."""
     fixed = [await optimizer.optimize(problem) for optimizer in baselines()]
-    entries = [await _entry(problem, row) for row in (*fixed, *result.rivals, result)]
+    entries = [await _entry(problem, row) for row in fixed]
+    entries += [replace(await _entry(problem, row), reference=True) for row in result.references]
+    entries += [await _entry(problem, row) for row in (*result.rivals, result)]
     assembled = problem.assembled
     config = assembled.config
     terms = Terms(config.seed, config.reward_range, assembled.models.simulated)
@@ -167,10 +172,11 @@ def conclude(entries: Sequence[Entry], terms: Terms) -> Conclusion:
             row_of(e.evaluation, None if e is entries[0] else base, terms),
             title=e.title,
             over=None if e is entries[-1] else _difference(learned, e.evaluation, terms),
+            reference=e.reference,
         )
         for e in entries
     )
-    sentence, worth, deploy = decide(rows)
+    sentence, worth, deploy = decide([row for row in rows if not row.reference])
     remarks = [_unchanged(entries), _warn_of_fallbacks(rows[-1])]
     text = " ".join(filter(None, [sentence, *remarks]))
     return Conclusion(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from promptcodebook.data import Dataset
 from promptcodebook.lm.structured import Ask
 from promptcodebook.protocols import Check, Program, Reward
+from promptcodebook.types import Example
 
 __all__ = ["RewardFactory", "Task", "asks_nobody"]
 
@@ -37,8 +38,10 @@ class Task:
     prompt; `zero_shot` is the plain prompt training is compared with; `output_format` tells the
     generator what form the answer must have. `checks` are passed by every rewrite, beside the
     general ones. `private`: the data are real people's, and a report shows none of their texts.
-    `require` raises MissingExtra or TaskError for what the program or the reward needs and is not
-    there; it is called before anything is paid for or recorded.
+    `oracle` gives the prompt that is right for an example, where the task knows it: a row to
+    compare with, which nobody could deploy. `require` raises MissingExtra or TaskError for what the
+    program or the reward needs and is not there; it is called before anything is paid for or
+    recorded.
     """
 
     name: str
@@ -54,3 +57,4 @@ class Task:
     checks: tuple[Check, ...] = ()
     private: bool = False
     require: Callable[[], None] = _nothing
+    oracle: Callable[[Example], str] | None = None

@@ -1,0 +1,141 @@
+"""Routes learned from outcomes, end to end; the thresholds were fixed before a figure was seen."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import promptcodebook as pco
+from promptcodebook.errors import ConfigError
+from promptcodebook.policy.policy import Policy
+from promptcodebook.store.run import RunStore
+
+from .topics import PHRASES, chance, data, learn, shuffled
+
+NOBODY = "http://localhost:9/v1#nobody"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> pco.Run:
+    return learn(tmp_path_factory.mktemp("router"))
+
+
+def test_where_inputs_need_instincts_each_gets_its_own(run: pco.Run) -> None:
+    """The side of the control on which there is something to learn: 80 % and more is right."""
+    assert run.worth is True and run.deploy == "learned"
+    assert run.rows["learned"].score.mean >= 0.8
+    assert run.rows["best_single"].score.mean <= 0.5
+
+
+@pytest.mark.parametrize("reward", [chance, shuffled])
+def test_where_instincts_do_not_matter_nothing_is_claimed(tmp_path: Path, reward: object) -> None:
+    """The other side: neither the test split nor the off-policy estimate sees a gain."""
+    null = learn(tmp_path, reward)
+    assert null.worth is not True and null.deploy != "learned"
+    low = re.search(r"\(95 % ([-+.\d]+) to [-+.\d]+\) over none", null.verdict)
+    assert low is not None and float(low[1]) <= 0.0
+
+
+def test_every_way_of_prompting_is_one_call(run: pco.Run) -> None:
+    assert list(run.rows) == ["present", "none", "concat", "untrained", "best_single", "learned"]
+    assert {row.calls_per_query for row in run.rows.values()} == {1.0}
+
+
+def test_a_training_rollout_is_one_call_and_no_critic_is_asked(run: pco.Run) -> None:
+    assert set(run.usage) == {"executor"}
+    with_traces = list(RunStore.open(run.path).steps(traces=True))
+    assert sum(len(step.traces) for step in with_traces) == 12 * 32
+    assert {trace.rollout.usage.calls for step in with_traces for trace in step.traces} == {1}
+
+
+def test_each_logged_route_has_its_chance(run: pco.Run) -> None:
+    steps = list(RunStore.open(run.path).steps(traces=True))
+    routes = [t.rollout.route for s in steps for t in s.traces if t.rollout.route is not None]
+    chances = [route.propensity for route in routes]
+    assert all(p is not None and 0.05 / 2 / 6 <= p <= 1.0 for p in chances)
+    late = [route for route in routes[-64:] if (route.propensity or 0) > 0.9]
+    assert len(late) > 32, "in the end it is sure of most inputs"
+
+
+def test_the_verdict_says_before_the_test_what_the_routes_are_worth(run: pco.Run) -> None:
+    assert "Off-policy, before the test: by 384 logged rollouts" in run.verdict
+    figures = re.search(
+        r"the learned routes earn ([\d.]+) \(95 % ([\d.]+) to ([\d.]+)\)", run.verdict
+    )
+    assert figures is not None
+    low, high = float(figures[2]), float(figures[3])
+    assert low - 0.1 <= run.rows["learned"].score.mean <= high + 0.1
+
+
+def test_a_saved_policy_routes_without_a_call(run: pco.Run, tmp_path: Path) -> None:
+    run.policy.save(tmp_path / "policy.json")
+    policy = pco.load_policy(tmp_path / "policy.json", lm=NOBODY)
+    assert policy.file.digest == run.policy.file.digest
+    for example in data().test:
+        assert policy.prompt(example) == run.policy.prompt(example)
+    assert policy.prompt("hello, my delivery is late") == "If it is about a parcel, say P."
+
+
+def test_a_policy_file_is_small_and_plain(run: pco.Run) -> None:
+    text = run.policy.file.text()
+    assert len(text) < 300_000
+    rows = json.loads(text)["router"]["weights"]
+    assert len(rows) == 7 and all(re.fullmatch(r"[-\d ]+", row) for row in rows)
+
+
+def test_a_policy_ranks_without_numpy(run: pco.Run, tmp_path: Path) -> None:
+    run.policy.save(tmp_path / "policy.json")
+    program = (
+        "import sys; sys.modules['numpy'] = None\n"
+        "import promptcodebook as pco\n"
+        f"policy = pco.load_policy({str(tmp_path / 'policy.json')!r}, lm={NOBODY!r})\n"
+        "print(policy.prompt('hey, password reset'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "If it is about a login, say L."
+
+
+def test_an_explanation_says_what_each_instinct_promises(run: pco.Run) -> None:
+    explained = run.explain("hi, where is my parcel")
+    assert explained.expected is not None
+    best = max(range(6), key=lambda k: explained.expected.alone(k))  # type: ignore[union-attr]
+    assert explained.route.indices == (best,)
+    assert explained.expected.alone(best) > explained.expected.nothing + 0.4
+
+
+def test_a_run_that_is_stopped_ends_at_the_same_policy(run: pco.Run, tmp_path: Path) -> None:
+    part = learn(tmp_path, budget="200calls")
+    assert part.ended == "budget"
+    rest = learn(tmp_path, budget="99999calls", resume=part.id)
+    assert rest.policy.file.text().replace(rest.id, "") == run.policy.file.text().replace(
+        run.id, ""
+    )
+    assert rest.policy.file.digest == run.policy.file.digest
+
+
+def test_an_untrained_policy_of_the_run_has_no_ranking(run: pco.Run) -> None:
+    store = RunStore.open(run.path)
+    assert store.started().statistics is not None
+    assert store.started().statistics.ranking is None  # type: ignore[union-attr]
+
+
+def test_more_sentences_than_instincts_are_refused_before_anything_is_paid(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="6 sentences") as refused:
+        learn(tmp_path, config={"size": 4})
+    assert "size = 6" in refused.value.hint
+
+
+def test_no_instinct_is_a_route_too(tmp_path: Path) -> None:
+    """Where every instinct hurts, the prompt stays empty."""
+    hurt = learn(tmp_path, lambda example, output: float(output == "?"))
+    policy: Policy = hurt.policy
+    routes = [policy.explain(example).route.indices for example in data().test]
+    kind = [r for r in routes if not r or set(r) <= {0, 1}]
+    assert len(kind) >= 0.9 * len(routes), PHRASES
