@@ -18,6 +18,7 @@ The priors' sizes were chosen on training messages by simulation (docs/router.md
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ from promptcodebook.errors import import_extra
 from promptcodebook.method.ranking import BUCKETS, Features, Vocabulary
 from promptcodebook.types import Ranking
 
-__all__ = ["Outcome", "OutcomeModel", "Posterior", "Priors"]
+__all__ = ["Adding", "Outcome", "OutcomeModel", "Parts", "Posterior", "Priors"]
 
 _DIGITS = 1000
 """Weights are kept as whole thousandths of the greatest."""
@@ -66,8 +67,11 @@ class Outcome:
     propensity: float | None = None
 
 
+_WHAT = "a router that learns from outcomes"
+
+
 def _numpy() -> Any:
-    return import_extra("numpy", "a router that learns from outcomes", "router")
+    return import_extra("numpy", _WHAT, "router")
 
 
 class OutcomeModel:
@@ -80,17 +84,25 @@ class OutcomeModel:
         self.numpy = np = _numpy()
         self.row = {name: i for i, name in enumerate(inputs)}
         self.dense = np.zeros((len(inputs), BUCKETS))
+        pools = import_extra("threadpoolctl", _WHAT, "router")
+        self._threads = pools.ThreadpoolController()
         self._features = [self.vocabulary.features(text) for text in inputs.values()]
         for i, features in enumerate(self._features):
             self.dense[i, list(features)] = list(features.values())
-        self.gram = self.dense @ self.dense.T
+        with self.one_thread():
+            self.gram = self.dense @ self.dense.T
+
+    def one_thread(self) -> AbstractContextManager[object]:
+        """Sums in one order, whatever the number of cores; and small systems, which more slow."""
+        return self._threads.limit(limits=1, user_api="blas")
 
     def features(self, example_id: str) -> Features:
         return self._features[self.row[example_id]]
 
     def fit(self, outcomes: Sequence[Outcome], versions: Sequence[int]) -> Posterior:
         """The posterior given the outcomes, for instincts of these versions."""
-        return Posterior(self, list(outcomes)[-MOST:], versions)
+        with self.one_thread():
+            return Posterior(self, list(outcomes)[-MOST:], versions)
 
 
 class Posterior:
@@ -156,10 +168,11 @@ class Posterior:
         np, p, model = self._np, self._model.priors, self._model
         current, dual = self._current(), self._dual
         inputs = model.dense[self._at]
-        own = p.own**2 * (current * dual[:, None]).T @ inputs
-        shared = p.shared**2 * (self._whole * dual) @ inputs
+        with model.one_thread():
+            own = p.own**2 * (current * dual[:, None]).T @ inputs
+            shared = p.shared**2 * (self._whole * dual) @ inputs
+            constant = p.constant**2 * current.T @ dual
         weights = np.vstack([shared[None, :], own])
-        constant = p.constant**2 * current.T @ dual
         base = self._mean + p.level**2 * float(self._whole @ dual)
         unit = float(np.abs(weights).max(initial=0.0)) / _DIGITS
         whole = np.rint(weights / unit).astype(int) if unit else np.zeros(weights.shape, dtype=int)
@@ -174,46 +187,51 @@ class Posterior:
             outcomes=len(self._outcomes),
         )
 
-    def _parts(self, features: Features, likeness: Sequence[float]) -> tuple[Any, Any]:
-        """Mean and covariance of (g_1 .. g_K, more) at an input, likeness included in g."""
+    def at(self, features: Features, likeness: Sequence[float]) -> Adding:
+        """What each instinct adds at an input that is so much like their texts."""
         np, p, model = self._np, self._model.priors, self._model
         vector = np.zeros(BUCKETS)
         vector[list(features)] = list(features.values())
-        near = (model.dense @ vector)[self._at]
         like = np.array(likeness)
-        cross = np.zeros((len(self._outcomes), self._size + 1))
-        cross[:, :-1] = self._current() * (p.constant**2 + p.own**2 * near)[:, None]
-        cross[:, :-1] += p.likeness**2 * np.outer(self._like, like)
-        cross[:, -1] = p.more**2 * self._crowd
-        prior = np.zeros((self._size + 1,) * 2)
-        alone = p.constant**2 + p.own**2 * float(vector @ vector)
-        prior[:-1, :-1] = alone * np.eye(self._size) + p.likeness**2 * np.outer(like, like)
-        prior[-1, -1] = p.more**2
-        half = self._root @ cross
-        return cross.T @ self._dual, prior - half.T @ half
+        with model.one_thread():
+            near = (model.dense @ vector)[self._at]
+            cross = np.zeros((len(self._outcomes), self._size + 1))
+            cross[:, :-1] = self._current() * (p.constant**2 + p.own**2 * near)[:, None]
+            cross[:, :-1] += p.likeness**2 * np.outer(self._like, like)
+            cross[:, -1] = p.more**2 * self._crowd
+            prior = np.zeros((self._size + 1,) * 2)
+            alone = p.constant**2 + p.own**2 * float(vector @ vector)
+            prior[:-1, :-1] = alone * np.eye(self._size) + p.likeness**2 * np.outer(like, like)
+            prior[-1, -1] = p.more**2
+            half = self._root @ cross
+            return Adding(cross.T @ self._dual, prior - half.T @ half, model)
 
-    def means(self, features: Features, likeness: Sequence[float]) -> tuple[list[float], float]:
-        """What each instinct adds to an input alone, and `more`."""
-        mean, _ = self._parts(features, likeness)
-        return mean[:-1].tolist(), float(mean[-1])
 
-    def draws(
-        self, features: Features, likeness: Sequence[float], count: int, seed: int, scale: float
-    ) -> list[tuple[list[float], float]]:
-        """Joint draws of what each instinct adds, and of `more`; spread `scale` times the
-        posterior's."""
-        np = self._np
-        mean, covariance = self._parts(features, likeness)
-        root = np.linalg.cholesky(covariance + 1e-9 * np.eye(len(mean)))
-        noise = np.random.Generator(np.random.PCG64(seed)).standard_normal((count, len(mean)))
-        drawn = mean + scale * noise @ root.T
+Parts = tuple[list[float], float]
+"""What each of the K instincts adds by itself, and what any further one adds beside that."""
+
+
+class Adding:
+    """The posterior of the parts at one input: a Gaussian of K + 1 dimensions."""
+
+    def __init__(self, mean: Any, covariance: Any, model: OutcomeModel) -> None:
+        self._mean, self._covariance, self._model = mean, covariance, model
+
+    @property
+    def means(self) -> Parts:
+        return self._mean[:-1].tolist(), float(self._mean[-1])
+
+    def draws(self, count: int, seed: int, scale: float) -> list[Parts]:
+        """Joint draws, their spread `scale` times the posterior's."""
+        np, size = self._model.numpy, len(self._mean)
+        with self._model.one_thread():
+            root = np.linalg.cholesky(self._covariance + 1e-9 * np.eye(size))
+            noise = np.random.Generator(np.random.PCG64(seed)).standard_normal((count, size))
+            drawn = self._mean + scale * noise @ root.T
         return [(row[:-1], row[-1]) for row in drawn.tolist()]
 
-    def upper(
-        self, features: Features, likeness: Sequence[float], scale: float
-    ) -> tuple[list[float], float]:
+    def upper(self, scale: float) -> Parts:
         """Means plus `scale` standard deviations."""
-        np = self._np
-        mean, covariance = self._parts(features, likeness)
-        bounds = mean + scale * np.sqrt(np.maximum(0.0, np.diag(covariance)))
+        np = self._model.numpy
+        bounds = self._mean + scale * np.sqrt(np.maximum(0.0, np.diag(self._covariance)))
         return bounds[:-1].tolist(), float(bounds[-1])

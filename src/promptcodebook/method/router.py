@@ -129,11 +129,11 @@ class OutcomeRouter:
         features = self.model.vocabulary.features(example.input)
         like = self._likeness(state.parameters.codebook, features)
         settings, select = self._settings, self._select
+        adding = posterior.at(features, like)
         if settings.explore == "upper":
-            parts = [posterior.upper(features, like, settings.scale)]
+            parts = [adding.upper(settings.scale)]
         else:
-            seed = draws.sample("route draws")
-            parts = posterior.draws(features, like, _DRAWS, seed, settings.scale)
+            parts = adding.draws(_DRAWS, draws.sample("route draws"), settings.scale)
         routes = [chosen(own, more, select, settings.least) for own, more in parts]
         draw = draws.generator("route")
         size = len(state.parameters.codebook)
@@ -143,7 +143,7 @@ class OutcomeRouter:
             indices = routes[draw.randrange(len(routes))]
         share = Counter(routes)[indices] / len(routes)
         uniform = _chance(len(indices), size, select, settings.least)
-        own, more = posterior.means(features, like)
+        own, more = adding.means
         best = chosen(own, more, select, settings.least)
         return (
             Route(
