@@ -1,4 +1,5 @@
-"""`transformers serve` as a process of its own: started, waited for, and taken down whole."""
+"""A served model as a process of its own: `transformers serve`, or ours; started, waited for, and
+taken down whole."""
 
 from __future__ import annotations
 
@@ -15,10 +16,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Served", "alive", "offline", "served"]
+__all__ = ["Ours", "Served", "alive", "offline", "served", "served_by_us"]
 
 _START_S = 180.0
 _STOP_S = 20.0
+_COUNTED = 'pco_requests_total{path="/v1/chat/completions",status="200"}'
 _ANSWERED = '"POST /v1/chat/completions HTTP/1.1" 200'
 
 
@@ -39,6 +41,63 @@ class Served:
     def answered(self) -> int:
         """Completions so far, as the server itself logs them."""
         return self.log.read_text("utf-8", "replace").count(_ANSWERED)
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """`pco lm serve` at work: `url` ends in /v1."""
+
+    url: str
+    model: str
+    process: subprocess.Popen[bytes]
+
+    @property
+    def spec(self) -> str:
+        return f"{self.url}#{self.model}"
+
+    def metric(self, name: str) -> float:
+        """A line of /metrics, by its name and labels."""
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with direct.open(f"{self.url.removesuffix('/v1')}/metrics", timeout=30) as page:
+            lines = page.read().decode().splitlines()
+        return float(next((x.split()[-1] for x in lines if x.startswith(f"{name} ")), 0))
+
+    @property
+    def answered(self) -> int:
+        """Completions so far, as the server counts them."""
+        return int(self.metric(_COUNTED))
+
+
+@contextmanager
+def served_by_us(model: str, folder: Path, *options: str) -> Iterator[Ours]:
+    """The model behind `pco lm serve`, ready to answer; ended by SIGTERM, which it obeys."""
+    program = Path(sys.executable).with_name("pco")
+    command = [str(program), "lm", "serve", model, "--port", "0", *options]
+    log = folder / "server.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command,
+            env=offline(folder),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=out,
+            start_new_session=True,
+        )
+    assert process.stdout is not None
+    try:
+        spec = process.stdout.readline().decode().strip()
+        assert spec.startswith("http://"), log.read_text("utf-8", "replace")[-4000:]
+        url, _, name = spec.partition("#")
+        yield Ours(url, name, process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(_STOP_S) == 0, log.read_text("utf-8", "replace")[-4000:]
+    finally:
+        process.stdout.close()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert "Traceback" not in log.read_text("utf-8", "replace")
 
 
 def offline(home: Path) -> dict[str, str]:
