@@ -12,7 +12,7 @@ part of the model before and after a rewrite correlate with `KEPT`. Blame is an 
 what a critic lays at one instinct is seen as -ρ on that instinct's part alone, at a fourth of a
 reward's weight.
 
-The priors' sizes were chosen on training messages by simulation (docs/router.md) and are fixed.
+The priors' sizes are round numbers set beforehand, not tuned to any task (docs/router.md).
 """
 
 from __future__ import annotations
