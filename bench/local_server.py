@@ -1,0 +1,145 @@
+"""What `pco lm serve` adds to an engine: throughput at 32 in flight, and latency of one request.
+
+The engine's own `generate` and the server are asked in turn, in one process and one run: SmolLM2 on
+openvino-genai. Where transformers is installed, the tiny random Llama stands behind our server and
+behind `transformers serve`, each in a process of its own.
+
+    python -m bench.local_server
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import aiohttp
+
+from bench.figures import Figure, shown
+from promptcodebook.calls import Message
+from promptcodebook.local.engine import Engine, Job
+from promptcodebook.local.lm import load_engine
+from promptcodebook.local.weights import find_weights
+from promptcodebook.serve.local import Terms, serving_locally
+from tests.local import tiny
+from tests.local.served import offline, served, served_by_us
+
+IN_FLIGHT = 32
+TOKENS = 24
+ROUNDS = 2
+ONES = 9
+GOAL_SHARE = 0.9
+GOAL_ADDED_MS = 5.0
+
+Ask = Callable[[str, int], Awaitable[int]]
+"""A question and its length cap -> the tokens of the reply."""
+
+
+def by_engine(engine: Engine) -> Ask:
+    async def ask(text: str, cap: int) -> int:
+        job = Job((Message("user", text),), temperature=0.7, max_tokens=cap, seed=1)
+        return (await engine.generate(job)).completion_tokens
+
+    return ask
+
+
+def by_http(session: aiohttp.ClientSession, base_url: str, model: str = "") -> Ask:
+    async def ask(text: str, cap: int) -> int:
+        body = {
+            "model": model,
+            "messages": [{"role": "user", "content": text}],
+            "temperature": 0.7,
+            "max_tokens": cap,
+            "seed": 1,
+        }
+        async with session.post(f"{base_url}/chat/completions", json=body) as response:
+            return (await response.json())["usage"]["completion_tokens"]
+
+    return ask
+
+
+async def throughput(ask: Ask, turn: str) -> float:
+    """Tokens a second with IN_FLIGHT questions asked at once."""
+    begun = time.perf_counter()
+    asked = (ask(f"Tell a story of {n} ships, {turn}.", TOKENS) for n in range(IN_FLIGHT))
+    tokens = sum(await asyncio.gather(*asked))
+    return tokens / (time.perf_counter() - begun)
+
+
+async def latency(ask: Ask, n: int) -> float:
+    """Milliseconds of one request for one token."""
+    begun = time.perf_counter()
+    await ask(f"Count {n}.", 1)
+    return 1e3 * (time.perf_counter() - begun)
+
+
+async def beside_the_engine() -> list[Figure]:
+    engine = load_engine(find_weights("smollm2"))
+
+    async def load() -> Engine:
+        return engine
+
+    shares: list[float] = []
+    speeds: dict[str, list[float]] = {"engine": [], "server": []}
+    waits: dict[str, list[float]] = {"engine": [], "server": []}
+    async with (
+        serving_locally(load, Terms()) as (address, loading),
+        aiohttp.ClientSession() as http,
+    ):
+        await loading
+        ways = {"engine": by_engine(engine), "server": by_http(http, address.base_url)}
+        for turn in range(ROUNDS + 1):
+            for name, ask in ways.items():
+                speeds[name].append(await throughput(ask, f"{name} {turn}"))
+        for n in range(ONES + 1):
+            for name, ask in ways.items():
+                waits[name].append(await latency(ask, n))
+    pairs = list(zip(speeds["server"], speeds["engine"], strict=True))[1:]  # the first warms up
+    shares = [server / alone for server, alone in pairs]
+    middle = {name: statistics.median(taken[1:]) for name, taken in waits.items()}
+    share = statistics.median(shares)
+    best = f"{max(speeds['server'][1:]):.0f} against {max(speeds['engine'][1:]):.0f} tokens/s"
+    added = middle["server"] - middle["engine"]
+    alone = f"{middle['server']:.1f} against {middle['engine']:.1f} ms"
+    return [
+        Figure("share of the engine's tokens/s, 32 in flight", share, "", GOAL_SHARE, True, best),
+        Figure("added to one request, p50", added, "ms", GOAL_ADDED_MS, beside=alone),
+    ]
+
+
+async def timed(base_url: str, model: str) -> float:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(600)) as http:
+        ask = by_http(http, base_url, model)
+        await ask("Warm up.", 2)
+        return await throughput(ask, "again")
+
+
+def beside_transformers() -> list[Figure]:
+    """Nothing where transformers is not installed."""
+    if importlib.util.find_spec("transformers") is None:
+        return []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model = folder / "tiny"
+        command = [sys.executable, tiny.__file__, str(model)]
+        subprocess.run(command, env=offline(folder), check=True, capture_output=True)
+        with served_by_us(f"hf:{model}", folder) as ours:
+            fast = asyncio.run(timed(ours.url, ours.model))
+        with served(model, folder) as theirs:
+            slow = asyncio.run(timed(f"{theirs.url}/v1", str(model)))
+    beside = f"transformers serve: {slow:.0f} tokens/s"
+    return [Figure("tiny Llama behind our server, 32 in flight", fast, "tok/s", beside=beside)]
+
+
+def measure() -> list[Figure]:
+    return [*asyncio.run(beside_the_engine()), *beside_transformers()]
+
+
+if __name__ == "__main__":
+    raise SystemExit(shown(measure, __doc__ or ""))
