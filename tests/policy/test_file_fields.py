@@ -231,7 +231,10 @@ def test_the_rows_with_one_prompt_are_named() -> None:
     assert file.fixed_prompt("concat") == "First.\n\n" + "\n".join(TEXTS) + "\n\nAs JSON."
     with pytest.raises(PolicyError) as caught:
         file.fixed_prompt("learned")
-    assert caught.value.hint == "the rows with one prompt are 'present' and 'concat'"
+    assert caught.value.hint == (
+        "the rows with one prompt are 'present', 'none', 'concat' and 'best_single'"
+    )
+    assert file.fixed_prompt("none") == "First."
 
 
 def test_no_part_of_a_policy_can_be_changed() -> None:

@@ -32,7 +32,7 @@ def test_where_inputs_need_instincts_each_gets_its_own(run: pco.Run) -> None:
     assert run.rows["best_single"].score.mean <= 0.5
 
 
-@pytest.mark.parametrize("reward", [chance, shuffled])
+@pytest.mark.parametrize("reward", [chance, pytest.param(shuffled, marks=pytest.mark.slow)])
 def test_where_instincts_do_not_matter_nothing_is_claimed(tmp_path: Path, reward: object) -> None:
     """The other side: neither the test split nor the off-policy estimate sees a gain."""
     null = learn(tmp_path, reward)
@@ -134,7 +134,8 @@ def test_more_sentences_than_instincts_are_refused_before_anything_is_paid(tmp_p
 
 def test_no_instinct_is_a_route_too(tmp_path: Path) -> None:
     """Where every instinct hurts, the prompt stays empty."""
-    hurt = learn(tmp_path, lambda example, output: float(output == "?"))
+    config = {"update": {"epochs": 6}}
+    hurt = learn(tmp_path, lambda example, output: float(output == "?"), config=config)
     policy: Policy = hurt.policy
     routes = [policy.explain(example).route.indices for example in data().test]
     kind = [r for r in routes if not r or set(r) <= {0, 1}]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from promptcodebook.policy.file import PolicyFile
     from promptcodebook.policy.policy import Explanation
     from promptcodebook.store.run import RunStore
-    from promptcodebook.types import Rewrite, Step
+    from promptcodebook.types import Ranking, Rewrite, Step
 
 __all__ = ["app", "mark_changes"]
 
@@ -41,6 +41,8 @@ app = command_group()
 codebook = command_group("Show a codebook, its history, or a difference.")
 app.add_typer(codebook, name="codebook")
 
+_PROMISES = 3
+"""Instincts that are shown with what they promise, beside the chosen ones."""
 _DIRECTIVES = {"theta": "encoder", "phi": "generator", "psi": "critic"}
 
 
@@ -61,9 +63,10 @@ def explain(
     trust: Trust = False,
     as_json: Json = False,
 ) -> None:
-    """The route, the instincts chosen, the prompt composed from them, and the encoder's reasons."""
-    from dataclasses import asdict
+    """The route, the instincts chosen, the prompt composed from them, and the encoder's reasons.
 
+    Where routes were learned from outcomes, also the reward that each instinct promises, and none.
+    """
     from promptcodebook.assemble import Sources
     from promptcodebook.cli.reference import Typed, settings_for
     from promptcodebook.policy.policy import deploy
@@ -76,10 +79,11 @@ def explain(
     settings, base = settings_for(reference, Typed(config, task, data, lm, None, sets or ()))
     with deploy(reference.file, settings, Sources(base)) as policy:
         explanation = policy.explain(_columns(given, reference.file.input))
+        texts = policy.codebook.texts
     if as_json:
-        emit(asdict(explanation))
+        emit(_explanation_json(explanation))
     else:
-        print(_explanation_text(explanation))
+        print(_explanation_text(explanation, texts))
 
 
 def _columns(given: str, template: str) -> str | dict[str, Any]:
@@ -103,16 +107,44 @@ def _columns(given: str, template: str) -> str | dict[str, Any]:
     return columns if several or template in columns else given
 
 
-def _explanation_text(explanation: Explanation) -> str:
+def _explanation_text(explanation: Explanation, texts: Sequence[str]) -> str:
     route = explanation.route
     lines = [f"input\n{wrap_text(explanation.input)}", ""]
     if route.constraints:
         lines += ["constraints", *(wrap_text(c, "  - ") for c in route.constraints), ""]
     lines.append(f"route {', '.join(map(str, route.indices))}{_doubt(explanation)}")
     lines += [wrap_text(instinct, f"  [{k}] ") for k, instinct in explanation.instincts]
+    lines += _promises(explanation, texts)
     if route.analysis:
         lines += ["", f"why\n{wrap_text(route.analysis)}"]
     return "\n".join([*lines, "", f"prompt\n{wrap_text(explanation.prompt or '(empty)')}"])
+
+
+def _explanation_json(explanation: Explanation) -> dict[str, Any]:
+    """Plain values; `alone` is what each instinct promises by itself, `route` the chosen ones."""
+    from dataclasses import asdict
+
+    tree, expected = asdict(explanation), explanation.expected
+    if expected is not None:
+        alone = [expected.alone(k) for k in range(len(expected.marginal))]
+        promised = expected.of(explanation.route.indices)
+        tree["expected"] = {**asdict(expected), "alone": alone, "route": promised}
+    return tree
+
+
+def _promises(explanation: Explanation, texts: Sequence[str]) -> list[str]:
+    """What the best, the chosen and no instinct promise; [] where nothing was learned of that."""
+    expected, chosen = explanation.expected, explanation.route.indices
+    if expected is None:
+        return []
+    together = f"; the route {number(expected.of(chosen))}" if len(chosen) > 1 else ""
+    lines = ["", f"expected reward with one instinct alone (no model was asked){together}"]
+    for place, (k, value) in enumerate(explanation.ranked):
+        if place < _PROMISES or k is None or k in chosen:
+            text = "no instinct" if k is None else f"[{k}] {texts[k]}"
+            mark = "  (chosen)" if k in chosen or (k is None and not chosen) else ""
+            lines.append(wrap_text(f"{text}{mark}", f"  {number(value)}  "))
+    return lines
 
 
 def _doubt(explanation: Explanation) -> str:
@@ -123,31 +155,61 @@ def _doubt(explanation: Explanation) -> str:
 
 @codebook.command()
 def show(ref: Ref, as_json: Json = False) -> None:
-    """Every instinct with its success, r̄, how often it was selected, and whether it is frozen."""
+    """Every instinct with its success, r̄, how often it was selected, and whether it is frozen.
+
+    Where routes were learned from outcomes, also what it adds to the reward of any input.
+    """
     from promptcodebook.policy.references import resolve
 
     reference = resolve(runs_dir(), ref)
     file, best = reference.file, reference.best
     rows = [{"index": k, **entry.model_dump()} for k, entry in enumerate(file.codebook)]
+    learned = file.statistics.ranking
     if as_json:
         directives = {"encoder": file.encoder, "generator": file.generator}
-        emit({"ref": reference.name, "select": file.select, **directives, "codebook": rows})
+        tree = {"ref": reference.name, "select": file.select, **directives, "codebook": rows}
+        emit(tree if learned is None else {**tree, "router": _router_json(learned)})
         return
     where = ""
     if best is not None:
         where = f", after update {best.step + 1}" if best.step >= 0 else ", untrained"
     print(f"{reference.name}: K = {len(rows)}, S = {file.select}{where}\n")
-    print(columns([_entry_cells(row) for row in rows]))
+    adds = learned.bias[1:] if learned is not None else (None,) * len(rows)
+    print(columns([_entry_cells(row, add) for row, add in zip(rows, adds, strict=True)]))
+    if learned is not None:
+        print(f"\nrouter:\n{wrap_text(_router_text(learned, file.select))}")
     for title, text in (("encoder", file.encoder), ("generator", file.generator)):
         print(f"\n{title}:\n{wrap_text(text or '(none)')}")
 
 
-def _entry_cells(row: dict[str, Any]) -> dict[str, str]:
+def _router_json(learned: Ranking) -> dict[str, Any]:
+    """What was learned of routing, but for the weights of single words."""
+    return {
+        "outcomes": learned.outcomes,
+        "least": learned.least,
+        "nothing": learned.bias[0],
+        "adds": learned.bias[1:],
+        "more": learned.more,
+    }
+
+
+def _router_text(learned: Ranking, select: int) -> str:
+    return (
+        f"learned from {learned.outcomes} outcomes, no model is asked: {learned.least} to {select} "
+        "instincts an input, as long as each promises to add. adds is the part that is the same "
+        "for every input, in shares of the reward's range; pco explain has that of one input. "
+        f"Without an instinct {number(learned.bias[0])}."
+    )
+
+
+def _entry_cells(row: dict[str, Any], adds: float | None) -> dict[str, str]:
     tried = row["selected"] > 0
+    learned = {} if adds is None else {"adds": number(adds, signed=True)}
     return {
         "k": str(row["index"]),
         "success": number(row["success"] if tried else None, 2),
         "r̄": number(row["ema"] if tried else None, 2),
+        **learned,
         "selected": str(row["selected"]),
         "frozen": "yes" if row["frozen"] else "",
         "instinct": " ".join(row["text"].split()),

@@ -37,6 +37,7 @@ from promptcodebook.cli.settings import (
     command_group,
     runs_dir,
 )
+from promptcodebook.errors import ConfigError, did_you_mean
 from promptcodebook.intervals import Interval, mean_interval
 from promptcodebook.text import printable
 from promptcodebook.units import cost_text, duration, number, percent
@@ -52,6 +53,15 @@ if TYPE_CHECKING:
 __all__ = ["EvaluationProgress", "app"]
 
 app = command_group()
+
+RowName = Annotated[
+    str,
+    typer.Option(
+        "--row",
+        metavar="ROW",
+        help="Of its verdict: learned, present, none, concat, best_single, oracle.",
+    ),
+]
 
 _QUIET_S = 2.0
 """An evaluation that takes less shows no progress."""
@@ -69,6 +79,7 @@ def evaluate(
     lm: Model = None,
     count: Count = None,
     samples: Runs = 1,
+    row: RowName = "learned",
     budget: Budget = None,
     sets: Sets = None,
     trust: Trust = False,
@@ -78,15 +89,17 @@ def evaluate(
 
     Greedy, or with --samples N the mean of N sampled runs per example (AIME's published metric is
     the mean of five). A run is evaluated under its own settings, unless a task or a pco.toml is
-    named, and by its own models, unless others are given. Save the output of --json to compare it
-    later: pco compare A.json B.json
+    named, and by its own models, unless others are given. --row evaluates another row of its
+    verdict: one prompt for all (present, none, concat, best_single), or the right instructions,
+    where the task knows them (oracle). Save the output of --json to compare it later:
+    pco compare A.json B.json
     """
     from promptcodebook.policy.references import resolve
     from promptcodebook.run.evaluation import Sample
 
     typed = Typed(config, task, data, lm, budget, sets or ())
     reference = resolve(runs_dir(), ref, trust=trust)
-    assessment = _assess(reference, Sample(split, count, samples), typed)
+    assessment = _assess(reference, Sample(split, count, samples), typed, _known_row(row))
     if as_json:
         emit(assessment.as_json())
     else:
@@ -123,7 +136,17 @@ def compare(
         print(_comparison_text(sides, gain))
 
 
-def _assess(reference: Reference, sample: Sample, typed: Typed) -> Assessment:
+def _known_row(row: str) -> str:
+    from promptcodebook.run.evaluation import ROWS
+
+    if row not in ROWS:
+        raise ConfigError(
+            f"unknown row {row!r}{did_you_mean(row, ROWS)}", hint=f"--row {' | '.join(ROWS)}"
+        )
+    return row
+
+
+def _assess(reference: Reference, sample: Sample, typed: Typed, row: str = "learned") -> Assessment:
     """The REF evaluated, progress on stderr; Ctrl-C ends it in order."""
     from promptcodebook.assemble import Sources, assemble
     from promptcodebook.run.evaluation import Assessor
@@ -133,7 +156,7 @@ def _assess(reference: Reference, sample: Sample, typed: Typed) -> Assessment:
         require_objects(reference, typed)
     settings, base = settings_for(reference, typed)
     assembled = assemble(settings, Sources(base))
-    assessor = Assessor(reference.name, reference.file, assembled)
+    assessor = Assessor(reference.name, reference.file, assembled, row)
     examples = assessor.examples(sample)
     _note_differences(reference, assembled, own=keeps_own_settings(reference, typed))
 
@@ -223,6 +246,7 @@ def _assessment_text(assessment: Assessment) -> str:
     per = "query" if assessment.runs == 1 else f"example, all {assessment.runs} sampled runs of it"
     facts = {
         "policy": assessment.name,
+        **({} if assessment.kind == "learned" else {"row": assessment.kind}),
         "reward": f"{number(row.score.mean)} (95 % {range_text(row.score.low, row.score.high)})",
         "answered only": number(row.answered),
         "failed": str(row.failed),

@@ -33,7 +33,7 @@ app = command_group()
 
 _LEARNED = "learned"
 _UNTRAINED = "untrained"
-_ROWS = ("present", "concat", _UNTRAINED, _LEARNED)
+_ROWS = ("present", "none", "concat", "best_single", _UNTRAINED, _LEARNED)
 
 Input = Annotated[
     str | None,
@@ -42,7 +42,9 @@ Input = Annotated[
 RowName = Annotated[
     str,
     typer.Option(
-        "--row", metavar="ROW", help="present, concat, untrained or learned: as the verdict."
+        "--row",
+        metavar="ROW",
+        help="present, none, concat, best_single, untrained or learned: as the verdict.",
     ),
 ]
 
@@ -62,7 +64,8 @@ def prompt(
 ) -> None:
     """The prompt of a row of the verdict, and nothing else on stdout.
 
-    present is what you had, concat all learned instincts in one prompt: both are one text, and need
+    present is what you had, concat all learned instincts in one prompt, best_single the one of them
+    that did best for all inputs, none what stands before every prompt: each is one text, and needs
     no model. The learned policy, and the untrained one that it came from, compose a prompt for each
     input: name the input.
     """

@@ -20,6 +20,7 @@ from promptcodebook.incidents import Counts
 from promptcodebook.lm.stack import Models
 from promptcodebook.method.evaluate import Evaluator
 from promptcodebook.method.failures import too_many_failures
+from promptcodebook.method.offpolicy import OffPolicy
 from promptcodebook.method.policy import Prompter
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.progress import Listener, Phase, Spent
@@ -61,7 +62,8 @@ class Result:
     `name` is its row in the verdict, `title` what it is called in a sentence. `rivals` are other
     forms of the same result that a user could deploy instead (all instincts in one prompt, the
     first codebook); `references` are shown beside it, and decide nothing. `policy` is the file to
-    deploy, where there is one. `remark` is a sentence for the verdict. `spent` is what the
+    deploy, where there is one. `remark` is a sentence for the verdict, `off_policy`
+    what training's own outcomes say of its routes, where that is known. `spent` is what the
     optimizing took. `stop` is set where the optimizing was stopped before it was done, and can go
     on from there.
     """
@@ -74,6 +76,7 @@ class Result:
     rivals: Sequence[Result] = ()
     references: Sequence[Result] = ()
     remark: str = ""
+    off_policy: OffPolicy | None = None
     spent: Usage = Usage()
     stop: Stop | None = None
 

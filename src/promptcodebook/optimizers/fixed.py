@@ -15,13 +15,15 @@ from promptcodebook.method.policy import Deployed, FixedPrompt
 from promptcodebook.method.ranking import Ranker
 from promptcodebook.method.state import State
 from promptcodebook.optimizers.base import Optimizer, Problem, Result, evaluate
-from promptcodebook.policy.file import BEST_SINGLE, CONCAT, PRESENT, PolicyFile
+from promptcodebook.policy.file import BEST_SINGLE, CONCAT, NONE, PRESENT, PolicyFile
 from promptcodebook.randomness import Draws
 from promptcodebook.types import Example, Prompt, Route
 
 __all__ = [
+    "ORACLE",
     "SHORTLIST",
     "UNTRAINED",
+    "OraclePrompt",
     "Present",
     "baselines",
     "best_single_row",
@@ -32,8 +34,8 @@ __all__ = [
 
 UNTRAINED = "untrained"
 """Name of the row that a result is set beside to see what training did."""
-NONE, ORACLE = "none", "oracle"
-"""Names of the rows without any instruction, and with the right ones for each input."""
+ORACLE = "oracle"
+"""Name of the row with the right instructions for each input."""
 SHORTLIST = 3
 """Instincts that are measured on the validation split to find the best single one."""
 
@@ -105,13 +107,13 @@ def reference_rows(problem: Problem) -> Sequence[Result]:
     if plan.present_prompt != plan.config.base_prompt:
         rows.append(Result(NONE, "no instruction", FixedPrompt(plan.config.base_prompt)))
     if plan.task.oracle is not None:
-        oracle = _Oracle(plan.task.oracle, plan.config.base_prompt)
+        oracle = OraclePrompt(plan.task.oracle, plan.config.base_prompt)
         rows.append(Result(ORACLE, "the right instructions", oracle))
     return rows
 
 
 @dataclass(frozen=True, slots=True)
-class _Oracle:
+class OraclePrompt:
     """The prompt that the task says is right for an example."""
 
     right: Callable[[Example], str]

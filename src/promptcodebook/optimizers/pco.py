@@ -24,9 +24,15 @@ from promptcodebook.method.explore import Explorer
 from promptcodebook.method.guard import RouteGuard
 from promptcodebook.method.init import Initialiser
 from promptcodebook.method.maintain import Maintainer
-from promptcodebook.method.offpolicy import Terms, off_policy
+from promptcodebook.method.offpolicy import OffPolicy, Terms, off_policy
 from promptcodebook.method.outcomes import OutcomeModel
-from promptcodebook.method.policy import Composer, Deployed, EpsilonGreedy, Router
+from promptcodebook.method.policy import (
+    Composer,
+    Deployed,
+    EpsilonGreedy,
+    FixedPrompt,
+    Router,
+)
 from promptcodebook.method.router import OutcomeRouter, recall
 from promptcodebook.method.schedule import Schedule
 from promptcodebook.method.state import State
@@ -40,7 +46,7 @@ from promptcodebook.optimizers.fixed import (
     untrained_row,
 )
 from promptcodebook.optimizers.selection import Selection
-from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.file import BEST_SINGLE, PolicyFile
 from promptcodebook.policy.references import policy_file, state_at
 from promptcodebook.policy.safety import SafetyCheck
 from promptcodebook.progress import Note, Phase, StepDone
@@ -70,16 +76,19 @@ class PCO:
         ended, stop = await _train_to_reserve(problem, learner, selection, state)
         best = await selection.best()
         policy = policy_file(assembled, best)
+        rivals = await _rivals(problem, policy)
         learns_routes = assembled.config.router.kind == "outcomes"
+        estimate = _off_policy(problem, learner)
         return Result(
             name="learned",
             title="the learned policy",
             prompter=Deployed(learner.composer, best.parameters, best.statistics),
             ended=ended,
-            policy=policy,
-            rivals=await _rivals(problem, policy),
+            policy=_with_single(policy, rivals),
+            rivals=rivals,
             references=reference_rows(problem) if learns_routes else (),
-            remark=_off_policy_remark(problem, learner) or _why_nothing_was_learned(store),
+            remark=_in_words(estimate, assembled.config) or _why_nothing_was_learned(store),
+            off_policy=estimate,
             stop=stop,
         )
 
@@ -90,6 +99,14 @@ async def _rivals(problem: Problem, policy: PolicyFile) -> Sequence[Result]:
     if problem.assembled.config.router.kind == "outcomes":
         rivals.append(await best_single_row(problem, policy))
     return rivals
+
+
+def _with_single(policy: PolicyFile, rivals: Sequence[Result]) -> PolicyFile:
+    """With the text of the best single instinct, which `fixed_prompt` then knows."""
+    for row in rivals:
+        if row.name == BEST_SINGLE and isinstance(row.prompter, FixedPrompt):
+            return policy.with_about(best_single=row.prompter.text)
+    return policy
 
 
 def build_learner(assembled: Assembled) -> Learner:
@@ -284,14 +301,14 @@ def _why_nothing_was_learned(store: RunStore) -> str:
     )
 
 
-def _off_policy_remark(problem: Problem, learner: Learner) -> str:
-    """What the learned routes are worth by training's own outcomes; '' where none learns so."""
+def _off_policy(problem: Problem, learner: Learner) -> OffPolicy | None:
+    """What the learned routes are worth by training's own outcomes; None where none learns so."""
     router, store = learner.router, problem.store
     if not isinstance(router, OutcomeRouter):
-        return ""
+        return None
     config, train = problem.assembled.config, problem.assembled.dataset.train
     state = recall(router, state_at(store, -1), store.steps(traces=True))
-    estimate = off_policy(
+    return off_policy(
         router.model,
         {example.id: example.input for example in train},
         state.parameters.codebook.texts,
@@ -299,6 +316,10 @@ def _off_policy_remark(problem: Problem, learner: Learner) -> str:
         state.versions,
         Terms(config.select, config.router.least, config.seed),
     )
+
+
+def _in_words(estimate: OffPolicy | None, config: Config) -> str:
+    """The estimate as a sentence of the verdict, in the task's range of rewards."""
     if estimate is None:
         return ""
     low, high = config.reward_range

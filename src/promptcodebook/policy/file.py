@@ -43,13 +43,21 @@ from promptcodebook.method.templates import (
 from promptcodebook.paths import write_whole
 from promptcodebook.types import Codebook, Instinct, Parameters, Ranking
 
-__all__ = ["BEST_SINGLE", "CONCAT", "FORMAT", "PRESENT", "PolicyFile", "read_policy_file"]
+__all__ = [
+    "BEST_SINGLE",
+    "CONCAT",
+    "FORMAT",
+    "NONE",
+    "PRESENT",
+    "PolicyFile",
+    "read_policy_file",
+]
 
 FORMAT = "promptcodebook policy 2"
 _FIRST_FORMAT = "promptcodebook policy 1"
-PRESENT, CONCAT, BEST_SINGLE = "present", "concat", "best_single"
+PRESENT, CONCAT, BEST_SINGLE, NONE = "present", "concat", "best_single", "none"
 """Names of the verdict's rows that are one prompt for every input: what the user had, every
-instinct at once, and one of them."""
+instinct at once, one of them, and no instinct."""
 _ROLES = ("encoder", "generator", "executor", "untrusted")
 """Whose sampling decides a deployed prompt and its answer."""
 
@@ -289,19 +297,26 @@ class PolicyFile(BaseModel):
         return join_prompts(self.base_prompt, join_prompts(texts, form))
 
     def fixed_prompt(self, row: str) -> str:
-        """The prompt of a row that has one for every input: 'present' or 'concat'.
+        """The prompt of a row that has one for every input: 'present', 'none', 'concat', or
+        'best_single' where the run measured one.
 
-        Raises PolicyError for any other, and where the present prompt was not recorded.
+        Raises PolicyError for any other, and where the prompt was not recorded.
         """
-        if row == CONCAT:
-            return self.concat
-        single = self.about.get(BEST_SINGLE)
-        if row == BEST_SINGLE and isinstance(single, str):
-            return single
+        if row in (CONCAT, NONE):
+            return self.concat if row == CONCAT else self.base_prompt
+        if row == BEST_SINGLE:
+            single = self.about.get(BEST_SINGLE)
+            if isinstance(single, str):
+                return single
+            raise PolicyError(
+                "no best single instinct was measured for this policy",
+                hint="a run with router.kind = 'outcomes' measures one for its verdict",
+            )
         if row != PRESENT:
             raise PolicyError(
                 f"the row {row!r} has no prompt of its own: each input gets another",
-                hint=f"the rows with one prompt are {PRESENT!r} and {CONCAT!r}",
+                hint=f"the rows with one prompt are {PRESENT!r}, {NONE!r}, {CONCAT!r} and "
+                f"{BEST_SINGLE!r}",
             )
         present = self.about.get("present")
         if not isinstance(present, str):

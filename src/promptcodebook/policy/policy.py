@@ -57,10 +57,24 @@ class Explanation:
         parts = [
             shown_text("input", self.input),
             shown_table(route + doubt, ("k", "instinct"), self.instincts),
+            self._promises(),
             shown_text("why", self.route.analysis) if self.route.analysis else "",
             shown_text("prompt", self.prompt),
         ]
         return f"<div>{''.join(parts)}</div>"
+
+    @property
+    def ranked(self) -> tuple[tuple[int | None, float], ...]:
+        """Every instinct with the reward that it promises alone, None for no instinct, best first;
+        () where nothing was learned of that."""
+        if self.expected is None:
+            return ()
+        alone = [(k, self.expected.alone(k)) for k in range(len(self.expected.marginal))]
+        return tuple(sorted([(None, self.expected.nothing), *alone], key=lambda each: -each[1]))
+
+    def _promises(self) -> str:
+        rows = [("none" if k is None else k, f"{value:.3f}") for k, value in self.ranked]
+        return shown_table("expected reward", ("k", "alone"), rows) if rows else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +137,17 @@ class Policy:
         route, prompt = await self._route_and_prompt(x)
         chosen = tuple((k, self.codebook[k].text) for k in route.indices)
         text = self._example(x).input
-        return Explanation(text, route, chosen, prompt, self._deployed.expected(text))
+        return Explanation(text, route, chosen, prompt, self._expected(text))
+
+    def _expected(self, text: str) -> Expected | None:
+        """What each instinct promises, in the task's range of rewards."""
+        unit = self._deployed.expected(text)
+        if unit is None:
+            return None
+        low, high = self._assembled.config.reward_range
+        width = high - low
+        adds = tuple(width * adding for adding in unit.marginal)
+        return Expected(low + width * unit.nothing, adds, width * unit.more)
 
     def __repr__(self) -> str:
         lm = self._assembled.config.lm
@@ -139,7 +163,8 @@ class Policy:
         return self._run(self.aexplain(x))
 
     def row(self, name: str) -> FixedRow:
-        """A row of the verdict that is one prompt for every input: 'present' or 'concat'.
+        """A row of the verdict that is one prompt for every input: 'present', 'none', 'concat' or
+        'best_single'.
 
         Raises PolicyError for any other: `prompt(x)` is what the learned policy gives each input.
         """

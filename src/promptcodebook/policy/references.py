@@ -18,7 +18,7 @@ from promptcodebook.errors import ConfigError, StoreError
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.paths import run_reference
-from promptcodebook.policy.file import PolicyFile, read_policy_file
+from promptcodebook.policy.file import BEST_SINGLE, PolicyFile, read_policy_file
 from promptcodebook.policy.trust import require_trust
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
@@ -37,6 +37,7 @@ __all__ = [
     "state_at",
     "stored_dataset",
     "stored_plan",
+    "with_best_single",
     "without_models",
 ]
 
@@ -190,6 +191,15 @@ def stages_of(file: PolicyFile, assembled: Assembled) -> tuple[str, ...]:
     return file.stages if file.program else assembled.plan.prompt_stages
 
 
+def with_best_single(file: PolicyFile, store: RunStore) -> PolicyFile:
+    """The file with the text of the best single instinct, if the run's verdict measured one."""
+    concluded = store.outline().conclusion
+    for row in concluded.rows if concluded is not None else ():
+        if row.get("name") == BEST_SINGLE and isinstance(row.get("prompt"), str):
+            return file.with_about(best_single=row["prompt"])
+    return file
+
+
 def _file(store: RunStore, state: State, trusted: bool) -> PolicyFile:
     """The policy file of a run's state; its program is read from what the run was started with."""
     header = store.header
@@ -200,7 +210,7 @@ def _file(store: RunStore, state: State, trusted: bool) -> PolicyFile:
         require_trust(header, {}, trusted=trusted)
         stages = tuple(stored_plan(header).task.program.stages)
     file = PolicyFile.of(state, config, templates, header.program, stages)
-    file = file.with_about(data=dict(header.fingerprints))
+    file = with_best_single(file.with_about(data=dict(header.fingerprints)), store)
     return file if header.present is None else file.with_about(present=header.present)
 
 

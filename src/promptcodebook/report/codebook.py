@@ -255,7 +255,8 @@ class TheorySection:
 
     def _utilisation(self) -> Html:
         context = self._context
-        if context.setting("explore.policy") != "success":
+        routes_learned = context.setting("router.kind") == "outcomes"
+        if context.setting("explore.policy") != "success" or routes_learned:
             return el(
                 "p.note",
                 "Theorem 3 speaks of success-weighted exploration; this run explored otherwise.",

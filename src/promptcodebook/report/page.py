@@ -18,6 +18,7 @@ from promptcodebook.report.history import HistorySection
 from promptcodebook.report.html import Html, el, together
 from promptcodebook.report.operation import IncidentsSection, SettingsSection, SpendSection
 from promptcodebook.report.private import withhold
+from promptcodebook.report.router import RouterSection, learns_routes
 from promptcodebook.report.summary import VerdictSection, masthead
 from promptcodebook.sqlite import store_os_error
 from promptcodebook.store import RunStore
@@ -60,6 +61,7 @@ def _sections(context: Context) -> tuple[ReportSection, ...]:
         CurvesSection(context),
         CodebookSection(context),
         RoutingSection(context),
+        *((RouterSection(context),) if learns_routes(context) else ()),
         HistorySection(context),
         ExamplesSection(context),
         IncidentsSection(context),

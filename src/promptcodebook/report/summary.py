@@ -161,7 +161,8 @@ class VerdictSection:
                 "example; the last is the result. A failed example counts as the bottom of the "
                 "reward range; calls, tokens, latency and money are per query. The longest "
                 "prompt is that of any call of the executor, its stage's instruction included, in "
-                "tokens; fallback routes are those that the encoder did not give.",
+                "tokens; fallback routes are those that the encoder did not give."
+                + (" Rows for reference decide nothing." if any(r.reference for r in rows) else ""),
                 _COLUMNS,
                 map(_cells, rows),
             ),
@@ -191,7 +192,11 @@ def _read_rows(stored: Sequence[object]) -> tuple[Row, ...]:
 def _cells(row: Row) -> tuple[Content, ...]:
     each = row.per_query
     return (
-        together(el("strong", row.name), el("span.aside", row.title) if row.title else None),
+        together(
+            el("strong", row.name),
+            el("span.aside", row.title) if row.title else None,
+            el("span.tag", "for reference") if row.reference else None,
+        ),
         _estimate(row.score),
         MISSING if row.gain is None else _estimate(row.gain, signed=True),
         number(row.answered, missing=MISSING),

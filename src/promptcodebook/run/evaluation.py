@@ -11,14 +11,15 @@ from promptcodebook.errors import ConfigError, DataError, Interrupted
 from promptcodebook.intervals import Bounds, Interval, paired_interval
 from promptcodebook.method.evaluate import Evaluator, average
 from promptcodebook.method.failures import gather_all, too_many_failures
-from promptcodebook.method.policy import Deployed
-from promptcodebook.policy.file import PolicyFile
+from promptcodebook.method.policy import Deployed, FixedPrompt, Prompter
+from promptcodebook.optimizers.fixed import ORACLE, OraclePrompt
+from promptcodebook.policy.file import BEST_SINGLE, CONCAT, NONE, PRESENT, PolicyFile
 from promptcodebook.policy.references import stages_of
 from promptcodebook.randomness import Randomness, keyed_random
 from promptcodebook.run.verdict import Row, Terms, row_of
 from promptcodebook.types import Evaluation, Example, Rollout, Trace
 
-__all__ = ["Assessment", "Assessor", "Sample", "paired_difference", "sample"]
+__all__ = ["LEARNED", "ROWS", "Assessment", "Assessor", "Sample", "paired_difference", "sample"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +34,16 @@ class Sample:
     runs: int = 1
 
 
+LEARNED = "learned"
+"""Name of the row that is the policy itself."""
+ROWS = (LEARNED, PRESENT, NONE, CONCAT, BEST_SINGLE, ORACLE)
+"""Rows that can be evaluated without a run."""
+
+
 @dataclass(frozen=True)
 class Assessment:
-    """What an evaluation came to: figures, and the reward of every example by its id."""
+    """What an evaluation came to: figures, and the reward of every example by its id; `kind` is the
+    row that was evaluated."""
 
     name: str
     evaluation: Evaluation
@@ -44,6 +52,7 @@ class Assessment:
     simulated: bool
     runs: int = 1
     reward_range: Bounds = (0.0, 1.0)
+    kind: str = LEARNED
 
     @property
     def rewards(self) -> dict[str, float]:
@@ -58,6 +67,7 @@ class Assessment:
             figures.pop(key)
         return {
             "ref": self.name,
+            "row": self.kind,
             "split": self.evaluation.split,
             "n": len(self.evaluation.rollouts),
             "reward_range": self.reward_range,
@@ -91,12 +101,16 @@ def sample(examples: Sequence[Example], count: int | None) -> tuple[Example, ...
 
 
 class Assessor:
-    """Evaluates one policy file; `assembled` stands on its settings. `interrupt` stops it."""
+    """Evaluates one policy file, or another row of its verdict; `assembled` stands on its settings.
+    `interrupt` stops it."""
 
-    def __init__(self, name: str, file: PolicyFile, assembled: Assembled) -> None:
+    def __init__(
+        self, name: str, file: PolicyFile, assembled: Assembled, row: str = LEARNED
+    ) -> None:
         self._assembled = assembled
         self._file = file
         self._name = name
+        self._row = row
 
     def examples(self, sample_of: Sample) -> tuple[Example, ...]:
         """Raises DataError for an unknown or empty split, ConfigError for a count below 1, and
@@ -125,9 +139,8 @@ class Assessor:
 
         Raises TooManyFailures when nothing was answered at all, and what `interrupt` says.
         """
-        assembled, file = self._assembled, self._file
-        composer = assembled.composer(stages_of(file, assembled), file.template_set)
-        prompter = Deployed(composer, file.parameters, file.statistics)
+        assembled = self._assembled
+        prompter = self._prompter()
         try:
             runs = await gather_all(
                 self._evaluator(sample_of.runs, run).evaluate(
@@ -149,7 +162,24 @@ class Assessor:
             simulated=assembled.models.simulated,
             runs=sample_of.runs,
             reward_range=config.reward_range,
+            kind=self._row,
         )
+
+    def _prompter(self) -> Prompter:
+        """Of the row. PolicyError for one that this policy has no prompt for, ConfigError for the
+        right instructions where the task does not know them."""
+        assembled, file = self._assembled, self._file
+        if self._row == LEARNED:
+            composer = assembled.composer(stages_of(file, assembled), file.template_set)
+            return Deployed(composer, file.parameters, file.statistics)
+        if self._row != ORACLE:
+            return FixedPrompt(file.fixed_prompt(self._row))
+        if assembled.task.oracle is None:
+            raise ConfigError(
+                f"{assembled.task.name} does not know the right instructions of its inputs",
+                hint="choose another row, or leave --row out",
+            )
+        return OraclePrompt(assembled.task.oracle, file.base_prompt)
 
     def _evaluator(self, runs: int, run: int) -> Evaluator:
         """Of one run over the examples: the only one is greedy, one of several has its own seed."""

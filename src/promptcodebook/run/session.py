@@ -87,7 +87,11 @@ class Session:
         conclusion = await judge(self._problem, result)
         self._store.append(
             Concluded(
-                conclusion.sentence, conclusion.worth, conclusion.rows_as_json(), conclusion.deploy
+                conclusion.sentence,
+                conclusion.worth,
+                conclusion.rows_as_json(),
+                conclusion.deploy,
+                result.off_policy,
             )
         )
         if result.stop is not None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from promptcodebook.method.offpolicy import OffPolicy
 from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.types import Evaluation, Parameters, Step, Trace
 
@@ -77,13 +78,15 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Concluded:
-    """The verdict in a plain sentence, whether it is worth deploying, its table, and the row to
-    deploy ('' = unclear, or a run of version 0.1)."""
+    """The verdict in a plain sentence, whether it is worth deploying, its table, the row to deploy
+    ('' = unclear, or a run of version 0.1), and what training's own outcomes say of the learned
+    routes (None = they were not learned so)."""
 
     text: str
     worth: bool | None
     rows: tuple[Mapping[str, Any], ...] = ()
     deploy: str = ""
+    off_policy: OffPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,7 @@ def load_houserules(_data_dir: Path | None = None) -> Task:
         zero_shot="Answer the customer's message.",
         description="Messages to a shop on fourteen topics, each with a house rule for the form "
         "of its answer; the reward is the share of a message's rules that the reply keeps.",
+        oracle=lambda example: "\n".join(right_rules(example)),
         output_format="Only the reply to the customer, in the form that the house rule for its "
         "topic asks for; plain English where there is none.",
     )
