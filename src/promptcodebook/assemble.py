@@ -80,6 +80,9 @@ class Sources:
     executor: Executor | None = None
     lm: LM | None = None
     templates: TemplateSet | None = None
+    local: LocalModels | None = None
+    """Models of this process that several runs share; whoever made it closes it. None = each run
+    loads its own."""
 
 
 @dataclass(frozen=True)
@@ -155,9 +158,11 @@ class Plan:
         own = supplies.own or self.sources.lm
         private = self.task.private
         supplies = replace(supplies, own=own, simulated=self.simulated, private=private)
+        if supplies.local is None and self.sources.local is not None:
+            supplies = replace(supplies, local=self.sources.local)
         if supplies.local is None:
             models_here = LocalModels()
-            supplies = replace(supplies, local=models_here.connect, closes=models_here)
+            supplies = replace(supplies, local=models_here, closes=models_here)
         models = Models.build(self.config, supplies)
         return Assembled(self, models)
 

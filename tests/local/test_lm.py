@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from promptcodebook.calls import Message, Request, Sampling, Schema
+from promptcodebook.assemble import Sources, assemble
+from promptcodebook.calls import Message, Reply, Request, Sampling, Schema
 from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError, MissingExtra, RequestRefused
 from promptcodebook.lm.prices import PriceTable
@@ -21,7 +22,7 @@ from promptcodebook.lm.stack import Models, Supplies
 from promptcodebook.local.engine import Generation, Job, Load
 from promptcodebook.local.gguf import read_gguf
 from promptcodebook.local.lm import LocalModels, job_of
-from promptcodebook.local.weights import Weights, find_weights
+from promptcodebook.local.weights import Weights, find_weights, identify
 
 
 class EchoEngine:
@@ -158,7 +159,7 @@ async def test_roles_share_one_engine_that_is_loaded_once_and_closed(gguf: Path)
 
     local = LocalModels(load, needs=())
     config = Config.model_validate({"lm": str(gguf), "cache": False, "budget": {"usd": 1}})
-    models = Models.build(config, Supplies(local=local.connect, closes=local))
+    models = Models.build(config, Supplies(local=local, closes=local))
     requests = [
         Request("critic" if i % 2 else "executor", (Message("user", f"say {i}"),), sample=i)
         for i in range(80)
@@ -172,3 +173,58 @@ async def test_roles_share_one_engine_that_is_loaded_once_and_closed(gguf: Path)
     assert replies[0].usage.cached_prompt_tokens == 2
     await models.close()
     assert loaded[0].closed
+
+
+def loader(loaded: list[EchoEngine]) -> LocalModels:
+    def load(weights: Weights) -> EchoEngine:
+        loaded.append(EchoEngine())
+        return loaded[-1]
+
+    return LocalModels(load, needs=())
+
+
+async def asked(local: LocalModels, gguf: Path) -> Reply:
+    models = Models.build(
+        Config.model_validate({"lm": str(gguf)}), Supplies(local=local, closes=local)
+    )
+    try:
+        return await models.lm(Request("executor", (Message("user", "hi"),)))
+    finally:
+        await models.close()
+
+
+def test_a_file_that_was_replaced_gives_no_replies_of_the_earlier_one(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    loaded: list[EchoEngine] = []
+    local = loader(loaded)
+    assert asyncio.run(asked(local, gguf)).source == "live"
+    assert asyncio.run(asked(local, gguf)).source == "cache"
+    gguf.write_bytes(gguf.read_bytes()[:-1] + b"!")  # of the same name and size
+    assert asyncio.run(asked(local, gguf)).source == "live"
+    assert sum(len(each.jobs) for each in loaded) == 2
+
+
+async def test_runs_share_the_engines_of_who_opens_them(gguf: Path) -> None:
+    loaded: list[EchoEngine] = []
+    local = loader(loaded)
+    sources = Sources(local=local)
+    config = Config.model_validate({"task": "constraints", "lm": str(gguf), "cache": False})
+    for _ in range(2):
+        assembled = assemble(config, sources)
+        await assembled.models.lm(Request("executor", (Message("user", "hi"),)))
+        await assembled.models.close()
+    assert len(loaded) == 1 and not loaded[0].closed
+    await local.close()
+    assert loaded[0].closed
+
+
+def test_a_folder_of_weights_is_known_by_its_files(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"12")
+    folder = find_weights(f"hf:{tmp_path}")
+    first = identify(folder)
+    assert first == identify(folder) != ""
+    (tmp_path / "model.safetensors").write_bytes(b"123")
+    assert identify(folder) != first
+    assert identify(find_weights("hf:Qwen/Qwen3-0.6B")) == ""

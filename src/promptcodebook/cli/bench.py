@@ -31,6 +31,7 @@ from promptcodebook.units import count_text, number
 
 if TYPE_CHECKING:
     from promptcodebook.errors import Stop
+    from promptcodebook.local.lm import LocalModels
     from promptcodebook.run.suite import Cell, CellResult, Suite
 
 __all__ = ["app"]
@@ -61,16 +62,22 @@ def bench(
     runs, not that anything is good. A finished cell is skipped and a stopped one resumed: run the
     same command again. --budget is for each cell.
     """
+    from promptcodebook.local.lm import LocalModels
     from promptcodebook.run.suite import require_all, suite_named
+    from promptcodebook.sync import run_sync
 
     chosen = suite_named(suite)
     folder = out or runs_dir() / BENCH / suite
     flags = flag_layer(None, data, lm, None, seed, budget)
     typed = (environment_layer(), flags, set_layer(sets or ()))
     layers = ({"lm": "simulated"}, chosen.settings, *typed)
-    cells = _cells(chosen, only or (), layers, folder)
+    local = LocalModels()
+    cells = _cells(chosen, only or (), layers, folder, local)
     require_all(cells)
-    outcome = _run_all(cells, plain=plain)
+    try:
+        outcome = _run_all(cells, plain=plain)
+    finally:
+        run_sync(local.close())
     if as_json:
         cells = [_result_json(result) for result in outcome.done]
         emit({"suite": suite, "cells": cells, "failed": outcome.failed})
@@ -92,14 +99,18 @@ class _Outcome:
 
 
 def _cells(
-    suite: Suite, only: Sequence[str], layers: Sequence[Mapping[str, Any]], folder: Path
+    suite: Suite,
+    only: Sequence[str],
+    layers: Sequence[Mapping[str, Any]],
+    folder: Path,
+    local: LocalModels,
 ) -> list[Cell]:
     """One cell per benchmark."""
     from promptcodebook.config import TYPED, load_config
     from promptcodebook.run.suite import Cell
 
     return [
-        Cell(load_config(*layers, {"task": task}, where=TYPED), Path(), folder)
+        Cell(load_config(*layers, {"task": task}, where=TYPED), Path(), folder, local)
         for task in suite.tasks(only)
     ]
 

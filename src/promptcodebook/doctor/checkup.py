@@ -40,8 +40,20 @@ async def checkup(
 ) -> AsyncIterator[Section]:
     """Section by section, as they are done. A fault is a Finding, never an error."""
     env = os.environ if environment is None else environment
+    # One engine for the probe and the rehearsal.
+    here = LocalModels()
     try:
-        plan = plan_run(config, Sources(base)).require_training()
+        async for section in _sections(config, base, runs_dir, here, env):
+            yield section
+    finally:
+        await here.close()
+
+
+async def _sections(
+    config: Config, base: Path, runs_dir: Path, here: LocalModels, env: Mapping[str, str]
+) -> AsyncIterator[Section]:
+    try:
+        plan = plan_run(config, Sources(base, local=here)).require_training()
     except PcoError as error:
         plan = None
         yield Section("task", (_failure_finding("task", error),))
@@ -55,7 +67,7 @@ async def checkup(
         return
     usable = True
     for spec, headers in specs.items():
-        section = await _model(spec, headers, config, plan, env)
+        section = await _model(spec, headers, config, plan, here, env)
         usable &= section.ok
         yield section
     if plan is not None and usable:
@@ -129,6 +141,7 @@ async def _model(
     headers: Mapping[str, str],
     config: Config,
     plan: Plan | None,
+    here: LocalModels,
     env: Mapping[str, str],
 ) -> Section:
     """One model as its endpoint shows it, under the names of the roles that ask it; it is not
@@ -142,7 +155,6 @@ async def _model(
         dataset = plan.dataset if plan is not None else NO_DATA
         return simulated_model(config.task, dataset, parsed)
 
-    here = LocalModels()
     seen = await probe(
         spec,
         timeout=min(30.0, config.timeout),
@@ -151,7 +163,6 @@ async def _model(
         simulated=simulated,
         local=here.connect,
     )
-    await here.close()
     # In this process nothing is served side by side: how calls at once compare says nothing.
     alone = simulated_here([spec])
     kept = [each for each in seen.findings if not (alone and each.name == "concurrency")]

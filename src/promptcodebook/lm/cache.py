@@ -6,8 +6,10 @@ once and bypassed. What must not be lost is the run's journal (`lm/journal.py`),
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import sqlite3
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +23,7 @@ __all__ = [
     "Cache",
     "CacheStats",
     "ReplyCache",
+    "nothing_more",
     "pack_reply",
     "unpack_reply",
 ]
@@ -126,15 +129,28 @@ class ReplyCache:
         self._writer.close()
 
 
+async def nothing_more(spec_text: str) -> str:
+    """A model's name is all there is to tell it by."""
+    return ""
+
+
 class Cache:
     """An LM that asks `inner` only for what the file does not hold.
 
     A hit has source 'cache' and the usage it had when it was paid: nothing is paid now. Failures
     are never stored, nor are replies cut at their length cap. Counts CACHE_HITS,
-    CACHE_MISSES and CACHE_BYPASSED.
+    CACHE_MISSES and CACHE_BYPASSED. `identity` tells what is kept under one model's name apart: a
+    file may be replaced by another.
     """
 
-    def __init__(self, inner: LM, path: Path, tally: Tally) -> None:
+    def __init__(
+        self,
+        inner: LM,
+        path: Path,
+        tally: Tally,
+        identity: Callable[[str], Awaitable[str]] = nothing_more,
+    ) -> None:
+        self._identity = identity
         self._inner = inner
         self._path = path
         self._tally = tally
@@ -143,6 +159,8 @@ class Cache:
 
     async def __call__(self, request: Request) -> Reply:
         key = request_key(request)
+        if mark := await self._identity(request.model):
+            key = hashlib.sha256(key + mark.encode()).digest()
         known = self._look_up(key)
         if known is not None:
             self._tally(Incident.CACHE_HITS)

@@ -19,7 +19,7 @@ from promptcodebook.errors import ConfigError, LMError
 from promptcodebook.incidents import Counts, Tally, no_tally
 from promptcodebook.lm.attempt import Attempted
 from promptcodebook.lm.budget import BudgetGate
-from promptcodebook.lm.cache import Cache
+from promptcodebook.lm.cache import Cache, nothing_more
 from promptcodebook.lm.journal import Journaled, ReplyLog
 from promptcodebook.lm.ledger import Ledger
 from promptcodebook.lm.limit import AdaptiveLimit, PerLoop
@@ -39,6 +39,7 @@ __all__ = [
     "Endpoints",
     "InProcess",
     "Models",
+    "ModelsHere",
     "Roles",
     "Supplies",
     "any_simulated",
@@ -66,6 +67,16 @@ class Closes(Protocol):
     async def close(self) -> None: ...
 
 
+class ModelsHere(Protocol):
+    """Models with their weights in this process."""
+
+    def connect(self, spec: Spec) -> LM: ...
+
+    async def identity(self, spec_text: str) -> str:
+        """What tells the weights behind a connected spec from others of its name; '' = nothing."""
+        ...
+
+
 @dataclass(frozen=True)
 class Supplies:
     """What the stack is built with beside the configuration; all of it optional."""
@@ -73,8 +84,8 @@ class Supplies:
     own: LM | None = None
     """The user's own LM object, in place of every spec."""
     simulated: Callable[[Spec], LM] | None = None
-    local: Callable[[Spec], LM] | None = None
-    """Connects the models whose weights are in this process."""
+    local: ModelsHere | None = None
+    """The models whose weights are in this process."""
     closes: Closes | None = None
     """What is closed together with the models, if anything."""
     log: ReplyLog | None = None
@@ -106,6 +117,7 @@ class Models:
         money budget over an unknown price."""
         tally = supplies.tally or Counts()
         ledger = supplies.ledger or Ledger()
+        local = supplies.local
         stop = StopSignal()
         specs = specs_of(config)
         if supplies.own is None:
@@ -125,7 +137,7 @@ class Models:
         endpoints = Endpoints(
             settings,
             tally=tally,
-            here=InProcess(supplies.simulated, supplies.local),
+            here=InProcess(supplies.simulated, None if local is None else local.connect),
             stop=stop,
             around=around,
         )
@@ -133,7 +145,8 @@ class Models:
         inner: LM = Dispatch({spec: own or endpoints.connect(spec, h) for spec, h in specs.items()})
         cache = None
         if config.cache and supplies.own is None and not simulated_here(specs):
-            inner = cache = Cache(inner, reply_cache_path(), tally)
+            identity = nothing_more if local is None else local.identity
+            inner = cache = Cache(inner, reply_cache_path(), tally, identity)
         if supplies.log is not None:
             inner = Journaled(inner, supplies.log, tally, stop, supplies.models_then)
         roles = Roles(inner, config.roles, config.lm)

@@ -16,7 +16,7 @@ from promptcodebook.calls import LM, Reply, Request, Usage
 from promptcodebook.errors import RequestRefused, did_you_mean, require_modules
 from promptcodebook.lm.spec import SMOLLM2, Spec
 from promptcodebook.local.engine import Engine, Job
-from promptcodebook.local.weights import Weights, find_weights
+from promptcodebook.local.weights import Weights, find_weights, identify
 
 __all__ = ["LocalLM", "LocalModels", "job_of", "load_engine"]
 
@@ -57,8 +57,13 @@ class LocalModels:
             weights = find_weights(spec.text)
             if weights.format == "gguf":
                 require_modules(self._needs, f"the model {spec.text}", SMOLLM2)
-            self._models[spec.text] = LocalLM(spec.text, lambda: self._load(weights))
+            self._models[spec.text] = LocalLM(weights, self._load)
         return self._models[spec.text]
+
+    async def identity(self, spec_text: str) -> str:
+        """What tells the weights behind a connected spec from others of its name; '' = nothing."""
+        model = self._models.get(spec_text)
+        return "" if model is None else await model.identity()
 
     async def close(self) -> None:
         """Gives all memory back; a model that is asked again is loaded again."""
@@ -69,10 +74,11 @@ class LocalModels:
 class LocalLM:
     """An LM over an engine. Raises RequestRefused for what the engine cannot do."""
 
-    def __init__(self, name: str, load: Callable[[], Engine]) -> None:
-        self._name = name
+    def __init__(self, weights: Weights, load: Callable[[Weights], Engine]) -> None:
+        self._weights = weights
         self._load = load
         self._engine: Engine | None = None
+        self._identity: str | None = None
         self._loading = threading.Lock()
 
     async def __call__(self, request: Request) -> Reply:
@@ -89,8 +95,13 @@ class LocalLM:
         """The engine, loaded now if it is not yet."""
         return self._engine or await asyncio.to_thread(self._loaded)
 
+    async def identity(self) -> str:
+        """The digest of its weights, made once: a big file takes seconds."""
+        return self._identity or await asyncio.to_thread(self._identified)
+
     async def close(self) -> None:
         engine, self._engine = self._engine, None
+        self._identity = None
         if engine is not None:
             await engine.close()
 
@@ -98,8 +109,14 @@ class LocalLM:
         # Any number of calls, of any loop, may be the first.
         with self._loading:
             if self._engine is None:
-                self._engine = self._load()
+                self._engine = self._load(self._weights)
             return self._engine
+
+    def _identified(self) -> str:
+        with self._loading:
+            if self._identity is None:
+                self._identity = identify(self._weights)
+            return self._identity
 
 
 def job_of(request: Request) -> Job:

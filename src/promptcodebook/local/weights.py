@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Literal
 from promptcodebook.errors import ConfigError, MissingExtra, did_you_mean
 from promptcodebook.lm.spec import SMOLLM2
 
-__all__ = ["HF", "Weights", "find_weights"]
+__all__ = ["HF", "Weights", "find_weights", "identify"]
 
 HF = "hf:"
 """Before the name or the folder of a Hugging Face model."""
@@ -56,6 +57,25 @@ def find_weights(text: str, installed: Callable[[str], Distribution] = distribut
         f"unknown local model {text!r}{did_you_mean(text, [SMOLLM2])}",
         hint="write smollm2, PATH.gguf, or hf:DIR-or-NAME",
     )
+
+
+def identify(weights: Weights) -> str:
+    """Tells weights of one name apart: the digest of a GGUF file, or that of the names, sizes and
+    times of a folder's files; '' for a model of the hub. Reads a GGUF file whole. ConfigError."""
+    path = Path(weights.source)
+    try:
+        if weights.format == "gguf":
+            with path.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        if not path.is_dir():
+            return ""
+        stats = [(each.name, each.stat()) for each in sorted(path.iterdir()) if each.is_file()]
+        listed = "\n".join(f"{name} {at.st_size} {at.st_mtime_ns}" for name, at in stats)
+        return hashlib.sha256(listed.encode()).hexdigest()
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror}", hint="give the path of a file you may read"
+        ) from None
 
 
 def _packaged(installed: Callable[[str], Distribution]) -> Path:

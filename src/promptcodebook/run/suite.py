@@ -16,6 +16,7 @@ from promptcodebook.config import Config, load_config
 from promptcodebook.errors import ConfigError, MissingExtra, PcoError, did_you_mean
 from promptcodebook.lm.providers import require_keys
 from promptcodebook.lm.stack import specs_of, uses_simulated
+from promptcodebook.local.lm import LocalModels
 from promptcodebook.progress import Listener, silent
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
@@ -88,12 +89,17 @@ def suite_named(name: str) -> Suite:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One run of a suite: its configuration (task included), the folder its paths start from, and
-    the folder of the suite's runs."""
+    """One run of a suite: its configuration (task included), the folder its paths start from, the
+    folder of the suite's runs, and the models of this process that its cells share."""
 
     config: Config
     base: Path
     folder: Path
+    local: LocalModels | None = None
+
+    @property
+    def sources(self) -> Sources:
+        return Sources(self.base, local=self.local)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +135,7 @@ def require_all(cells: Sequence[Cell]) -> None:
     for cell in cells:
         require_keys(specs_of(cell.config))
         try:
-            plan_run(cell.config, Sources(cell.base)).require_training()
+            plan_run(cell.config, cell.sources).require_training()
         except MissingExtra:
             raise
         except PcoError:
@@ -144,13 +150,13 @@ def run_cell(cell: Cell, command: str = "", listener: Listener = silent) -> Cell
     """
     if not cell.config.task:
         raise ConfigError("a cell of a suite needs a ready-made task", hint="set task")
-    plan = plan_run(cell.config, Sources(cell.base)).require_training()
+    plan = plan_run(cell.config, cell.sources).require_training()
     inputs = {e.id: e.input for _, examples in plan.dataset.items() for e in examples}
     earlier = _earlier_run(cell.folder, plan)
     if earlier is not None and not earlier.resumable and not earlier.running:
         return read_cell(earlier.path, "skipped", inputs)
     where = Where(cell.folder, None if earlier is None else earlier.path, command)
-    opened = open_run(cell.config, Sources(cell.base), where, listener)
+    opened = open_run(cell.config, cell.sources, where, listener)
     run = run_sync(finish(opened), opened.session.interrupt)
     if run.stop is not None:
         raise run.stop
