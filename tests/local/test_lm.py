@@ -196,7 +196,7 @@ async def asked(local: LocalModels, gguf: Path) -> Reply:
 def test_a_file_that_was_replaced_gives_no_replies_of_the_earlier_one(
     gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PCO_CACHE", str(tmp_path / "cache"))
     loaded: list[EchoEngine] = []
     local = loader(loaded)
     assert asyncio.run(asked(local, gguf)).source == "live"
