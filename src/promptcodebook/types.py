@@ -206,7 +206,8 @@ class Ranking:
     reward without instincts, then of what each instinct adds; `bias` has as many. `likeness` is
     the worth of an instinct's text being like the input, `more` that of each instinct beyond the
     first. `rarity` weighs the features, `least` is how few instincts a route may have, `outcomes`
-    how many it was fitted to.
+    how many it was fitted to. Where `kind` is "distilled" it imitates an encoder: what it promises
+    is no reward, and as many instincts as `least` are taken.
     """
 
     rarity: tuple[float, ...]
@@ -217,6 +218,7 @@ class Ranking:
     more: float = 0.0
     least: int = 0
     outcomes: int = 0
+    kind: Literal["outcomes", "distilled"] = "outcomes"
 
 
 @dataclass(frozen=True, slots=True)

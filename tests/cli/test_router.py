@@ -10,6 +10,7 @@ import pytest
 
 import promptcodebook as pco_api
 from promptcodebook.errors import PolicyError
+from promptcodebook.policy.file import read_policy_file
 from tests.cli.invoked import pco
 from tests.report.strict import read_page
 from tests.run.topics import learn
@@ -133,3 +134,36 @@ def test_the_estimate_is_kept_as_figures(run: pco_api.Run) -> None:
     value = concluded.off_policy.value
     assert f"earn {value.mean:.3f} (95 % {value.low:.3f} to {value.high:.3f})" in run.verdict
     assert json.dumps(run.rows["none"].reference) == "true"
+
+
+def test_distill_tells_what_it_asks_and_what_it_found(trained: Path, run_id: str) -> None:
+    """On the simulated model: fresh routes, agreement, the difference, and a policy to use."""
+    said = pco("distill", run_id, "--fresh", "8", "--n", "6", cwd=trained)
+    assert said.code == 0, said.err
+    assert "asking 8 fresh ones and answering 6 validation examples under both" in said.err
+    assert re.search(r"validation, n = 6: \d\.\d+ \(95 % ", said.out)
+    assert "reward, distilled - encoder: " in said.out
+    assert "Keep the encoder as the default" in " ".join(said.out.split())
+    file = trained / "runs" / run_id / "distilled.json"
+    assert f"wrote {file.relative_to(trained)}" in said.out
+    shown = pco("codebook", "show", str(file), "--json", cwd=trained).json
+    assert shown["router"]["kind"] == "distilled" and shown["router"]["least"] == shown["select"]
+    evaluated = pco("eval", str(file), "--n", "6", "--json", cwd=trained)
+    assert evaluated.code == 0, evaluated.err
+    assert {len(e["route"]) for e in evaluated.json["examples"]} == {shown["select"]}
+
+
+def test_distill_is_held_to_its_budget(trained: Path, run_id: str) -> None:
+    said = pco("distill", run_id, "--fresh", "8", "--budget", "9calls", cwd=trained)
+    said.error(2, "calls, and the budget has 9", "--budget")
+    assert not (trained / "runs" / run_id / "distilled.json").exists()
+
+
+def test_distill_as_json(trained: Path, run_id: str) -> None:
+    said = pco("distill", run_id, "--fresh", "8", "--n", "4", "-o", "d.json", "--json", cwd=trained)
+    tree = said.json
+    assert tree["policy"] == "d.json" and tree["fresh"] == 8 and tree["non_inferior"] is False
+    file = read_policy_file(trained / "d.json")
+    assert file.about["distilled"] == {k: v for k, v in tree.items() if k not in ("ref", "policy")}
+    again = pco("distill", str(trained / "d.json"), "--fresh", "8", "-o", "e.json", cwd=trained)
+    again.error(2, "asks no encoder")

@@ -174,7 +174,8 @@ def show(ref: Ref, as_json: Json = False) -> None:
     if best is not None:
         where = f", after update {best.step + 1}" if best.step >= 0 else ", untrained"
     print(f"{reference.name}: K = {len(rows)}, S = {file.select}{where}\n")
-    adds = learned.bias[1:] if learned is not None else (None,) * len(rows)
+    shown = learned is not None and learned.kind == "outcomes"
+    adds = learned.bias[1:] if learned is not None and shown else (None,) * len(rows)
     print(columns([_entry_cells(row, add) for row, add in zip(rows, adds, strict=True)]))
     if learned is not None:
         print(f"\nrouter:\n{wrap_text(_router_text(learned, file.select))}")
@@ -185,6 +186,7 @@ def show(ref: Ref, as_json: Json = False) -> None:
 def _router_json(learned: Ranking) -> dict[str, Any]:
     """What was learned of routing, but for the weights of single words."""
     return {
+        "kind": learned.kind,
         "outcomes": learned.outcomes,
         "least": learned.least,
         "nothing": learned.bias[0],
@@ -194,6 +196,11 @@ def _router_json(learned: Ranking) -> dict[str, Any]:
 
 
 def _router_text(learned: Ranking, select: int) -> str:
+    if learned.kind == "distilled":
+        return (
+            f"distilled from the encoder's routes of {learned.outcomes} inputs, no model is asked: "
+            f"{select} instincts an input."
+        )
     return (
         f"learned from {learned.outcomes} outcomes, no model is asked: {learned.least} to {select} "
         "instincts an input, as long as each promises to add. adds is the part that is the same "

@@ -135,9 +135,9 @@ class EncoderSettings(Group):
 class RouterSettings(Group):
     """Who picks the instincts for an input: a model, or what was learned from outcomes."""
 
-    kind: Literal["encoder", "outcomes"] = "encoder"
-    """encoder = E_θ; outcomes = what each instinct earns, learned from rollouts without a model
-    (needs the extra [router])."""
+    kind: Literal["encoder", "outcomes", "distilled"] = "encoder"
+    """encoder = E_θ; outcomes = learned from what each instinct earns (extra [router]); distilled =
+    what `pco distill` makes of E_θ."""
     explore: Literal["thompson", "upper"] = "thompson"
     """How training routes are drawn: by draws from what is known of each instinct, or by bounds."""
     scale: float = Field(default=1.0, ge=0.0)

@@ -122,6 +122,7 @@ class _Ranking(BaseModel):
     more: float
     least: int = 0
     outcomes: int = 0
+    kind: Literal["outcomes", "distilled"] = "outcomes"
 
     @model_validator(mode="after")
     def _readable(self) -> _Ranking:
@@ -143,6 +144,7 @@ class _Ranking(BaseModel):
             more=ranking.more,
             least=ranking.least,
             outcomes=ranking.outcomes,
+            kind=ranking.kind,
         )
 
     @cached_property
@@ -156,6 +158,7 @@ class _Ranking(BaseModel):
             more=self.more,
             least=self.least,
             outcomes=self.outcomes,
+            kind=self.kind,
         )
 
 
@@ -336,6 +339,10 @@ class PolicyFile(BaseModel):
         """The same policy with more said of where it came from."""
         return self.model_copy(update={"about": {**self.about, **facts}})
 
+    def with_router(self, ranking: Ranking) -> PolicyFile:
+        """The same policy, routed by the ranking."""
+        return self.model_copy(update={"router": _Ranking.of(ranking)})
+
     def text(self) -> str:
         """Stable JSON: same policy, same bytes."""
         return _json(self.model_dump(mode="json")).decode()
@@ -363,7 +370,7 @@ class PolicyFile(BaseModel):
             "output_format": self.output_format,
             "seed": self.seed,
             "encoder": {"mode": "learned" if self.encoder else "none"},
-            "router": {"kind": "encoder" if self.router is None else "outcomes"},
+            "router": {"kind": "encoder" if self.router is None else self.router.kind},
         }
         if self.program:  # a file of version 0.1 does not know
             decided["compose_per_stage"] = bool(self.stages)

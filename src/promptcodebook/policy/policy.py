@@ -141,8 +141,8 @@ class Policy:
 
     def _expected(self, text: str) -> Expected | None:
         """What each instinct promises, in the task's range of rewards."""
-        unit = self._deployed.expected(text)
-        if unit is None:
+        unit, router = self._deployed.expected(text), self.file.router
+        if unit is None or router is None or router.kind == "distilled":
             return None
         low, high = self._assembled.config.reward_range
         width = high - low

@@ -1,0 +1,175 @@
+"""`pco distill`: the encoder's routes learned by a linear ranking, and what is lost by it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from promptcodebook.cli.console import emit, note, range_text, wrap_text
+from promptcodebook.cli.reference import (
+    Typed,
+    keeps_own_settings,
+    require_objects,
+    settings_for,
+)
+from promptcodebook.cli.settings import (
+    Budget,
+    ConfigOption,
+    Count,
+    DataDir,
+    Json,
+    Model,
+    Ref,
+    Sets,
+    TaskName,
+    Trust,
+    command_group,
+    runs_dir,
+)
+from promptcodebook.errors import ConfigError
+from promptcodebook.units import number
+
+if TYPE_CHECKING:
+    from promptcodebook.assemble import Assembled
+    from promptcodebook.method.distil import Agreement, Imitated
+    from promptcodebook.policy.references import Reference
+    from promptcodebook.run.distilling import Distillation
+
+__all__ = ["app"]
+
+app = command_group()
+
+FILE = "distilled.json"
+
+
+@app.command()
+def distill(
+    ref: Ref,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The policy file; else distilled.json in the run."),
+    ] = None,
+    fresh: Annotated[
+        int, typer.Option("--fresh", min=0, help="Ask the encoder on this many training inputs.")
+    ] = 0,
+    margin: Annotated[
+        float,
+        typer.Option("--margin", min=0.0, help="Loss that counts as none, of the reward's range."),
+    ] = 0.02,
+    count: Count = None,
+    config: ConfigOption = None,
+    task: TaskName = None,
+    data: DataDir = None,
+    lm: Model = None,
+    budget: Budget = None,
+    sets: Sets = None,
+    trust: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """Learn the encoder's routes, so that a query asks one model call less.
+
+    A linear ranking is fitted to the routes that the encoder gave in training, and to fresh ones
+    where asked. Then both policies answer the validation split, or --n examples of it: that costs
+    calls, and their number is told before. The policy file is written in any case; it is offered
+    as the default only where the whole 95 % interval of the difference in reward lies above minus
+    the margin.
+    """
+    from promptcodebook.assemble import Sources, assemble
+    from promptcodebook.policy.references import resolve
+    from promptcodebook.run.distilling import Distiller, Needs
+    from promptcodebook.sync import run_sync
+
+    typed = Typed(config, task, data, lm, budget, sets or ())
+    reference = resolve(runs_dir(), ref, trust=trust)
+    target = output or _default_file(ref, reference)
+    if keeps_own_settings(reference, typed):
+        require_objects(reference, typed)
+    settings, base = settings_for(reference, typed)
+    assembled = assemble(settings, Sources(base))
+    assembled.task.require()
+    logged = _logged(ref, reference, assembled)
+    distiller = Distiller(reference.file, assembled, logged, Needs(fresh, count, margin))
+    distiller.require_budget()
+    note(
+        f"{len(logged)} logged routes; asking {len(distiller.fresh)} fresh ones and answering "
+        f"{len(distiller.validation)} validation examples under both: about {distiller.calls} calls"
+    )
+    made = run_sync(distiller.distil(note), distiller.interrupt)
+    made.file.save(target)
+    if as_json:
+        emit({"ref": reference.name, "policy": str(target), **made.as_json()})
+    else:
+        print(_text(made, target))
+
+
+def _default_file(ref: str, reference: Reference) -> Path:
+    from promptcodebook.store.runs import find_run
+
+    if reference.header is None:
+        raise ConfigError(
+            f"{ref} is a policy file: it is not said where to write the distilled one",
+            hint=f"pco distill {ref} -o {FILE}",
+        )
+    return find_run(runs_dir(), ref) / FILE
+
+
+def _logged(ref: str, reference: Reference, assembled: Assembled) -> list[Imitated]:
+    """Of a run; a policy file has none."""
+    from promptcodebook.run.distilling import logged_routes
+    from promptcodebook.store.run import RunStore
+    from promptcodebook.store.runs import find_run
+
+    if reference.header is None:
+        return []
+    store = RunStore.open(find_run(runs_dir(), ref))
+    try:
+        return logged_routes(store, reference.file, assembled.dataset.train)
+    finally:
+        store.close()
+
+
+def _text(made: Distillation, target: Path) -> str:
+    lines = [f"learned from the encoder's routes of {made.inputs} training inputs", ""]
+    lines += ["agreement with the encoder: the same set, and the share of instincts in common"]
+    lines += _agreement("held out of training", made.cross)
+    lines += _agreement("validation", made.validation)
+    if made.difference is None:
+        why = "There is no validation split, so that no difference in reward is known."
+        lines += ["", wrap_text(why, "")]
+    else:
+        of, (ours, theirs) = made.difference, made.per_query
+        lines += [
+            "",
+            f"reward, distilled - encoder: {_signed(of.mean, of.low, of.high)}, n = {of.n}",
+            f"calls per query: {number(ours, 1)} instead of {number(theirs, 1)}",
+        ]
+    return "\n".join([*lines, "", wrap_text(_verdict(made), ""), "", f"wrote {target}"])
+
+
+def _agreement(name: str, of: Agreement | None) -> list[str]:
+    if of is None:
+        return []
+    exact, overlap = (
+        f"{number(each.mean)} (95 % {range_text(each.low, each.high)})"
+        for each in (of.exact, of.overlap)
+    )
+    return [f"  {name}, n = {of.exact.n}: {exact}, {overlap}"]
+
+
+def _signed(mean: float, low: float, high: float) -> str:
+    return f"{mean:+.3f} (95 % {low:+.3f} to {high:+.3f}, paired)"
+
+
+def _verdict(made: Distillation) -> str:
+    margin = number(made.margin)
+    if made.non_inferior:
+        return (
+            f"Not inferior: the interval lies above -{margin}. The distilled policy can be the "
+            "default."
+        )
+    return (
+        f"Not shown to be as good: the interval does not lie above -{margin}. Keep the encoder as "
+        "the default, or judge it on more examples."
+    )
