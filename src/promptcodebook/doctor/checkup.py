@@ -71,7 +71,8 @@ async def _sections(
         usable &= section.ok
         yield section
     if plan is not None and usable:
-        yield Section("one example, from route to gradients", await rehearse(plan))
+        for section in await rehearse(plan):
+            yield section
     yield Section("money", (_prices(config, list(specs)),))
     asked = plan is not None and "untrusted" in plan.task.program.roles
     if (shared := _look_at_untrusted(config, asked)) is not None:

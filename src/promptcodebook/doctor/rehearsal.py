@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from promptcodebook.assemble import Plan
 from promptcodebook.config import Budget
-from promptcodebook.doctor.finding import Finding
+from promptcodebook.doctor.finding import Finding, Section
+from promptcodebook.doctor.roles import Rehearsed, weigh_roles
 from promptcodebook.errors import PcoError
 from promptcodebook.incidents import Counts, Incident
 from promptcodebook.lm.stack import Supplies
@@ -15,6 +16,8 @@ from promptcodebook.types import Failure, Trace, variable_name
 
 __all__ = ["rehearse"]
 
+_EXAMPLE = "one example, from route to gradients"
+_ROLES = "which roles the models can carry"
 _PARTS = {
     "route": "encoder",
     "compose": "generator",
@@ -28,8 +31,9 @@ _PARTS = {
 """Which part it was, by the stage at which a chain broke."""
 
 
-async def rehearse(plan: Plan) -> tuple[Finding, ...]:
-    """What each part made of the first training example; about six calls."""
+async def rehearse(plan: Plan) -> tuple[Section, ...]:
+    """What each part made of the first training example, and which roles its model can carry;
+    about twelve calls. Of a simulated model the latter says nothing, and is left out."""
     counts = Counts()
     config = with_listed_codebook(plan.config)
     # A solved example is critiqued too: there is only this one to see the critic at work.
@@ -40,11 +44,15 @@ async def rehearse(plan: Plan) -> tuple[Finding, ...]:
         learner = build_learner(assembled)
         state = await initialise(assembled)
         trace = await learner.trace(plan.dataset.train[0], state, epsilon=0.0)
+        told = (*_forward(trace), *_backward(trace), *_reply_findings(counts))
+        carried = tuple[Finding, ...]()
+        if not assembled.models.simulated:
+            carried = await weigh_roles(Rehearsed(assembled, learner, state, trace, counts))
     except PcoError as error:
-        return (Finding("example", "fail", str(error), error.hint),)
+        return (Section(_EXAMPLE, (Finding("example", "fail", str(error), error.hint),)),)
     finally:
         await assembled.models.close()
-    return (*_forward(trace), *_backward(trace), *_reply_findings(counts))
+    return Section(_EXAMPLE, told), *([Section(_ROLES, carried)] if carried else [])
 
 
 def _forward(trace: Trace) -> list[Finding]:
