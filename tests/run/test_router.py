@@ -140,3 +140,62 @@ def test_no_instinct_is_a_route_too(tmp_path: Path) -> None:
     routes = [policy.explain(example).route.indices for example in data().test]
     kind = [r for r in routes if not r or set(r) <= {0, 1}]
     assert len(kind) >= 0.9 * len(routes), PHRASES
+
+
+ALIKE = {"roles": {"executor": {"temperature": 0.0}}}
+"""An executor that answers alike every time."""
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> pco.Run:
+    return learn(tmp_path_factory.mktemp("once"), config={**ALIKE, "update": {"epochs": 8}})
+
+
+def _tries(run: pco.Run) -> list[tuple[str, tuple[int, ...], float]]:
+    traces = [t for s in RunStore.open(run.path).steps(traces=True) for t in s.traces]
+    return [(t.rollout.example_id, t.rollout.route.indices, t.unit) for t in traces]  # type: ignore[union-attr, misc]
+
+
+def test_what_a_steady_executor_was_asked_is_not_asked_again(once: pco.Run) -> None:
+    """Until every input is solved: a route is tried once on an input, a solved input never."""
+    seen: set[tuple[str, tuple[int, ...]]] = set()
+    solved: set[str] = set()
+    for example, route, reward in _tries(once)[:128]:
+        assert (example, route) not in seen
+        assert example not in solved or len(solved) > 64 - 32
+        seen.add((example, route))
+        if reward == 1.0:
+            solved.add(example)
+    tries = _tries(once)
+    assert {example for example, _, reward in tries if reward == 1.0} == {
+        e.id for e in data().train
+    }
+    assert len(tries) == 8 * 32 and once.rows["learned"].score.mean >= 0.8
+
+
+def test_an_executor_that_samples_is_asked_again(run: pco.Run) -> None:
+    tries = [(example, route) for example, route, _ in _tries(run)]
+    assert len(set(tries)) < len(tries)
+
+
+def test_without_repeats_first_visits_alone_are_judged_by(once: pco.Run) -> None:
+    """Later visits hang on earlier outcomes; 64 examples, 64 first visits."""
+    assert "by 64 logged rollouts on 64 training examples" in once.verdict
+
+
+@pytest.mark.parametrize("reward", [chance, shuffled])
+def test_without_repeats_nothing_is_claimed_either(tmp_path: Path, reward: object) -> None:
+    null = learn(tmp_path, reward, config=ALIKE)
+    assert null.worth is not True and null.deploy != "learned"
+    low = re.search(r"\(95 % ([-+.\d]+) to [-+.\d]+\) over none", null.verdict)
+    assert low is not None and float(low[1]) <= 0.0
+
+
+def test_without_repeats_a_stopped_run_ends_at_the_same_policy(
+    once: pco.Run, tmp_path: Path
+) -> None:
+    config = {**ALIKE, "update": {"epochs": 8}}
+    part = learn(tmp_path, config=config, budget="170calls")
+    assert part.ended == "budget"
+    rest = learn(tmp_path, config=config, budget="99999calls", resume=part.id)
+    assert rest.policy.file.digest == once.policy.file.digest

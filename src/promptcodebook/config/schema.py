@@ -140,11 +140,14 @@ class RouterSettings(Group):
     what `pco distill` makes of E_θ."""
     explore: Literal["thompson", "upper"] = "thompson"
     """How training routes are drawn: by draws from what is known of each instinct, or by bounds."""
-    scale: float = Field(default=1.0, ge=0.0)
-    """Spread of these draws, or height of the bounds, in standard deviations; 0 = no exploration
-    but the floor's."""
+    scale: float | None = Field(default=None, ge=0.0)
+    """Spread of these draws, or height of the bounds, in standard deviations; none = 1, or 0.2
+    without repeats."""
     floor: Unit = 0.05
     """Share of training routes that are drawn uniformly, so that every route has a known chance."""
+    repeats: Literal["auto", "yes", "no"] = "auto"
+    """Whether a route is tried twice on an input, and a solved input visited again; auto = unless
+    the executor's temperature is 0."""
     least: int = Field(default=0, ge=0)
     """Fewest instincts in a route; `select` is the most, and in between as many as promise to
     add."""

@@ -5,7 +5,9 @@ the fitted model's forecast is corrected by what came of it, over the chance tha
 is cross-fitted by example: policy, best single instinct and forecast of an example come from the
 outcomes of other examples, so that nothing is judged by what it was chosen on. A weight is at most
 `MOST_WEIGHT`, which keeps the interval narrow and lets a forecast count where a route was rare.
-Outcomes of an instinct before its last rewrite are fitted to, and not judged by.
+Outcomes of an instinct before its last rewrite are fitted to, and not judged by. Where unsolved
+examples were visited more often than solved ones, an example's later visits hang on its earlier
+outcomes and their mean would be biased: its first visit alone is judged by.
 """
 
 from __future__ import annotations
@@ -39,11 +41,12 @@ class OffPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What routes are chosen under."""
+    """What routes are chosen under, and whether only first visits are judged by."""
 
     select: int
     least: int
     seed: int = 0
+    first_visits: bool = False
 
 
 def off_policy(
@@ -57,6 +60,7 @@ def off_policy(
     """None where fewer than 20 examples have an outcome of the instincts as they are now."""
     columns: defaultdict[str, list[tuple[float, float, float]]] = defaultdict(list)
     names = sorted({o.example_id for o in outcomes})
+    logged = _first_visits(outcomes) if terms.first_visits else outcomes
     for fold in range(FOLDS):
         inside = set(names[fold::FOLDS])
         others = [o for o in outcomes if o.example_id not in inside]
@@ -65,7 +69,7 @@ def off_policy(
         ranker = Ranker(model.fit(others, versions).ranking(terms.least), texts)
         expected = {name: ranker.expected(inputs[name]) for name in inputs}
         single = _best_single(list(expected.values()))
-        for outcome in outcomes:
+        for outcome in logged:
             if outcome.example_id in inside and _counts(outcome, versions):
                 own = expected[outcome.example_id]
                 route = chosen(own.marginal, own.more, terms.select, terms.least)
@@ -86,6 +90,15 @@ def off_policy(
         mean_interval([m[0] - m[2] for m in means], terms.seed, (-1.0, 1.0)),
         sum(map(len, columns.values())),
     )
+
+
+def _first_visits(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The first reward of each example, in their order."""
+    first: dict[str, Outcome] = {}
+    for outcome in outcomes:
+        if not outcome.part:
+            first.setdefault(outcome.example_id, outcome)
+    return list(first.values())
 
 
 def _counts(outcome: Outcome, versions: Sequence[int]) -> bool:

@@ -28,8 +28,8 @@ from promptcodebook.types import Ranking
 
 __all__ = ["Adding", "Outcome", "OutcomeModel", "Parts", "Posterior", "Priors"]
 
-_DIGITS = 1000
-"""Weights are kept as whole thousandths of the greatest."""
+_DIGITS = 200
+"""Weights are kept in whole parts of the greatest, so many of them."""
 MOST = 2000
 """Outcomes that a fit takes, the latest ones: it costs their cube."""
 
@@ -41,7 +41,7 @@ class Priors:
     level: float = 0.5
     shared: float = 0.3
     constant: float = 0.2
-    own: float = 0.6
+    own: float = 0.5
     likeness: float = 0.5
     more: float = 0.1
     noise: float = 0.35

@@ -116,6 +116,12 @@ class Composer:
 class Router(Protocol):
     """Routes the examples of training, and learns from what came of it."""
 
+    def attend(
+        self, planned: Sequence[Example], examples: Sequence[Example], state: State, draws: Draws
+    ) -> Sequence[Example]:
+        """Whom to route now: the planned batch, or others of the `examples` in some places."""
+        ...
+
     async def route(
         self, example: Example, state: State, epsilon: float, draws: Draws
     ) -> tuple[Route, Usage]: ...
@@ -131,6 +137,11 @@ class EpsilonGreedy:
 
     composer: Composer
     explorer: Explorer
+
+    def attend(
+        self, planned: Sequence[Example], examples: Sequence[Example], state: State, draws: Draws
+    ) -> Sequence[Example]:
+        return planned
 
     async def route(
         self, example: Example, state: State, epsilon: float, draws: Draws

@@ -1,8 +1,8 @@
 """What the words of an input say of each instinct: plain numbers, ranked without a model or numpy.
 
-Beyond the paper (method decision 26). An input is the unit vector φ(x) of its hashed words, pairs
-of words and letters; each instinct's marginal reward is linear in it. How the numbers are learned
-stands in `outcomes.py`, what is done with them in training in `router.py`.
+Beyond the paper (method decision 26). An input is the unit vector φ(x) of its hashed words and runs
+of letters, either half of its squared length; each instinct's marginal reward is linear in it. How
+the numbers are learned stands in `outcomes.py`, what is done with them in training in `router.py`.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain
 
 from promptcodebook.text import words_of
 from promptcodebook.types import Ranking
 
 __all__ = ["BUCKETS", "Expected", "Features", "Ranker", "Vocabulary", "chosen", "dot"]
 
-BUCKETS = 1024
-"""Hashed features; a power of two."""
-_LETTERS = (3, 4, 5)
+BUCKETS = 4096
+"""Hashed features: words fall into the first half, letters into the second."""
+_HALF = BUCKETS // 2
+_LETTERS = (4, 5)
 """Lengths of the runs of letters that are looked at, word by word."""
 _MOST_WORDS = 200
 """Words of an input that are read: the first half of them from its start, the rest its end."""
@@ -29,23 +30,24 @@ Features = Mapping[int, float]
 """A sparse unit vector: bucket -> value."""
 
 
-def _grams(text: str) -> Iterator[str]:
-    words = words_of(text)
-    if len(words) > _MOST_WORDS:
-        words = [*words[: _MOST_WORDS // 2], *words[-_MOST_WORDS // 2 :]]
+def _runs(words: Sequence[str]) -> Iterator[str]:
     for word in words:
-        yield f"w {word}"
         padded = f" {word} "
         for length in _LETTERS:
             for at in range(len(padded) - length + 1):
                 yield padded[at : at + length]
-    for first, second in pairwise(words):
-        yield f"w {first} {second}"
 
 
-def _buckets(text: str) -> set[int]:
-    """Where the text's grams fall; how often is not counted."""
-    return {zlib.crc32(gram.encode("utf-8", "surrogatepass")) % BUCKETS for gram in _grams(text)}
+def _buckets(text: str) -> tuple[set[int], set[int]]:
+    """Where the text's words fall and where its letters do; how often is not counted."""
+    words = words_of(text)
+    if len(words) > _MOST_WORDS:
+        words = [*words[: _MOST_WORDS // 2], *words[-_MOST_WORDS // 2 :]]
+    return {_hashed(word) for word in words}, {_HALF + _hashed(run) for run in set(_runs(words))}
+
+
+def _hashed(gram: str) -> int:
+    return zlib.crc32(gram.encode("utf-8", "surrogatepass")) % _HALF
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +61,20 @@ class Vocabulary:
         """Smoothed: ln((1 + n) / (1 + n_b)) + 1 of n texts, n_b of which fall into bucket b."""
         seen = [0] * BUCKETS
         for text in texts:
-            for bucket in _buckets(text):
+            for bucket in chain(*_buckets(text)):
                 seen[bucket] += 1
         n = len(texts)
         return cls(tuple(round(math.log((1 + n) / (1 + c)) + 1, 3) for c in seen))
 
     def features(self, text: str) -> Features:
         """φ of a text; {} for one without words."""
-        values = {b: self.rarity[b] for b in sorted(_buckets(text))}
-        length = math.sqrt(math.fsum(v * v for v in values.values()))
-        return {b: v / length for b, v in values.items()} if length else {}
+        kinds = [sorted(kind) for kind in _buckets(text) if kind]
+        features: dict[int, float] = {}
+        for kind in kinds:
+            values = [self.rarity[b] for b in kind]
+            length = math.sqrt(len(kinds) * math.fsum(v * v for v in values))
+            features.update((b, v / length) for b, v in zip(kind, values, strict=True))
+        return features
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 In training each example's route is drawn: `_DRAWS` draws from the posterior of what each instinct
 adds (`outcomes.py`) make as many routes, each the best under its draw; with probability 1 - η one
-of them is taken (Thompson sampling), with η a set drawn uniformly, its size first. So the chance
+of them is taken (Thompson sampling), with η a set drawn uniformly, its size first (of none as often
+as any single one). So the chance
 that a route had is known exactly given the draws, (1 - η)·share + η·uniform, and is logged with it:
 an off-policy estimate needs it (`offpolicy.py`). With `router.explore: upper` there is one route
 instead of the draws', the best by upper bounds. All is keyed by seed, step and example.
@@ -16,13 +17,13 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from promptcodebook.calls import Usage
 from promptcodebook.config import RouterSettings
 from promptcodebook.method.outcomes import Outcome, OutcomeModel, Posterior
-from promptcodebook.method.ranking import Features, chosen, dot
+from promptcodebook.method.ranking import Expected, Features, chosen, dot
 from promptcodebook.method.state import State
 from promptcodebook.randomness import Draws
 from promptcodebook.types import Codebook, Example, Route, Step, Trace
@@ -109,16 +110,36 @@ class _Fitted:
 class OutcomeRouter:
     """Draws routes in training and learns from what came of them."""
 
-    def __init__(self, settings: RouterSettings, select: int, model: OutcomeModel) -> None:
+    def __init__(
+        self, settings: RouterSettings, select: int, model: OutcomeModel, repeats: bool = True
+    ) -> None:
         self._settings = settings
         self._select = select
         self.model = model
+        self.repeats = repeats
+        usual = 1.0 if repeats else 0.2
+        self._scale = usual if settings.scale is None else settings.scale
         self._fitted: _Fitted | None = None
         self._texts: tuple[Codebook, _Texts] | None = None
 
     def begin(self, state: State) -> State:
         """A state that nothing was learned in yet."""
         return replace(state, outcomes=(), versions=(0,) * len(state.parameters.codebook))
+
+    def attend(
+        self, planned: Sequence[Example], examples: Sequence[Example], state: State, draws: Draws
+    ) -> Sequence[Example]:
+        """The batch, or without repeats with unsolved examples in the places of solved ones."""
+        if self.repeats:
+            return planned
+        solved = {o.example_id for o in _current(state) if o.reward >= 1.0}
+        batch = [example for example in planned if example.id not in solved]
+        taken = solved.union(example.id for example in batch)
+        others = [example for example in examples if example.id not in taken]
+        free = len(planned) - len(batch)
+        batch += draws.generator("unsolved").sample(others, min(free, len(others)))
+        rest = [example for example in planned if example.id in solved]
+        return [*batch, *rest[: len(planned) - len(batch)]]
 
     async def route(
         self, example: Example, state: State, epsilon: float, draws: Draws
@@ -128,31 +149,28 @@ class OutcomeRouter:
         posterior = self._posterior(state)
         features = self.model.vocabulary.features(example.input)
         like = self._likeness(state.parameters.codebook, features)
-        settings, select = self._settings, self._select
+        settings, sizes = self._settings, _Sizes(self._settings.least, self._select, len(like))
         adding = posterior.at(features, like)
         if settings.explore == "upper":
-            parts = [adding.upper(settings.scale)]
+            parts = [adding.upper(self._scale)]
         else:
-            parts = adding.draws(_DRAWS, draws.sample("route draws"), settings.scale)
-        routes = [chosen(own, more, select, settings.least) for own, more in parts]
+            parts = adding.draws(_DRAWS, draws.sample("route draws"), self._scale)
+        tried, floor = frozenset[tuple[int, ...]](), settings.floor
+        if not self.repeats:
+            tried = frozenset(o.indices for o in _current(state) if o.example_id == example.id)
+            floor = floor if any(o.example_id == example.id for o in state.outcomes) else 1.0
+        routes = [_untried(own, more, sizes, tried) for own, more in parts]
         draw = draws.generator("route")
-        size = len(state.parameters.codebook)
-        if draw.random() < settings.floor:
-            indices = _uniform(draw, size, select, settings.least)
+        if draw.random() < floor:
+            indices = sizes.draw(draw, tried)
         else:
             indices = routes[draw.randrange(len(routes))]
         share = Counter(routes)[indices] / len(routes)
-        uniform = _chance(len(indices), size, select, settings.least)
+        chance = (1 - floor) * share + floor * sizes.chance(indices, tried)
         own, more = adding.means
-        best = chosen(own, more, select, settings.least)
-        return (
-            Route(
-                indices,
-                explored=indices != best,
-                propensity=round((1 - settings.floor) * share + settings.floor * uniform, 9),
-            ),
-            Usage(),
-        )
+        best = chosen(own, more, self._select, settings.least)
+        route = Route(indices, explored=indices != best, propensity=round(chance, 9))
+        return route, Usage()
 
     def learn(self, before: State, traces: Sequence[Trace], after: State) -> State:
         """`after` with the traces' outcomes and the ranking that follows from all so far."""
@@ -188,11 +206,78 @@ class OutcomeRouter:
         return self._texts[1].likeness(features)
 
 
-def _uniform(draw: random.Random, size: int, select: int, least: int) -> tuple[int, ...]:
-    """A set of `least` to `select` instincts: its size uniformly, then its members."""
-    return tuple(sorted(draw.sample(range(size), draw.randint(least, select))))
+def _current(state: State) -> Iterator[Outcome]:
+    """Rewards of routes whose instincts read as they do now."""
+    for o in state.outcomes:
+        if not o.part and all(
+            state.versions[k] == v for k, v in zip(o.indices, o.versions, strict=True)
+        ):
+            yield o
 
 
-def _chance(count: int, size: int, select: int, least: int) -> float:
-    """The chance of any one set of `count` under `_uniform`."""
-    return 1.0 / (select - least + 1) / math.comb(size, count)
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """The sets that may be routes: `least` to `select` of `size` instincts."""
+
+    least: int
+    select: int
+    size: int
+
+    def draw(self, draw: random.Random, tried: frozenset[tuple[int, ...]]) -> tuple[int, ...]:
+        """An untried set, its size uniformly, then its members; any, where all were tried."""
+        while True:
+            count = self._size(draw)
+            indices = tuple(sorted(draw.sample(range(self.size), count)))
+            if indices not in tried or self._left(tried) <= 0.0:
+                return indices
+
+    def chance(self, indices: tuple[int, ...], tried: frozenset[tuple[int, ...]]) -> float:
+        """The chance of a set under `draw`."""
+        left = self._left(tried)
+        if left <= 0.0:
+            return self._each(len(indices))
+        return 0.0 if indices in tried else self._each(len(indices)) / left
+
+    def _left(self, tried: frozenset[tuple[int, ...]]) -> float:
+        """The chance that a first draw is untried; exactly 0 where nothing is left."""
+        counts = Counter(map(len, tried))
+        if all(counts[n] == math.comb(self.size, n) for n in range(self.least, self.select + 1)):
+            return 0.0
+        return 1.0 - math.fsum(n * self._each(count) for count, n in sorted(counts.items()))
+
+    def _size(self, draw: random.Random) -> int:
+        """How many: none as often as any single one, the other sizes equally often."""
+        if self.least == 0 and draw.random() < 1.0 / (self.size + 1):
+            return 0
+        return draw.randint(max(1, self.least), self.select)
+
+    def _each(self, count: int) -> float:
+        """The chance of any one set of `count` before anything was tried."""
+        if self.least == 0 and count == 0:
+            return 1.0 / (self.size + 1)
+        some = 1.0 if self.least else self.size / (self.size + 1)
+        return some / (self.select - max(1, self.least) + 1) / math.comb(self.size, count)
+
+    def near(self, indices: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        """Every route that differs from this one by an instinct more, less, or another."""
+        others = [k for k in range(self.size) if k not in indices]
+        if len(indices) < self.select:
+            yield from (tuple(sorted((*indices, k))) for k in others)
+        for without in indices:
+            rest = tuple(k for k in indices if k != without)
+            if len(rest) >= self.least:
+                yield rest
+            yield from (tuple(sorted((*rest, k))) for k in others)
+
+
+def _untried(
+    own: Sequence[float], more: float, sizes: _Sizes, tried: frozenset[tuple[int, ...]]
+) -> tuple[int, ...]:
+    """The best route under a draw or, where that was tried, the best untried one near it; the best
+    after all where those were tried as well."""
+    best = chosen(own, more, sizes.select, sizes.least)
+    if best not in tried:
+        return best
+    fresh = [route for route in sizes.near(best) if route not in tried]
+    promise = Expected(0.0, tuple(own), more)
+    return min(fresh, key=lambda route: (-promise.of(route), route), default=best)

@@ -7,7 +7,8 @@ Deviations from the printed algorithm, all switchable:
 - `accept: improve`, `improve_each` keep rewrites only if examples do not fare worse with them.
 - A rewrite of θ with which too many routes fall back is refused (`encoder.max_fallback`).
 - `maintain_every` has the codebook tidied now and then: grab-bags, twins, and what nobody picks.
-- `router.kind: outcomes` routes by what rollouts came to, in place of E_θ and ε-greedy.
+- `router.kind: outcomes` routes by what rollouts came to, in place of E_θ and ε-greedy; with
+  `router.repeats: no` a solved example gives its place in a batch to an unsolved one.
 - A solved example is not critiqued: its critique is empty by definition (`critic.skip_solved`).
 """
 
@@ -50,8 +51,10 @@ async def train(
     watch = FailureWatch(min(config.update.batch_size, len(schedule.examples)))
     watch.recall(past, learner.credit.asks_about)
     since: list[Trace] = list(recent)
-    for index, epoch, batch in schedule.updates(start=state.step):
+    for index, epoch, planned in schedule.updates(start=state.step):
         epsilon = epsilon_at(epoch, config.explore, config.update.epochs)
+        draws = learner.randomness.at(index, "batch")
+        batch = learner.router.attend(planned, schedule.examples, state, draws)
 
         # Route and execute; critique and assign credit: each example on its own chain.
         traces = await gather_all([learner.trace(x, state, epsilon) for x in batch])

@@ -146,7 +146,10 @@ def make_router(assembled: Assembled, composer: Composer) -> Router:
     config = assembled.config
     if config.router.kind == "outcomes":
         inputs = {example.id: example.input for example in assembled.dataset.train}
-        return OutcomeRouter(config.router, config.select, OutcomeModel(inputs))
+        executor = config.roles.get("executor")
+        steady = executor is not None and executor.temperature == 0.0
+        repeats = not steady if config.router.repeats == "auto" else config.router.repeats == "yes"
+        return OutcomeRouter(config.router, config.select, OutcomeModel(inputs), repeats)
     always = config.encoder.mode == "none"
     return EpsilonGreedy(composer, Explorer(config.explore, config.select, always=always))
 
@@ -314,7 +317,7 @@ def _off_policy(problem: Problem, learner: Learner) -> OffPolicy | None:
         state.parameters.codebook.texts,
         state.outcomes,
         state.versions,
-        Terms(config.select, config.router.least, config.seed),
+        Terms(config.select, config.router.least, config.seed, first_visits=not router.repeats),
     )
 
 
