@@ -34,8 +34,7 @@ from promptcodebook.method.templates import TemplateSet, load_templates
 from promptcodebook.protocols import Executor, Program, Reward
 from promptcodebook.simulated.model import SimulatedLM
 from promptcodebook.simulated.parameters import SimulatedSettings
-from promptcodebook.simulated.recipes import build_world
-from promptcodebook.simulated.world import World
+from promptcodebook.simulated.world import World, build_world
 from promptcodebook.tasks.program import Agent, make_program, user_task
 from promptcodebook.tasks.registry import load_task
 from promptcodebook.tasks.rewards import apply_reward, reward_factory
@@ -54,6 +53,7 @@ __all__ = [
     "STAND_IN",
     "Assembled",
     "Plan",
+    "SimulatedLM",
     "Sources",
     "assemble",
     "plan_data",
@@ -291,6 +291,8 @@ def plan_run(config: Config, sources: Sources = Sources()) -> Plan:
         config = config.model_copy(update={"lm": config.lm or OWN_LM})
     calls = UserCalls(config.user_code.threads, config.user_code.seconds)
     task = _named_task(config, sources.base) or _user_task(config, sources, calls)
+    if config.task and sources.data is not None:
+        task = replace(task, dataset=sources.data)
     config = _complete(config, task)
     return Plan(config, task, templates, sources, calls)
 
@@ -301,8 +303,8 @@ def plan_data(config: Config, base: Path) -> Dataset:
     return task.dataset if task is not None else _data(config, Sources(base))
 
 
-def simulated_model(task: str, dataset: Dataset, spec: Spec) -> LM:
-    """The model behind a `simulated?...` spec, in a world of the task's data."""
+def simulated_model(task: str, dataset: Dataset, spec: Spec) -> SimulatedLM:
+    """The model behind a `simulated?...` spec, in a world of the task's data. ConfigError."""
     settings = SimulatedSettings.from_params(spec.params)
     return SimulatedLM(simulated_world(task, dataset, spec), settings)
 

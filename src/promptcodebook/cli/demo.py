@@ -38,7 +38,7 @@ _SETTINGS: dict[str, Any] = {
     "update": {"epochs": 30},
     "validation": {"every": 6, "subset": 40},
 }
-_DILUTIONS = {"dilution 0 (long prompts cost nothing)": "&dilution=0", "default dilution": ""}
+_LOADS = {"load 0 (long prompts cost nothing)": "&load=0", "default load": ""}
 _TITLES = {
     "present": "zero-shot",
     "untrained": "untrained codebook",
@@ -68,10 +68,10 @@ def demo(
     with Worlds(range(2, worlds + 1)) as others:
         first = {
             name: _show_first_world(extra, others.poll, plain=plain)
-            for name, extra in _DILUTIONS.items()
+            for name, extra in _LOADS.items()
         }
         raw = [{n: each["rows"] for n, each in first.items()}, *others.wait()]
-    tables = {name: _table([each[name] for each in raw]) for name in _DILUTIONS}
+    tables = {name: _table([each[name] for each in raw]) for name in _LOADS}
     if as_json:
         emit({"simulated": True, "worlds": worlds, "tables": tables})
         return
@@ -79,7 +79,7 @@ def demo(
         _print_table(name, rows, worlds)
         sentence = wrap_text(f"world 1 alone: {first[name]['sentence']}", "")
         print(f"\n{sentence}\nreport: {first[name]['report']}")
-    run, pco = first["default dilution"]["run"], _program()
+    run, pco = first["default load"]["run"], _program()
     print(
         "\nAll figures above are simulated. Look closer:\n"
         f"  {pco} codebook show {run}\n"
@@ -108,12 +108,12 @@ def _program() -> str:
 def _config(world: int, extra: str) -> Config:
     from promptcodebook.config import load_config
 
-    spec = f"simulated?world_seed={world}{extra}"
+    spec = f"simulated?world={world}{extra}"
     return load_config(_SETTINGS, {"lm": spec, "seed": world}, where="the demo")
 
 
 def _raw_world(world: int) -> dict[str, Any]:
-    """One world at both dilutions, its runs thrown away."""
+    """One world at both loads, its runs thrown away."""
     from promptcodebook.assemble import Sources
     from promptcodebook.run.opening import Where
     from promptcodebook.run.tour import tour
@@ -122,7 +122,7 @@ def _raw_world(world: int) -> dict[str, Any]:
         where = Where(Path(folder))
         return {
             name: tour(_config(world, extra), Sources(), where).as_json()
-            for name, extra in _DILUTIONS.items()
+            for name, extra in _LOADS.items()
         }
 
 

@@ -28,11 +28,10 @@ from promptcodebook.errors import ConfigError
 from promptcodebook.units import bytes_text, plural
 
 if TYPE_CHECKING:
+    from promptcodebook.assemble import SimulatedLM
     from promptcodebook.local.engine import Engine
     from promptcodebook.serve.local import Terms
     from promptcodebook.serve.server import Address
-    from promptcodebook.simulated.parameters import SimulatedSettings
-    from promptcodebook.simulated.world import World
 
 __all__ = ["app"]
 
@@ -123,10 +122,12 @@ def serve(
         str | None,
         typer.Option(help="Simulated, e.g. 429:0.1,500:0.05,drop:0.05,json:0.05,truncate:0.02."),
     ] = None,
-    dilution: Annotated[
-        str | None, typer.Option(help="Simulated: what a long prompt costs.")
+    load: Annotated[
+        str | None, typer.Option(help="Simulated: what a hundred words of prompt cost.")
     ] = None,
-    world_seed: Annotated[str | None, typer.Option(help="Simulated: which model.")] = None,
+    world: Annotated[
+        str | None, typer.Option(help="Simulated: which world, so what inputs need.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Serve until Ctrl-C. The first line on stdout is the spec to use as --lm.
@@ -135,7 +136,7 @@ def serve(
     /healthz and /metrics. The simulated one is made of the task's data, or of a pco.toml's; its
     counts are at GET /stats.
     """
-    typed = {"latency": latency, "faults": faults, "dilution": dilution, "world_seed": world_seed}
+    typed = {"latency": latency, "faults": faults, "load": load, "world": world}
     simulated_only = {"task": task, "data": data, "config": config, **typed}
     if not model.startswith("simulated"):
         _check_fits(simulated_only, "the simulated model")
@@ -146,9 +147,9 @@ def serve(
         _serve_local(model, terms, four_bit, as_json)
         return
     _check_fits({"key": key, "queue": queue, "4bit": four_bit}, "models of this machine")
-    settings = _settings(model, {key: value for key, value in typed.items() if value is not None})
-    world = _world(config, flag_layer(task, data), settings)
-    _serve_simulated(world, settings, (host, port), partial(_ready, as_json))
+    given = {key: value for key, value in typed.items() if value is not None}
+    simulated = _simulated(model, given, config, flag_layer(task, data))
+    _serve_simulated(simulated, (host, port), partial(_ready, as_json))
 
 
 def _check_fits(options: Mapping[str, object], whose: str) -> None:
@@ -188,11 +189,18 @@ def _serve_local(model: str, terms: Terms, four_bit: bool, as_json: bool) -> Non
     _run(serve, terms.host, terms.port, model)
 
 
-def _settings(model: str, given: dict[str, str]) -> SimulatedSettings:
+def _simulated(
+    model: str, given: Mapping[str, str], config: Path | None, flags: Mapping[str, Any]
+) -> SimulatedLM:
+    """The model in the world of a task's or a configuration's data; without data a general one."""
+    from promptcodebook.assemble import NO_DATA, plan_data, simulated_model
     from promptcodebook.lm.spec import parse_spec
-    from promptcodebook.simulated.parameters import SimulatedSettings
 
-    return SimulatedSettings.from_params({**parse_spec(model, {}).params, **given})
+    spec = parse_spec(model, {})
+    configured, base = gather_settings(config, flags)
+    named = configured.task or configured.data.path or configured.data.train
+    data = plan_data(configured, base) if named else NO_DATA
+    return simulated_model(configured.task, data, replace(spec, params={**spec.params, **given}))
 
 
 def _ready(as_json: bool, address: Address) -> None:
@@ -210,31 +218,13 @@ def _tell(spec: str, address: Address, as_json: bool) -> None:
         print(spec, flush=True)
 
 
-def _world(
-    config: Path | None, flags: Mapping[str, Any], settings: SimulatedSettings
-) -> World | None:
-    """The world of a task's or a configuration's data; None = a general one without data."""
-    from promptcodebook.assemble import plan_data
-    from promptcodebook.simulated.recipes import build_world
-
-    configured, base = gather_settings(config, flags)
-    if not (configured.task or configured.data.path or configured.data.train):
-        return None
-    data = plan_data(configured, base)
-    return build_world(configured.task, [*data.train, *data.val, *data.test], settings)
-
-
 def _serve_simulated(
-    world: World | None,
-    settings: SimulatedSettings,
-    where: tuple[str, int],
-    ready: Callable[[Address], None],
+    model: SimulatedLM, where: tuple[str, int], ready: Callable[[Address], None]
 ) -> None:
     from promptcodebook.serve.server import serve as listen
     from promptcodebook.serve.simulated import simulated_site
 
-    site = simulated_site(world, settings)
-    _run(partial(listen, site, *where, ready), *where, "simulated")
+    _run(partial(listen, simulated_site(model), *where, ready), *where, "simulated")
 
 
 def _run(serve: Callable[[], Coroutine[Any, Any, None]], host: str, port: int, model: str) -> None:

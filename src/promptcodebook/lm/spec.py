@@ -146,7 +146,7 @@ def _params(query: str) -> dict[str, str]:
         if not equals or not key:
             raise ConfigError(
                 f"cannot read {part!r} in the simulated model's settings",
-                hint="write simulated?dilution=0.1&latency=0.2&faults=429:0.1,500:0.05",
+                hint="write simulated?load=0.1&latency=0.2&faults=429:0.1,500:0.05",
             )
         params[key] = unquote(value)
     return params

@@ -13,7 +13,6 @@ from promptcodebook.report.context import Context, state_name, step_name
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, together
 from promptcodebook.report.svg import picture, ticks, word
 from promptcodebook.run.verdict import Row
-from promptcodebook.simulated.recipes import unfollowed
 from promptcodebook.store import Event
 from promptcodebook.text import shorten
 from promptcodebook.units import duration, lost_text, money, number, percent, spent_parts
@@ -61,21 +60,7 @@ def masthead(context: Context) -> Html:
         el("p.kicker", "promptcodebook report"),
         el("h1", context.header.id),
         banner if context.simulated else None,
-        _never_followed(context),
         el("dl.facts", facts),
-    )
-
-
-def _never_followed(context: Context) -> Html | None:
-    """What the simulated model does not even try: nobody should take it for a failure to learn."""
-    kinds = unfollowed(context.header.task) if context.simulated else ()
-    if not kinds:
-        return None
-    return el(
-        "p.note",
-        f"The simulated model follows these {len(kinds)} kinds of constraint by accident only: ",
-        ", ".join(kinds),
-        ".",
     )
 
 

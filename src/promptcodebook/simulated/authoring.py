@@ -1,12 +1,12 @@
-"""The simulated model as author and judge: splits a prompt, writes general instincts, grades."""
+"""The simulated model as author: splits a prompt, and writes general instincts."""
 
 from __future__ import annotations
 
-from promptcodebook.simulated.mind import Mind, advice_for
+from promptcodebook.simulated.mind import Mind
 from promptcodebook.simulated.reading import asked_number, fenced
-from promptcodebook.simulated.words import content_stems, count_words, sentences
+from promptcodebook.simulated.words import count_words, sentences
 
-__all__ = ["judge", "split", "write_instincts"]
+__all__ = ["split", "write_instincts"]
 
 _COUNTS = (
     r"(?:at most|up to|no more than|exactly)\s+#\s+(?!words)",
@@ -14,101 +14,37 @@ _COUNTS = (
     r"pieces|parts|entries)",
 )
 _WORDS = r"(?:at most|up to|no more than|within|of)\s+#\s+words"
-_PLAIN = (
-    "Take a moment to understand the request.",
-    "Work carefully and stay on the subject.",
-    "Think about who will read the answer.",
-    "Prefer what is certain over what is clever.",
-    "Use a natural order of ideas.",
-    "Be honest about doubt.",
-    "Say the important thing plainly.",
-    "Look at the matter from more than one side.",
-    "Connect each idea with the one before.",
-    "Leave out what nobody asked for.",
-    "Choose concrete language.",
-    "Begin where the reader stands.",
-    "Mind the purpose behind the request.",
-    "Keep a calm and helpful manner.",
-    "Let examples carry the explanation.",
-    "Stay consistent in the terms you choose.",
-    "Resolve what is ambiguous in the likeliest way.",
-    "Put related things together.",
-    "Finish with something useful.",
-    "Treat every detail as meant.",
-    "Weigh what matters most.",
-    "Respect the tone of the request.",
-    "Move from the known to the new.",
-    "Pause before the conclusion.",
-)
-_SKILLED = 0.25
-"""Share of unprompted instincts that happen to bear on a hidden skill."""
+_HOW = ("Take care of", "Think about", "Mind", "Look at", "Keep in mind", "Weigh")
+_WHAT = ("the purpose", "the reader", "the order of ideas", "the tone", "each detail", "the subject")
 
 
 def split(mind: Mind) -> str:
     """The reply to: take this prompt apart into instincts."""
-    reading = mind.asked.reading
     user = mind.asked.request.user
-    blocks = fenced(user)
-    text = reading.sections.get("prompt") or reading.sections.get("text") or "".join(blocks[:1])
+    text = mind.section("prompt") or mind.section("text") or "".join(fenced(user)[:1])
     text = text or user.split("\n\n", 1)[-1]
-    most = _how_many(reading.frame, 16)
-    cap = asked_number(reading.frame, _WORDS)
-    found = [_capped(s, cap) for s in dict.fromkeys(sentences(text))][:most]
-    return _listed(mind, found)
+    most = _how_many(mind.asked.reading.frame, 16)
+    return _listed(mind, list(dict.fromkeys(sentences(text)))[:most])
 
 
 def write_instincts(mind: Mind) -> str:
-    """The reply to: write so many general instincts."""
-    most = _how_many(mind.asked.reading.frame, 8)
-    cap = asked_number(mind.asked.reading.frame, _WORDS)
-    draw = mind.draw
-    plain = sorted(_PLAIN, key=lambda text: draw.unit("plain", text))
-    skills = sorted(range(len(mind.world.skills)), key=lambda k: draw.unit("skill", k))
-    found: list[str] = []
-    for place in range(most):
-        skilled = draw.unit("skilled", place) < _SKILLED or not plain
-        if skilled and skills:
-            found.append(advice_for(mind, skills.pop(), "author"))
-        elif plain:
-            found.append(plain.pop())
-        else:
-            found.append(f"Keep point {place + 1} of the request in mind.")
-    return _listed(mind, [_capped(text, cap) for text in found])
-
-
-def judge(mind: Mind) -> str:
-    """The reply to: grade this answer. By likeness to the reference, else by length alone."""
-    sections = mind.asked.reading.sections
-    response = content_stems(sections.get("response", ""))
-    wanted = content_stems(sections.get("reference", ""))
-    likeness = len(response & wanted) / max(1, len(wanted))
-    score = likeness if wanted else min(1.0, len(response) / 20)
-    moved = score + 0.1 * (mind.draw.unit("judge") - 0.5)
-    score = round(min(1.0, max(0.0, moved)), 2)
-    reason = f"The answer meets about {round(100 * score)} percent of what was wanted."
-    values: dict[str, object] = {"score": score, "prose": reason}
-    return mind.asked.shape.fill(values, f"{score}\n{reason}")
+    """The reply to: write so many general instincts; they bear on no skill."""
+    plain = [f"{how} {what} of the request." for how in _HOW for what in _WHAT]
+    plain.sort(key=lambda text: mind.draw.unit("plain", text))
+    return _listed(mind, plain[: _how_many(mind.asked.reading.frame, 8)])
 
 
 def _how_many(frame: str, default: int) -> int:
-    for pattern in _COUNTS:
-        number = asked_number(frame, pattern)
-        if number:
-            return number
-    return default
-
-
-def _capped(text: str, cap: int | None) -> str:
-    if cap is None or count_words(text) <= cap:
-        return text
-    return " ".join(text.split()[:cap])
+    numbers = (asked_number(frame, pattern) for pattern in _COUNTS)
+    return next((n for n in numbers if n), default)
 
 
 def _listed(mind: Mind, found: list[str]) -> str:
     shape = mind.asked.shape
+    cap = asked_number(mind.asked.reading.frame, _WORDS)
+    if cap is not None:
+        found = [" ".join(t.split()[:cap]) if count_words(t) > cap else t for t in found]
     if shape.json:
         key = next((k for k in shape.keys if shape.meaning(k) in ("list", "prose")), "")
-        if key:
-            return shape.fill({shape.meaning(key): found})
-        return shape.fill({"instincts": found})
+        return shape.fill({shape.meaning(key) if key else "instincts": found})
     return "\n".join(f"{k}. {text}" for k, text in enumerate(found, 1))

@@ -67,19 +67,19 @@ class ChatReply:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Uniform numbers keyed by world seed, what the model looks at, and the sample seed."""
+    """Uniform numbers keyed by noise seed, what the model looks at, and the sample seed."""
 
-    world_seed: int
+    noise_seed: int
     sample: int | None
     content: bytes = b""
 
     def unit(self, *purpose: object) -> float:
         """In [0, 1), decided by this request's content and the purpose."""
-        return keyed_int(self.world_seed, self.sample, self.content, *purpose) / 2**63
+        return keyed_int(self.noise_seed, self.sample, self.content, *purpose) / 2**63
 
     def shared(self, *purpose: object) -> float:
         """In [0, 1), decided by the purpose alone: the same under any prompt."""
-        return keyed_int(self.world_seed, self.sample, *purpose) / 2**63
+        return keyed_int(self.noise_seed, self.sample, *purpose) / 2**63
 
 
 def from_request(request: Request) -> ChatRequest:

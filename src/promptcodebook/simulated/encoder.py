@@ -1,7 +1,7 @@
-"""The simulated encoder: chooses instincts whose words look like the input's.
+"""The simulated encoder: chooses instincts whose condition or words fit the input's.
 
-It sees surface words through noise, not the table of needed skills; success rates, criteria that
-speak of a skill, and a mild preference for low indices weigh in.
+It sees surface words through noise, not what the executor lacks; success rates, criteria that name
+an order, and a mild preference for low indices weigh in.
 """
 
 from __future__ import annotations
@@ -23,45 +23,34 @@ _HOW_MANY = (
     r"(?:best\s+|top\s+)?#\b",
     r"\b#\s+(?:different|distinct|best|most|of the|of these|indices|integers|numbers)",
 )
+_INDEX_PREFERENCE, _JITTER = 0.004, 0.08
+"""What each place further down the list costs an instinct, and the noise on its relevance."""
 
 
 def route(mind: Mind) -> str:
     """The reply to a routing request: S distinct indices of the listed instincts."""
     asked = mind.asked
-    entries = asked.reading.codebook()
-    wanted = _how_many(asked.reading.frame)
-    chosen = sorted(e.index for e in _ranked(mind, entries)[:wanted])
-    demands = [s for s in sentences(asked.input) if mind.world.lexicon.about(s)][:4]
-    analysis = "These come closest to what the input asks for."
+    frame = asked.reading.frame
+    numbers = (asked_number(frame, pattern) for pattern in _HOW_MANY)
+    wanted = next((n for n in numbers if n is not None), 4)
+    chosen = sorted(e.index for e in _ranked(mind, asked.reading.codebook())[:wanted])
     values: dict[str, object] = {
-        "constraints": demands,
+        "constraints": [s for s in sentences(asked.input) if mind.world.skills.shown(s)][:4],
         "indices": chosen,
-        "prose": analysis,
+        "prose": "These come closest to what the input asks for.",
     }
     return asked.shape.fill(values, ", ".join(map(str, chosen)))
-
-
-def _how_many(frame: str) -> int:
-    for pattern in _HOW_MANY:
-        number = asked_number(frame, pattern)
-        if number is not None:
-            return number
-    return 4
 
 
 def seen_words(mind: Mind, text: str) -> frozenset[str]:
     """The input's content stems, some of them overlooked (the encoder's noise)."""
     noise = mind.settings.encoder_noise
-    words = content_stems(text)
-    if noise <= 0.0:
-        return words
-    of = keyed_int(mind.draw.world_seed, mind.draw.sample, text)
-    # One number per word, mixed cheaply: this runs for every word of every input.
-    return frozenset(w for w in words if (hash_unit(of, w)) >= noise)
+    of = keyed_int(mind.draw.noise_seed, mind.draw.sample, text)
+    return frozenset(w for w in content_stems(text) if _unit(of, w) >= noise)
 
 
-def hash_unit(of: int, word: str) -> float:
-    """A number in [0, 1) decided by both arguments (FNV-1a over the word's characters)."""
+def _unit(of: int, word: str) -> float:
+    """A number in [0, 1) decided by both arguments (FNV-1a): cheap, as each word asks for one."""
     state = of & 0xFFFFFFFFFFFFFFFF
     for letter in word:
         state = ((state ^ ord(letter)) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
@@ -80,20 +69,23 @@ def overlap(words: frozenset[str], text: str, weight: Counter[str], count: int) 
 
 
 def _ranked(mind: Mind, entries: Sequence[Entry]) -> list[Entry]:
-    settings, draw = mind.settings, mind.draw
-    lexicon = mind.world.lexicon
+    settings, problem = mind.settings, mind.problem
     words = seen_words(mind, mind.asked.input)
     spread = Counter(w for e in entries for w in content_stems(e.text))
-    called = lexicon.cued_in(mind.asked.reading.system_frame) & lexicon.about_in(mind.asked.input)
+    called = {o.skill for o in mind.noted(mind.asked.request.system, "choose the instinct")}
 
     def score(place: int, entry: Entry) -> float:
         value = overlap(words, entry.text, spread, len(entries))
         value += settings.success_weight * (0.5 if entry.rate is None else entry.rate)
-        value -= settings.index_preference * place
-        value += settings.encoder_jitter * draw.unit("jitter", entry.index)
-        if called and called & lexicon.cued_in(entry.text):
-            value += settings.criteria_weight
-        return value
+        value += _JITTER * mind.draw.unit("jitter", entry.index) - _INDEX_PREFERENCE * place
+        fits = {
+            o.skill
+            for o in mind.orders(entry.text)
+            if o.when is not None and o.applies(problem.shown, words)
+        }
+        if fits and not mind.happens(settings.encoder_noise, "overlook", entry.index):
+            value += 1.0
+        return value + (0.5 if called & fits else 0.0)
 
     scored = [(score(place, e), -place, e) for place, e in enumerate(entries)]
     return [e for _, _, e in sorted(scored, key=lambda s: s[:2], reverse=True)]

@@ -1,20 +1,86 @@
-"""The simulated executor: reads the system prompt and the input, and nothing else.
+"""The simulated executor: obeys the orders in its system prompt, also where they do harm.
 
-Each demand of the input is met or not by one draw that is the same under every prompt, so that a
-prompt with better chances never does worse on the same input and sample.
+What an input demands is met with a chance that depends on the orders that apply to it: needed and
+given, it helps; contradicted, it fails; every word of the prompt costs a little.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from promptcodebook.randomness import keyed_int
+from promptcodebook.simulated.answers import outside, write_answer
 from promptcodebook.simulated.mind import Mind
-from promptcodebook.simulated.pipelines import BEHAVIOURS, outside
-from promptcodebook.simulated.stages import weighed
-from promptcodebook.simulated.world import chances
+from promptcodebook.simulated.parameters import SimulatedSettings
+from promptcodebook.simulated.pipelines import perform_stage
+from promptcodebook.simulated.words import count_words
+from promptcodebook.simulated.world import Demand, Problem, World
+from promptcodebook.simulated.writer import write_constraints
 
-__all__ = ["execute", "met_demands", "perform"]
+__all__ = ["Obeyed", "chance_of", "execute", "obey", "perform"]
 
-_THOUGHTS = "Looking at what is given and at what is asked, this follows."
+
+@dataclass(frozen=True, slots=True)
+class Obeyed:
+    """What a prompt does to one input: skills it brings out, skills it breaks, numbers it insists
+    on by skill, and the words that weigh."""
+
+    told: frozenset[int]
+    broken: frozenset[int]
+    numbers: dict[int, int]
+    words: int
+
+
+def obey(world: World, problem: Problem, prompt: str, weighed: str | None = None) -> Obeyed:
+    """The orders of a prompt that apply to the input, and how they get in each other's way.
+
+    `weighed` is the part of the prompt whose words count (None = all of it).
+    """
+    orders = [o for o in world.orders.of(prompt) if o.applies(problem.shown, problem.words)]
+    done = {o.skill for o in orders if not o.against}
+    contested = {a for a in done for b in done if world.skills.contradict(a, b)}
+    broken = contested | {o.skill for o in orders if o.against}
+    for skill in done:
+        broken |= world.skills[skill].breaks
+    numbers = {o.skill: o.number for o in orders if o.number is not None and not o.against}
+    words = count_words(prompt if weighed is None else weighed)
+    return Obeyed(frozenset(done - broken), frozenset(broken), numbers, words)
+
+
+def chance_of(
+    about: frozenset[int], needs: frozenset[int], obeyed: Obeyed, settings: SimulatedSettings
+) -> float:
+    """The chance that something about these skills, of which `needs` are lacking, goes right."""
+    lacked = needs & about
+    chance = settings.able
+    if lacked:
+        share = len(lacked & obeyed.told) / len(lacked)
+        chance = settings.unable + (settings.able - settings.unable) * share
+    if about:
+        chance *= 1.0 - len(about & obeyed.broken) / len(about)
+    heavy = max(0, obeyed.words - settings.free_words) / 100.0
+    return min(settings.ceiling, max(settings.floor, chance - settings.load * heavy))
+
+
+def is_met(mind: Mind, problem: Problem, key: str, chance: float) -> bool:
+    """Draws one outcome: for `shared` of the outcomes the same under every prompt, else keyed by
+    the prompt."""
+    common = mind.draw.shared("common", problem.input, key) < mind.settings.shared
+    prompt = () if common else (mind.asked.request.system,)
+    return mind.draw.shared("met", problem.input, key, *prompt) < chance
+
+
+def execute(mind: Mind) -> str:
+    """The reply to an input under a system prompt."""
+    if mind.world.name == "pupa" and not mind.asked.request.system.strip():
+        return outside(mind.asked.request.user)
+    problem = mind.world.problem(mind.asked.input)
+    obeyed = obey(mind.world, problem, mind.asked.request.system)
+    if problem.demands:
+        return write(mind, problem, problem.demands, obeyed)
+    chance = chance_of(problem.shown, problem.needs, obeyed, mind.settings)
+    return write_answer(problem, is_met(mind, problem, "answer", chance), variant(mind, problem))
 
 
 def perform(mind: Mind) -> str:
@@ -22,26 +88,33 @@ def perform(mind: Mind) -> str:
     staged = mind.asked.staged
     assert staged is not None
     problem = mind.world.problem(mind.asked.input)
-    request = mind.asked.request
-    met = met_demands(mind, request.system, weighed(request, staged))
-    said = BEHAVIOURS[staged.kind](mind, problem, staged, met)
-    return staged.reply(said, _THOUGHTS)
+    obeyed = obey(mind.world, problem, mind.asked.request.system, staged.weighed)
+    if problem.demands and staged.kind in ("write", "revise"):
+        return staged.reply(write(mind, problem, problem.demands, obeyed))
+
+    def met(*key: object) -> bool:
+        chance = chance_of(problem.shown, problem.needs, obeyed, mind.settings)
+        return is_met(mind, problem, f"{staged.kind}:{key}", chance)
+
+    return staged.reply(perform_stage(problem, staged, met, variant(mind, problem)))
 
 
-def execute(mind: Mind) -> str:
-    """The reply to an input under a system prompt."""
-    if mind.world.name == "pupa" and not mind.asked.request.system.strip():
-        return outside(mind)
-    problem = mind.world.problem(mind.asked.input)
-    met = met_demands(mind, mind.asked.request.system)
-    variant = keyed_int(mind.draw.world_seed, mind.draw.sample, "variant", problem.input) % 997
-    return mind.world.writer(problem, met, variant)
+def write(mind: Mind, problem: Problem, demands: Sequence[Demand], obeyed: Obeyed) -> str:
+    """A text in which the demands that come out well are kept and the others broken."""
+    met = frozenset(d.key for d in demands if _keeps(mind, problem, d, obeyed))
+    return write_constraints(demands, met, variant(mind, problem))
 
 
-def met_demands(mind: Mind, prompt: str, weighed: str | None = None) -> frozenset[str]:
-    """The keys of the demands that are met under this prompt, of which `weighed` weighs on it."""
-    problem = mind.world.problem(mind.asked.input)
-    found = chances(mind.world, problem, prompt, mind.settings, weighed)
-    return frozenset(
-        key for key, chance in found.items() if mind.draw.shared(problem.input, key) < chance
-    )
+def _keeps(mind: Mind, problem: Problem, demand: Demand, obeyed: Obeyed) -> bool:
+    if demand.skill is None:
+        return False
+    told, wanted = obeyed.numbers.get(demand.skill), demand.constraint.get("n")
+    if told is not None and wanted is not None and told != wanted:
+        return False
+    chance = chance_of(frozenset((demand.skill,)), problem.needs, obeyed, mind.settings)
+    return is_met(mind, problem, demand.key, chance)
+
+
+def variant(mind: Mind, problem: Problem) -> int:
+    """Which wording, fixed by the draws and the input."""
+    return keyed_int(mind.draw.noise_seed, mind.draw.sample, "variant", problem.input) % 997

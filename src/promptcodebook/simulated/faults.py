@@ -1,6 +1,6 @@
 """Faults on demand: which one strikes a request, and what it does to a reply.
 
-At most one strikes an arrival; which one is decided by world seed, content, and how often this very
+At most one strikes an arrival; which one is decided by noise seed, content, and how often this very
 request has arrived before, so that a retry can succeed whatever the order of arrival.
 """
 
@@ -10,15 +10,16 @@ import json
 import re
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 from promptcodebook.randomness import keyed_int
 from promptcodebook.simulated.parameters import Faults, Latency
 from promptcodebook.simulated.words import count_tokens, cut_tokens
 
-__all__ = ["Fault", "FaultPlan", "seconds", "spoiled"]
+__all__ = ["FAULTS", "Fault", "FaultPlan", "seconds", "spoiled"]
 
 Fault = Literal["429", "500", "drop", "json", "truncate", "routes"]
+FAULTS: tuple[Fault, ...] = get_args(Fault)
 _REMEMBERED = 200_000
 """Requests whose arrivals are remembered."""
 _INDICES = re.compile(r"\[\s*\d+(?:\s*,\s*\d+)*\s*\]")
@@ -27,8 +28,8 @@ _INDICES = re.compile(r"\[\s*\d+(?:\s*,\s*\d+)*\s*\]")
 class FaultPlan:
     """Decides, arrival by arrival, whether and how a request fails."""
 
-    def __init__(self, world_seed: int, faults: Faults) -> None:
-        self._seed = world_seed
+    def __init__(self, noise_seed: int, faults: Faults) -> None:
+        self._seed = noise_seed
         self._faults = faults
         self._arrivals: OrderedDict[bytes, int] = OrderedDict()
 

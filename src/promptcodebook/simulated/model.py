@@ -1,37 +1,39 @@
-"""The simulated model: one pure function over chat requests, in process and behind HTTP alike."""
+"""The simulated model: one function over chat requests, in process and behind HTTP alike."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import time
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
-from promptcodebook.calls import Reply, Request, Usage
+from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.errors import LMError, RateLimited, ServerFault
 from promptcodebook.incidents import Incident
 from promptcodebook.simulated.attribution import blame, critique_and_blame
-from promptcodebook.simulated.authoring import judge, split, write_instincts
+from promptcodebook.simulated.authoring import split, write_instincts
 from promptcodebook.simulated.chat import ChatReply, ChatRequest, Draw, from_request
 from promptcodebook.simulated.critic import adversary, critique
 from promptcodebook.simulated.encoder import route
 from promptcodebook.simulated.executor import execute, perform
-from promptcodebook.simulated.faults import Fault, FaultPlan, seconds, spoiled
+from promptcodebook.simulated.faults import FAULTS, Fault, FaultPlan, seconds, spoiled
 from promptcodebook.simulated.generator import compose
 from promptcodebook.simulated.improve import improve
-from promptcodebook.simulated.jury import compare, count_leaks
+from promptcodebook.simulated.judges import compare, count_leaks, judge
 from promptcodebook.simulated.mind import Mind
 from promptcodebook.simulated.parameters import SimulatedSettings
-from promptcodebook.simulated.prefix import PrefixCache
 from promptcodebook.simulated.recognise import Kind, Understood, understand
-from promptcodebook.simulated.stats import Stats
-from promptcodebook.simulated.words import count_tokens, cut_tokens
-from promptcodebook.simulated.world import World
+from promptcodebook.simulated.words import count_tokens, cut_tokens, tokens
+from promptcodebook.simulated.world import World, build_world
 
-__all__ = ["NAME", "Refused", "SimulatedLM", "SimulatedModel", "answer"]
+__all__ = ["DELAY", "NAME", "SimulatedLM", "Stats", "answer"]
 
 NAME = "simulated"
-
+DELAY = "delay"
+"""As the model of a request: one fixed text after the latency, for load tests; nothing is read."""
+_FIXED = "This fixed text comes from the simulated server."
 _ROLES: Mapping[Kind, Callable[[Mind], str]] = {
     "route": route,
     "compose": compose,
@@ -48,45 +50,99 @@ _ROLES: Mapping[Kind, Callable[[Mind], str]] = {
     "stage": perform,
     "execute": execute,
 }
+_BLOCKS = 200_000
+"""Blocks of prompts remembered, the least recently seen dropped first."""
 
 
-class Refused(Exception):
-    """The request gets no reply: the fault that struck it."""
+@dataclass(slots=True)
+class Stats:
+    """Requests, finished replies, faults and tokens since the start or the last reset.
 
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault)
-        self.fault: Fault = fault
+    `repeated` = finished replies to a request whose very same body had been answered before; `cut`
+    = replies that ended at a length, by fault or by the request's own cap.
+    """
+
+    requests: int = 0
+    replies: int = 0
+    repeated: int = 0
+    cut: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    faults: Counter[str] = field(default_factory=lambda: Counter[str]())
+    kinds: Counter[str] = field(default_factory=lambda: Counter[str]())
+    _answered: set[bytes] = field(default_factory=lambda: set[bytes]())
+
+    def finished(self, key: bytes, reply: ChatReply) -> None:
+        """Counts a reply that went out whole; `key` identifies its request's body."""
+        self.replies += 1
+        self.kinds[reply.kind] += 1
+        self.cut += reply.finish == "length"
+        self.prompt_tokens += reply.prompt_tokens
+        self.completion_tokens += reply.completion_tokens
+        self.cached_tokens += reply.cached_tokens
+        self.repeated += key in self._answered
+        self._answered.add(key)
+
+    def reset(self) -> None:
+        """All counts back to nothing."""
+        self.__init__()
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain values, for JSON."""
+        plain = ("requests", "replies", "repeated", "cut")
+        counted = ("prompt_tokens", "completion_tokens", "cached_tokens")
+        return {
+            "model": NAME,
+            **{name: getattr(self, name) for name in plain},
+            "faults": {name: self.faults[name] for name in FAULTS},
+            "kinds": dict(sorted(self.kinds.items())),
+            **{name: getattr(self, name) for name in counted},
+        }
 
 
 def answer(asked: Understood, world: World, settings: SimulatedSettings) -> str:
     """The full text the simulated model says to a request. Pure."""
-    draw = Draw(settings.world_seed, asked.request.sample, asked.request.digest)
+    draw = Draw(settings.noise_seed, asked.request.sample, asked.request.digest)
     return _ROLES[asked.kind](Mind(asked, world, settings, draw))
 
 
-def body_key(request: ChatRequest) -> bytes:
-    """What tells two requests apart: messages, sampling, seed, and the schema's keys."""
-    schema = "" if request.schema is None else str(request.schema)
-    parts = (request.digest.hex(), request.temperature, request.max_tokens, request.sample, schema)
-    return hashlib.sha256(repr(parts).encode(errors="replace")).digest()[:16]
-
-
-class SimulatedModel:
-    """A world with its faults, latency and counts: what the LM and the server both serve."""
+class SimulatedLM:
+    """The simulated model as an `LM`: it sees of a Request what an endpoint would see."""
 
     def __init__(
-        self, world: World, settings: SimulatedSettings | None = None, stats: Stats | None = None
+        self, world: World | None = None, settings: SimulatedSettings | None = None
     ) -> None:
-        self.world = world
+        """No world = a general one without data."""
         self.settings = settings or SimulatedSettings()
-        self.stats = stats or Stats()
-        self._plan = FaultPlan(self.settings.world_seed, self.settings.faults)
-        self._prefix = PrefixCache(self.settings.cache_block)
+        self.world = world or build_world("", (), self.settings)
+        self.stats = Stats()
+        self._plan = FaultPlan(self.settings.noise_seed, self.settings.faults)
+        self._prefix = _PrefixCache(self.settings.cache_block)
+        self._unseeded: Counter[bytes] = Counter()
 
-    async def reply(self, request: ChatRequest) -> ChatReply:
-        """One reply after its latency. Raises Refused when a fault strikes."""
+    async def __call__(self, request: Request) -> Reply:
+        """Raises RateLimited or ServerFault when such a fault is drawn, as an endpoint would."""
+        return await self.reply(request)
+
+    async def reply(
+        self, request: Request, *, json_mode: bool = False, seeded: bool = True
+    ) -> Reply:
+        """One reply after its latency. `json_mode` asks for some JSON object; a request that is not
+        `seeded` is drawn afresh each time. Raises as a call does."""
+        asked = replace(from_request(request), json_mode=json_mode)
+        if not seeded:
+            self._unseeded[asked.digest] += 1
+            asked = replace(asked, seed=self._unseeded[asked.digest])
+        started = time.perf_counter()
+        said = await (self._delayed(asked) if request.model == DELAY else self._said(asked))
+        took = time.perf_counter() - started
+        usage = Usage(1, said.prompt_tokens, said.completion_tokens, said.cached_tokens, None, took)
+        return Reply(said.text, said.finish, usage)
+
+    async def _said(self, request: ChatRequest) -> ChatReply:
         self.stats.requests += 1
-        key = body_key(request)
+        key = _body_key(request)
         asked = understand(request, self.world)
         wants_json = asked.shape.json and asked.kind not in ("execute", "compose", "improve")
         fault = self._plan.strike(key, is_json=wants_json, is_route=asked.kind == "route")
@@ -95,61 +151,70 @@ class SimulatedModel:
             await asyncio.sleep(wait)
         if fault is not None:
             self.stats.faults[fault] += 1
-        if fault in ("429", "500"):
-            raise Refused(fault)
-        found = self._finished(request, asked, fault, key)
-        if fault == "drop":
-            raise Refused(fault)
+        if fault in ("429", "500", "drop"):
+            raise self._as_error(fault)
+        found = self._finished(asked, fault, key)
         self.stats.finished(key, found)
         return found
 
-    def _finished(
-        self, request: ChatRequest, asked: Understood, fault: Fault | None, key: bytes
-    ) -> ChatReply:
+    def _finished(self, asked: Understood, fault: Fault | None, key: bytes) -> ChatReply:
+        request = asked.request
         text, cut = spoiled(fault, answer(asked, self.world, self.settings), key)
         if request.max_tokens is not None and count_tokens(text) > request.max_tokens:
             text, cut = cut_tokens(text, request.max_tokens), True
-        cached = self._prefix.cached(request.messages) if self.settings.prefix_cache else 0
-        return ChatReply(
-            text,
-            asked.kind,
-            "length" if cut else "stop",
-            sum(4 + count_tokens(m.content) for m in request.messages),
-            count_tokens(text),
-            cached,
-        )
+        messages = asked.sent
+        cached = self._prefix.cached(messages) if self.settings.prefix_cache else 0
+        length = sum(4 + count_tokens(m.content) for m in messages)
+        finish = "length" if cut else "stop"
+        return ChatReply(text, asked.kind, finish, length, count_tokens(text), cached)
 
-
-class SimulatedLM:
-    """The simulated model in process, as an `LM`: sees of a Request what an endpoint would see."""
-
-    def __init__(
-        self, world: World, settings: SimulatedSettings | None = None, stats: Stats | None = None
-    ) -> None:
-        self.model = SimulatedModel(world, settings, stats)
-
-    @property
-    def stats(self) -> Stats:
-        return self.model.stats
-
-    async def __call__(self, request: Request) -> Reply:
-        """Raises RateLimited or ServerFault when such a fault is drawn, as an endpoint would."""
-        started = time.perf_counter()
-        try:
-            said = await self.model.reply(from_request(request))
-        except Refused as refused:
-            raise self._as_error(refused.fault) from None
-        took = time.perf_counter() - started
-        usage = Usage(1, said.prompt_tokens, said.completion_tokens, said.cached_tokens, None, took)
-        return Reply(said.text, said.finish, usage)
+    async def _delayed(self, asked: ChatRequest) -> ChatReply:
+        self.stats.requests += 1
+        await asyncio.sleep(seconds(self.settings.latency, asked.digest))
+        length = sum(len(m.content) for m in asked.messages)
+        reply = ChatReply(_FIXED, DELAY, "stop", length // 4, len(_FIXED) // 4)
+        self.stats.finished(asked.digest, reply)
+        return reply
 
     def _as_error(self, fault: Fault) -> LMError:
         hint = "lower the shares after 'faults=' in the simulated model's spec"
         if fault == "429":
             limited = RateLimited("the simulated model refused: 429", hint=hint, model=NAME)
-            limited.retry_after = self.model.settings.retry_after
+            limited.retry_after = self.settings.retry_after
             return limited
         said = "broke the connection" if fault == "drop" else "failed: 500"
         error = ServerFault(f"the simulated model {said}", hint=hint, model=NAME)
         error.incident = Incident.DROPPED if fault == "drop" else Incident.SERVER_ERROR
         return error
+
+
+def _body_key(request: ChatRequest) -> bytes:
+    """What tells two requests apart: messages, sampling, seed, and the schema's keys."""
+    schema = "" if request.schema is None else str(request.schema)
+    parts = (request.digest.hex(), request.temperature, request.max_tokens, request.sample, schema)
+    return hashlib.sha256(repr(parts).encode(errors="replace")).digest()[:16]
+
+
+class _PrefixCache:
+    """Remembers prompts block by block. It decides what is reported, never what is replied."""
+
+    def __init__(self, block: int) -> None:
+        self._block = max(1, block)
+        self._seen: OrderedDict[bytes, None] = OrderedDict()
+
+    def cached(self, messages: tuple[Message, ...]) -> int:
+        """Tokens of the longest block-aligned prefix seen before; remembers this prompt."""
+        stream: list[str] = []
+        for message in messages:
+            stream.extend((f"<{message.role}>", *tokens(message.content)))
+        shared, chain, sharing = 0, b"", True
+        for start in range(0, len(stream) - self._block + 1, self._block):
+            piece = "\x1f".join(stream[start : start + self._block])
+            chain = hashlib.blake2b(chain + piece.encode(errors="replace"), digest_size=12).digest()
+            sharing = sharing and chain in self._seen
+            shared += self._block if sharing else 0
+            self._seen[chain] = None
+            self._seen.move_to_end(chain)
+        while len(self._seen) > _BLOCKS:
+            self._seen.popitem(last=False)
+        return shared

@@ -1,7 +1,7 @@
 """Every number of the simulated model, in one frozen value.
 
-These are assumptions, not measurements: docs/simulated.md lists them with their reasons and dates
-each later change. `SimulatedSettings.from_params` reads what follows `simulated?` in a spec.
+These are assumptions, not measurements: docs/simulated.md lists them.
+`SimulatedSettings.from_params` reads what follows `simulated?` in a spec.
 """
 
 from __future__ import annotations
@@ -18,20 +18,14 @@ _DISTRIBUTIONS = ("fixed", "uniform", "lognormal")
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Share of requests that meet each fault; at most one strikes a request."""
+    """Share of requests that meet each fault (docs/simulated.md); at most one strikes a request."""
 
     rate_limited: float = 0.0
-    """`429`: refused with status 429 and a Retry-After header."""
     server_error: float = 0.0
-    """`500`: refused with status 500."""
     drop: float = 0.0
-    """`drop`: the connection breaks before the reply is whole."""
     json: float = 0.0
-    """`json`: a reply that should be JSON is not (JSON replies only)."""
     truncate: float = 0.0
-    """`truncate`: the reply is cut and finishes with reason `length`."""
     routes: float = 0.0
-    """`routes`: a routing reply holds the wrong number of indices (routing replies only)."""
 
     @property
     def any(self) -> bool:
@@ -53,69 +47,48 @@ class Latency:
 class SimulatedSettings:
     """The simulated model's parameters; shares and probabilities lie in [0, 1]."""
 
-    world_seed: int = 1
-    """Which simulated model: keys every draw."""
-    homogeneous: bool = False
-    """Every input needs the same skills, so that nothing is gained by routing (a control)."""
-    base: float = 0.47
-    """Chance that a demand of the input is met when its skill is not cued."""
-    gain: float = 0.40
-    """Added to that chance when the system prompt cues the skill."""
-    stage_base: float = 0.55
-    """As `base`, for a stage of a program with several: search, notes, answer, verification."""
-    stage_gain: float = 0.35
-    """As `gain`, for such a stage."""
-    second_look: float = 0.3
-    """Share of its chance with which a revision mends a constraint that the draft breaks."""
-    judge_noise: float = 0.03
-    """Chance that a judge of quality or leakage errs: a verdict turned, a count off by one."""
-    care: float = 0.12
-    """Added when every general skill that the input needs is cued; in proportion below that."""
-    dilution: float = 0.02
-    """Taken off for each unit of load: directives that do not bear on the input, and length."""
-    dilution_most: float = 0.45
-    """However long a prompt is, load takes off no more: cap * (1 - exp(-dilution * load / cap))."""
-    free_words: int = 80
+    world: int = 1
+    """Which world: draws what the executor lacks, and so what inputs need."""
+    noise_seed: int = 1
+    """Which draws; what inputs need stays as it is."""
+    lacking: float = 0.6
+    """Share of the skills that the executor of a world shows only when told."""
+    able: float = 0.93
+    """Chance that a demand is met that needs nothing, or whose order is given."""
+    unable: float = 0.25
+    """Chance that a demand is met whose order lacks."""
+    load: float = 0.05
+    """Taken off every chance for each hundred words of the prompt above `free_words`."""
+    free_words: int = 60
     """Words of a system prompt that cost nothing."""
-    words_per_load: float = 40.0
-    """Words above `free_words` that weigh as much as one directive that does not bear."""
+    shared: float = 0.5
+    """Share of the draws that are the same under every prompt; the rest are keyed by the prompt."""
     floor: float = 0.03
-    """No chance of meeting a demand is lower."""
+    """No chance is lower."""
     ceiling: float = 0.97
-    """No chance of meeting a demand is higher."""
+    """No chance is higher."""
     encoder_noise: float = 0.15
-    """Chance that the encoder overlooks a word of the input."""
-    encoder_jitter: float = 0.08
-    """Width of the uniform noise on each instinct's relevance."""
+    """Chance that the encoder or the generator overlooks a word of the input or a condition."""
     success_weight: float = 0.25
     """Weight of the success rate shown beside an instinct."""
-    index_preference: float = 0.004
-    """What each place further down the list costs an instinct."""
-    criteria_weight: float = 0.6
-    """Added to an instinct that the encoder's criteria speak of and the input calls for."""
-    generator_sentences: int = 4
-    """Sentences of a composed prompt when the request names no number."""
-    generator_words: int = 110
-    """Words past which the generator leaves clauses out."""
-    generator_drop: float = 0.15
-    """Chance, times the temperature, that the generator loses a clause."""
-    generator_idle: float = 0.6
-    """Chance that the first clause of a strategy stays though it shares no word with the input;
-    0.4 of that for its further clauses."""
+    generator_drop: float = 0.1
+    """Chance, times the temperature, that the generator loses a sentence."""
+    generator_idle: float = 0.3
+    """Chance that the generator keeps a sentence that does not bear on the input."""
     capacity: float = 0.8
-    """Chance that the critic recognises which advice was missing."""
+    """Chance that advice is right, as far as the texts allow it; else it is wrong and does harm."""
     rubric_bonus: float = 0.5
-    """Share of the remaining misses that a rubric mending on the very skill removes."""
-    critic_slip: float = 0.5
-    """When the critic misses: chance that it names other, wrong advice instead of none."""
-    critic_guess: float = 0.0
-    """Chance that the critic guesses which of several demands failed when no report tells."""
+    """How much a rubric that speaks of the matter sharpens the critic's eye."""
+    verdict_noise: float = 0.0
+    """Chance that a verdict is about nothing: its score and its advice are drawn at random."""
     attribution_error: float = 0.1
-    """Chance that a complaint is laid at the wrong part."""
-    updater_uptake: int = 2
+    """Chance that advice is laid at a part drawn at random, where its condition is lost."""
+    updater_uptake: int = 1
     """New pieces of advice that one rewrite takes up at the most."""
     updater_loss: float = 0.1
-    """Chance, times the temperature, that a rewrite loses one of its clauses."""
+    """Chance, times the temperature, that a rewrite loses a sentence."""
+    judge_noise: float = 0.03
+    """Chance that a judge of quality or leakage errs: a verdict turned, a count off by one."""
     prefix_cache: bool = False
     """Report prompt tokens of a prefix shared with an earlier request as cached."""
     cache_block: int = 16
@@ -131,7 +104,7 @@ class SimulatedSettings:
 
     @classmethod
     def from_params(cls, params: Mapping[str, str]) -> SimulatedSettings:
-        """The settings a spec such as `simulated?dilution=0.02&faults=429:0.1` asks for."""
+        """The settings a spec such as `simulated?load=0.1&faults=429:0.1` asks for."""
         settings = cls()
         latency_seed = 0
         for name, value in params.items():

@@ -1,72 +1,100 @@
-"""What the executor does at each stage of a compound program: consequences of what it was cued to.
+"""What the executor does at each stage of a compound program: consequences of one outcome a stage.
 
-A search names the missing page only when that demand is met; notes keep the needed facts only
-then; an answer can be right only if what is shown holds it; a rewriting for privacy removes a piece
-only when that piece's demand is met.
+A search names the missing page only when it comes out well; notes keep the needed facts only then;
+an answer can be right only if what is shown holds it; a private piece goes only when it is noticed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from itertools import combinations
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import cast
 
 from promptcodebook.randomness import keyed_int
-from promptcodebook.simulated.facts import gold_titles, mentions, private_units, unit_kind
-from promptcodebook.simulated.mind import Mind
-from promptcodebook.simulated.problem import Problem
-from promptcodebook.simulated.stages import Staged, StageKind, weighed
+from promptcodebook.simulated.answers import wrong_answer
+from promptcodebook.simulated.stages import Staged
 from promptcodebook.simulated.words import content_stems
-from promptcodebook.simulated.world import chances
-from promptcodebook.simulated.writer_answers import wrong_answer
+from promptcodebook.simulated.world import Problem
 from promptcodebook.types import Example
 
-__all__ = ["BEHAVIOURS", "Behaviour", "outside"]
+__all__ = ["gold_titles", "mentions", "perform_stage", "private_units"]
 
-Behaviour = Callable[[Mind, Problem, Staged, frozenset[str]], str]
-"""(mind, problem, stage, keys of the demands met) -> the stage's last output."""
+Met = Callable[..., bool]
+"""Whether this stage's outcome, told apart by the arguments, comes out well."""
 
 _TITLE = re.compile(r"^(?:\W*\[?\d+[\].):]+\s*)?([^|\n]{1,200}?) \| (.*)$", re.MULTILINE)
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 _LABELS = ("SUPPORTED", "NOT_SUPPORTED")
-_PLACEHOLDERS = {
-    "people": "[person]",
-    "organisations": "[organisation]",
-    "places": "[place]",
-    "dates": "[date]",
-    "numbers": "[number]",
-    "contacts": "[contact]",
-    "links": "[link]",
-    "titles": "[occupation]",
-    "products": "[product]",
-    "rare_words": "[detail]",
-}
-_TRIED = 6
-"""Constraints of one example that a revision looks at, at the most."""
 _ENOUGH = 0.5
 """Share of the query's content words that an outside answer must take up to be of help."""
 
 
-def _search(mind: Mind, problem: Problem, staged: Staged, met: frozenset[str]) -> str:
+def gold_titles(example: Example | None) -> tuple[str, ...]:
+    """The titles of the pages that hold the evidence, in the data's order."""
+    fields: Mapping[str, object] = example.fields if example is not None else {}
+    named = fields.get("gold_titles") or fields.get("titles")
+    if isinstance(named, list | tuple):
+        return tuple(dict.fromkeys(str(t) for t in cast("Iterable[object]", named)))
+    facts = fields.get("supporting_facts")
+    if isinstance(facts, list | tuple):
+        rows = cast("Iterable[Sequence[object]]", facts)
+        return tuple(dict.fromkeys(str(row[0]) for row in rows if row))
+    return ()
+
+
+def private_units(example: Example | None) -> tuple[str, ...]:
+    """The distinct private pieces of a query."""
+    said = example.fields.get("pii_units") if example is not None else None
+    if isinstance(said, str):
+        units: Iterable[object] = said.split("||")
+    else:
+        units = cast("Iterable[object]", said) if isinstance(said, list | tuple) else ()
+    return tuple(dict.fromkeys(u for u in (str(x).strip() for x in units) if u))
+
+
+def mentions(text: str, name: str) -> bool:
+    """Whether a text names something, ignoring case and white space."""
+    flat, wanted = " ".join(text.lower().split()), " ".join(name.lower().split())
+    if not wanted or wanted not in flat:
+        return False
+    return re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", flat) is not None
+
+
+def perform_stage(problem: Problem, staged: Staged, met: Met, variant: int) -> str:
+    """The stage's last output."""
+    match staged.kind:
+        case "search":
+            return _search(problem, staged, met)
+        case "notes":
+            return _notes(problem, staged, met)
+        case "verify":
+            return _verify(problem, staged, met)
+        case "redact":
+            return _redact(problem, met)
+        case "respond":
+            return _respond(problem, staged, met)
+        case _:
+            gold = problem.gold or ""
+            if gold and _evident(problem, staged, gold) and met():
+                return gold
+            return wrong_answer(gold or "unknown", problem.input, variant)
+
+
+def _search(problem: Problem, staged: Staged, met: Met) -> str:
     """The first gold page that the notes do not name, else some of the question's plain words."""
-    titles = gold_titles(mind.world.example(problem.input))
-    if f"search:{staged.hop}" in met:
-        missing = [t for t in titles if not mentions(staged.evidence, t)]
-        if missing:
-            return missing[0]
-        return problem.input.split("\n", 1)[0]
+    if met(staged.hop):
+        missing = [t for t in gold_titles(problem.example) if not mentions(staged.evidence, t)]
+        return missing[0] if missing else problem.input.split("\n", 1)[0]
     plain = [w for w in re.findall(r"[a-z]{4,}", problem.input) if content_stems(w)]
     return " ".join(dict.fromkeys(plain[:3])) or "background facts"
 
 
-def _notes(mind: Mind, problem: Problem, staged: Staged, met: frozenset[str]) -> str:
+def _notes(problem: Problem, staged: Staged, met: Met) -> str:
     """The needed facts of the gold passages shown, or a look at the others."""
-    example = mind.world.example(problem.input)
-    titles = {_plain(t) for t in gold_titles(example)}
+    titles = {_plain(t) for t in gold_titles(problem.example)}
     shown = [(m[1].strip(), m[2].strip()) for m in _TITLE.finditer(staged.evidence)]
-    gold = [(t, text) for t, text in shown if _plain(t) in titles]
-    if f"notes:{staged.hop}" in met:
-        facts = [f"{title}: {_fact(text, problem.gold)}" for title, text in gold]
+    if met(staged.hop):
+        facts = [f"{t}: {_fact(text, problem.gold)}" for t, text in shown if _plain(t) in titles]
         return " ".join(facts) or "None of the passages bears on it."
     others = [t for t, _ in shown if _plain(t) not in titles][:3]
     return f"The passages speak of several things, among them {', '.join(others) or 'little'}."
@@ -78,132 +106,44 @@ def _plain(title: str) -> str:
 
 def _fact(text: str, gold: str | None) -> str:
     """The opening of a passage, and the sentence that holds the gold answer if another does."""
-    said = _SENTENCE.split(text)
-    first = said[0]
+    first, *rest = _SENTENCE.split(text)
     if gold and not mentions(first, gold):
-        return " ".join([first, *[s for s in said[1:] if mentions(s, gold)][:1]])
+        return " ".join([first, *[s for s in rest if mentions(s, gold)][:1]])
     return first
 
 
-def _evident(example: Example | None, staged: Staged, gold: str) -> bool:
+def _evident(problem: Problem, staged: Staged, gold: str) -> bool:
     """Whether what is shown holds the answer, or names every gold page."""
-    shown = staged.evidence
-    if len(gold) > 3 and mentions(shown, gold):
+    if len(gold) > 3 and mentions(staged.evidence, gold):
         return True
-    titles = gold_titles(example)
-    flat = f" {_plain(shown)} "
-    return all(f" {_plain(t)} " in flat for t in titles)
+    flat = f" {_plain(staged.evidence)} "
+    return all(f" {_plain(t)} " in flat for t in gold_titles(problem.example))
 
 
-def _answer(mind: Mind, problem: Problem, staged: Staged, met: frozenset[str]) -> str:
-    gold = problem.gold or ""
-    example = mind.world.example(problem.input)
-    if "answer" in met and gold and _evident(example, staged, gold):
-        return gold
-    return wrong_answer(gold or "unknown", problem.input, _variant(mind, problem))
-
-
-def _verify(mind: Mind, problem: Problem, staged: Staged, met: frozenset[str]) -> str:
-    """The right label when cued and shown; without evidence it cannot support the claim."""
-    example = mind.world.example(problem.input)
+def _verify(problem: Problem, staged: Staged, met: Met) -> str:
+    """The right label when all is shown; without evidence a guess fixed by the claim."""
     gold = (problem.gold or "NOT_SUPPORTED").strip().upper().replace(" ", "_")
-    if not _evident(example, staged, ""):
+    if not _evident(problem, staged, "") or gold not in _LABELS:
         return _LABELS[keyed_int("guess", problem.input) % 2]
-    if "verify" in met:
-        return gold
-    return _LABELS[1 - _LABELS.index(gold)] if gold in _LABELS else _LABELS[0]
+    return gold if met() else wrong_answer(gold, problem.input, 0)
 
 
-def _redact(mind: Mind, problem: Problem, _staged: Staged, met: frozenset[str]) -> str:
-    """The query without the pieces whose demand is met; vague when the task was not kept."""
-    units = private_units(mind.world.example(problem.input))
-    text, left = problem.input, list[str]()
-    for unit in sorted(units, key=len, reverse=True):
-        if f"unit:{unit}" in met:
-            hidden = _PLACEHOLDERS.get(unit_kind(unit), "[detail]")
-            text = re.sub(_loosely(unit), hidden, text, flags=re.IGNORECASE)
-        elif re.search(_loosely(unit), problem.input, re.IGNORECASE):
-            left.append(unit)
-    if "task" in met:
+def _redact(problem: Problem, met: Met) -> str:
+    """The query without the pieces that are noticed; vague when the task is not kept."""
+    text = problem.input
+    for unit in sorted(private_units(problem.example), key=len, reverse=True):
+        body = r"\s+".join(re.escape(w) for w in unit.split())
+        if met(unit):
+            text = re.sub(rf"(?<!\w){body}(?!\w)", "[detail]", text, flags=re.IGNORECASE)
+    if met("task"):
         return f"Please help with this request, told in general terms: {text}"
-    about = f" It concerns {', '.join(left)}." if left else ""
-    return f"Please help with a piece of writing for somebody.{about}"
+    return "Please help with a piece of writing for somebody."
 
 
-def _loosely(unit: str) -> str:
-    body = r"\s+".join(re.escape(w) for w in unit.split())
-    return rf"(?<!\w){body}(?!\w)" if unit.isascii() else body
-
-
-def outside(mind: Mind) -> str:
-    """An outside model's answer: it knows nothing but the request, and takes up its words."""
-    words = mind.asked.request.user.split()
-    return (
-        "Here is a general way to go about it: say what it is for, go through it point by "
-        f"point and close politely. Taking up what was asked: {' '.join(words[:400])}"
-    )
-
-
-def _respond(mind: Mind, problem: Problem, staged: Staged, met: frozenset[str]) -> str:
+def _respond(problem: Problem, staged: Staged, met: Met) -> str:
     """What was wanted, if the outside help took up the task; else a general answer."""
     wanted = content_stems(problem.input)
-    shared = wanted & content_stems(staged.helped)
-    helped = len(shared) >= _ENOUGH * len(wanted)
-    if "respond" in met and helped and problem.gold:
+    helped = len(wanted & content_stems(staged.helped)) >= _ENOUGH * len(wanted)
+    if helped and problem.gold and met():
         return problem.gold
     return "In general it helps to be clear about the purpose and to keep a friendly tone."
-
-
-def _write(mind: Mind, problem: Problem, _staged: Staged, met: frozenset[str]) -> str:
-    return mind.world.writer(problem, met, _turn(mind, problem))
-
-
-def _revise(mind: Mind, problem: Problem, staged: Staged, _met: frozenset[str]) -> str:
-    """The draft, if it keeps every constraint; else a response that keeps what it kept, and what a
-    second look mends. A draft from elsewhere is rewritten as if it kept none."""
-    request = mind.asked.request
-    weighs = weighed(request, staged)
-    chance = chances(mind.world, problem, request.system, mind.settings, weighs)
-    held = _kept(mind, problem, staged.draft)
-    mended = {
-        key
-        for key, one in chance.items()
-        if mind.draw.shared(problem.input, key, "second") < mind.settings.second_look * one
-    }
-    if held is None:
-        return mind.world.writer(problem, frozenset(mended), _turn(mind, problem))
-    if mended <= held:
-        return staged.draft
-    return mind.world.writer(problem, held | mended, _turn(mind, problem))
-
-
-def _kept(mind: Mind, problem: Problem, draft: str) -> frozenset[str] | None:
-    """Which demands the draft was written to keep: the smallest set that gives this very text."""
-    keys = [d.key for d in problem.demands][:_TRIED]
-    for size in range(len(keys) + 1):
-        for chosen in combinations(keys, size):
-            found = frozenset(chosen)
-            if mind.world.writer(problem, found, _turn(mind, problem)).strip() == draft.strip():
-                return found
-    return None
-
-
-def _turn(mind: Mind, problem: Problem) -> int:
-    """Which wording: fixed by the input, so that a revision knows the draft again."""
-    return keyed_int(mind.draw.world_seed, "variant", problem.input) % 997
-
-
-def _variant(mind: Mind, problem: Problem) -> int:
-    return keyed_int(mind.draw.world_seed, mind.draw.sample, "variant", problem.input) % 997
-
-
-BEHAVIOURS: Mapping[StageKind, Behaviour] = {
-    "search": _search,
-    "notes": _notes,
-    "answer": _answer,
-    "verify": _verify,
-    "redact": _redact,
-    "respond": _respond,
-    "revise": _revise,
-    "write": _write,
-}

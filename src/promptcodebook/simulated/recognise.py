@@ -110,14 +110,19 @@ class Understood:
     """The task input it is about; '' where it names none."""
     staged: Staged | None = None
     """The stage of a program that it is, if it is one."""
+    sent: tuple[Message, ...] = ()
+    """All messages, also those of an earlier try."""
 
 
 def understand(request: ChatRequest, world: World) -> Understood:
     """The request read and its kind recognised."""
-    request = _without_complaint(request)
+    return replace(_understood(_without_complaint(request), world), sent=request.messages)
+
+
+def _understood(request: ChatRequest, world: World) -> Understood:
     user = request.user
     system = request.system
-    known = user.strip() if world.knows(user) else world.locate(user)
+    known = user.strip() if world.example(user) is not None else world.locate(user)
     rest = user.replace(known, " ") if known else user
     reading = read(system, rest)
     only_input = bool(known) and not rest.strip()

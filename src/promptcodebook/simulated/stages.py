@@ -14,7 +14,7 @@ from typing import Literal
 
 from promptcodebook.simulated.chat import ChatRequest
 
-__all__ = ["StageKind", "Staged", "read_stage", "weighed"]
+__all__ = ["StageKind", "Staged", "read_stage"]
 
 StageKind = Literal["search", "notes", "answer", "verify", "redact", "respond", "revise", "write"]
 
@@ -61,7 +61,9 @@ _ORDERS: tuple[tuple[StageKind, re.Pattern[str]], ...] = (
 _HELD = re.compile(r"passage|context|summar|note|document|evidence|snippet")
 _DRAFT = re.compile(r"^(response|draft|reply|answer)")
 _OUTSIDE = re.compile(r"(llm|model|related|outside|external).*(response|reply|answer)")
-_FORM = re.compile(r"\b(reply|respond|answer|return|output|write|give)\b[^\n]*:\s*$", re.IGNORECASE)
+
+
+_THOUGHTS = "Looking at what is given and at what is asked, this follows."
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,9 @@ class Staged:
     fields: Mapping[str, str]
     outputs: tuple[str, ...]
     json: bool = False
+    weighed: str = ""
+    """The part of the system message whose words count: all but the stage's own order and form,
+    which are the same under every prompt."""
 
     @property
     def evidence(self) -> str:
@@ -88,16 +93,11 @@ class Staged:
         """What an outside model said, where that is shown."""
         return next((v for k, v in self.fields.items() if _OUTSIDE.search(k)), "")
 
-    @property
-    def draft(self) -> str:
-        """The response to be revised."""
-        return next((v for k, v in self.fields.items() if _DRAFT.search(k)), "")
-
-    def reply(self, said: str, thoughts: str) -> str:
+    def reply(self, said: str) -> str:
         """The reply in the form asked for."""
         if not self.outputs:
             return said
-        values = {name: thoughts for name in self.outputs[:-1]} | {self.outputs[-1]: said}
+        values = {name: _THOUGHTS for name in self.outputs[:-1]} | {self.outputs[-1]: said}
         if self.json:
             return json.dumps(values, ensure_ascii=False)
         return "\n\n".join(f"{name}: {value}" for name, value in values.items())
@@ -112,14 +112,14 @@ def read_stage(request: ChatRequest, known: str) -> Staged | None:
     asked = f"{request.system}\n\n{_tail(request.user, fields)}"
     outputs, as_json = _outputs(asked, request.schema)
     kind = _kind(outputs, _order(asked), fields)
-    return Staged(kind, fields, outputs, as_json) if kind is not None else None
+    if kind is None:
+        return None
+    return Staged(kind, fields, outputs, as_json, _weighed(request, outputs))
 
 
-def weighed(request: ChatRequest, staged: Staged) -> str:
-    """The part of a stage's system message that may weigh on it: all but its own order and form,
-    which are the same under every prompt (a message of one paragraph weighs as it stands)."""
+def _weighed(request: ChatRequest, outputs: Sequence[str]) -> str:
     parts = [p for p in re.split(r"\n\s*\n", request.system) if p.strip()]
-    if staged.outputs and parts and _PART.search(parts[-1].split("\n")[-1].strip()):
+    if outputs and parts and _PART.search(parts[-1].split("\n")[-1].strip()):
         parts = parts[:-1]
     return "\n\n".join(parts[:-1] if len(parts) > 1 else parts)
 

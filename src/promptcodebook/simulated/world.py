@@ -1,79 +1,73 @@
-"""A simulated world: which hidden skills an input needs, and what a reply looks like.
+"""A simulated world: what its executor cannot do unless told, and so what each input needs.
 
-Built from a task's own data, gold answers included: a student who could know the answer and shows
-it only when the prompt brings the skill out.
+Built from a task's own data, gold answers included. `world` draws which skills the executor lacks;
+an input needs those among its visible demands that it lacks, 0 to 8 of them.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import cast
 
 from promptcodebook.randomness import keyed_int
+from promptcodebook.simulated.orders import OrderReader
 from promptcodebook.simulated.parameters import SimulatedSettings
-from promptcodebook.simulated.problem import Demand, Problem
-from promptcodebook.simulated.skill import Lexicon, Skill
-from promptcodebook.simulated.words import count_words, sentences
+from promptcodebook.simulated.skills import Skills, read_skills
+from promptcodebook.simulated.words import content_stems
+from promptcodebook.tasks.constraints.task import constraints_of
 from promptcodebook.types import Example
 
-__all__ = [
-    "MOST_SKILLS",
-    "Demands",
-    "World",
-    "Writer",
-    "all_advice",
-    "chances",
-    "load",
-    "oracle_prompt",
-]
+__all__ = ["Demand", "Problem", "World", "all_advice", "build_world", "oracle_prompt", "say"]
 
 _LABEL = re.compile(r"^\W*[\w ]{1,40}:\**\s*")
-MOST_SKILLS = 8
-"""Skills one input needs at the most, general ones included."""
+_MOST = 8
+"""Skills one input needs at the most."""
+_STAGED = ("hotpotqa", "hover", "ifbench", "pupa")
+"""Tasks that are programs of several stages."""
 
 
-class Writer(Protocol):
-    """Writes a reply in which exactly the demands with the given keys are met."""
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """A constraint of the input, and the skill it is about (None = one that nobody follows)."""
 
-    def __call__(self, problem: Problem, met: frozenset[str], variant: int) -> str: ...
+    key: str
+    skill: int | None
+    constraint: Mapping[str, object]
 
 
-class Demands(Protocol):
-    """Which demands an input has; `fixed` are the skills of a homogeneous world, else ()."""
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An input as the executor meets it. `shown` are the skills whose demand is visible in it,
+    `needs` those that the executor of this world lacks; `words` are its content stems."""
+
+    input: str
+    shown: frozenset[int]
+    needs: frozenset[int]
+    words: frozenset[str]
+    demands: tuple[Demand, ...]
+    example: Example | None
 
     @property
-    def fixed(self) -> tuple[int, ...]: ...
-
-    def __call__(self, text: str, example: Example | None) -> tuple[Demand, ...]: ...
+    def gold(self) -> str | None:
+        return self.example.target if self.example is not None else None
 
 
 class World:
-    """Hidden skills, the inputs they serve, and the writer of replies.
+    """Skills, which of them are lacking, and the inputs known by heart."""
 
-    `staged`: the task is a program of several stages. `unfollowed` names the constraint ids that
-    no reply of this world ever follows on purpose.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        skills: Sequence[Skill],
-        examples: Sequence[Example],
-        demands: Demands,
-        writer: Writer,
-    ) -> None:
-        self.name = name
-        self.staged = False
-        self.unfollowed: tuple[str, ...] = ()
-        self.skills = tuple(skills)
-        self.lexicon = Lexicon(self.skills)
-        self.writer = writer
-        self._demands = demands
-        self._same = bool(demands.fixed)
-        self.general = tuple(k for k, s in enumerate(self.skills) if s.general)
+    def __init__(self, task: str, examples: Sequence[Example], settings: SimulatedSettings) -> None:
+        self.constrained = any("constraints" in e.fields for e in examples) or task == "ifbench"
+        self.name = task or "general"
+        self.staged = task in _STAGED
+        self.skills: Skills = read_skills("constraints" if self.constrained else "general")
+        self.orders = OrderReader(self.skills)
+        count = round(settings.lacking * len(self.skills))
+        drawn = sorted(range(len(self.skills)), key=lambda k: keyed_int("lack", settings.world, k))
+        self.lacking = frozenset(drawn[:count])
+        self._world = settings.world
         self._known = {e.input.strip(): e for e in examples}
         self._openings: dict[str, list[str]] = {}
         for text in sorted(self._known, key=len, reverse=True):
@@ -87,10 +81,6 @@ class World:
     def example(self, text: str) -> Example | None:
         """The example whose input this very text is."""
         return self._known.get(text.strip())
-
-    def knows(self, text: str) -> bool:
-        """Whether this very text is an input of the world's data."""
-        return text.strip() in self._known
 
     def locate(self, text: str) -> str:
         """The first known input that stands in a longer text; '' if there is none."""
@@ -106,67 +96,76 @@ class World:
 
     def _read(self, text: str) -> Problem:
         example = self._known.get(text)
-        demands = self._demands(text, example)
-        needed = {s for d in demands for s in d.skills}
-        room = max(0, MOST_SKILLS - len(needed))
-        # Most inputs need each general skill; which one does not is fixed by the input.
-        general = [
-            k
-            for k in self.general
-            if k not in needed and (self._same or keyed_int("general", k, text) % 10 < 8)
-        ]
-        gold = example.target if example is not None else None
-        return Problem(text, demands, tuple(general[:room]), gold, example is not None)
+        shown = self.skills.shown_in(text)
+        demands = tuple(self._demands(example))
+        about = {d.skill for d in demands if d.skill is not None} or shown
+        lacked = sorted(about & self.lacking, key=lambda k: keyed_int("needs", self._world, k, text))
+        return Problem(
+            text, shown, frozenset(lacked[:_MOST]), content_stems(text), demands, example
+        )
+
+    def _demands(self, example: Example | None) -> Iterable[Demand]:
+        if example is None:
+            return
+        for place, constraint in enumerate(constraints_of(example) or _instructions(example)):
+            kind = str(constraint["kind"])
+            yield Demand(f"{place}:{kind}", self.skills.place(kind), constraint)
 
 
-def load(world: World, problem: Problem, prompt: str, settings: SimulatedSettings) -> float:
-    """What dilutes a prompt: directives that bear on nothing the input needs, and length."""
-    needed = problem.needed
-    idle = sum(1 for s in sentences(prompt) if not needed & world.lexicon.cued(s))
-    above = max(0, count_words(prompt) - settings.free_words)
-    return idle + above / settings.words_per_load
+def build_world(
+    task: str, examples: Sequence[Example], settings: SimulatedSettings | None = None
+) -> World:
+    """The world of a task's data, or of anybody's: `task` is a benchmark's name or ''."""
+    return World(task, examples, settings or SimulatedSettings())
 
 
-def diluted(load: float, settings: SimulatedSettings) -> float:
-    """What so much load takes off a demand's chance; it saturates at `dilution_most`."""
-    most = settings.dilution_most
-    return most * (1.0 - math.exp(-settings.dilution * load / most)) if most > 0.0 else 0.0
+# IFEval's ids that ask what one of our constraints asks, and where the number or words stand.
+_SAME: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "punctuation:no_comma": ("no_commas", {}),
+    "change_case:english_lowercase": ("lowercase", {}),
+    "change_case:english_capital": ("uppercase", {}),
+    "startend:quotation": ("quoted", {}),
+    "startend:end_checker": ("end_with", {"text": "end_phrase"}),
+    "detectable_format:title": ("title", {}),
+    "detectable_format:json_format": ("json", {}),
+    "detectable_format:number_bullet_lists": ("bullets", {"n": "num_bullets"}),
+    "detectable_content:number_placeholders": ("placeholders", {"n": "num_placeholders"}),
+    "combination:two_responses": ("two_versions", {}),
+    "keywords:existence": ("include", {"words": "keywords"}),
+    "keywords:forbidden_words": ("avoid", {"words": "forbidden_words"}),
+}
 
 
-def chances(
-    world: World,
-    problem: Problem,
-    prompt: str,
-    settings: SimulatedSettings,
-    weighed: str | None = None,
-) -> dict[str, float]:
-    """The chance that each demand is met under this prompt, by the demand's key.
-
-    `weighed` is the part of the prompt whose load counts (None = all of it).
-    """
-    cued = world.lexicon.cued_in(prompt) - world.lexicon.against_in(prompt)
-    heavy = prompt if weighed is None else weighed
-    weight = diluted(load(world, problem, heavy, settings), settings)
-    care = settings.care
-    if problem.general:
-        care *= len(cued.intersection(problem.general)) / len(problem.general)
-    found: dict[str, float] = {}
-    for demand in problem.demands:
-        share = len(cued.intersection(demand.skills)) / max(1, len(demand.skills))
-        base, gain = settings.base, settings.gain
-        if demand.stage:
-            base, gain = settings.stage_base, settings.stage_gain
-        chance = base + gain * share + care - weight
-        found[demand.key] = min(settings.ceiling, max(settings.floor, chance))
+def _instructions(example: Example) -> list[Mapping[str, object]]:
+    """An ifbench example's constraints in our terms; `kind` stays the id where nobody follows it."""
+    ids = example.fields.get("instruction_id_list") or example.fields.get("instruction_ids") or ()
+    names = [str(i) for i in cast("Iterable[object]", ids)]
+    given = list(
+        cast("Iterable[Mapping[str, object] | None]", example.fields.get("kwargs") or ())
+    )
+    given += [None] * (len(names) - len(given))
+    found: list[Mapping[str, object]] = []
+    for name, values in zip(names, given, strict=False):
+        kind, renamed = _SAME.get(name, (name, {}))
+        found.append({"kind": kind, **{to: (values or {}).get(of) for to, of in renamed.items()}})
     return found
 
 
+def say(skills: Skills, order: int, condition: int | None, phrase: int = 0) -> str:
+    """Advice in words: an order, under the condition of a skill (None = for every input)."""
+    row = skills[order]
+    do = row.do[phrase % len(row.do)]
+    return f"{do[:1].upper()}{do[1:]}." if condition is None else (
+        f"When {skills[condition].when}, {do}."
+    )
+
+
 def oracle_prompt(world: World, example: Example) -> str:
-    """For one input just the advice it needs: what the best possible prompt would say."""
-    problem = world.problem(example.input)
-    return " ".join(world.skills[k].advice[0] for k in sorted(problem.needed))
+    """For one input just the orders it needs: what the best possible prompt would say."""
+    needs = sorted(world.problem(example.input).needs)
+    return " ".join(say(world.skills, k, None) for k in needs)
 
 
 def all_advice(world: World) -> str:
-    """The advice for every skill of the world in one prompt."""
-    return "\n".join(skill.advice[0] for skill in world.skills)
+    """Every lacking skill's order under its own condition, in one prompt."""
+    return "\n".join(say(world.skills, k, k) for k in sorted(world.lacking))

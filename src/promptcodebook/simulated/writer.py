@@ -1,4 +1,4 @@
-"""Writes answers that keep exactly the constraints whose skill is shown, and break the others.
+"""Writes answers that keep exactly the constraints that came out well, and break the others.
 
 No answer is judged here: the task's own checks score the text like anyone else's.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import chain, cycle, islice
 from typing import cast
 
-from promptcodebook.simulated.problem import Problem
+from promptcodebook.simulated.world import Demand
 
 __all__ = ["write_constraints"]
 
@@ -57,9 +57,9 @@ class _Draft:
         return default
 
 
-def write_constraints(problem: Problem, met: frozenset[str], variant: int) -> str:
-    """A text for the problem in which the constraints with the keys in `met` hold."""
-    known = {d.key: d.constraint for d in problem.demands if d.constraint is not None}
+def write_constraints(demands: Iterable[Demand], met: frozenset[str], variant: int) -> str:
+    """A text in which the constraints with the keys in `met` hold."""
+    known = {d.key: d.constraint for d in demands}
     kinds = {key: str(c["kind"]) for key, c in known.items()}
     draft = _Draft(
         kept={kinds[k]: c for k, c in known.items() if k in met},
@@ -76,11 +76,11 @@ def write_constraints(problem: Problem, met: frozenset[str], variant: int) -> st
 
 
 def _n(constraint: Mapping[str, object]) -> int:
-    return int(str(constraint.get("n", 0)))
+    return int(float(str(constraint.get("n") or 0)))
 
 
 def _texts(constraint: Mapping[str, object], name: str) -> list[str]:
-    return [str(v) for v in cast("Iterable[object]", constraint.get(name, ()))]
+    return [str(v) for v in cast("Iterable[object]", constraint.get(name) or ())]
 
 
 def _count(text: str) -> int:

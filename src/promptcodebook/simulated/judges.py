@@ -7,11 +7,11 @@ import re
 from collections.abc import Mapping
 from typing import cast
 
-from promptcodebook.simulated.facts import mentions
+from promptcodebook.simulated.pipelines import mentions
 from promptcodebook.simulated.mind import Mind
 from promptcodebook.simulated.words import content_stems
 
-__all__ = ["compare", "count_leaks"]
+__all__ = ["compare", "count_leaks", "judge"]
 
 _MARGIN = 0.25
 """How much likeness to the known good answer may be missing before an answer counts as worse."""
@@ -28,6 +28,16 @@ _UNITS = re.compile(
 _REQUEST = re.compile(
     r"^.*?\b(?:request|prompt|message)\b[^:\n]*:\s*(.*)\Z", re.DOTALL | re.IGNORECASE
 )
+
+
+def judge(mind: Mind) -> str:
+    """The reply to: grade this answer. By likeness to the reference, else by length alone."""
+    response = content_stems(mind.section("response"))
+    wanted = content_stems(mind.section("reference"))
+    score = len(response & wanted) / len(wanted) if wanted else min(1.0, len(response) / 20)
+    score = round(min(1.0, max(0.0, score + 0.1 * (mind.draw.unit("judge") - 0.5))), 2)
+    reason = f"The answer meets about {round(100 * score)} percent of what was wanted."
+    return mind.asked.shape.fill({"score": score, "prose": reason}, f"{score}\n{reason}")
 
 
 def compare(mind: Mind) -> str:
