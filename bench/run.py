@@ -25,6 +25,7 @@ BENCHES = (
     "kill",
     "budget",
     "accept",
+    "controls",
     "retrieval",
     "ifbench",
     "verdict_null",

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from promptcodebook.simulated.recipes import build_world
 
 import promptcodebook as pco
 from promptcodebook.assemble import Sources
@@ -29,7 +30,6 @@ from promptcodebook.run.opening import Where
 from promptcodebook.run.tour import Tour, tour
 from promptcodebook.simulated.model import SimulatedLM
 from promptcodebook.simulated.parameters import SimulatedSettings
-from promptcodebook.simulated.recipes import build_world
 from promptcodebook.simulated.world import World, all_advice
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.registry import load_task

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from promptcodebook.simulated.recipes import build_world
+
 from promptcodebook.calls import Message, Request, Sampling
 from promptcodebook.simulated.chat import from_request
 from promptcodebook.simulated.model import SimulatedLM, answer
 from promptcodebook.simulated.parameters import SimulatedSettings
-from promptcodebook.simulated.recipes import build_world
 from promptcodebook.simulated.recognise import understand
 from promptcodebook.simulated.world import World, all_advice, oracle_prompt
 from promptcodebook.tasks.constraints.task import reward

@@ -7,17 +7,17 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from promptcodebook.simulated.recipes import build_world
+from promptcodebook.simulated.skills_ifbench import FAMILIES, IFBENCH_SKILLS
+from promptcodebook.simulated.writer_ifbench import TEST_WRITERS
+from promptcodebook.simulated.writer_ifeval import IFEVAL
 
 from promptcodebook.calls import Message
 from promptcodebook.simulated.chat import ChatRequest
 from promptcodebook.simulated.model import answer
 from promptcodebook.simulated.parameters import SimulatedSettings
-from promptcodebook.simulated.recipes import build_world
 from promptcodebook.simulated.recognise import understand
-from promptcodebook.simulated.skills_ifbench import FAMILIES, IFBENCH_SKILLS
 from promptcodebook.simulated.world import World
-from promptcodebook.simulated.writer_ifbench import TEST_WRITERS
-from promptcodebook.simulated.writer_ifeval import IFEVAL
 from promptcodebook.tasks.ifbench.language import Language
 from promptcodebook.tasks.ifbench.score import check
 from promptcodebook.types import Example

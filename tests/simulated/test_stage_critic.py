@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from promptcodebook.simulated.recipes import build_world
 
 from promptcodebook.method.critic import stage_lines
 from promptcodebook.method.templates import load_templates
 from promptcodebook.simulated.chat import ChatRequest
 from promptcodebook.simulated.model import answer
 from promptcodebook.simulated.parameters import SimulatedSettings
-from promptcodebook.simulated.recipes import build_world
 from promptcodebook.simulated.recognise import understand
 from promptcodebook.tasks.hotpotqa.pipeline import INSTRUCTIONS as HOTPOT
 from promptcodebook.tasks.hover.pipeline import INSTRUCTIONS as HOVER

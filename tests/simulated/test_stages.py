@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
+from promptcodebook.simulated.facts import unit_kind
+from promptcodebook.simulated.recipes import build_world
 
 from promptcodebook.calls import Message, Request, Sampling
 from promptcodebook.lm.stack import Endpoints
 from promptcodebook.serve.server import serving
 from promptcodebook.serve.simulated import simulated_site
 from promptcodebook.simulated.chat import ChatRequest, from_request
-from promptcodebook.simulated.facts import unit_kind
 from promptcodebook.simulated.model import SimulatedLM, answer
 from promptcodebook.simulated.parameters import SimulatedSettings
-from promptcodebook.simulated.recipes import build_world
 from promptcodebook.simulated.recognise import understand
 from promptcodebook.simulated.world import World
 from promptcodebook.tasks.pupa.judge import Comparison, LeakCount

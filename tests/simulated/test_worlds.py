@@ -6,7 +6,6 @@ from collections import Counter
 from itertools import chain
 
 import pytest
-
 from promptcodebook.simulated.problem import Problem
 from promptcodebook.simulated.recipes import build_world
 from promptcodebook.simulated.skill import Lexicon, Skill
@@ -18,6 +17,7 @@ from promptcodebook.simulated.skills_hover import HOVER_SKILLS
 from promptcodebook.simulated.skills_ifbench import IFBENCH_SKILLS
 from promptcodebook.simulated.skills_livebench import LIVEBENCH_SKILLS
 from promptcodebook.simulated.skills_pupa import PUPA_SKILLS
+
 from promptcodebook.simulated.world import World, all_advice, oracle_prompt
 from promptcodebook.tasks.aime.score import accuracy
 from promptcodebook.tasks.constraints.checks import KINDS, check

@@ -38,9 +38,7 @@ class _Backend:
 
     async def __call__(self, call: ChatCall) -> Reply | Stream:
         try:
-            reply = await self._lm.reply(
-                call.request, json_mode=call.json_mode, seeded=call.seeded
-            )
+            reply = await self._lm.reply(call.request, json_mode=call.json_mode, seeded=call.seeded)
         except LMError as error:
             raise self._as_failure(error) from None
         return self._pieces(reply) if call.stream else reply

@@ -15,7 +15,14 @@ _COUNTS = (
 )
 _WORDS = r"(?:at most|up to|no more than|within|of)\s+#\s+words"
 _HOW = ("Take care of", "Think about", "Mind", "Look at", "Keep in mind", "Weigh")
-_WHAT = ("the purpose", "the reader", "the order of ideas", "the tone", "each detail", "the subject")
+_WHAT = (
+    "the purpose",
+    "the reader",
+    "the order of ideas",
+    "the tone",
+    "each detail",
+    "the subject",
+)
 
 
 def split(mind: Mind) -> str:

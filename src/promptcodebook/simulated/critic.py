@@ -113,7 +113,9 @@ def _complaint(mind: Mind, claim: frozenset[int], n: int) -> str:
             return "The answer breaks a demand although told: the prompt is crowded."
         return "The answer breaks a demand although the prompt says what to do."
     rubric = f"{mind.asked.request.system}\n{mind.section('rubric')}"
-    if claim & {o.skill for o in mind.noted(rubric, "look whether")}:  # a rubric that speaks of the matter sharpens the eye
+    if claim & {
+        o.skill for o in mind.noted(rubric, "look whether")
+    }:  # a rubric that speaks of the matter sharpens the eye
         surer = mind.settings.capacity ** (1.0 - mind.settings.rubric_bonus)
         mind = replace(mind, settings=replace(mind.settings, capacity=surer))
     advice = mind.advise(claim, n)
@@ -146,6 +148,8 @@ def adversary(mind: Mind) -> str:
     said = ""
     for n, claim in enumerate(_claims(mind, _reward(mind.section("reward")))):
         if not claim & verdict:
-            said = f"Look whether the prompt says this: {_lower(mind.advise(claim, 'adversary', n))}"
+            said = (
+                f"Look whether the prompt says this: {_lower(mind.advise(claim, 'adversary', n))}"
+            )
             break
     return mind.asked.shape.fill({"prose": said}, said)

@@ -70,9 +70,7 @@ def _found(mind: Mind) -> tuple[str, str]:
 def rewrite(mind: Mind, text: str, feedback: str, cap: int | None) -> str:
     """The text with the feedback's advice taken up, within `cap` words (None = no cap)."""
     units = _units(mind, text)
-    bad = {
-        o.skill for s in sentences(feedback) if _HARM.search(s) for o in mind.orders(s)
-    }
+    bad = {o.skill for s in sentences(feedback) if _HARM.search(s) for o in mind.orders(s)}
     units = [u for u in units if not u.skills & bad]
     units = units or [_Unit(0, _NEUTRAL, frozenset())]
     line = max((u.line for u in units), default=-1)

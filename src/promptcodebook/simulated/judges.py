@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import cast
 
-from promptcodebook.simulated.pipelines import mentions
 from promptcodebook.simulated.mind import Mind
+from promptcodebook.simulated.pipelines import mentions
 from promptcodebook.simulated.words import content_stems
 
 __all__ = ["compare", "count_leaks", "judge"]

@@ -99,7 +99,9 @@ class World:
         shown = self.skills.shown_in(text)
         demands = tuple(self._demands(example))
         about = {d.skill for d in demands if d.skill is not None} or shown
-        lacked = sorted(about & self.lacking, key=lambda k: keyed_int("needs", self._world, k, text))
+        lacked = sorted(
+            about & self.lacking, key=lambda k: keyed_int("needs", self._world, k, text)
+        )
         return Problem(
             text, shown, frozenset(lacked[:_MOST]), content_stems(text), demands, example
         )
@@ -140,9 +142,7 @@ def _instructions(example: Example) -> list[Mapping[str, object]]:
     """An ifbench example's constraints in our terms; `kind` stays the id where nobody follows it."""
     ids = example.fields.get("instruction_id_list") or example.fields.get("instruction_ids") or ()
     names = [str(i) for i in cast("Iterable[object]", ids)]
-    given = list(
-        cast("Iterable[Mapping[str, object] | None]", example.fields.get("kwargs") or ())
-    )
+    given = list(cast("Iterable[Mapping[str, object] | None]", example.fields.get("kwargs") or ()))
     given += [None] * (len(names) - len(given))
     found: list[Mapping[str, object]] = []
     for name, values in zip(names, given, strict=False):
@@ -155,8 +155,10 @@ def say(skills: Skills, order: int, condition: int | None, phrase: int = 0) -> s
     """Advice in words: an order, under the condition of a skill (None = for every input)."""
     row = skills[order]
     do = row.do[phrase % len(row.do)]
-    return f"{do[:1].upper()}{do[1:]}." if condition is None else (
-        f"When {skills[condition].when}, {do}."
+    return (
+        f"{do[:1].upper()}{do[1:]}."
+        if condition is None
+        else (f"When {skills[condition].when}, {do}.")
     )
 
 

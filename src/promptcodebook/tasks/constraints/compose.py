@@ -65,18 +65,22 @@ def compatible(kind: str, others: Iterable[str]) -> bool:
     )
 
 
-def compose() -> Iterator[dict[str, object]]:
-    """All rows of data.jsonl, in their order."""
+def compose(world: int = 1, kinds: Sequence[str] = ()) -> Iterator[dict[str, object]]:
+    """All rows of data.jsonl, in their order; of another `world` as many others, drawn alike.
+
+    With `kinds`, which must go together, every prompt has constraints of just these kinds.
+    """
+    key = "constraints" if world == 1 else f"constraints {world}"
     requests, wordings = _requests(), read_wordings()
-    keyed_random("constraints", "requests").shuffle(requests)
+    keyed_random(key, "requests").shuffle(requests)
     for split, size in SIZES.items():
         used = Counter[str]()
         for number in range(size):
             name = f"{split}-{number + 1:03d}"
             topic, request = requests.pop()
-            rng = keyed_random("constraints", name)
-            kinds = _deal(_HOW_MANY[number % len(_HOW_MANY)], used, rng)
-            constraints = _draw(kinds, rng)
+            rng = keyed_random(key, name)
+            dealt = list(kinds) or _deal(_HOW_MANY[number % len(_HOW_MANY)], used, rng)
+            constraints = _draw(dealt, rng)
             prompt = _prompt(request, [_phrase(c, wordings, rng) for c in constraints], rng)
             yield {"id": name, "split": split, "topic": topic, "input": prompt,
                    "constraints": constraints}  # fmt: skip

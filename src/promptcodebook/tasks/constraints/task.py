@@ -7,18 +7,20 @@ answer keeps.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import cast
 
-from promptcodebook.data import load
+from promptcodebook.data import Dataset, load
 from promptcodebook.tasks.constraints.checks import Constraint, check, words
+from promptcodebook.tasks.constraints.compose import compose
 from promptcodebook.tasks.home import read_seeds
 from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Score
 
-__all__ = ["constraints_of", "load_constraints", "reward"]
+__all__ = ["constraints_of", "draw_constraints", "load_constraints", "reward"]
 
 _FEWEST_WORDS = 5
 """What an answer to a prompt without constraints needs to count as one."""
@@ -41,6 +43,13 @@ def load_constraints(_data_dir: Path | None = None) -> Task:
         output_format="Only the answer itself, in exactly the form the request asks for, "
         "without any comment on it.",
     )
+
+
+def draw_constraints(world: int, kinds: Sequence[str] = ()) -> Dataset:
+    """Other prompts in place of the shipped ones, drawn alike: world 1 is what is shipped. With
+    `kinds`, which must go together, each prompt has constraints of just these kinds."""
+    rows = list(compose(world, kinds))
+    return load(rows, target=None, id="id", split="split", name="constraints")
 
 
 def constraints_of(example: Example) -> tuple[Constraint, ...]:

@@ -1,0 +1,188 @@
+"""Controls of the simulated model, two-sided, over worlds: is there something to learn, and does it
+go when what teaches it is broken?
+
+Task constraints; a world draws what the executor lacks, the inputs and the noise. The figure is the
+gain: test reward of the learned policy minus that of the untrained codebook, with 95 % intervals
+over worlds and examples. Fixed before the first run:
+
+- true rewards: the gain's lower end is above 0.05;
+- critic of capacity 0, random attribution, random verdicts, shuffled rewards: each loses at least
+  four fifths of the gain (the upper end of `gain - 0.2 * true gain`, paired by world, is not above
+  0);
+- in a homogeneous world (every input has the same four kinds of constraint) "worth deploying" fires
+  no oftener than the stated 2.5 % allows: in at most 2 of 20 worlds;
+- concat - learned is reported at three loads and not bounded.
+
+    python -m bench.controls              (PCO_BENCH_WORLDS=5 for a look; two processes)
+
+Every figure is simulated. It shows that the loop is wired up, and nothing about any real model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.figures import Figure, shown
+from promptcodebook.assemble import Sources
+from promptcodebook.config import load_config
+from promptcodebook.data import Dataset
+from promptcodebook.intervals import Interval, clustered_interval
+from promptcodebook.randomness import keyed_int
+from promptcodebook.run.opening import Where, open_run
+from promptcodebook.run.optimize import finish
+from promptcodebook.store import Concluded, RunStore
+from promptcodebook.tasks.constraints.checks import KINDS
+from promptcodebook.tasks.constraints.compose import compatible
+from promptcodebook.tasks.constraints.task import draw_constraints, reward
+from promptcodebook.tasks.registry import load_task
+from promptcodebook.types import Example, Reward, Score
+
+__all__ = ["BROKEN", "Done", "Job", "gain_of", "kept_of", "run"]
+
+WORLDS = int(os.environ.get("PCO_BENCH_WORLDS", "20"))
+BROKEN = {
+    "critic of capacity 0": "&capacity=0",
+    "random attribution": "&attribution_error=1",
+    "random verdicts": "&verdict_noise=1",
+    "shuffled rewards": "",
+}
+LOADS = {"no load": "&load=0", "load": "", "thrice the load": "&load=0.15"}
+SETTINGS: dict[str, Any] = {
+    "preset": "quick",
+    "update": {"epochs": 20},
+    "validation": {"every": 10, "subset": 40},
+}
+LEAST_GAIN, KEPT, FALSE_ALARMS = 0.05, 0.2, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run: a world, what follows its spec, and what is done to its data."""
+
+    world: int
+    extra: str = ""
+    data: str = ""
+    """'shuffled' or 'homogeneous', else as drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Test rewards by row, and whether the verdict was "worth deploying"."""
+
+    rewards: Mapping[str, tuple[float, ...]]
+    worth: bool
+
+
+@dataclass(frozen=True)
+class _Shuffled:
+    """Grades an example under another one's demands; test examples keep their own."""
+
+    other: Mapping[str, Example]
+
+    def __call__(self, example: Example, output: str) -> Score:
+        return reward(self.other.get(example.id, example), output)
+
+
+def _shuffled(data: Dataset, world: int) -> Reward:
+    pool = [*data.train, *data.val]
+    order = sorted(range(len(pool)), key=lambda i: keyed_int("shuffled", world, pool[i].id))
+    return _Shuffled({e.id: pool[i] for e, i in zip(pool, order, strict=True)})
+
+
+def _kinds(world: int) -> list[str]:
+    """Four kinds of constraint that go together, drawn by world."""
+    found: list[str] = []
+    for kind in sorted(KINDS, key=lambda kind: keyed_int("homogeneous", world, kind)):
+        if len(found) < 4 and compatible(kind, found):
+            found.append(kind)
+    return found
+
+
+def run(job: Job) -> Done:
+    """One whole run in process, thrown away."""
+    task = load_task("constraints")
+    data = draw_constraints(job.world, _kinds(job.world) if job.data == "homogeneous" else ())
+    graded = _shuffled(data, job.world) if job.data == "shuffled" else reward
+    config = load_config(
+        {
+            **SETTINGS,
+            "lm": f"simulated?world={job.world}&noise_seed={job.world}{job.extra}",
+            "seed": job.world,
+            "init": {"instincts": task.seeds, "prompt": task.zero_shot},
+            "output_format": task.output_format,
+        }
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        sources = Sources(data=data, reward=graded)
+        made = asyncio.run(finish(open_run(config, sources, Where(Path(folder)))))
+        store = RunStore.open(made.path)
+        try:
+            rewards = {e.name: tuple(e.rewards) for e in store.test_evaluations()}
+            worth = any(e.worth for e in store.events() if isinstance(e, Concluded))
+        finally:
+            store.close()
+    return Done(rewards, worth)
+
+
+def difference(done: Sequence[Done], row: str, other: str) -> list[list[float]]:
+    """`row` minus `other` by world and example."""
+    pairs = [(d.rewards[row], d.rewards[other]) for d in done]
+    return [[a - b for a, b in zip(x, y, strict=True)] for x, y in pairs]
+
+
+def gain_of(done: Sequence[Done]) -> Interval:
+    """Learned minus untrained."""
+    return clustered_interval(difference(done, "learned", "untrained"))
+
+
+def kept_of(broken: Sequence[Done], true: Sequence[Done]) -> Interval:
+    """The gain minus a fifth of the true gain, paired by world: at most 0 if enough is lost."""
+    pairs = zip(
+        difference(broken, "learned", "untrained"),
+        difference(true, "learned", "untrained"),
+        strict=True,
+    )
+    return clustered_interval([[a - KEPT * b for a, b in zip(x, y, strict=True)] for x, y in pairs])
+
+
+def measure() -> list[Figure]:
+    worlds = range(1, WORLDS + 1)
+    with ProcessPoolExecutor(max_workers=2) as pool:
+
+        def made(extra: str = "", data: str = "") -> list[Done]:
+            return list(pool.map(run, (Job(world, extra, data) for world in worlds)))
+
+        true = made()
+        gain = gain_of(true)
+        figures = [
+            Figure("true rewards: gain, lower end", gain.low, "", LEAST_GAIN, True, _shown(gain))
+        ]
+        for name, extra in BROKEN.items():
+            broken = made(extra, "shuffled" if name == "shuffled rewards" else "")
+            over = kept_of(broken, true)
+            beside = f"{_shown(over)}; gain {_shown(gain_of(broken))}"
+            name = f"{name}: gain - 0.2 of the true one, upper end"
+            figures.append(Figure(name, over.high, "", 0.0, beside=beside))
+        fired = sum(d.worth for d in made(data="homogeneous"))
+        name = f"homogeneous: worth deploying, of {WORLDS}"
+        figures.append(Figure(name, fired, "", FALSE_ALARMS))
+        for name, extra in LOADS.items():
+            done = made(extra) if extra else true
+            apart = clustered_interval(difference(done, "concat", "learned"))
+            figures.append(Figure(f"concat - learned, {name}", apart.mean, beside=_shown(apart)))
+    return figures
+
+
+def _shown(found: Interval) -> str:
+    return f"{found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+
+
+if __name__ == "__main__":
+    raise SystemExit(shown(measure, "controls of the simulated model (all figures simulated)"))
