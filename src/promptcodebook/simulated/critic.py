@@ -11,20 +11,11 @@ import re
 from dataclasses import dataclass, replace
 
 from promptcodebook.simulated.mind import Mind
-from promptcodebook.simulated.words import count_words
+from promptcodebook.simulated.words import count_words, pattern, says
 
 __all__ = ["Judged", "adversary", "critique", "judged", "wrong_claims"]
 
 _NUMBER = re.compile(r"[-+]?\d*\.?\d+")
-_TURN = re.compile(
-    r"\b(?P<bad>(?:not |un|dis)(?:satisfied|met|fulfilled|kept|passed)|failed|broken|violated|"
-    r"missed|wrong|missing)\b\s*:|\b(?P<good>satisfied|met|fulfilled|kept|passed|ok|right)\b\s*:",
-    re.IGNORECASE,
-)
-_FINE = re.compile(
-    r"\b(as asked|is satisfied|are satisfied|is met|is fulfilled|was kept|correct|in order)\b|✓",
-    re.IGNORECASE,
-)
 _CLAIM = re.compile(r"(?<=[.!?])\s+(?=[\"'A-Z\[])|\n+")
 _CROWDED = 150
 """Words from which on the critic calls a prompt crowded when it sees no other fault."""
@@ -50,11 +41,11 @@ def wrong_claims(report: str) -> list[str]:
     found: list[str] = []
     bad = True
     for line in _CLAIM.split(report):
-        turn = _TURN.search(line)
+        turn = pattern("turn").search(line)
         if turn is not None:
             bad = turn["bad"] is not None
             line = line[turn.end() :]
-        if line.strip() and bad and (turn is not None or _FINE.search(line) is None):
+        if line.strip() and bad and (turn is not None or not says("fine", line)):
             found.append(line.strip())
     return found
 

@@ -1,4 +1,4 @@
-"""The simulated judges of quality and leakage: honest, by the texts shown, with a stated noise."""
+"""The simulated judges: of an answer, of two answers, and of leaks. Honest, with a stated noise."""
 
 from __future__ import annotations
 
@@ -9,25 +9,13 @@ from typing import cast
 
 from promptcodebook.simulated.mind import Mind
 from promptcodebook.simulated.pipelines import mentions
-from promptcodebook.simulated.words import content_stems
+from promptcodebook.simulated.words import content_stems, pattern
 
 __all__ = ["compare", "count_leaks", "judge"]
 
 _MARGIN = 0.25
 """How much likeness to the known good answer may be missing before an answer counts as worse."""
-_TEXTS = re.compile(
-    r"(?:<response_([ab])>\s*(.*?)\s*</response_[ab]>)|"
-    r"(?:^(?:#+ |\*\*)?(?:response|answer|reply)[ _]([ab])\W*:\s*(.*?)\s*"
-    r"(?=^(?:#+ |\*\*)?(?:response|answer|reply)[ _][ab]\b|\Z))",
-    re.DOTALL | re.MULTILINE | re.IGNORECASE,
-)
 _NUMBERED = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+(.+?)\s*$", re.MULTILINE)
-_UNITS = re.compile(
-    r"(?:pieces?|units?|information|pii)[^:\n]*:\s*([^\n]+(?:\|\|[^\n]*)?)", re.IGNORECASE
-)
-_REQUEST = re.compile(
-    r"^.*?\b(?:request|prompt|message)\b[^:\n]*:\s*(.*)\Z", re.DOTALL | re.IGNORECASE
-)
 
 
 def judge(mind: Mind) -> str:
@@ -42,105 +30,63 @@ def judge(mind: Mind) -> str:
 
 def compare(mind: Mind) -> str:
     """Whether response A is at least as good as B: by likeness to the answer known to be good."""
-    first, second = _pair(mind.asked.request.user)
-    query = mind.asked.input or _query(mind.asked.request.user)
+    user = mind.asked.request.user
+    shown = _object(user)
+    texts = {k.lower()[-1:]: str(v) for k, v in shown.items() if re.search(r"[_ ][abAB]$", k)}
+    texts = texts or {
+        (m[1] or m[3]).lower(): m[2] or m[4] or "" for m in pattern("texts").finditer(user)
+    }
+    asked = (str(v) for k, v in shown.items() if re.search(r"query|question|input", k))
+    query = mind.asked.input or next(asked, "")
     wanted = content_stems(mind.world.problem(query).gold or "")
 
     def worth(text: str) -> float:
         held = content_stems(text)
         return len(held & wanted) / max(1, len(wanted)) if wanted else min(1.0, len(held) / 40)
 
-    good = worth(first) >= worth(second) - _MARGIN
-    if mind.draw.unit("turn") < mind.settings.judge_noise:
-        good = not good
+    good = worth(texts.get("a", "")) >= worth(texts.get("b", "")) - _MARGIN
+    good ^= mind.happens(mind.settings.judge_noise, "turn")
     reason = "The first holds up." if good else "The second serves the query better."
-    return _filled(mind, reason, good, int(good), [])
+    return _filled(mind, reason, good, int(good), "yes" if good else "no")
 
 
 def count_leaks(mind: Mind) -> str:
     """How many of the pieces listed occur in the request shown."""
-    units, request = _units(mind.asked.request.user)
-    found = [u for u in units if mentions(request, u)]
-    count = len(found)
-    if mind.draw.unit("off") < mind.settings.judge_noise:
-        count += 1 if mind.draw.unit("up") < 0.5 else -1
-    count = min(len(units), max(0, count))
-    return _filled(mind, f"{count} of {len(units)} occur.", count > 0, count, found)
+    user = mind.asked.request.user
+    shown = _object(user)
+    lists = [cast("list[object]", v) for v in shown.values() if isinstance(v, list)]
+    text = next((str(v) for k, v in shown.items() if re.search(r"request|prompt", k)), "")
+    units = [str(u).strip() for u in lists[0]] if lists else []
+    request = pattern("request").match(user)
+    if request is not None and not units:
+        text, units = request[1], _NUMBERED.findall(user[: request.start(1)])
+    count = sum(mentions(text, u) for u in units)
+    if mind.happens(mind.settings.judge_noise, "off"):
+        count = min(len(units), max(0, count + (1 if mind.happens(0.5, "up") else -1)))
+    return _filled(mind, f"{count} of {len(units)} occur.", count > 0, count, str(count))
 
 
-def _pair(user: str) -> tuple[str, str]:
-    held = _object(user)
-    if held is not None:
-        texts = {k.lower()[-1:]: str(v) for k, v in held.items() if re.search(r"[_ ][abAB]$", k)}
-    else:
-        texts = {(m[1] or m[3]).lower(): m[2] or m[4] or "" for m in _TEXTS.finditer(user)}
-    return texts.get("a", ""), texts.get("b", "")
-
-
-def _query(user: str) -> str:
-    held = _object(user) or {}
-    return next((str(v) for k, v in held.items() if re.search(r"query|question|input", k)), "")
-
-
-def _units(user: str) -> tuple[list[str], str]:
-    held = _object(user)
-    if held is not None:
-        lists = (cast("list[object]", v) for v in held.values() if isinstance(v, list))
-        listed = next(lists, None)
-        request = next((v for k, v in held.items() if re.search(r"request|prompt", k)), "")
-        if listed is None:
-            named = next((str(v) for k, v in held.items() if re.search(r"unit|pii|piece", k)), "")
-            return _cut(named), str(request)
-        return [str(u).strip() for u in listed], str(request)
-    request = _REQUEST.match(user)
-    before = user[: request.start(1)] if request is not None else user
-    units = _NUMBERED.findall(before)
-    if not units:
-        named = _UNITS.search(before)
-        units = _cut(named[1]) if named is not None else []
-    return units, request[1] if request is not None else ""
-
-
-def _cut(text: str) -> list[str]:
-    return [u.strip() for u in re.split(r"\|\||[,;]", text) if u.strip()]
-
-
-def _object(user: str) -> Mapping[str, object] | None:
+def _object(user: str) -> Mapping[str, object]:
     start = user.find("{")
     try:
         tree: object = json.loads(user[start:]) if start >= 0 else None
     except ValueError:
-        return None
-    return cast("Mapping[str, object]", tree) if isinstance(tree, dict) else None
+        tree = None
+    return cast("Mapping[str, object]", tree) if isinstance(tree, dict) else {}
 
 
-def _filled(mind: Mind, reason: str, verdict: bool, count: int, found: list[str]) -> str:
+def _filled(mind: Mind, reason: str, verdict: bool, count: int, plain: str) -> str:
     """The reply in the shape asked for: each key by the type that its schema, or name, tells."""
     shape = mind.asked.shape
-    yes = mind.asked.kind == "compare"
-    plain = f"{('yes' if verdict else 'no') if yes else count}\n{reason}"
     if not shape.json:
-        return plain
-    types = _types(mind)
-    values: dict[str, object] = {}
-    for key in shape.keys:
-        kind = types.get(key) or _guessed(key, yes)
-        values[key] = {
-            "boolean": verdict,
-            "integer": count,
-            "number": count,
-            "array": found,
-        }.get(kind, reason)
-    return json.dumps(values, ensure_ascii=False)
-
-
-def _types(mind: Mind) -> dict[str, str]:
+        return f"{plain}\n{reason}"
     schema = mind.asked.request.schema or {}
-    properties = cast("Mapping[str, Mapping[str, object]]", schema.get("properties") or {})
-    return {key: str(node.get("type", "")) for key, node in properties.items()}
-
-
-def _guessed(key: str, compares: bool) -> str:
-    if re.search(r"reason|why|explan|comment|thought|analysis", key.lower()):
-        return "string"
-    return "boolean" if compares else "integer"
+    nodes = cast("Mapping[str, Mapping[str, object]]", schema.get("properties") or {})
+    guess = "boolean" if mind.asked.kind == "compare" else "integer"
+    types: Mapping[str, object] = {"boolean": verdict, "integer": count, "number": count}
+    said: dict[str, object] = {}
+    for key in shape.keys:
+        prose = re.search(r"reason|why|explan|comment|thought|analysis", key.lower())
+        kind = str(nodes.get(key, {}).get("type") or ("string" if prose else guess))
+        said[key] = [] if kind == "array" else types.get(kind, reason)
+    return json.dumps(said, ensure_ascii=False)

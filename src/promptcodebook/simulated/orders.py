@@ -1,8 +1,8 @@
 """Orders: what a prompt tells its reader to do, and under which condition.
 
-An order is a clause that opens with an imperative, reads as language (not as a list of words) and is
-about a skill. "When a title is asked for, put one ..." is conditional; "put a title ..." is obeyed
-everywhere; "give as many bullets as asked" defers to the request and so is conditional too.
+An order is a clause that opens with an imperative, reads as language (not as a list of words) and
+is about a skill. "When a title is asked for, put one ..." is conditional; "put a title ..." is
+obeyed everywhere; "as many bullets as asked" defers to the request and so is conditional too.
 """
 
 from __future__ import annotations
@@ -12,167 +12,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from promptcodebook.simulated.skills import Skills
-from promptcodebook.simulated.words import content_stems, count_words, sentences
+from promptcodebook.simulated.words import (
+    content_stems,
+    count_words,
+    pattern,
+    says,
+    sentences,
+    word_list,
+)
 
 __all__ = ["Condition", "Order", "OrderReader"]
 
-_AHEAD = re.compile(
-    r"^(?:if|when|where|whenever|wherever|in case|once|should|for inputs? (?:where|in which))\s+"
-    r"(.{3,120}?)(?:,\s*(?:then\s+)?|:\s+)(.+)$",
-    re.IGNORECASE | re.DOTALL,
-)
-_BEHIND = re.compile(
-    r"^(.+?),?\s+(?:if|when|whenever|wherever|in case)\s+(.{3,120})$", re.IGNORECASE | re.DOTALL
-)
-_DEFERS = re.compile(
-    r"\b(?:as asked|asked for|requested|insists on|dislikes?|the request|demanded|as wanted|"
-    r"the user (?:asked|wants|forbade))\b",
-    re.IGNORECASE,
-)
 _CLAUSE = re.compile(r",\s+(?:and|then|and then)\s+|;\s+")
-_LEAD = re.compile(
-    r"^(?:(?:and|then|also|always|please|carefully|first|finally|you must|you should|must|"
-    r"make sure (?:to|you)|be sure to|remember to|try to)\s+)+",
-    re.IGNORECASE,
-)
 _NOT = re.compile(r"^(?:never|do not|don't|must not|you must not)\s+", re.IGNORECASE)
-_VERBS = frozenset(
-    [
-        "add",
-        "answer",
-        "arrange",
-        "avoid",
-        "be",
-        "begin",
-        "break",
-        "check",
-        "choose",
-        "close",
-        "compare",
-        "compute",
-        "copy",
-        "count",
-        "cut",
-        "divide",
-        "do",
-        "draw",
-        "drop",
-        "enclose",
-        "end",
-        "enumerate",
-        "estimate",
-        "expand",
-        "extend",
-        "find",
-        "finish",
-        "follow",
-        "format",
-        "give",
-        "hide",
-        "include",
-        "keep",
-        "label",
-        "leave",
-        "lengthen",
-        "let",
-        "limit",
-        "list",
-        "look",
-        "make",
-        "mark",
-        "mask",
-        "match",
-        "mention",
-        "name",
-        "number",
-        "offer",
-        "open",
-        "order",
-        "output",
-        "pick",
-        "place",
-        "plan",
-        "put",
-        "quote",
-        "remove",
-        "repeat",
-        "replace",
-        "resolve",
-        "return",
-        "round",
-        "scan",
-        "search",
-        "separate",
-        "set",
-        "shorten",
-        "sketch",
-        "solve",
-        "sort",
-        "spell",
-        "split",
-        "start",
-        "state",
-        "strike",
-        "tally",
-        "test",
-        "tick",
-        "treat",
-        "trim",
-        "type",
-        "use",
-        "verify",
-        "weigh",
-        "work",
-        "wrap",
-        "write",
-    ]
-)
-_GLUE = frozenset(
-    [
-        "a",
-        "an",
-        "the",
-        "of",
-        "in",
-        "on",
-        "at",
-        "to",
-        "by",
-        "with",
-        "without",
-        "from",
-        "for",
-        "into",
-        "between",
-        "and",
-        "or",
-        "each",
-        "every",
-        "all",
-        "both",
-        "one",
-        "it",
-        "its",
-        "that",
-        "is",
-        "are",
-        "be",
-        "as",
-        "no",
-        "not",
-        "so",
-        "up",
-        "out",
-        "before",
-        "after",
-        "until",
-        "than",
-        "them",
-        "this",
-        "these",
-        "any",
-    ]
-)
 _GLUED = 0.2
 """Share of little words that language has and a list of cue words has not."""
 _MOST = 2
@@ -231,7 +83,7 @@ class OrderReader:
         return ()
 
     def _read(self, said: str, sentence: str) -> tuple[Order, ...]:
-        ahead, behind = _AHEAD.match(said), _BEHIND.match(said)
+        ahead, behind = pattern("ahead").match(said), pattern("behind").match(said)
         condition, body = "", said
         if ahead is not None:
             condition, body = ahead[1], ahead[2]
@@ -243,7 +95,7 @@ class OrderReader:
                 own: Condition | None = None
                 if condition:
                     own = Condition(self._skills.meant(condition), content_stems(condition))
-                elif _DEFERS.search(clause):
+                elif says("defers", clause):
                     own = Condition(frozenset((skill,)), frozenset())
                 number = _NUMBER.search(clause)
                 told = int(number[1]) if number is not None else None
@@ -252,12 +104,13 @@ class OrderReader:
 
     def _order_clause(self, clause: str) -> tuple[tuple[int, bool], ...]:
         """The skills that a clause is an order about, each with whether it forbids it."""
-        text = _LEAD.sub("", clause.strip().lower())
+        text = pattern("lead").sub("", clause.strip().lower())
         against = _NOT.match(text) is not None
         words = re.findall(r"[a-z']+", _NOT.sub("", text))
-        if count_words(text) < 3 or not words or words[0] not in _VERBS:
+        if count_words(text) < 3 or not words or words[0] not in word_list("imperatives"):
             return ()
-        if sum(w in _GLUE for w in words) < _GLUED * len(words):
+        little = word_list("little")
+        if sum(w in little for w in words) < _GLUED * len(words):
             return ()
         bare = _NOT.sub("", text)
         skills = [k for k in range(len(self._skills)) if self._skills[k].order.search(bare)]

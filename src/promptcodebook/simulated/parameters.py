@@ -13,8 +13,6 @@ from promptcodebook.errors import ConfigError, did_you_mean
 
 __all__ = ["Faults", "Latency", "SimulatedSettings"]
 
-_DISTRIBUTIONS = ("fixed", "uniform", "lognormal")
-
 
 @dataclass(frozen=True, slots=True)
 class Faults:
@@ -104,28 +102,24 @@ class SimulatedSettings:
 
     @classmethod
     def from_params(cls, params: Mapping[str, str]) -> SimulatedSettings:
-        """The settings a spec such as `simulated?load=0.1&faults=429:0.1` asks for."""
+        """The settings a spec such as `simulated?load=0.1&faults=429:0.1` asks for. ConfigError."""
         settings = cls()
-        latency_seed = 0
         for name, value in params.items():
             if name == "faults":
                 settings = replace(settings, faults=_faults(value))
             elif name == "latency":
-                settings = replace(settings, latency=_latency(value))
+                latency = replace(_latency(value), seed=settings.latency.seed)
+                settings = replace(settings, latency=latency)
             elif name == "latency_seed":
-                latency_seed = int(_number(name, value, int))
+                seed = int(_number(name, value, int))
+                settings = replace(settings, latency=replace(settings.latency, seed=seed))
             else:
                 settings = _with(settings, name, value)
-        return replace(settings, latency=replace(settings.latency, seed=latency_seed))
+        return settings
 
 
-_FAULT_NAMES = {
-    "429": "rate_limited",
-    "500": "server_error",
-    "drop": "drop",
-    "json": "json",
-    "truncate": "truncate",
-    "routes": "routes",
+_FAULT_NAMES = {"429": "rate_limited", "500": "server_error"} | {
+    name: name for name in ("drop", "json", "truncate", "routes")
 }
 
 
@@ -139,10 +133,9 @@ def _with(settings: SimulatedSettings, name: str, value: str) -> SimulatedSettin
         )
     old: object = getattr(settings, name)
     if isinstance(old, bool):
-        new: object = value.strip().lower() not in ("", "0", "false", "no", "off")
-    else:
-        new = _number(name, value, int if isinstance(old, int) else float)
-    return replace(settings, **{name: new})
+        return replace(settings, **{name: value.strip().lower() not in ("", "0", "false", "no")})
+    kind = int if isinstance(old, int) else float
+    return replace(settings, **{name: _number(name, value, kind)})
 
 
 def _number(name: str, value: str, kind: Callable[[str], float]) -> float:
@@ -177,11 +170,10 @@ def _latency(text: str) -> Latency:
     kind, _, rest = text.rpartition(":")
     kind = kind or "fixed"
     parts = rest.split("-" if kind == "uniform" else ",")
-    wanted = 1 if kind == "fixed" else 2
-    if kind not in _DISTRIBUTIONS or len(parts) != wanted:
+    if len(parts) != {"fixed": 1, "uniform": 2, "lognormal": 2}.get(kind):
         raise ConfigError(
             f"simulated: cannot read the latency {text!r}",
             hint="write latency=0.2, latency=uniform:0.05-0.3 or latency=lognormal:0.1,0.5",
         )
     numbers = [_number("latency", p, float) for p in parts]
-    return Latency(kind, numbers[0], numbers[-1] if wanted == 2 else 0.0)
+    return Latency(kind, numbers[0], numbers[-1] if len(numbers) == 2 else 0.0)

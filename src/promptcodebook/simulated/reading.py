@@ -12,56 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-__all__ = ["Block", "Entry", "Reading", "asked_number", "fenced", "numbers_in", "read"]
+from promptcodebook.simulated.words import pattern, patterns
 
-_ITEM = re.compile(
-    r"^\s*(?:[-*•]\s*)?(?:\[(\d{1,3})\]|\((\d{1,3})\)|"
-    r"(?:(?:instinct|entry|strategy|directive|item|no\.?|#)\s*#?)?(\d{1,3})\s?[.:)\]|–-])\s+(\S.*)$",
-    re.IGNORECASE,
-)
-_RATE = re.compile(
-    r"\s*[\[({|–-]\s*(?:success|rate|ema|score|reward|worked|untried|never|so far|[ :=~-])*"
-    r"(\d*\.\d+|\d{1,3}\s?%|\d|)\s*(?:success|rate|so far|of the time|untried)?\s*[\])}]?\s*$",
-    re.IGNORECASE,
-)
-_HEADINGS = {
-    "hash": re.compile(r"^#{1,4}\s*([^#\n:]{2,60}?)\s*:?\s*()$"),
-    "bold": re.compile(r"^\*\*([^*\n]{2,60}?):?\*\*:?\s*(.*)$"),
-    "colon": re.compile(r"^([A-Z][A-Za-z'’ /(),-]{1,60}?)\s?:(?:\s+(.*))?$"),
-    "tag": re.compile(r"^<([a-zA-Z_ -]{2,40})>\s*(.*)$"),
-    "bracket": re.compile(r"^(?:\[|={2,}\s|-{2,}\s)([A-Za-z'’ ]{2,50}?)(?:\]|\s=+|\s-+)\s*()$"),
-}
-_MEANINGS = (
-    (
-        "ask",
-        r"^(instructions?|your task|what to do|rules|output format|reply format|how to\b.*)$"
-        r"|^(answer|reply|respond|output|return|emit|give|write|produce|provide|use)\b.*"
-        r"\b(only|with|just|json|exactly|following|alone|nothing|schema|form)\b",
-    ),
-    ("text", r"\b(present|current|existing|old|to (be )?(rewrite|rewritten|improve|improved))\b"),
-    ("verdict", r"\b(verdict|critique|critic's|assessment)\b"),
-    ("feedback", r"\b(feedback|checker|gradients?|complaints?|criticism|comments?)\b"),
-    ("reward", r"\b(reward|score|metric|grade)\b"),
-    ("reference", r"\b(reference|gold|ground truth|expected|correct|target)\b"),
-    (
-        "active",
-        r"\b(active|selected|chosen|picked|used)\b.*\b(instinct|strateg|directive|entr|adv)",
-    ),
-    ("codebook", r"\b(codebook|available|instincts|strategies|directives|entries|guidelines)\b"),
-    ("rubric", r"\b(rubric|criteria|priorities)\b"),
-    ("stages", r"\b(stages?|trace)\b"),
-    ("prompt", r"\b(prompt|composed|instructions? (given|used))\b"),
-    ("response", r"\b(response|reply|output|answer|completion|produced|generated|wrote)\b"),
-    ("route", r"^(route|selected indices|indices|routing)$"),
-    ("input", r"\b(input|task|question|problem|query|request|user)\b"),
-)
-_MEANING = [(name, re.compile(pattern)) for name, pattern in _MEANINGS]
-_ASK = re.compile(
-    r"\n\s*\n(?=(?:now |please |finally,? )?(?:analy[sz]e|answer (?:only|with)|assign|choose|"
-    r"compose|decide|draft|emit|evaluate|give|grade|judge|merge|output|partition|pick|produce|propose|"
-    r"provide|rate|reply|respond|return|rewrite|say|score|select|state|write|your)\b)",
-    re.IGNORECASE,
-)
+__all__ = ["Block", "Entry", "Reading", "asked_number", "fenced", "read"]
+
 _FREE_TEXT = ("input", "prompt", "response", "text")
 """Sections that may themselves hold paragraphs with orders in them."""
 _BLANK = re.compile(r"\n\s*\n")
@@ -119,8 +73,8 @@ def _meaning(label: str) -> str | None:
     label = " ".join(label.lower().replace("_", " ").strip(" :*#").split())
     if not label or len(label) > 120:
         return None
-    for name, pattern in _MEANING:
-        if pattern.search(label):
+    for name, meant in patterns("meanings").items():
+        if meant.search(label):
             return name
     return None
 
@@ -150,7 +104,7 @@ def _lists(text: str) -> tuple[str, list[Block]]:
     entries: list[Entry] = []
     lines: list[str] = []
     for line in [*text.split("\n"), ""]:
-        match = _ITEM.match(line)
+        match = pattern("item").match(line)
         if match is not None and (not entries or _follows(entries[-1], match)):
             entries.append(_entry(match))
             lines.append(line)
@@ -180,7 +134,7 @@ def _entry(match: re.Match[str]) -> Entry:
     index = int(match[1] or match[2] or match[3])
     text = match[4].strip()
     rate = None
-    tail = _RATE.search(text) if text[-1] in ")]}%" else None
+    tail = pattern("rate").search(text) if text[-1] in ")]}%" else None
     if tail is not None and tail.start() > 0:
         said = tail[1].replace(" ", "")
         text = text[: tail.start()].rstrip()
@@ -200,7 +154,7 @@ def _sections(text: str) -> tuple[dict[str, str], str]:
     current: list[str] = frame
     name = ""
     for line in lines:
-        match = _HEADINGS[style].match(line)
+        match = patterns("headings")[style].match(line)
         meaning = _meaning(match[1]) if match is not None else None
         if match is None or meaning is None:
             current.append(line)
@@ -213,7 +167,7 @@ def _sections(text: str) -> tuple[dict[str, str], str]:
     sections = {key: "\n".join(value).strip() for key, value in found.items()}
     for key, content in sections.items():
         # What is asked after the data, without a heading of its own, belongs to the frame.
-        cut = _ASK.search(content) if key == name or key not in _FREE_TEXT else None
+        cut = pattern("ask").search(content) if key == name or key not in _FREE_TEXT else None
         if cut is not None:
             frame.append(content[cut.start() :])
             sections[key] = content[: cut.start()].strip()
@@ -237,8 +191,8 @@ def _without_tail(content: str, emptied: bool, frame: list[str]) -> str:
 def _style(lines: list[str]) -> str | None:
     """The first heading style that opens a section."""
     for line in lines:
-        for style, pattern in _HEADINGS.items():
-            match = pattern.match(line)
+        for style, heading in patterns("headings").items():
+            match = heading.match(line)
             if match is not None and _meaning(match[1]) is not None:
                 return style
     return None
@@ -247,12 +201,6 @@ def _style(lines: list[str]) -> str | None:
 def fenced(text: str) -> list[str]:
     """What stands between triple backquotes."""
     return [m.strip() for m in _FENCE.findall(text)]
-
-
-def numbers_in(text: str) -> frozenset[int]:
-    """Every whole number that a text names, in digits or as a word up to twelve."""
-    words = re.findall(r"[a-z]+|\d{1,9}", text.lower())
-    return frozenset(_NUMBERS.get(w, -1) if not w.isdigit() else int(w) for w in words)
 
 
 def asked_number(text: str, pattern: str) -> int | None:

@@ -16,86 +16,23 @@ from promptcodebook.simulated.chat import ChatRequest
 from promptcodebook.simulated.reading import Reading, read
 from promptcodebook.simulated.shape import Shape, asked_shape
 from promptcodebook.simulated.stages import Staged, read_stage
+from promptcodebook.simulated.words import says
 from promptcodebook.simulated.world import World
 
 __all__ = ["KINDS", "Kind", "Understood", "understand"]
 
 Kind = Literal[
-    "route",
-    "compose",
-    "critique",
-    "critique_and_blame",
-    "blame",
-    "adversary",
-    "improve",
-    "split",
-    "instincts",
-    "judge",
-    "compare",
-    "leaks",
-    "stage",
-    "execute",
-]
+    "route", "compose", "critique", "critique_and_blame", "blame", "adversary", "improve", "split",
+    "instincts", "judge", "compare", "leaks", "stage", "execute",
+]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _ADVICE = (
     r"(?:instincts?|strateg(?:y|ies)|directives?|guidelines?|rules?|tips?|hints?|advice|entries)"
 )
-_COMPLAINT = re.compile(
-    r"\b(cannot be used|can't be used|not valid|invalid|malformed|try again|once more|again)\b",
-    re.IGNORECASE,
-)
-_NEW_TEXT = re.compile(
-    r"\b(reply|respond|answer|return|output|provide|write|give|produce|propose|print|send)\b"
-    r"[^.]{0,50}?\b(new|improved|revised|rewritten|updated|reworded|edited|amended)\b[^.]{0,20}?"
-    r"\b(text|instructions?|prompt|version|directive|wording|variable|value|strategy|instinct)"
-)
-_REWORK = re.compile(
-    r"\b(improve|rewrite|revise|refine|update|edit|amend|rework|reword|mend|adapt)\b"
-    r"[^.]{0,120}?\b(text|instructions?|prompt|directive|instinct|strategy|criteria|guide|rubric|"
-    r"variable|it|passage)\b"
-)
-_FEEDBACK = re.compile(
-    r"\b(feedback|critique|gradients?|comments?|criticism|complaints?|lessons?)\b"
-)
-_RUBRIC_MISSED = re.compile(
-    r"\b(rubric|criteria|critic|evaluator|reviewer|grader)\b[\s\S]{0,200}?\b(miss|missed|misses|"
-    r"overlook(?:ed|s)?|invent(?:ed|s)?|blind|made up|hallucinat\w+|failed to (?:see|notice))\b"
-    r"|\b(miss(?:ed)?|overlook(?:ed)?|invent(?:ed)?|blind)\b[\s\S]{0,120}?"
-    r"\b(rubric|criteria|critic|evaluator|reviewer|grader)\b"
-)
-_BLAME = re.compile(
-    r"\b(attribut\w+|partition\w*|assign\w*|blame\w*|credit|apportion\w*|lay|laid|sort\w*|split\w*|"
-    r"divide\w*|responsible|allocat\w+|distribute\w*)\b"
-)
-_SELECT = re.compile(
-    r"\b(select|choose|pick|decide on|decide which|name|shortlist|route)\b[\s\S]{0,140}?"
-    rf"\b({_ADVICE}|ind(?:ex|ices|exes)|numbers?|items?)\b"
-)
-_COMPOSE = re.compile(
-    r"\b(compose|combine|merge|weave|fuse|blend|turn|write|condense|produce|draft|work)\b"
-    r"[\s\S]{0,140}?\b(prompt|instructions?|briefing)\b"
-)
 _CHOSEN = re.compile(rf"\b(?:selected|chosen|these|following|given|active)\b[^.]{{0,30}}?{_ADVICE}")
-_SPLIT = re.compile(
-    r"\b(split|break|take|pull|decompose|divide|separate|cut)\b[\s\S]{0,80}?\b(prompt|instructions?)\b"
-    rf"[\s\S]{{0,160}}?\b({_ADVICE}|pieces|parts)\b"
-)
-_MANY_NEW = re.compile(
-    r"\b(write|give|list|invent|propose|draft|come up with|produce|think of|suggest)\b[^.]{0,40}?"
-    rf"\b(?:\d+|two|three|four|five|six|seven|eight|nine|ten|twelve|several)\b[^.]{{0,60}}?{_ADVICE}"
-)
 _JUDGE = re.compile(r"\b(critic|judge|grade|rate|evaluate|assess|score|mark|review)\b")
-_COMPARES = re.compile(
-    r"\b(?:response|answer|reply)\s+\W?a\b[\s\S]{0,80}?\b(?:as good|better|worse)\b"
-    r"[\s\S]{0,80}?\b(?:response|answer|reply)?\s*\W?b\b"
-)
-_COUNTS_LEAKS = re.compile(
-    r"\b(?:how many|count|number of|which)\b[\s\S]{0,120}?\b(?:pieces|units|items|pii)\b"
-    r"[\s\S]{0,160}?\b(?:occur|appear|leak\w*|contain\w*|present|stand|found)\b"
-)
 _PLAIN_HELP = re.compile(r"please help with\b", re.IGNORECASE)
-_PROMPTED = re.compile(rf"\b(prompt|{_ADVICE})\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +82,9 @@ def _understood(request: ChatRequest, world: World) -> Understood:
 def _special(request: ChatRequest, reading: Reading, shape: Shape, known: str) -> Understood | None:
     """What only worlds of several stages know: judges of two answers and of leaks, and stages."""
     system = request.system.lower()
-    judges: tuple[tuple[Kind, re.Pattern[str]], ...] = (
-        ("compare", _COMPARES),
-        ("leaks", _COUNTS_LEAKS),
-    )
+    judges: tuple[tuple[Kind, str], ...] = (("compare", "compares"), ("leaks", "counts_leaks"))
     for kind, asked in judges:
-        if asked.search(system or reading.frame):
+        if says(asked, system or reading.frame):
             return Understood(request, kind, reading, shape, known.strip())
     if _PLAIN_HELP.match(request.user) and not system:
         return Understood(request, "execute", reading, shape, request.user.strip())
@@ -164,7 +98,7 @@ def _special(request: ChatRequest, reading: Reading, shape: Shape, known: str) -
 def _without_complaint(request: ChatRequest) -> ChatRequest:
     """A re-ask read as the request it repeats."""
     turns = request.messages
-    if len(turns) > 2 and turns[-2].role == "assistant" and _COMPLAINT.search(turns[-1].content):
+    if len(turns) > 2 and turns[-2].role == "assistant" and says("complaint", turns[-1].content):
         first = next(k for k, m in enumerate(turns) if m.role == "assistant")
         kept: tuple[Message, ...] = turns[:first]
         if kept:
@@ -187,72 +121,51 @@ def _kind(reading: Reading, shape: Shape) -> Kind:
     return "execute"
 
 
-_Test = Callable[[str, Shape, Reading], bool]
-
-
 def _blames(shape: Shape) -> bool:
     return shape.has("instinct") and (shape.has("rendering") or shape.has("routing"))
 
 
-def _is_both(_frame: str, shape: Shape, _reading: Reading) -> bool:
-    return _blames(shape) and shape.has("score")
-
-
-def _is_blame(frame: str, shape: Shape, _reading: Reading) -> bool:
-    return _blames(shape) and _BLAME.search(frame) is not None
-
-
-def _is_adversary(frame: str, shape: Shape, _reading: Reading) -> bool:
-    return not shape.has("score") and shape.json and _RUBRIC_MISSED.search(frame) is not None
-
-
 def _is_improve(frame: str, shape: Shape, _reading: Reading) -> bool:
-    if shape.has("score") or shape.has("indices"):
+    if shape.has("score") or shape.has("indices") or not says("feedback", frame):
         return False
-    told = _FEEDBACK.search(frame) is not None
-    return told and (_NEW_TEXT.search(frame) or _REWORK.search(frame)) is not None
+    return says("new_text", frame) or says("rework", frame)
 
 
 def _is_route(frame: str, shape: Shape, reading: Reading) -> bool:
-    if shape.has("score") or (_COMPOSE.search(frame) and not shape.has("indices")):
+    if shape.has("score") or (says("compose", frame) and not shape.has("indices")):
         return False
-    listed = len(reading.codebook()) > 1
-    return listed and _SELECT.search(frame) is not None
+    return len(reading.codebook()) > 1 and says("select", frame)
 
 
 def _is_compose(frame: str, shape: Shape, reading: Reading) -> bool:
-    chosen = bool(reading.active()) or _CHOSEN.search(frame) is not None
-    return chosen and not shape.has("score") and _COMPOSE.search(frame) is not None
+    chosen = bool(reading.active()) or bool(_CHOSEN.search(frame))
+    return chosen and not shape.has("score") and says("compose", frame)
 
 
-def _is_split(frame: str, _shape: Shape, _reading: Reading) -> bool:
-    return _SPLIT.search(frame) is not None
+def _is_critique(frame: str, shape: Shape, reading: Reading) -> bool:
+    shown = bool({"prompt", "active"} & set(reading.sections))
+    return shape.has("score", "prose") and shown and bool(_JUDGE.search(frame))
 
 
 def _is_instincts(frame: str, shape: Shape, reading: Reading) -> bool:
     bare = not reading.blocks and "input" not in reading.sections
-    return bare and not shape.has("score") and _MANY_NEW.search(frame) is not None
+    return bare and not shape.has("score") and says("many_new", frame)
 
 
-def _is_critique(frame: str, shape: Shape, reading: Reading) -> bool:
-    shown = "prompt" in reading.sections or "active" in reading.sections
-    about = shown or _PROMPTED.search(frame) is not None
-    return shape.has("score", "prose") and about and shown and _JUDGE.search(frame) is not None
-
-
-def _is_judge(frame: str, shape: Shape, _reading: Reading) -> bool:
-    return shape.has("score") and _JUDGE.search(frame) is not None
-
-
-_TESTS: tuple[tuple[Kind, _Test], ...] = (
-    ("critique_and_blame", _is_both),
-    ("blame", _is_blame),
+_TESTS: tuple[tuple[Kind, Callable[[str, Shape, Reading], bool]], ...] = (
+    ("critique_and_blame", lambda _, shape, __: _blames(shape) and shape.has("score")),
+    ("blame", lambda frame, shape, _: _blames(shape) and says("blame", frame)),
     ("critique", _is_critique),
-    ("adversary", _is_adversary),
+    (
+        "adversary",
+        lambda frame, shape, _: (
+            shape.json and not shape.has("score") and says("rubric_missed", frame)
+        ),
+    ),
     ("improve", _is_improve),
     ("route", _is_route),
-    ("split", _is_split),
+    ("split", lambda frame, _, __: says("split", frame)),
     ("compose", _is_compose),
     ("instincts", _is_instincts),
-    ("judge", _is_judge),
+    ("judge", lambda frame, shape, _: shape.has("score") and bool(_JUDGE.search(frame))),
 )

@@ -10,23 +10,9 @@ from functools import lru_cache
 from typing import cast
 
 from promptcodebook.simulated.chat import ChatRequest
+from promptcodebook.simulated.words import patterns
 
-__all__ = ["MEANINGS", "Shape", "asked_shape"]
-
-MEANINGS: Mapping[str, re.Pattern[str]] = {
-    "severity": re.compile(r"severit|weights?$|share"),
-    "indices": re.compile(r"indices|indexes|index$|select|chosen|picks?$|numbers$|choices$"),
-    "score": re.compile(r"score|rating|grade|mark$|points"),
-    "rendering": re.compile(r"render|compos|phras|wording|formulation"),
-    "instinct": re.compile(r"instinct_|instinct$|(instinct|strateg|directive|codebook|entr).*"
-                           r"(error|fault|flaw|problem|blame|gradient)|^(strateg|directives|entries)"),
-    "routing": re.compile(r"rout|selection_|choice_|choos|^selection$|^choice$|encoder"),
-    "list": re.compile(r"instincts$|directives$|items$|strategies$|rules$|tips$"),
-    "constraints": re.compile(r"constraint|requirement|demand"),
-    "prose": re.compile(r"feedback|comment|critique|verdict|explan|reason|analysis|why|justif|text"
-                        r"|rewrite|prompt|instruction|answer|answers|remark|note|advice|gap"),
-}  # fmt: skip
-"""What a key is about, by its name; the first that fits counts."""
+__all__ = ["Shape", "asked_shape"]
 
 _KEY = re.compile(r"[\"'`]([A-Za-z][A-Za-z_ -]{1,40})[\"'`]\s*:")
 _NAMED = re.compile(r"[\"`]([A-Za-z][A-Za-z_-]{1,40})[\"`]")
@@ -70,7 +56,7 @@ class Shape:
 @lru_cache(maxsize=512)
 def _meaning(key: str) -> str:
     name = key.lower().strip().replace(" ", "_").replace("-", "_")
-    for meaning, pattern in MEANINGS.items():
+    for meaning, pattern in patterns("keys").items():
         if pattern.search(name):
             return meaning
     return ""

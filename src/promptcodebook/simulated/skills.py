@@ -47,7 +47,7 @@ class Skills:
                 tuple(row["do"]),
                 re.compile(row["order"]),
                 re.compile(row["sign"]),
-                frozenset(place[other] for other in row["breaks"]),
+                frozenset(place[other] for other in row.get("breaks", ())),
                 bool(row.get("forbids", False)),
             )
             for name, row in table.items()

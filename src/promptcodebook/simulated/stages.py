@@ -10,9 +10,10 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from promptcodebook.simulated.chat import ChatRequest
+from promptcodebook.simulated.words import pattern, patterns
 
 __all__ = ["StageKind", "Staged", "read_stage"]
 
@@ -20,44 +21,6 @@ StageKind = Literal["search", "notes", "answer", "verify", "redact", "respond", 
 
 _TAGGED = re.compile(r"<([A-Za-z][\w -]{1,40})>\n?(.*?)\n?</\1>", re.DOTALL)
 _HASHED = re.compile(r"^\[\[ ## ([\w -]{2,40}) ## \]\]\s*$", re.MULTILINE)
-_LABELLED = re.compile(
-    r"^(?:#{1,4} |\*\*)?((?:[Tt]he )?(?:[Rr]elated )?(?:[Uu]ser |[Pp]rivate |LLM |llm_)?"
-    r"(?:[Qq]uestion|[Cc]laim|[Pp]assages?|[Cc]ontext|[Ss]ummary|[Nn]otes|[Qq]uery|[Rr]equest|"
-    r"[Rr]esponse|[Dd]raft|[Tt]ask|[Pp]roblem|[Dd]ocuments?|[Ee]vidence|[Ss]tatement)"
-    r"(?:[ _]\d)?)(?:\*\*)?:(?:\*\*)?[ \t]*",
-    re.MULTILINE,
-)
-_PART = re.compile(
-    r"^[-* ]*[\"'`*]{0,2}([a-z][a-z_0-9 ]{1,30})[\"'`*]{0,2}:[\"'`*]{0,2} *[(<{\[\"]"
-)
-_OUTPUTS: tuple[tuple[StageKind, re.Pattern[str]], ...] = (
-    ("search", re.compile(r"quer(y|ies)|^search")),
-    ("notes", re.compile(r"summar|notes?$|digest")),
-    ("verify", re.compile(r"label|verdict|verification")),
-    ("redact", re.compile(r"request|redact|prompt")),
-    ("answer", re.compile(r"answer")),
-    ("write", re.compile(r"response|reply|text")),
-)
-_ORDERS: tuple[tuple[StageKind, re.Pattern[str]], ...] = (
-    (
-        "redact",
-        re.compile(
-            r"\b(request|prompt|message)\b[^.]{0,160}\b(privat\w*|privacy|personal|leak\w*)"
-            r"|\b(privacy[- ]preserving|redact\w*|anonymi[sz]\w*)\b[^.]{0,80}"
-            r"\b(request|prompt|query)"
-        ),
-    ),
-    (
-        "search",
-        re.compile(r"\b(search|retriev\w+|look-?up)\b[^.]{0,40}\bquer|\bquery\b[^.]{0,40}\bsearch"),
-    ),
-    ("notes", re.compile(r"\b(summari[sz]e|summary|summaries|take notes|note down|condense)\b")),
-    (
-        "verify",
-        re.compile(r"\b(supported|not_supported|refuted|verify|whether the (claim|statement))\b"),
-    ),
-    ("answer", re.compile(r"\b(answer|reply|respond)\b")),
-)
 _HELD = re.compile(r"passage|context|summar|note|document|evidence|snippet")
 _DRAFT = re.compile(r"^(response|draft|reply|answer)")
 _OUTSIDE = re.compile(r"(llm|model|related|outside|external).*(response|reply|answer)")
@@ -119,7 +82,7 @@ def read_stage(request: ChatRequest, known: str) -> Staged | None:
 
 def _weighed(request: ChatRequest, outputs: Sequence[str]) -> str:
     parts = [p for p in re.split(r"\n\s*\n", request.system) if p.strip()]
-    if outputs and parts and _PART.search(parts[-1].split("\n")[-1].strip()):
+    if outputs and parts and pattern("part").search(parts[-1].split("\n")[-1].strip()):
         parts = parts[:-1]
     return "\n\n".join(parts[:-1] if len(parts) > 1 else parts)
 
@@ -133,7 +96,7 @@ def _fields(user: str) -> dict[str, str]:
     found = {_name(m[1]): m[2].strip() for m in _TAGGED.finditer(user)}
     if found:
         return found
-    marks = list(_HASHED.finditer(user)) or list(_LABELLED.finditer(user))
+    marks = list(_HASHED.finditer(user)) or list(pattern("labelled").finditer(user))
     for place, mark in enumerate(marks):
         end = marks[place + 1].start() if place + 1 < len(marks) else len(user)
         found[_name(mark[1])] = user[mark.end() : end].strip()
@@ -150,7 +113,9 @@ def _outputs(asked: str, schema: Mapping[str, object] | None) -> tuple[tuple[str
     if isinstance(properties, Mapping):
         return tuple(str(k) for k in properties), True  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     lines = asked.split("\n")
-    found = [m[1].strip() for m in map(_PART.match, (line.strip() for line in lines)) if m]
+    found = [
+        m[1].strip() for m in map(pattern("part").match, (line.strip() for line in lines)) if m
+    ]
     as_json = bool(found) and re.search(r"\bjson\b", asked[-600:], re.IGNORECASE) is not None
     return tuple(dict.fromkeys(found)), as_json
 
@@ -158,14 +123,16 @@ def _outputs(asked: str, schema: Mapping[str, object] | None) -> tuple[tuple[str
 def _order(asked: str) -> str:
     """The paragraph that orders: the last one that is not the form of the reply."""
     parts = [p for p in re.split(r"\n\s*\n", asked) if p.strip()]
-    plain = [p for p in parts if not any(_PART.match(line.strip()) for line in p.split("\n"))]
+    plain = [
+        p for p in parts if not any(pattern("part").match(line.strip()) for line in p.split("\n"))
+    ]
     return (plain[-1] if plain else asked).lower()
 
 
 def _kind(outputs: Sequence[str], order: str, fields: Mapping[str, str]) -> StageKind | None:
-    kind: StageKind | None = _of_output(outputs[-1]) if outputs else None
+    kind = _named("outputs", outputs[-1].lower()) if outputs else None
     if kind is None:
-        kind = next((k for k, pattern in _ORDERS if pattern.search(order)), None)
+        kind = _named("stages", order)
     helped = any(_OUTSIDE.search(k) for k in fields)
     if helped and (kind in ("answer", "write") or not outputs):
         return "respond"
@@ -176,6 +143,6 @@ def _kind(outputs: Sequence[str], order: str, fields: Mapping[str, str]) -> Stag
     return kind
 
 
-def _of_output(name: str) -> StageKind | None:
-    name = name.lower()
-    return next((kind for kind, pattern in _OUTPUTS if pattern.search(name)), None)
+def _named(table: str, text: str) -> StageKind | None:
+    found = (kind for kind, said in patterns(table).items() if said.search(text))
+    return cast("StageKind | None", next(found, None))

@@ -3,34 +3,65 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+import tomllib
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from importlib import resources
+from typing import cast
 
 __all__ = [
     "content_stems",
     "count_tokens",
     "count_words",
     "cut_tokens",
+    "pattern",
+    "patterns",
+    "says",
     "sentences",
     "stem",
     "stems",
     "tokens",
+    "word_list",
+    "wording",
 ]
+
+
+@cache
+def wording(table: str = "") -> Mapping[str, str]:
+    """A table of `wording.toml`, '' = the patterns that stand alone."""
+    file = resources.files("promptcodebook.simulated").joinpath("wording.toml")
+    tree = cast("Mapping[str, object]", tomllib.loads(file.read_text("utf-8")))
+    found = tree[table] if table else {k: v for k, v in tree.items() if isinstance(v, str)}
+    return cast("Mapping[str, str]", found)
+
+
+@cache
+def patterns(table: str) -> Mapping[str, re.Pattern[str]]:
+    """The same as patterns, in the file's order."""
+    return {name: re.compile(text) for name, text in wording(table).items()}
+
+
+def pattern(name: str) -> re.Pattern[str]:
+    """A pattern that stands alone."""
+    return patterns("")[name]
+
+
+def says(name: str, text: str) -> bool:
+    """Whether a text holds what the pattern looks for."""
+    return patterns("")[name].search(text) is not None
+
+
+@cache
+def word_list(name: str) -> frozenset[str]:
+    """A list of words in `wording.toml`."""
+    return frozenset(wording("words")[name].split())
+
 
 _WORD = re.compile(r"[a-z0-9]+")
 _TOKEN = re.compile(r"[A-Za-z]{1,8}|[0-9]{1,3}|[^\sA-Za-z0-9]")
 _SENTENCE = re.compile(r"(?<=[.!?])[\"'”’)]*\s+|[;\n]+")
 _MARK = re.compile(r"^\s*(?:[-*•]\s+|\d{1,2}[.)]\s+|\[\d+\]\s*|#+\s+)")
 _ENDINGS = ("ational", "ation", "ions", "ion", "ings", "ing", "edly", "ed", "ly", "es", "s")
-
-_COMMON = (
-    "a an and are as at be been before but by can do does each every for from has have how i if in "
-    "into is it its let may must no not of on one only or other our out own shall should so some "
-    "such than that the their them then there these they this those to up us use using was we were "
-    "what when where which while who will with would you your about after all also any between "
-    "both here more most very make sure write give answer response text task input"
-)
-_STOP = frozenset(_COMMON.split())
-"""Words that say nothing about what an input asks."""
 
 
 def stem(word: str) -> str:
@@ -61,8 +92,8 @@ def stems(text: str) -> tuple[str, ...]:
 @lru_cache(maxsize=2048)
 def content_stems(text: str) -> frozenset[str]:
     """The stems of the words that say what a text is about."""
-    found = _WORD.findall(text.lower())
-    return frozenset(_stem_cached(w) for w in found if w not in _STOP and len(w) > 1)
+    found, common = _WORD.findall(text.lower()), word_list("common")
+    return frozenset(_stem_cached(w) for w in found if w not in common and len(w) > 1)
 
 
 @lru_cache(maxsize=4096)

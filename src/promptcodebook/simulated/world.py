@@ -139,7 +139,7 @@ _SAME: Mapping[str, tuple[str, Mapping[str, str]]] = {
 
 
 def _instructions(example: Example) -> list[Mapping[str, object]]:
-    """An ifbench example's constraints in our terms; `kind` stays the id where nobody follows it."""
+    """An ifbench example's constraints in our terms; what nobody follows keeps its id."""
     ids = example.fields.get("instruction_id_list") or example.fields.get("instruction_ids") or ()
     names = [str(i) for i in cast("Iterable[object]", ids)]
     given = list(cast("Iterable[Mapping[str, object] | None]", example.fields.get("kwargs") or ()))
