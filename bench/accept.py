@@ -61,7 +61,7 @@ def run(job: Job) -> Done:
     config = load_config(
         {
             "task": "constraints",
-            "lm": f"simulated?world_seed={job.world}",
+            "lm": f"simulated?world={job.world}",
             "seed": job.world,
             "keep": job.keep,
             "update": {"epochs": job.epochs, "accept": accept, "accept_on": on},

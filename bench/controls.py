@@ -34,6 +34,7 @@ from promptcodebook.assemble import Sources
 from promptcodebook.config import load_config
 from promptcodebook.data import Dataset
 from promptcodebook.intervals import Interval, clustered_interval
+from promptcodebook.protocols import Reward
 from promptcodebook.randomness import keyed_int
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
@@ -42,7 +43,7 @@ from promptcodebook.tasks.constraints.checks import KINDS
 from promptcodebook.tasks.constraints.compose import compatible
 from promptcodebook.tasks.constraints.task import draw_constraints, reward
 from promptcodebook.tasks.registry import load_task
-from promptcodebook.types import Example, Reward, Score
+from promptcodebook.types import Example, Score
 
 __all__ = ["BROKEN", "Done", "Job", "gain_of", "kept_of", "run"]
 

@@ -23,7 +23,7 @@ def test_one_world_gives_its_raw_rewards_and_leaves_nothing_behind(tmp_path: Pat
     done = demo(tmp_path, "--world", "3")
     assert done.returncode == 0, done.stderr
     worlds = json.loads(done.stdout)
-    assert set(worlds) == {"dilution 0 (long prompts cost nothing)", "default dilution"}
+    assert set(worlds) == {"load 0 (long prompts cost nothing)", "default load"}
     for rows in worlds.values():
         assert set(rows) == {"present", "concat", "untrained", "learned", "oracle"}
         assert all(len(row["rewards"]) == 60 for row in rows.values())
@@ -33,13 +33,13 @@ def test_one_world_gives_its_raw_rewards_and_leaves_nothing_behind(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_the_tour_shows_five_rows_with_intervals_at_both_dilutions(tmp_path: Path) -> None:
+def test_the_tour_shows_five_rows_with_intervals_at_both_loads(tmp_path: Path) -> None:
     done = demo(tmp_path, "--worlds", "2")
     assert done.returncode == 0, done.stderr
     tables = done.stdout.split("simulated model, ")[1:]
     assert [t.split(":")[0] for t in tables] == [
-        "dilution 0 (long prompts cost nothing)",
-        "default dilution",
+        "load 0 (long prompts cost nothing)",
+        "default load",
     ]
     for table in tables:
         assert [row for row in ROWS if row in table] == ROWS

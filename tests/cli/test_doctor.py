@@ -142,7 +142,7 @@ def test_no_model_is_found(folder: Path) -> None:
 
 
 def test_an_untrusted_role_that_shares_its_endpoint_is_warned_of(folder: Path) -> None:
-    shared = found(doctor(folder, "--set", "roles.untrusted.model=simulated?world_seed=2"))
+    shared = found(doctor(folder, "--set", "roles.untrusted.model=simulated?world=2"))
     assert shared["endpoint"]["level"] == "warn" and "executor" in shared["endpoint"]["what"]
     server = Server()
     with served(server):

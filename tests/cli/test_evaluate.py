@@ -296,8 +296,8 @@ def models(folder: Path, *typed: str) -> set[str]:
 def test_a_run_is_evaluated_by_its_own_model_whatever_the_shell_names(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PCO_LM", "simulated?dilution=0")
-    monkeypatch.setenv("PCO_LM_EXECUTOR", "simulated?dilution=0")
+    monkeypatch.setenv("PCO_LM", "simulated?load=0")
+    monkeypatch.setenv("PCO_LM_EXECUTOR", "simulated?load=0")
     assert models(trained) == {"simulated"}
     assert models(trained, "--task", "constraints") == {"simulated"}
     told = pco("eval", "last", "--n", "1", cwd=trained).err
@@ -310,7 +310,7 @@ def test_a_run_is_evaluated_by_its_own_model_whatever_the_shell_names(
 
 
 def test_another_model_takes_the_place_of_the_run_s_own_once_it_is_given(trained: Path) -> None:
-    other = "simulated?dilution=0.2"
+    other = "simulated?load=0.2"
     assert models(trained, "--lm", other) == {other}
     assert models(trained, "--task", "constraints", "--lm", other) == {other}
     assert models(trained, "--set", f"roles.executor.model={other}") == {"simulated", other}
@@ -327,7 +327,7 @@ def test_another_model_takes_the_place_of_the_run_s_own_once_it_is_given(trained
 
 def test_a_toml_that_merely_lies_there_does_not_change_the_model_of_a_run(trained: Path) -> None:
     path = trained / "pco.toml"
-    path.write_text(path.read_text().replace('lm = "simulated"', 'lm = "simulated?dilution=0.3"'))
+    path.write_text(path.read_text().replace('lm = "simulated"', 'lm = "simulated?load=0.3"'))
     assert models(trained) == {"simulated"}
     assert models(trained, "--task", "constraints") == {"simulated"}
 

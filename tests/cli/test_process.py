@@ -64,7 +64,7 @@ def test_a_served_model_says_its_spec_answers_counts_and_ends_on_sigterm(
         (("openai/gpt-4o",), "unknown local model 'openai/gpt-4o'"),
         (("smolm2",), "did you mean 'smollm2'"),
         (("absent.gguf",), "there is no file absent.gguf"),
-        (("simulated?dilutoin=1",), "did you mean 'dilution'"),
+        (("simulated?laod=1",), "did you mean 'load'"),
         (("simulated", "--faults", "418:1"), "unknown fault"),
         (("simulated", "--queue", "3"), "--queue is for models of this machine"),
         (("smollm2", "--latency", "1"), "--latency is for the simulated model"),

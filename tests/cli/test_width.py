@@ -82,7 +82,7 @@ def test_the_tables_of_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
     names = ("present", "concat", "untrained", "learned", "oracle")
     worst = [-0.375, -0.750, -0.125]
     rows = [{"name": name, "score": worst, "gain": worst, **figures} for name in names]
-    _print_table("dilution 0 (long prompts cost nothing)", rows, 5)
+    _print_table("load 0 (long prompts cost nothing)", rows, 5)
     printed = capsys.readouterr().out
     assert wide(printed) == []
     assert "-0.750..-0.125" in printed

@@ -413,7 +413,7 @@ def test_unknown_is_unknown_and_simulated_is_free():
     assert table.cost("http://localhost/v1#gpt-4o", MILLION) is None
     assert table.cost("openai/gpt-unheard-of", MILLION) is None
     assert table.cost("no spec at all", MILLION) is None
-    assert table.cost("simulated?dilution=0.1", MILLION) == 0.0
+    assert table.cost("simulated?load=0.1", MILLION) == 0.0
 
 
 def test_cached_tokens_cost_as_listed_or_as_fresh_ones():

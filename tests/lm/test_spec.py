@@ -38,8 +38,8 @@ def test_litellm_keeps_the_provider_in_the_name():
 
 def test_the_simulated_model_takes_settings():
     assert parse_spec("simulated", {}).params == {}
-    spec = parse_spec("simulated?dilution=0.2&latency=0.1&faults=429:0.1,500:0.05", {})
-    assert spec.params == {"dilution": "0.2", "latency": "0.1", "faults": "429:0.1,500:0.05"}
+    spec = parse_spec("simulated?load=0.2&latency=0.1&faults=429:0.1,500:0.05", {})
+    assert spec.params == {"load": "0.2", "latency": "0.1", "faults": "429:0.1,500:0.05"}
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_the_simulated_model_takes_settings():
         ("ftp://host/v1#m", "cannot read the address", "http://"),
         ("http://host:port/v1#m", "malformed", "http://"),
         ("http://:80#m", "cannot read the address", "http://"),
-        ("simulated?dilution", "'dilution'", "dilution=0.1"),
+        ("simulated?load", "'load'", "load=0.1"),
         ("openai", "unknown model 'openai'", "openai/NAME"),
     ],
 )

@@ -86,7 +86,7 @@ class ScriptedRun:
 def write_run(runs: Path, run: ScriptedRun | None = None) -> RunStore:
     """The run's store, open for writing."""
     run = run or ScriptedRun()
-    lm = "simulated?dilution=0.2" if run.simulated else "http://user:hush@localhost:8000/v1#m"
+    lm = "simulated?load=0.2" if run.simulated else "http://user:hush@localhost:8000/v1#m"
     config = Config(size=run.size, select=run.select, seed=3).model_dump(mode="json")
     config["lm"] = lm
     config["roles"]["critic"]["headers"] = {"Authorization": "Bearer hush"}

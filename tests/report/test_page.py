@@ -57,17 +57,11 @@ def test_every_figure_and_table_says_simulated(write: Write) -> None:
     assert "comes from a simulated model" in page.text
 
 
-def test_what_the_simulated_model_never_follows_is_named(write: Write) -> None:
-    page = read_page(render_report(write(ScriptedRun(steps=2, task="ifbench"))))
-    assert "by accident only: " in page.text
-    assert "custom:" in page.text.split("by accident only: ")[1]
-
-
 @pytest.mark.parametrize(
     "config",
     [
         {"lm": "http://localhost:9000/v1#simulated"},
-        {"lm": "http://localhost:9000/v1#simulated?dilution=0.2"},
+        {"lm": "http://localhost:9000/v1#simulated?load=0.2"},
         {"lm": "http://localhost:9000/v1#m", "roles": {"judge": {"model": "simulated"}}},
     ],
     ids=["served", "served with parameters", "one role"],

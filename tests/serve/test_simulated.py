@@ -38,7 +38,7 @@ async def fetch(address: Address, path: str, method: str = "GET", **more: Any) -
 async def test_the_openai_client_gets_replies_and_usage(
     world: World, examples: list[Example]
 ) -> None:
-    async with serving(simulated_site(world)) as address, client(address) as ask:
+    async with serving(simulated_site(SimulatedLM(world))) as address, client(address) as ask:
         assert {m.id async for m in ask.models.list()} == {"simulated", "delay"}
         reply = await ask.chat.completions.create(
             model="simulated", messages=[{"role": "user", "content": examples[0].input}]
@@ -57,7 +57,7 @@ async def test_a_streamed_reply_is_the_same_text(world: World, examples: list[Ex
         "messages": [{"role": "user", "content": examples[0].input}],
     }
     slow = SimulatedSettings(stream_chunks=4, stream_delay=0.02)
-    async with serving(simulated_site(world, slow)) as address, client(address) as ask:
+    async with serving(simulated_site(SimulatedLM(world, slow))) as address, client(address) as ask:
         whole = await ask.chat.completions.create(**asked)
         started = time.perf_counter()
         parts, usage = [], None
@@ -87,7 +87,7 @@ async def test_in_process_and_over_http_replies_are_equal(
             sample = 2**40 + number
             requests += [Request("critic", m, sample=sample, sampling=sampling) for m in found]
     inside = SimulatedLM(world)
-    async with serving(simulated_site(world)) as address:
+    async with serving(simulated_site(SimulatedLM(world))) as address:
         endpoints = Endpoints(environment={})
         try:
             outside = endpoints.connect(f"{address.base_url}#simulated")
@@ -105,7 +105,10 @@ async def test_stats_count_what_clients_met(world: World, examples: list[Example
     settings = SimulatedSettings.from_params({"faults": "429:0.2,500:0.2,drop:0.2,truncate:0.2"})
     met = {"429": 0, "500": 0, "drop": 0, "truncate": 0}
     whole = 0
-    async with serving(simulated_site(world, settings)) as address, client(address) as ask:
+    async with (
+        serving(simulated_site(SimulatedLM(world, settings))) as address,
+        client(address) as ask,
+    ):
         for number in range(120):
             try:
                 reply = await ask.chat.completions.create(
@@ -136,7 +139,7 @@ async def test_stats_count_what_clients_met(world: World, examples: list[Example
 async def test_the_clients_own_retries_succeed(world: World, examples: list[Example]) -> None:
     settings = SimulatedSettings.from_params({"faults": "429:0.4", "retry_after": "0.001"})
     async with (
-        serving(simulated_site(world, settings)) as address,
+        serving(simulated_site(SimulatedLM(world, settings))) as address,
         client(address, retries=20) as ask,
     ):
         for example in examples[:5]:
@@ -161,7 +164,7 @@ async def test_the_clients_own_retries_succeed(world: World, examples: list[Exam
 async def test_bad_bodies_are_refused_by_name(
     world: World, body: object, status: int, said: str
 ) -> None:
-    async with serving(simulated_site(world)) as address:
+    async with serving(simulated_site(SimulatedLM(world))) as address:
         found, answer = await fetch(address, "/v1/chat/completions", "POST", json=body)
         broken, _ = await fetch(address, "/v1/chat/completions", "POST", data="{")
     assert (found, broken) == (status, 400)
@@ -170,7 +173,10 @@ async def test_bad_bodies_are_refused_by_name(
 
 async def test_the_delay_model_answers_after_the_latency_and_many_at_once() -> None:
     settings = SimulatedSettings.from_params({"latency": "0.05"})
-    async with serving(simulated_site(None, settings)) as address, aiohttp.ClientSession() as http:
+    async with (
+        serving(simulated_site(SimulatedLM(None, settings))) as address,
+        aiohttp.ClientSession() as http,
+    ):
 
         async def one() -> str:
             body = {"model": "delay", "messages": [{"role": "user", "content": "x"}]}
@@ -191,7 +197,7 @@ async def test_a_caller_that_hangs_up_is_not_counted_as_answered(
 ) -> None:
     settings = SimulatedSettings.from_params({"latency": "1.0"})
     body = {"model": "simulated", "messages": [{"role": "user", "content": examples[0].input}]}
-    async with serving(simulated_site(world, settings)) as address:
+    async with serving(simulated_site(SimulatedLM(world, settings))) as address:
         asked = asyncio.create_task(fetch(address, "/v1/chat/completions", "POST", json=body))
         stats: dict[str, Any] = {"requests": 0}
         while not stats["requests"]:
@@ -206,7 +212,7 @@ async def test_a_caller_that_hangs_up_is_not_counted_as_answered(
 
 async def test_serve_tells_where_it_listens_and_stops_when_cancelled() -> None:
     heard: asyncio.Future[Address] = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(serve(simulated_site(None), ready=heard.set_result))
+    task = asyncio.create_task(serve(simulated_site(SimulatedLM()), ready=heard.set_result))
     address = await asyncio.wait_for(heard, 5.0)
     status, body = await fetch(address, "/health")
     assert (status, body["model"]) == (200, "simulated")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from promptcodebook.simulated.recipes import build_world
 
-from promptcodebook.simulated.world import World
+from promptcodebook.simulated.world import World, build_world
 from promptcodebook.tasks.constraints.task import load_constraints
 from promptcodebook.types import Example
 

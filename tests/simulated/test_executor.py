@@ -1,17 +1,17 @@
-"""The executor: cues help, idle directives and length cost, and the draws are shared."""
+"""The executor: needed orders help, orders out of place do harm, and words weigh."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-
-from promptcodebook.simulated.recipes import build_world
 
 from promptcodebook.calls import Message, Request, Sampling
 from promptcodebook.simulated.chat import from_request
+from promptcodebook.simulated.executor import chance_of, obey
 from promptcodebook.simulated.model import SimulatedLM, answer
 from promptcodebook.simulated.parameters import SimulatedSettings
 from promptcodebook.simulated.recognise import understand
-from promptcodebook.simulated.world import World, all_advice, oracle_prompt
+from promptcodebook.simulated.world import World, all_advice, build_world, oracle_prompt, say
 from promptcodebook.tasks.constraints.task import reward
 from promptcodebook.types import Example
 
@@ -25,57 +25,101 @@ def request(prompt: str, example: Example, temperature: float = 0.0, sample: int
 
 
 def mean(
-    world: World, settings: SimulatedSettings, examples: list[Example], prompt: object
+    world: World,
+    examples: list[Example],
+    prompt: str | Callable[[Example], str],
+    settings: SimulatedSettings = SETTINGS,
 ) -> float:
     total = 0.0
     for example in examples:
-        text = prompt(example) if callable(prompt) else str(prompt)
+        text = prompt if isinstance(prompt, str) else prompt(example)
         asked = understand(from_request(request(text, example)), world)
         total += reward(example, answer(asked, world, settings)).value
     return total / len(examples)
 
 
+def chance(world: World, text: str, prompt: str, kind: str, **more: float) -> float:
+    """The chance that a demand of this kind is met under a prompt."""
+    skill = world.skills.place(kind)
+    assert skill is not None
+    problem = world.problem(text)
+    settings = replace(SETTINGS, **more)
+    return chance_of(frozenset((skill,)), problem.needs, obey(world, problem, prompt), settings)
+
+
 def test_prompts_rank_as_the_documentation_says(world: World, examples: list[Example]) -> None:
-    diluted, plain = SETTINGS, replace(SETTINGS, dilution=0.0)
-
-    def oracle(example: Example) -> str:
-        return oracle_prompt(world, example)
-
-    nothing = mean(world, diluted, examples, "")
-    best = mean(world, diluted, examples, oracle)
-    crowded = mean(world, diluted, examples, all_advice(world))
-    assert 0.42 < nothing < 0.6
-    assert best > 0.93
-    assert nothing < crowded < best - 0.15
-    assert abs(mean(world, plain, examples, all_advice(world)) - best) < 0.03
+    nothing = mean(world, examples, "")
+    best = mean(world, examples, lambda e: oracle_prompt(world, e))
+    free = mean(world, examples, all_advice(world), replace(SETTINGS, load=0.0))
+    assert 0.4 < nothing < 0.65
+    assert best > 0.9
+    assert nothing < mean(world, examples, all_advice(world)) < best - 0.05
+    assert abs(free - best) < 0.05  # conditional orders do no harm where they do not apply
 
 
-def test_idle_directives_and_length_lower_the_score(world: World, examples: list[Example]) -> None:
-    def padded(example: Example) -> str:
-        return oracle_prompt(world, example) + " Be kind to birds." * 15
-
-    def wordy(example: Example) -> str:
-        return oracle_prompt(world, example) + " so" * 600
-
-    def oracle(example: Example) -> str:
-        return oracle_prompt(world, example)
-
-    best = mean(world, SETTINGS, examples, oracle)
-    assert mean(world, SETTINGS, examples, padded) < best - 0.1
-    assert mean(world, SETTINGS, examples, wordy) < best - 0.1
+def test_an_unconditional_order_is_obeyed_everywhere_and_breaks_what_it_contradicts(
+    world: World,
+) -> None:
+    asks = "Say it in exactly 4 sentences."
+    order = "Put each of the bullet points on a line with a dash."
+    assert chance(world, asks, order, "sentences") == SETTINGS.floor
+    assert chance(world, asks, f"When bullet points are asked for, {order}", "sentences") > 0.2
+    assert chance(world, "Use 4 bullets in total.", order, "bullets") > 0.9
 
 
-def test_a_better_prompt_never_does_worse_on_the_same_input(
+def test_contradictory_orders_both_fail(world: World) -> None:
+    both = "Keep all of the text in lower case. Set all of the text in capital letters."
+    for asked, kind in (("Use only lower case letters.", "lowercase"),
+                        ("Write everything in capital letters.", "uppercase")):  # fmt: skip
+        assert chance(world, asked, both, kind) == SETTINGS.floor
+        assert chance(world, asked, both.split(". ")[kind == "uppercase"], kind) > 0.9
+
+
+def test_all_orders_without_conditions_are_worse_than_none(
     world: World, examples: list[Example]
 ) -> None:
-    plain = replace(SETTINGS, dilution=0.0)
-    for example in examples:
-        asked = [
-            understand(from_request(request(p, example)), world)
-            for p in ("", oracle_prompt(world, example))
+    orders = " ".join(say(world.skills, k, None) for k in sorted(world.lacking))
+    free = replace(SETTINGS, load=0.0)
+    assert mean(world, examples, orders, free) < mean(world, examples, "", free) - 0.1
+
+
+def test_cue_words_bring_nothing_and_words_weigh(world: World, examples: list[Example]) -> None:
+    cues = "words limit trim count bullet dash title brackets sentences paragraph quote digits"
+    free = replace(SETTINGS, load=0.0, shared=1.0)
+    assert mean(world, examples, cues, free) == mean(world, examples, "", free)
+    asked = "Say it in exactly 4 sentences."
+    weights = [chance(world, asked, "so " * n, "sentences") for n in (10, 60, 400, 800)]
+    assert weights[0] == weights[1] > weights[2] > weights[3]
+
+
+def test_a_number_that_the_input_does_not_ask_for_does_harm(examples: list[Example]) -> None:
+    world = build_world("constraints", examples, SETTINGS)
+    some = [e for e in examples if "sentences" in str(e.fields["constraints"])]
+
+    def kept(prompt: str) -> float:
+        texts = [
+            answer(understand(from_request(request(prompt, e)), world), world, SETTINGS)
+            for e in some
         ]
-        bare, told = (reward(example, answer(a, world, plain)).value for a in asked)
-        assert told >= bare - 1e-9 or len(world.problem(example.input).demands) == 0
+        found = [reward(e, t).feedback for e, t in zip(some, texts, strict=True)]
+        return sum("sentences, as asked" in f for f in found) / len(found)
+
+    assert kept("Write exactly 99 sentences in the answer.") == 0.0
+    assert kept("Count the sentences and end each with one full stop.") > 0.5
+
+
+def test_draws_are_shared_between_prompts_in_a_stated_part(
+    world: World, examples: list[Example]
+) -> None:
+    """A word that says nothing changes some outcomes, and none where all draws are shared."""
+    half, all_ = replace(SETTINGS, load=0.0), replace(SETTINGS, load=0.0, shared=1.0)
+
+    def rewards(prompt: str, settings: SimulatedSettings) -> list[float]:
+        return [mean(world, [e], prompt, settings) for e in examples]
+
+    assert rewards("Go.", all_) == rewards("Start.", all_)
+    differ = [a != b for a, b in zip(rewards("Go.", half), rewards("Start.", half), strict=True)]
+    assert 0.1 < sum(differ) / len(differ) < 0.7
 
 
 def test_a_sample_seed_counts_only_at_temperature(world: World, examples: list[Example]) -> None:
@@ -87,8 +131,14 @@ def test_a_sample_seed_counts_only_at_temperature(world: World, examples: list[E
         assert reply(example, 0.0, 1) == reply(example, 0.0, 2)
         assert reply(example, 0.6, 1) == reply(example, 0.6, 1)
         assert reply(example, 0.6, 5) == reply(example, 0.6, 5 + 2**31)
-    drawn = {reply(examples[2], 0.6, seed) for seed in range(12)}
-    assert len(drawn) > 3
+    assert len({reply(examples[2], 0.6, seed) for seed in range(12)}) > 3
+
+
+async def test_a_sample_without_a_seed_is_fresh(world: World, examples: list[Example]) -> None:
+    lm = SimulatedLM(world)
+    asked = request("Go.", examples[2], 0.6)
+    assert len({(await lm.reply(asked, seeded=False)).text for _ in range(12)}) > 3
+    assert len({(await lm.reply(asked)).text for _ in range(12)}) == 1
 
 
 def test_nothing_but_the_system_prompt_and_the_input_counts(
@@ -96,22 +146,8 @@ def test_nothing_but_the_system_prompt_and_the_input_counts(
 ) -> None:
     first = understand(from_request(request("Go.", examples[0])), world)
     other = replace(request("Go.", examples[0]), role="judge", model="another")
-    assert answer(first, world, SETTINGS) == answer(
-        understand(from_request(other), world), world, SETTINGS
-    )
-
-
-def test_every_input_needs_the_same_in_the_homogeneous_world(examples: list[Example]) -> None:
-    same = build_world("constraints", examples, homogeneous=True)
-    fixed = oracle_prompt(same, examples[0])
-
-    def oracle(example: Example) -> str:
-        return oracle_prompt(same, example)
-
-    some = examples[:80]
-    gap = mean(same, SETTINGS, some, oracle) - mean(same, SETTINGS, some, fixed)
-    assert abs(gap) < 0.03
-    assert mean(same, SETTINGS, some, fixed) > mean(same, SETTINGS, some, "") + 0.2
+    again = understand(from_request(other), world)
+    assert answer(first, world, SETTINGS) == answer(again, world, SETTINGS)
 
 
 async def test_a_reply_is_cut_at_the_cap(world: World, examples: list[Example]) -> None:

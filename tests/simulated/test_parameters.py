@@ -17,15 +17,15 @@ _PLAIN = [f.name for f in fields(SimulatedSettings) if f.name not in ("faults", 
 def test_a_spec_sets_every_kind_of_parameter() -> None:
     found = SimulatedSettings.from_params(
         {
-            "dilution": "0.05",
-            "world_seed": "7",
+            "load": "0.05",
+            "world": "7",
             "prefix_cache": "1",
             "latency": "uniform:0.05-0.3",
             "latency_seed": "3",
             "faults": "429:0.1,500:0.05,drop:0.05,json:0.05,truncate:0.02,routes:0.05",
         }
     )
-    assert (found.dilution, found.world_seed, found.prefix_cache) == (0.05, 7, True)
+    assert (found.load, found.world, found.prefix_cache) == (0.05, 7, True)
     assert found.latency == Latency("uniform", 0.05, 0.3, 3)
     assert found.faults == Faults(0.1, 0.05, 0.05, 0.05, 0.02, 0.05)
 
@@ -38,10 +38,10 @@ def test_every_plain_parameter_can_be_set(name: str) -> None:
 @pytest.mark.parametrize(
     ("params", "said"),
     [
-        ({"dillution": "0.1"}, "did you mean 'dilution'"),
-        ({"dilution": "much"}, "must be a number"),
-        ({"dilution": "-1"}, "must be a number"),
-        ({"world_seed": "1.5"}, "must be a number"),
+        ({"laod": "0.1"}, "did you mean 'load'"),
+        ({"load": "much"}, "must be a number"),
+        ({"load": "-1"}, "must be a number"),
+        ({"world": "1.5"}, "must be a number"),
         ({"capacity": "nan"}, "must be a number"),
         ({"faults": "404:0.1"}, "unknown fault"),
         ({"faults": "429:0.9,500:0.2"}, "more than 1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,390 +14,287 @@ from promptcodebook.simulated.chat import from_request
 from promptcodebook.simulated.model import answer
 from promptcodebook.simulated.parameters import SimulatedSettings
 from promptcodebook.simulated.recognise import understand
-from promptcodebook.simulated.world import World
+from promptcodebook.simulated.world import World, build_world, say
 from promptcodebook.tasks.constraints.task import constraints_of, reward
 from promptcodebook.types import Example
+from tests.simulated.test_executor import mean
+from tests.simulated.test_recognise import template_values
 
-EXACT = SimulatedSettings.from_params(
-    {
-        "encoder_noise": "0",
-        "encoder_jitter": "0",
-        "generator_drop": "0",
-        "capacity": "1",
-        "attribution_error": "0",
-        "updater_loss": "0",
-        "generator_idle": "0",
-    }
+EXACT = SimulatedSettings(
+    encoder_noise=0.0,
+    generator_drop=0.0,
+    generator_idle=0.0,
+    capacity=1.0,
+    attribution_error=0.0,
+    updater_loss=0.0,
+    judge_noise=0.0,
 )
-ADVICE = {
-    "max_words": "Treat a word limit as hard.",
-    "json": "Return one raw JSON object.",
-    "bullets": "Put bullet points on lines of their own.",
-    "title": "Wrap the title in double angle brackets.",
-    "postscript": "Close with a separate postscript paragraph.",
-    "no_commas": "Check that there is no comma anywhere.",
-}
+BULLETS = "When bullet points are asked for, put each of the bullet points on a line with a dash."
 
 
-def say(
-    world: World,
-    messages: tuple[Message, ...],
-    settings: SimulatedSettings = EXACT,
-    temperature: float = 0.0,
-    sample: int = 0,
-) -> str:
-    request = Request("executor", messages, sample=sample, sampling=Sampling(temperature))
+def ask(world: World, messages: tuple[Message, ...], settings: SimulatedSettings = EXACT) -> str:
+    request = Request("executor", messages, sampling=Sampling(temperature=0.0))
     return answer(understand(from_request(request), world), world, settings)
 
 
-def ask(world: World, system: str, user: str, **more: Any) -> str:
-    turns = (Message("system", system),) if system else ()
-    return say(world, (*turns, Message("user", user)), **more)
+def filled(example: Example, name: str, **values: Any) -> tuple[Message, ...]:
+    return load_templates("default")[name].fill({**template_values(example, "default"), **values})
 
 
-def with_kind(examples: list[Example], kind: str, without: str = "") -> Example:
-    return next(
-        e
-        for e in examples
-        if kind in (kinds := {str(c["kind"]) for c in constraints_of(e)}) and without not in kinds
+def json_of(text: str) -> dict[str, Any]:
+    found = json.loads(text)
+    assert isinstance(found, dict)
+    return found
+
+
+def failing(example: Example) -> str:
+    return f"Feedback of the checker: {reward(example, 'hello').feedback}"
+
+
+def with_kind(examples: list[Example], kind: str) -> Example:
+    return next(e for e in examples if kind in {str(c["kind"]) for c in constraints_of(e)})
+
+
+def verdict(world: World, example: Example, settings: SimulatedSettings = EXACT) -> str:
+    """The critic's feedback on a run under "Go." that answered "hello"."""
+    values = {"prompt": "Go.", "instincts": "[0] Be kind.", "reference": failing(example)}
+    return str(json_of(ask(world, filled(example, "critic", **values), settings))["feedback"])
+
+
+def test_the_critic_and_all_that_follows_never_see_what_the_executor_lacks(
+    examples: list[Example],
+) -> None:
+    here = build_world("constraints", examples, SimulatedSettings(world=1))
+    there = build_world("constraints", examples, SimulatedSettings(world=2))
+    assert here.lacking != there.lacking
+    default = SimulatedSettings()
+    for example in examples[:40]:
+        found = verdict(here, example, default)
+        assert found == verdict(there, example, default)
+        for name in ("attribution", "updater", "adversary", "encoder", "generator"):
+            values = {"verdict": found, "gradient": found, "reference": failing(example)}
+            messages = filled(example, name, **values)
+            assert ask(here, messages, default) == ask(there, messages, default), name
+
+
+def test_an_able_critic_reads_order_and_condition_off_report_and_input(
+    world: World, examples: list[Example]
+) -> None:
+    right: list[bool] = []
+    for example in examples:
+        kinds = {str(c["kind"]) for c in constraints_of(example)}
+        said = verdict(world, example)
+        for order in world.orders.of(said):
+            assert order.when is not None
+            paired = order.when.skills == {order.skill}
+            right.append(paired and world.skills.names[order.skill] in kinds)
+        request = Request("attribution", filled(example, "attribution", verdict=said))
+        read = understand(from_request(request), world).reading
+        assert read.sections["verdict"] == said.strip()
+    assert sum(right) > 0.9 * len(right) > 200  # some reports speak of two things
+
+
+def test_advice_of_a_critic_without_capacity_is_wrong_and_does_harm_where_obeyed(
+    world: World, examples: list[Example]
+) -> None:
+    dull = replace(EXACT, capacity=0.0)
+    some = [e for e in examples if constraints_of(e)]
+    for example in some:
+        kinds = {str(c["kind"]) for c in constraints_of(example)}
+        for order in world.orders.of(verdict(world, example, dull)):
+            assert world.skills.names[order.skill] not in kinds
+
+    def advised(settings: SimulatedSettings) -> float:
+        def prompt(e: Example) -> str:
+            orders = world.orders.of(verdict(world, e, settings))
+            return " ".join(o.text.rsplit(": ", 1)[-1] for o in orders)
+
+        return mean(world, some, prompt, replace(EXACT, load=0.0))
+
+    nothing = mean(world, some, "", replace(EXACT, load=0.0))
+    assert advised(dull) < nothing - 0.05
+    assert advised(EXACT) > nothing + 0.1
+
+
+def test_a_random_verdict_has_nothing_to_do_with_the_run(
+    world: World, examples: list[Example]
+) -> None:
+    noisy = replace(EXACT, verdict_noise=1.0)
+    right = told = 0
+    for example in examples:
+        kinds = {str(c["kind"]) for c in constraints_of(example)}
+        for order in world.orders.of(verdict(world, example, noisy)):
+            told += 1
+            right += world.skills.names[order.skill] in kinds
+    assert told > 100
+    assert right / told < 0.3  # three of 24 kinds stand in an input on average
+
+
+def test_nothing_is_wrong_with_a_full_reward(world: World, examples: list[Example]) -> None:
+    messages = filled(examples[0], "critic", reward="1", reference="Fine. It is as asked.")
+    assert json_of(ask(world, messages)) == {"score": 1.0, "feedback": ""}
+
+
+def test_the_critic_names_an_active_instinct_whose_order_nobody_asked_for(
+    world: World, examples: list[Example]
+) -> None:
+    example = with_kind(examples, "sentences")
+    order = "Set all of the text in capital letters."
+    values = {"prompt": order, "instincts": f"[3] {order}", "reference": failing(example)}
+    said = str(json_of(ask(world, filled(example, "critic", **values)))["feedback"])
+    assert "Active instinct 3 works against this input" in said
+
+
+def blamed(world: World, example: Example, settings: SimulatedSettings = EXACT, **values: str):
+    advice = f"{BULLETS[:1].lower()}{BULLETS[1:]}"
+    verdict = f"The answer breaks a demand; the prompt should have said: {advice}"
+    said = {"verdict": verdict, **values}
+    return json_of(ask(world, filled(example, "attribution", **said), settings))
+
+
+def test_attribution_lays_advice_at_the_part_that_lacks_it(
+    world: World, examples: list[Example]
+) -> None:
+    example = with_kind(examples, "bullets")
+    held = blamed(world, example, instincts=f"[0] Be kind.\n[2] {BULLETS}")
+    assert held["rendering_errors"] and not held["instinct_errors"]
+    listed = f"[0] Be kind.\n[1] Be calm.\n[2] {BULLETS}"
+    chosen = "[0] Be kind.\n[1] Be calm."
+    elsewhere = blamed(world, example, instincts=chosen, codebook=listed)
+    assert "bullet" in elsewhere["routing_errors"]
+    assert not elsewhere["instinct_errors"]
+    nowhere = blamed(world, example, instincts=chosen, codebook=chosen)
+    ((index, text),) = nowhere["instinct_errors"].items()
+    assert index in ("0", "1")
+    assert "When bullet points are asked for" in text
+    full = f"[0] {say(world.skills, 0, 0)}\n[1] {say(world.skills, 1, 1)}"
+    assert list(blamed(world, example, instincts=full, codebook=full)["instinct_errors"]) == [
+        "missing"
+    ]
+
+
+def test_an_error_of_attribution_lays_it_anywhere_and_loses_the_condition(
+    world: World, examples: list[Example]
+) -> None:
+    wrong = replace(EXACT, attribution_error=1.0)
+    parts: set[str] = set()
+    for example in examples[:60]:
+        found = blamed(world, example, wrong, instincts="[0] Be kind.\n[2] Be calm.")
+        texts = [found["rendering_errors"], found["routing_errors"]]
+        texts += list(found["instinct_errors"].values())
+        (said,) = filter(None, texts)
+        assert "dash" in said and "asked for" not in said
+        parts |= {k for k in ("rendering_errors", "routing_errors") if found[k]}
+        parts |= set(found["instinct_errors"])
+    assert parts == {"rendering_errors", "routing_errors", "0", "2"}
+
+
+def improved(world: World, text: str, feedback: str, cap: int = 25) -> str:
+    values = {"text": text, "gradient": feedback, "cap": cap, "others": ""}
+    return ask(world, filled(Example("x", "x"), "updater", **values))
+
+
+def test_improve_takes_up_advice_within_the_cap_and_drops_what_orders_nothing(
+    world: World,
+) -> None:
+    told = "- Its text must say: " + BULLETS
+    assert BULLETS.split(",")[0] in improved(world, "Be kind.", told)
+    vague = "Think of the reader at all times and be sure that nothing is left to be desired."
+    found = improved(world, vague, told)
+    assert len(found.split()) <= 25
+    assert vague not in found
+
+
+def test_improve_reads_advice_without_a_condition_as_about_the_texts_own_matter(
+    world: World,
+) -> None:
+    text = "When a title is asked for, put a title in double angle brackets on the first line."
+    found = improved(world, text, "- Its text must say: Add a postscript to the letter.")
+    (first, *more) = world.orders.of(found)
+    assert not more  # an order that nobody complained of stays, and the cap has room for one
+    assert world.skills.names[first.skill] == "title"
+    short = "When a title is asked for, put a title on top."
+    both = improved(
+        world, short, "- Its text must say: Put one synonym in place of a banned word.", 60
     )
+    names = {world.skills.names[o.skill]: o.when for o in world.orders.of(both)}
+    assert names.keys() == {"title", "avoid"}
+    assert names["avoid"] == names["title"]
 
 
-def listing(rates: str = "") -> str:
-    texts = [*ADVICE.values(), "Be kind.", "Stay calm."]
-    return "\n".join(f"[{k}] {t}{rates}" for k, t in enumerate(texts))
+def test_improve_removes_what_is_said_to_do_harm(world: World) -> None:
+    text = "Be kind. Put a title on the first line."
+    found = improved(world, text, "- It works against such inputs by: put a title on top.")
+    assert found == "Be kind."
 
 
-def routed(world: World, example: Example, system: str, **more: Any) -> list[int]:
-    reply = json.loads(ask(world, system, example.input, **more))
-    return list(reply["selected_indices"])
+def test_improve_copies_nothing_from_an_input(world: World, examples: list[Example]) -> None:
+    for example in examples[:40]:
+        report = reward(example, "hello").feedback
+        found = improved(world, "Be kind.", f"- {example.input}\n- {report}")
+        assert example.input.split(".")[0] not in found
 
 
-def encoder(theta: str = "", count: int = 3, listed: str = "") -> str:
-    return (
-        f"{theta}\nChoose exactly {count} different instincts by index.\n\nCodebook:\n"
-        f"{listed or listing()}\n\nAnswer with JSON: "
-        '{"constraints": [".."], "selected_indices": [..], "analysis": ".."}'
+def test_another_optimizers_reflection_is_the_same_function(
+    world: World, examples: list[Example]
+) -> None:
+    """Raw reports instead of advice, fences asked for: the advice must be found, and can be."""
+    example = with_kind(examples, "bullets")
+    text = (
+        "An assistant works under this instruction:\n```\nBe nice.\n```\nHere are runs with "
+        f"feedback on each:\n```\n# Example 1\n{reward(example, 'hello').feedback}\n```\n"
+        "Write a new instruction for the assistant, within ``` marks."
     )
+    found = ask(world, (Message("user", text),))
+    assert found.startswith("```\nBe nice.")
+    assert world.orders.of(found.strip("`\n"))
+    wrong = ask(world, (Message("user", text),), replace(EXACT, capacity=0.0))
+    assert wrong != found
+
+
+def listing(world: World) -> str:
+    rows = [say(world.skills, k, k) for k in range(8)]
+    return "\n".join(f"[{k}] {text} (success 0.5)" for k, text in enumerate([*rows, "Be kind."]))
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_the_encoder_gives_exactly_s_distinct_listed_indices(
+def test_the_encoder_gives_s_distinct_indices_and_prefers_conditions_that_hold(
     world: World, examples: list[Example], count: int
 ) -> None:
-    for example in examples[:30]:
-        chosen = routed(world, example, encoder(count=count), settings=SimulatedSettings())
-        assert len(set(chosen)) == count
-        assert set(chosen) <= set(range(8))
+    fits = chosen = 0
+    for example in examples[:60]:
+        messages = filled(example, "encoder", select=count, size=9, last=8, codebook=listing(world))
+        found = json_of(ask(world, messages))["selected_indices"]
+        assert len(set(found)) == count
+        assert set(found) <= set(range(9))
+        wanted = world.problem(example.input).shown & set(range(8))
+        chosen += min(count, len(wanted))
+        fits += len(wanted & set(found))
+    assert fits > 0.9 * chosen
 
 
-def test_the_encoder_prefers_instincts_that_look_like_the_input(
+def test_the_generator_says_plainly_what_applies_and_drops_what_does_not(
     world: World, examples: list[Example]
 ) -> None:
-    for place, kind in enumerate(ADVICE):
-        example = with_kind(examples, kind)
-        assert place in routed(world, example, encoder(count=4)), kind
+    example = with_kind(examples, "bullets")
+    title = "When a title is asked for, put a title in double angle brackets on top of it."
+    wanted = f"[0] {BULLETS}\n[1] {title}\n[2] Keep all of the text in lower case."
+    prompt = ask(world, filled(example, "generator", instincts=wanted))
+    said = {world.skills.names[o.skill]: o.when for o in world.orders.of(prompt)}
+    kinds = {str(c["kind"]) for c in constraints_of(example)}
+    assert said["bullets"] is None
+    assert said["lowercase"] is None
+    assert ("title" in said) == ("title" in kinds)
 
 
-def test_the_encoder_weighs_success_and_low_indices(world: World) -> None:
-    alike = "\n".join(f"[{k}] Be kind. (success {0.9 if k == 3 else 0.1})" for k in range(5))
-    unknown = Example("u", "Describe a lake.")
-    assert routed(world, unknown, encoder(count=1, listed=alike)) == [3]
-    untried = "\n".join(f"[{k}] Be kind. (untried)" for k in range(5))
-    assert routed(world, unknown, encoder(count=2, listed=untried)) == [0, 1]
-
-
-def test_the_encoder_obeys_criteria_that_mention_a_skill(world: World) -> None:
-    listed = "\n".join(
-        ("[0] Stay calm. (success 0.9)", "[1] Stay kind. (success 0.9)", "[2] No comma, ever.")
-    )
-    unknown = Example("u", "Describe a lake. Write it in a way that has no commas.")
-    theta = "Choose the instinct that says: check that there is no comma anywhere."
-    loud = SimulatedSettings.from_params({"success_weight": "2", "encoder_jitter": "0"})
-    assert routed(world, unknown, encoder(count=1, listed=listed), settings=loud) != [2]
-    louder = SimulatedSettings.from_params(
-        {"success_weight": "2", "encoder_jitter": "0", "criteria_weight": "3"}
-    )
-    assert routed(world, unknown, encoder(theta, 1, listed), settings=louder) == [2]
-
-
-GENERATOR = "Write one system prompt of 2 to 4 sentences that puts the selected strategies to work."
-
-
-def composed(world: World, example: Example, texts: list[str], **more: Any) -> str:
-    chosen = "\n".join(f"[{k}] {t}" for k, t in enumerate(texts))
-    user = f"Selected strategies:\n{chosen}\n\nInput:\n{example.input}"
-    return ask(world, GENERATOR, user, **more)
-
-
-def test_the_generator_keeps_what_bears_on_the_input_in_at_most_four_sentences(
-    world: World, examples: list[Example]
-) -> None:
-    example = with_kind(examples, "json")
-    texts = [" ".join(ADVICE.values()), "Be kind.", "Stay calm.", "Look around. Breathe. Rest."]
-    prompt = composed(world, example, texts)
-    assert "JSON" in prompt
-    assert "Breathe" not in prompt
-    assert 1 <= prompt.count(". ") + 1 <= 4
-
-
-def test_the_generator_loses_clauses_at_high_temperature(
-    world: World, examples: list[Example]
-) -> None:
-    example = with_kind(examples, "json")
-    forgetful = SimulatedSettings.from_params({"generator_drop": "0.5"})
-    kept = [
-        "JSON"
-        in composed(
-            world, example, [ADVICE["json"]], settings=forgetful, temperature=heat, sample=s
-        )
-        for heat in (0.0, 1.0)
-        for s in range(30)
-    ]
-    assert all(kept[:30])
-    assert 5 < sum(kept[30:]) < 25
-
-
-def verdict_request(
-    example: Example, response: str, prompt: str, chosen: str = "[4] Be kind."
-) -> tuple[str, str]:
-    found = reward(example, response)
-    system = 'You judge prompts. Answer in JSON: {"score": 0..1, "feedback": "..."}'
-    user = (
-        f"Input:\n{example.input}\n\nActive instincts:\n{chosen}\n\nComposed prompt:\n{prompt}\n\n"
-        f"Response:\n{response}\n\nFeedback of the checker: {found.feedback}\n\n"
-        f"Reward: {found.value:g}"
-    )
-    return system, user
-
-
-def advised(world: World, text: str) -> set[str]:
-    return {world.skills[k].name for k in world.lexicon.cued_in(text)}
-
-
-def test_the_critic_names_the_missing_advice_in_prose(
-    world: World, examples: list[Example]
-) -> None:
-    for kind in ADVICE:
-        example = with_kind(examples, kind)
-        reply = json.loads(ask(world, *verdict_request(example, "So, Hm 4.", "Be kind.")))
-        broken = reward(example, "So, Hm 4.")
-        assert 0.0 <= reply["score"] <= max(0.15, broken.value + 0.11)
-        named = advised(world, reply["feedback"])
-        asked = {str(c["kind"]) for c in constraints_of(example)}
-        assert named & asked, reply["feedback"]
-        assert "{" not in reply["feedback"]
-
-
-def test_the_critic_stays_silent_on_a_solved_input(world: World, examples: list[Example]) -> None:
-    example = next(e for e in examples if not constraints_of(e))
-    system, user = verdict_request(example, "A calm text of more than five words.", "Be kind.")
-    reply = json.loads(ask(world, system, user))
-    assert reply == {"score": 1.0, "feedback": ""}
-
-
-def test_a_critic_of_low_capacity_seldom_names_the_right_advice(
-    world: World, examples: list[Example]
-) -> None:
-    def hits(capacity: str, rubric: str = "") -> int:
-        settings = SimulatedSettings.from_params({"capacity": capacity, "rubric_bonus": "1"})
-        total = 0
-        for example in examples:
-            system, user = verdict_request(example, "So, Hm 4.", "Be kind.")
-            text = json.loads(ask(world, f"{rubric}\n{system}", user, settings=settings))
-            asked = {str(c["kind"]) for c in constraints_of(example)}
-            total += bool(advised(world, text["feedback"]) & asked)
-        return total
-
-    rubric = " ".join(s.advice[0] for s in world.skills)
-    sharp, dull, taught = hits("1"), hits("0.2"), hits("0.2", rubric)
-    assert dull < 0.7 * sharp
-    assert taught > dull
-
-
-def test_a_report_that_does_not_fit_the_input_teaches_nothing(
-    world: World, examples: list[Example]
-) -> None:
-    example = with_kind(examples, "bullets", without="json")
-    other = with_kind(examples, "json", without="bullets")
-    system, user = verdict_request(example, "Hm.", "Be kind.")
-    own = reward(example, "Hm.").feedback
-    strange = "Not satisfied: The answer as a whole is not valid JSON."
-    reply = json.loads(ask(world, system, user.replace(own, strange)))
-    assert other.input != example.input
-    assert advised(world, reply["feedback"]) == set()
-    assert reply["feedback"]
-
-
-def test_a_true_report_is_never_taken_for_anothers(world: World, examples: list[Example]) -> None:
-    for example in examples:
-        problem = world.problem(example.input)
-        keys = frozenset(d.key for d in problem.demands)
-        for key in keys:
-            text = world.writer(problem, keys - {key}, 3)
-            reply = json.loads(ask(world, *verdict_request(example, text, "Be kind.")))
-            skill = key.split(":")[1]
-            assert skill in advised(world, reply["feedback"]), (key, reward(example, text))
-
-
-def test_reports_shuffled_between_inputs_teach_nothing(
-    world: World, examples: list[Example]
-) -> None:
-    named = 0
-    for example, other in zip(examples, (*examples[1:], examples[0]), strict=True):
-        system, user = verdict_request(example, "So, Hm 4.", "Be kind.")
-        own, strange = (reward(e, "So, Hm 4.").feedback for e in (example, other))
-        reply = json.loads(ask(world, system, user.replace(own, strange)))
-        named += bool(advised(world, reply["feedback"]))
-    assert named <= 0.03 * len(examples)
-
-
-def test_without_a_report_the_critic_guesses_only_if_told_to(
-    world: World, examples: list[Example]
-) -> None:
-    example = with_kind(examples, "json")
-    system, user = verdict_request(example, "Hm.", "Be kind.")
-    bare = user.replace(f"Feedback of the checker: {reward(example, 'Hm.').feedback}\n\n", "")
-    assert advised(world, json.loads(ask(world, system, bare))["feedback"]) == set()
-    guessing = SimulatedSettings.from_params({"critic_guess": "1", "capacity": "1"})
-    assert advised(world, json.loads(ask(world, system, bare, settings=guessing))["feedback"])
-
-
-ATTRIBUTION = (
-    "You assign credit: decide which part each complaint is to be laid at. JSON: "
-    '{"rendering_errors": "", "instinct_errors": {"index": ""}, "routing_errors": ""}\n\n'
-    f"Codebook:\n{listing()}"
-)
-
-
-def blamed(world: World, prompt: str, active: list[int], verdict: str) -> dict[str, Any]:
-    texts = [*ADVICE.values(), "Be kind.", "Stay calm."]
-    chosen = "\n".join(f"[{k}] {texts[k]}" for k in active)
-    user = f"Active instincts:\n{chosen}\n\nComposed prompt:\n{prompt}\n\nVerdict:\n{verdict}"
-    reply: dict[str, Any] = json.loads(ask(world, ATTRIBUTION, user))
-    return reply
-
-
-def test_complaints_are_laid_at_the_part_that_caused_them(world: World) -> None:
-    lost = blamed(world, "Be kind.", [1, 6], "It failed on json: return one raw JSON object.")
-    assert (bool(lost["rendering_errors"]), lost["instinct_errors"]) == (True, {})
-    unchosen = blamed(world, "Be kind.", [6, 7], "It failed on json: return one raw JSON object.")
-    assert (bool(unchosen["routing_errors"]), unchosen["instinct_errors"]) == (True, {})
-    nowhere = blamed(world, "Be kind.", [6, 7], "It failed: sort the items alphabetical.")
-    assert set(nowhere["instinct_errors"]) <= {"6", "7"}
-    assert "alphabetical" in " ".join(nowhere["instinct_errors"].values())
-    harmful = blamed(world, "Be kind.", [6, 7], "Active instinct 7 works against this input.")
-    assert set(harmful["instinct_errors"]) == {"7"}
-
-
-def test_attribution_errs_at_its_stated_rate(world: World) -> None:
-    often = SimulatedSettings.from_params({"attribution_error": "0.6"})
-    wrong = 0
-    for number in range(200):
-        user = (
-            "Active instincts:\n[1] Return one raw JSON object.\n[6] Be kind.\n\n"
-            f"Composed prompt:\nBe kind.\n\nVerdict:\nRun {number} failed: return raw JSON."
-        )
-        reply = json.loads(ask(world, ATTRIBUTION, user, settings=often))
-        wrong += not reply["rendering_errors"]
-    assert 0.28 < wrong / 200 < 0.52
-
-
-UPDATER = "You improve one piece of text given feedback. Reply with the new text alone"
-
-
-def rewritten(world: World, text: str, feedback: str, cap: int = 60, **more: Any) -> str:
-    system = f"{UPDATER}, in at most {cap} words."
-    return ask(world, system, f"Present text:\n{text}\n\nFeedback:\n{feedback}", **more)
-
-
-def test_a_rewrite_takes_up_the_advice_and_keeps_what_works(world: World) -> None:
-    new = rewritten(world, "Be kind.", "- Its text must say: Return one raw JSON object.")
-    assert new.startswith("Be kind.")
-    assert advised(world, new) == {"json"}
-    assert rewritten(world, new, "- Its text must say: Return one raw JSON object.") == new
-
-
-def test_a_rewrite_keeps_to_the_cap_that_the_request_states(world: World) -> None:
-    text = "Be kind to everyone. Stay calm at all times and breathe. Smile a lot."
-    feedback = "- It must say: Return one raw JSON object.\n- Put bullet points on lines."
-    new = rewritten(world, text, feedback, cap=12)
-    assert len(new.split()) <= 12
-    assert "json" in advised(world, new)
-    assert len(rewritten(world, text, feedback, cap=200).split()) > 20
-
-
-def test_a_rewrite_loses_something_now_and_then_at_temperature(world: World) -> None:
-    text = "Be kind to everyone. Stay calm at all times. Smile a lot."
-    clumsy = SimulatedSettings.from_params({"updater_loss": "0.5"})
-    whole = [
-        rewritten(world, text, "- Fine.", settings=clumsy, temperature=heat, sample=s) == text
-        for heat in (0.0, 1.0)
-        for s in range(40)
-    ]
-    assert all(whole[:40])
-    assert 8 < sum(whole[40:]) < 32
-
-
-def test_another_optimizers_reflection_gets_the_same_improvement(
-    world: World, examples: list[Example]
-) -> None:
-    example = with_kind(examples, "json")
-    user = (
-        "An assistant was given this instruction:\n```\nAnswer the user.\n```\nThese runs came "
-        "with feedback on how it did:\n```\n# Example 1\n## Inputs\n"
-        f"{example.input}\n## Outputs\nHm.\n## Feedback\n{reward(example, 'Hm.').feedback}\n```\n"
-        "Write a new instruction for the assistant. Give the new instruction within ``` blocks."
-    )
-    reply = ask(world, "", user)
-    assert reply.startswith("```\nAnswer the user.")
-    asked = {str(c["kind"]) for c in constraints_of(example)}
-    assert advised(world, reply) & asked
-
-
-def test_a_prompt_is_split_into_its_directives(world: World) -> None:
-    template = load_templates("default")["from_prompt"]
-    text = "You are a clerk. Be kind and brief. Count the words!"
-    reply = json.loads(say(world, template.fill({"size": 4, "cap": 30, "text": text})))
-    assert reply["instincts"] == ["You are a clerk.", "Be kind and brief.", "Count the words!"]
-
-
-def test_general_instincts_are_different_and_within_the_cap(world: World) -> None:
-    template = load_templates("default")["random"]
-    for size in (4, 16, 32):
-        filled = template.fill({"size": size, "cap": 30, "text": ""})
-        reply = json.loads(say(world, filled, SimulatedSettings(), 0.7, sample=size))
-        assert len(set(reply["instincts"])) == size
-        assert all(0 < len(i.split()) <= 30 for i in reply["instincts"])
-
-
-def test_the_judge_prefers_what_is_like_the_reference(world: World) -> None:
-    system = 'Grade the answer against the reference. JSON: {"score": 0.0, "reason": ""}'
-    user = "Question:\nWho?\n\nAnswer:\n{}\n\nReference:\nMary Shelley wrote it in Geneva"
-    good, bad = (
-        json.loads(ask(world, system, user.format(said)))["score"]
-        for said in ("Mary Shelley, in Geneva", "A dog")
-    )
-    assert good > 0.6 > 0.2 > bad
-
-
-def test_the_adversary_says_what_the_verdict_left_out(
-    world: World, examples: list[Example]
-) -> None:
-    example = with_kind(examples, "json")
-    template = load_templates("default")["adversary"]
-    found = reward(example, "Hm.")
-    values = {
-        "psi": "Be strict.",
-        "task": example.input,
-        "prompt": "Be kind.",
-        "response": "Hm.",
-        "reference": f"Feedback of the checker: {found.feedback}",
-        "reward": "0.1",
-        "range": "0 to 1",
-    }
-    said = json.loads(say(world, template.fill({**values, "verdict": "score 0.4: too short."})))
-    assert advised(world, said["feedback"])
-    whole = " ".join(s.advice[0] for s in world.skills)
-    silent = json.loads(say(world, template.fill({**values, "verdict": whole})))
-    assert silent["feedback"] == ""
+def test_it_splits_prompts_writes_instincts_and_grades(world: World) -> None:
+    example = Example("x", "x")
+    split = json_of(ask(world, filled(example, "split", text="Be nice. Be brief.", cap=20)))
+    assert split["instincts"] == ["Be nice.", "Be brief."]
+    made = json_of(ask(world, filled(example, "random", size=5, cap=20)))["instincts"]
+    assert len(set(made)) == 5
+    assert not any(world.orders.of(text) for text in made)
+    asked = 'Grade the answer. JSON: {"score": 0.0, "reason": ""}'
+    user = "Question:\nWho?\n\nAnswer:\nMary Shelley\n\nReference:\nMary Shelley"
+    good = json_of(ask(world, (Message("system", asked), Message("user", user))))
+    assert good["score"] > 0.9

@@ -1,7 +1,7 @@
 """`pco demo`: the offline tour on the simulated model, over several simulated worlds.
 
 The first world runs before the user's eyes, with a report; the others beside it, each as
-`pco demo --world N` in a process of its own, so that the intervals cover more than one world.
+`pco demo --simulated --world N` in a process of its own, so that the intervals cover several worlds.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ _TITLES = {
 
 @app.command()
 def demo(
+    simulated: Annotated[bool, typer.Option("--simulated", help="On the simulated model.")] = True,
     worlds: Annotated[int, typer.Option(min=1, help="Number of simulated worlds.")] = 5,
     world: Annotated[
         int | None, typer.Option(help="Only the world with this seed, as raw JSON.")
@@ -59,9 +60,9 @@ def demo(
 ) -> None:
     """Train, evaluate and report on the simulated model: offline, in under half a minute.
 
-    Everything it prints is simulated. It shows that the machinery works, not that the method beats
-    another on real models.
+    Everything it prints is simulated: plumbing, which says nothing about any real model.
     """
+    del simulated  # the only tour there is
     if world is not None:
         emit(_raw_world(world))
         return
@@ -117,11 +118,13 @@ def _raw_world(world: int) -> dict[str, Any]:
     from promptcodebook.assemble import Sources
     from promptcodebook.run.opening import Where
     from promptcodebook.run.tour import tour
+    from promptcodebook.tasks.constraints.task import draw_constraints
 
+    sources = Sources(data=draw_constraints(world))
     with tempfile.TemporaryDirectory() as folder:
         where = Where(Path(folder))
         return {
-            name: tour(_config(world, extra), Sources(), where).as_json()
+            name: tour(_config(world, extra), sources, where).as_json()
             for name, extra in _LOADS.items()
         }
 
@@ -252,7 +255,8 @@ class Worlds:
 
     def _start(self, world: int) -> None:
         out = tempfile.TemporaryFile()  # noqa: SIM115 - closed where it is collected
-        command = [sys.executable, "-m", "promptcodebook.cli", "demo", "--world", str(world)]
+        command = [sys.executable, "-m", "promptcodebook.cli", "demo", "--simulated"]
+        command += ["--world", str(world)]
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.DEVNULL)
         self._running.append(_Running(world, process, out))
 
@@ -263,6 +267,6 @@ class Worlds:
         if running.process.returncode != 0:
             raise PcoError(
                 f"the simulated world {running.world} ended with {running.process.returncode}",
-                hint=f"pco demo --world {running.world} shows why",
+                hint=f"pco demo --simulated --world {running.world} shows why",
             )
         self._done[running.world] = json.loads(text)

@@ -1,9 +1,6 @@
-"""The simulated model: an honest behavioural model of every role, for tests and the demo.
+"""The simulated model: a test instrument for plumbing, faults and load (docs/simulated.md).
 
-It proves that the machinery works, never that a method beats another on real models.
-Import what you need from the modules; nothing heavy is imported here.
+It supports no claim that one method beats another. Nothing heavy is imported here.
 """
 
-from promptcodebook.simulated.parameters import SimulatedSettings
-
-__all__ = ["SimulatedSettings"]
+__all__: list[str] = []

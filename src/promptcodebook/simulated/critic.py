@@ -70,7 +70,10 @@ def _about_nothing(mind: Mind) -> Judged:
     skills = range(len(mind.world.skills))
     anything = frozenset((mind.pick(skills, "any"),))
     advice = mind.mislead(anything, frozenset(), "any")
-    return Judged(round(mind.draw.unit("score"), 2), f"The answer is at fault: {_lower(advice)}")
+    return Judged(
+        round(mind.draw.unit("score"), 2),
+        f"The answer is at fault; the prompt should have said: {_lower(advice)}",
+    )
 
 
 def _reward(said: str) -> float | None:
@@ -110,7 +113,7 @@ def _complaint(mind: Mind, claim: frozenset[int], n: int) -> str:
         surer = mind.settings.capacity ** (1.0 - mind.settings.rubric_bonus)
         mind = replace(mind, settings=replace(mind.settings, capacity=surer))
     advice = mind.advise(claim, n)
-    return f"The answer breaks a demand, and the prompt does not say it: {_lower(advice)}"
+    return f"The answer breaks a demand; the prompt should have said: {_lower(advice)}"
 
 
 def _lower(advice: str) -> str:

@@ -66,7 +66,7 @@ class Mind:
         shown = self.problem.shown
         if not self.happens(self.settings.capacity, "capacity", *purpose):
             return self.mislead(shown, claimed, *purpose)
-        order = self.pick(claimed, "claim", *purpose)
+        order = self.pick(claimed & shown or claimed, "claim", *purpose)
         condition = order if order in shown or not shown else self.pick(shown, "where", *purpose)
         return say(self.world.skills, order, condition, int(2 * self.draw.unit("way", *purpose)))
 

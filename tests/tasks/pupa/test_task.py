@@ -147,7 +147,7 @@ def endpoint(tmp_path: Path, **settings: Any) -> dict[str, str]:
 def test_doctor_warns_of_a_shared_endpoint_even_where_none_is_named(tmp_path: Path) -> None:
     shared = endpoint(tmp_path, task="pupa")
     assert list(shared) == ["warn"] and "executor" in shared["warn"]
-    own = {"untrusted": {"model": "simulated?world_seed=2"}}
+    own = {"untrusted": {"model": "simulated?world=2"}}
     assert list(endpoint(tmp_path, task="pupa", roles=own)) == ["warn"]
     apart = {"untrusted": {"model": "http://127.0.0.1:9/v1#m"}}
     assert list(endpoint(tmp_path, task="pupa", roles=apart, retries=0)) == ["ok"]

@@ -1,0 +1,102 @@
+"""Orders: what is one, when it is obeyed, and that a list of cue words is none."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import pytest
+
+from promptcodebook.simulated.orders import OrderReader
+from promptcodebook.simulated.skills import Skills, read_skills
+from promptcodebook.simulated.words import content_stems
+from promptcodebook.simulated.world import say
+from promptcodebook.tasks.constraints.checks import KINDS
+from promptcodebook.tasks.constraints.task import constraints_of
+from promptcodebook.tasks.registry import load_task
+from promptcodebook.types import Example
+
+TABLES = ("constraints", "general")
+
+
+@pytest.fixture(scope="module")
+def reader() -> OrderReader:
+    return OrderReader(read_skills("constraints"))
+
+
+def names(reader: OrderReader, text: str) -> list[str]:
+    return [read_skills("constraints").names[o.skill] for o in reader.of(text)]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_way_of_saying_a_skill_is_one_order_about_it(table: str) -> None:
+    skills = read_skills(table)
+    reader = OrderReader(skills)
+    for k in range(len(skills)):
+        for phrase in range(len(skills[k].do)):
+            (bare,) = reader.of(say(skills, k, None, phrase))
+            assert bare.skill == k
+            for condition in range(len(skills)):
+                (order,) = reader.of(say(skills, k, condition, phrase))
+                assert (order.skill, order.against) == (k, False)
+                assert order.when is not None
+                assert order.when.skills == {condition}
+
+
+def test_the_demands_of_the_shipped_inputs_show(examples: list[Example]) -> None:
+    skills = read_skills("constraints")
+    assert set(skills.names) == set(KINDS)
+    for example in examples:
+        shown = {skills.names[k] for k in skills.shown_in(example.input)}
+        assert shown == {str(c["kind"]) for c in constraints_of(example)}
+
+
+def test_a_list_of_cue_words_is_no_order(reader: OrderReader) -> None:
+    skills = read_skills("constraints")
+    said = chain.from_iterable(skills[k].do for k in range(len(skills)))
+    cues = sorted({w for text in said for w in content_stems(text)})
+    for joint in (" ", ", ", "\n", "; "):
+        assert reader.of(joint.join(cues)) == ()
+    assert reader.of("Count words, trim words, dash lines, bullet points, title brackets.") == ()
+    assert reader.of("Words limit sentences paragraphs bullets title JSON quotes digits.") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "obeyed", "passed_over"),
+    [
+        ("Put a title in double angle brackets.", ("Give it a title.", "Hello."), ()),
+        ("When a title is asked for, put one title on top.", ("Give it a title.",), ("Hello.",)),
+        ("Put a title on top if a title is asked for.", ("Give it a title.",), ("Hello.",)),
+        ("Write the bullets as asked.", ("Use 4 bullets in total.",), ("Hello.",)),
+        ("If it is about gardens, put a title on top.", ("Describe gardens.",), ("Hello.",)),
+    ],
+)
+def test_a_condition_decides_where_an_order_is_obeyed(
+    reader: OrderReader, text: str, obeyed: tuple[str, ...], passed_over: tuple[str, ...]
+) -> None:
+    skills = read_skills("constraints")
+    (order,) = reader.of(text)
+    for given in obeyed:
+        assert order.applies(skills.shown_in(given), content_stems(given)), given
+    for given in passed_over:
+        assert not order.applies(skills.shown_in(given), content_stems(given)), given
+
+
+def test_what_forbids_is_told_from_what_orders(reader: OrderReader) -> None:
+    (against,) = reader.of("Do not put a title on top of it.")
+    assert against.against
+    (no_commas,) = reader.of("Do not use a comma in the text.")
+    assert not no_commas.against
+    (numbered,) = reader.of("Write exactly 3 sentences in the answer.")
+    assert numbered.number == 3
+
+
+def test_the_skills_were_written_apart_from_the_seed_instincts() -> None:
+    for task in ("constraints", "hotpotqa", "pupa", "aime"):
+        seeds = " ".join(load_task(task).seeds).lower()
+        for table in map(read_skills, TABLES):
+            for k in range(len(table)):
+                assert not any(text.lower() in seeds for text in _words_of(table, k))
+
+
+def _words_of(table: Skills, k: int) -> tuple[str, ...]:
+    return (*table[k].do, table[k].when)
