@@ -75,10 +75,11 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Test rewards by row, and whether the verdict was "worth deploying"."""
+    """Test rewards by row, whether the verdict was "worth deploying", and the test inputs."""
 
     rewards: Mapping[str, tuple[float, ...]]
     worth: bool
+    inputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ def run(job: Job) -> Done:
             worth = any(e.worth for e in store.events() if isinstance(e, Concluded))
         finally:
             store.close()
-    return Done(rewards, worth)
+    return Done(rewards, worth, tuple(e.input for e in data.test))
 
 
 def difference(done: Sequence[Done], row: str, other: str) -> list[list[float]]:

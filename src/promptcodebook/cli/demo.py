@@ -1,7 +1,7 @@
 """`pco demo`: the offline tour on the simulated model, over several simulated worlds.
 
 The first world runs before the user's eyes, with a report; the others beside it, each as
-`pco demo --simulated --world N` in a process of its own, so that the intervals cover several worlds.
+`pco demo --simulated --world N` in a process of its own, so that intervals cover several worlds.
 """
 
 from __future__ import annotations

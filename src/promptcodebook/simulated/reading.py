@@ -87,7 +87,9 @@ def read(system: str, user: str) -> Reading:
     for block in blocks:
         name = _meaning(block.caption)
         if name in ("active", "codebook"):
-            sections.setdefault(name, "\n".join(e.text for e in block.entries))
+            # What is left below a list that was taken out is no part of it.
+            frame += f"\n{sections.get(name, '')}"
+            sections[name] = "\n".join(e.text for e in block.entries)
     return Reading(system_frame, frame.lower(), sections, (*system_blocks, *blocks))
 
 

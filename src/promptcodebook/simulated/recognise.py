@@ -164,7 +164,7 @@ _TESTS: tuple[tuple[Kind, Callable[[str, Shape, Reading], bool]], ...] = (
     ),
     ("improve", _is_improve),
     ("route", _is_route),
-    ("split", lambda frame, _, __: says("split", frame)),
+    ("split", lambda frame, _, reading: not reading.active() and says("split", frame)),
     ("compose", _is_compose),
     ("instincts", _is_instincts),
     ("judge", lambda frame, shape, _: shape.has("score") and bool(_JUDGE.search(frame))),
