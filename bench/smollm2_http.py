@@ -1,0 +1,53 @@
+"""All roles on SmolLM2 over HTTP: routes valid by grammar, counts on both sides, and a kill.
+
+`pco train` on a few messages of `houserules` against `pco lm serve smollm2`, killed with kill -9
+and resumed; then a copy of the killed run is given the replies of the finished one and resumed,
+which must ask nothing and end at the same policy file.
+
+    python -m bench.smollm2_http
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from bench.figures import Figure, shown
+from tests.local.served import served_by_us
+from tests.local.trained import Size, killed_and_resumed
+
+STEPS = int(os.environ.get("PCO_STEPS", "2"))
+"""PCO_STEPS=8 for more routes."""
+SIZE = Size(train=4, test=2, steps=STEPS, batch=4, concurrency=16)
+KILL_AT = 14
+
+
+def measure() -> list[Figure]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with served_by_us("smollm2", folder) as server:
+            run = killed_and_resumed(server, folder, SIZE, KILL_AT)
+    asked = ", ".join(f"{role} {calls}" for role, calls in run.roles.items())
+    routes = f"{run.routes.valid} of {run.routes.asked}"
+    served = run.served - run.unbooked
+    calls = abs(run.reported.calls - served.calls)
+    tokens = abs(run.reported.prompt_tokens - served.prompt_tokens)
+    tokens += abs(run.reported.completion_tokens - served.completion_tokens)
+    share = run.routes.valid / run.routes.asked
+    twice = served.calls - run.after
+    kept = f"{run.before} on disk at the kill, {run.after} at the end"
+    return [
+        Figure("routes valid by grammar", share, "", 0.95, True, routes),
+        Figure("calls, report against server", calls, "", 0, beside=asked),
+        Figure("tokens, report against server", tokens, "", 0, beside=str(served)),
+        Figure("calls answered twice", twice, "", 0, beside=kept),
+        Figure("answered as the kill fell, and never read", run.unbooked.calls),
+        Figure("texts rewritten", run.rewritten),
+        Figure("calls when gone through again", run.again, "", 0),
+        Figure("policy files that differ", int(not run.equal), "", 0),
+    ]
+
+
+if __name__ == "__main__":
+    raise SystemExit(shown(measure, __doc__ or ""))
