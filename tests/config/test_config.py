@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 import promptcodebook.config as config
 from promptcodebook.config import Config, load_config, merge, parse_budget, preset, read_toml
+from promptcodebook.config.small import text_updates_remark
 from promptcodebook.errors import ConfigError
 
 
@@ -303,3 +304,36 @@ def test_a_secret_in_the_body_goes_only_to_the_address_that_it_was_given_for() -
     below = {"lm": A, "roles": {"critic": {"extra": fields}}}
     assert load_config(below, {"seed": 1}).roles["critic"].extra == fields
     assert load_config(below, {"lm": B}).roles["critic"].extra == {"top_k": 20}
+
+
+_STRONGER = {role: {"model": "openai/strong"} for role in ("critic", "attribution", "updater")}
+
+
+def _small(**more: Any) -> Config:
+    return load_config({"preset": "small", "lm": "smollm2"}, more)
+
+
+def test_a_small_model_rewrites_no_text_by_itself() -> None:
+    assert not _small().update.text_updates
+    assert not _small(roles={"critic": {"model": "openai/strong"}}).update.text_updates
+    same = {role: {"model": "smollm2"} for role in _STRONGER}
+    assert not _small(roles=same).update.text_updates
+
+
+def test_stronger_models_beside_a_small_one_rewrite_texts() -> None:
+    assert _small(roles=_STRONGER).update.text_updates
+    other = _small(lm="openai/strong", roles={"executor": {"model": "smollm2"}})
+    assert other.update.text_updates, "the executor small, all others strong"
+    assert not _small(roles=_STRONGER, update={"text_updates": False}).update.text_updates
+    assert _small(update={"text_updates": True}).update.text_updates
+
+
+def test_what_a_small_model_does_is_told() -> None:
+    assert "texts stay as they are" in text_updates_remark(_small())
+    assert "rewritten by openai/strong" in text_updates_remark(_small(roles=_STRONGER))
+    assert text_updates_remark(load_config({})) == ""
+
+
+def test_a_stored_configuration_of_a_small_model_stays_as_it_is() -> None:
+    stored = _small().model_dump(mode="json")
+    assert not load_config(stored, {"roles": _STRONGER}).update.text_updates

@@ -146,3 +146,30 @@ def test_a_reached_budget_ends_the_run_in_order_and_more_of_it_goes_on(
     assert Training(tmp_path, server.lm, "--budget", "5000calls").wait() == 0
     assert server.stats()["repeated"] == 0
     assert_as_if_nothing_had_happened(tmp_path, whole[0])
+
+
+ROUTED = (
+    *("--task", "constraints", "--plain", "--preset", "small", "--set", "select=2"),
+    *("--set", "cache=false", "--set", "concurrency=16"),
+    *("--set", "update.epochs=8", "--set", "update.batch_size=8"),
+)
+"""A run whose routes are learned from outcomes."""
+
+
+@pytest.mark.parametrize("stepped", [1, 5])
+def test_a_router_that_learned_from_outcomes_survives_a_kill(
+    stepped: int, server: Served, tmp_path: Path
+) -> None:
+    """What it learned is read back from the traces: the same routes, the same policy bytes."""
+    server.reset()
+    whole = Training(tmp_path / "whole", server.lm, flags=ROUTED)
+    assert whole.wait() == 0, whole.said
+    training = Training(tmp_path / "killed", server.lm, flags=ROUTED)
+    assert training.until(lambda _, progress: progress.events.get("stepped", 0) >= stepped)
+    training.kill()
+    assert 0 < progress_of(tmp_path / "killed").events.get("stepped", 0) < 8
+    rest = Training(tmp_path / "killed", server.lm)
+    assert rest.wait() == 0, rest.said
+    left = left_by(tmp_path / "killed")
+    assert b'"router"' in left.policy
+    assert_as_if_nothing_had_happened(tmp_path / "killed", left_by(tmp_path / "whole"))

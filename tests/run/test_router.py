@@ -11,9 +11,13 @@ from pathlib import Path
 import pytest
 
 import promptcodebook as pco
+from promptcodebook.calls import Request
 from promptcodebook.errors import ConfigError
+from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.policy.policy import Policy
 from promptcodebook.store.run import RunStore
+from promptcodebook.tasks.houserules.task import RULES, present_prompt
+from tests.tasks.houserules.test_checks import KEPT, PLAIN
 
 from .topics import PHRASES, chance, data, learn, shuffled
 
@@ -199,3 +203,34 @@ def test_without_repeats_a_stopped_run_ends_at_the_same_policy(
     assert part.ended == "budget"
     rest = learn(tmp_path, config=config, budget="99999calls", resume=part.id)
     assert rest.policy.file.digest == once.policy.file.digest
+
+
+def keeping(request: Request) -> str:
+    """A model that keeps the one house rule that it is told, and is plain where it is not one."""
+    turn = request.messages[-1].content
+    lines = present_prompt().partition("\n\n")[2].splitlines()
+    told = [kind for kind, line in zip(RULES.values(), lines, strict=True) if line in turn]
+    return KEPT[told[0]][0] if len(told) == 1 else PLAIN
+
+
+def test_the_rows_of_a_task_of_ours_that_knows_the_right_instructions(tmp_path: Path) -> None:
+    """The oracle stands above all and decides nothing; one rule for all is one rule's share."""
+    run = pco.optimize(
+        pco.Dataset((), (), ()),
+        "",
+        ScriptedLM().reply_with(keeping),
+        config={
+            "task": "houserules",
+            "preset": "small",
+            "init": {"kind": "from_prompt", "prompt": present_prompt()},
+            "update": {"epochs": 2, "batch_size": 8},
+        },
+        runs_dir=tmp_path,
+        progress=False,
+    )
+    rows = run.rows
+    assert list(rows)[:3] == ["present", "none", "oracle"] and rows["oracle"].reference
+    assert rows["oracle"].score.mean > 0.75 > 0.3 > rows["best_single"].score.mean
+    assert rows["oracle"].prompt is None and run.deploy != "oracle"
+    single = rows["best_single"].prompt
+    assert single in present_prompt() and run.policy.row("best_single").prompt == single

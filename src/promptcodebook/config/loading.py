@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from promptcodebook.config.schema import Budget, Config, RoleSettings, default_roles, preset
 from promptcodebook.config.secrets import without_secrets
+from promptcodebook.config.small import text_updates_layer
 from promptcodebook.errors import ConfigError, did_you_mean
 
 __all__ = [
@@ -69,7 +70,8 @@ def _checked(layers: Sequence[Mapping[str, Any]], where: str) -> Config:
     for layer in layers:
         merged = merge(_without_moved_headers(merged, layer), layer)
     defaults = {"roles": {r: s.model_dump() for r, s in default_roles().items()}}
-    tree = merge(defaults, preset(str(merged.get("preset", "default"))), merged)
+    chosen = preset(str(merged.get("preset", "default")))
+    tree = merge(defaults, chosen, text_updates_layer(merged), merged)
     try:
         return Config.model_validate(tree)
     except ValidationError as error:

@@ -191,7 +191,8 @@ class Update(Group):
     encoder_on_explored: bool = False
     """Whether θ also learns from explored routes, which it did not choose."""
     text_updates: bool = True
-    """Whether texts are rewritten at all; without, only the statistics learn (Table 3)."""
+    """Whether texts are rewritten at all (Table 3); in the preset small only where stronger models
+    are named for it."""
     instinct_words: int = Field(default=25, ge=1)
     """Length cap of one instinct in words; a first instinct over it may stay as it is."""
     directive_words: int = Field(default=300, ge=1)

@@ -11,6 +11,7 @@ from pathlib import Path
 from promptcodebook.assemble import NO_DATA, Plan, Sources, plan_run, simulated_model
 from promptcodebook.calls import LM, ROLES, Role
 from promptcodebook.config import Config
+from promptcodebook.config.small import text_updates_remark
 from promptcodebook.data import examine
 from promptcodebook.doctor.finding import Finding, Section
 from promptcodebook.doctor.probe import probe
@@ -94,7 +95,8 @@ def _failure_finding(name: str, error: PcoError) -> Finding:
 
 def _settings(plan: Plan) -> Finding:
     size, select = plan.config.size, plan.config.select
-    return Finding("settings", "ok", f"task {plan.task.name}, K = {size}, S = {select}")
+    parts = [f"task {plan.task.name}, K = {size}, S = {select}", text_updates_remark(plan.config)]
+    return Finding("settings", "ok", "; ".join(filter(None, parts)))
 
 
 def _templates(plan: Plan) -> tuple[Finding, ...]:

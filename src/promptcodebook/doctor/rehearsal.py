@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from promptcodebook.assemble import Plan
-from promptcodebook.config import Budget
+from promptcodebook.config import Budget, Config
 from promptcodebook.doctor.finding import Finding, Section
 from promptcodebook.doctor.roles import Rehearsed, weigh_roles
 from promptcodebook.errors import PcoError
@@ -44,7 +44,7 @@ async def rehearse(plan: Plan) -> tuple[Section, ...]:
         learner = build_learner(assembled)
         state = await initialise(assembled)
         trace = await learner.trace(plan.dataset.train[0], state, epsilon=0.0)
-        told = (*_forward(trace), *_backward(trace), *_reply_findings(counts))
+        told = (*_forward(trace, config), *_backward(trace, config), *_reply_findings(counts))
         carried = tuple[Finding, ...]()
         if not assembled.models.simulated:
             carried = await weigh_roles(Rehearsed(assembled, learner, state, trace, counts))
@@ -55,11 +55,14 @@ async def rehearse(plan: Plan) -> tuple[Section, ...]:
     return Section(_EXAMPLE, told), *([Section(_ROLES, carried)] if carried else [])
 
 
-def _forward(trace: Trace) -> list[Finding]:
+def _forward(trace: Trace, config: Config) -> list[Finding]:
     """Route, prompt, answer and reward, as far as they came."""
     rollout, findings = trace.rollout, list[Finding]()
     route = rollout.route
-    if route is not None and route.fallback:
+    if config.router.kind == "outcomes":
+        what = "its routes are learned from outcomes, and no model is asked for them"
+        findings.append(Finding("router", "ok", what))
+    elif route is not None and route.fallback:
         what = "no reply held a valid route; the best-rated instincts are taken instead"
         step = "try another model for it: roles.encoder.model"
         findings.append(Finding("encoder", "warn", what, step))
@@ -68,7 +71,9 @@ def _forward(trace: Trace) -> list[Finding]:
         findings.append(Finding("encoder", "ok", f"routes {when}"))
     if rollout.failure is not None:
         return [*findings, _failure_finding(rollout.failure)]
-    findings.append(Finding("generator", "ok", f"a prompt of {len(rollout.prompt.split())} words"))
+    length = f"a prompt of {len(rollout.prompt.split())} words"
+    asked = "" if config.compose == "generator" else ", the instincts as they are"
+    findings.append(Finding("generator", "ok", length + asked))
     answer = f"an answer of {len(rollout.output.split())} words"
     if rollout.truncated:
         step = "raise roles.executor.max_tokens"
@@ -78,10 +83,12 @@ def _forward(trace: Trace) -> list[Finding]:
     return [*findings, Finding("reward", "ok", f"{rollout.reward:g} for this answer")]
 
 
-def _backward(trace: Trace) -> list[Finding]:
+def _backward(trace: Trace, config: Config) -> list[Finding]:
     """Verdict and gradients; nothing where there was no answer to judge."""
     if trace.rollout.failure is not None:
         return []
+    if config.router.kind == "outcomes" and not config.update.text_updates:
+        return [Finding("critic", "ok", "not asked, since no text is rewritten")]
     if trace.failure is not None:
         return [_failure_finding(trace.failure)]
     verdict, gradients = trace.verdict, trace.gradients

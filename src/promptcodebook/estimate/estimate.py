@@ -17,6 +17,7 @@ from typing import Literal
 from promptcodebook.assemble import Plan
 from promptcodebook.calls import ROLES, Message, Request, Role, Usage
 from promptcodebook.config import Budget
+from promptcodebook.config.small import text_updates_remark
 from promptcodebook.estimate.counting import ANSWER, Manner
 from promptcodebook.estimate.dry import DryWork, Scale, dry_run, shorten_plan
 from promptcodebook.lm.prices import PriceTable
@@ -237,6 +238,8 @@ def _assumptions(plan: Plan, scale: Scale, made: Estimate) -> Iterator[str]:
         f"{whole.updates} updates over {whole.rollouts} rollouts, {whole.routed} of them routed by "
         "the encoder"
     )
+    if remark := text_updates_remark(config):
+        yield remark
     if whole.maintained:
         each = " / ".join(f"{manner.tidied:g}" for manner in MANNERS)
         yield f"{whole.maintained} rounds of maintenance, of {each} calls each"
