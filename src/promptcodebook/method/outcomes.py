@@ -28,7 +28,7 @@ from promptcodebook.types import Ranking
 
 __all__ = ["Adding", "Outcome", "OutcomeModel", "Parts", "Posterior", "Priors"]
 
-_DIGITS = 200
+_DIGITS = 100
 """Weights are kept in whole parts of the greatest, so many of them."""
 MOST = 2000
 """Outcomes that a fit takes, the latest ones: it costs their cube."""
