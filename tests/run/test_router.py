@@ -213,6 +213,7 @@ def keeping(request: Request) -> str:
     return KEPT[told[0]][0] if len(told) == 1 else PLAIN
 
 
+@pytest.mark.slow
 def test_the_rows_of_a_task_of_ours_that_knows_the_right_instructions(tmp_path: Path) -> None:
     """The oracle stands above all and decides nothing; one rule for all is one rule's share."""
     run = pco.optimize(

@@ -67,7 +67,7 @@ def off_policy(
         if not others:
             return None
         ranker = Ranker(model.fit(others, versions).ranking(terms.least), texts)
-        expected = {name: ranker.expected(inputs[name]) for name in inputs}
+        expected = {name: ranker.of(model.features(name)) for name in inputs}
         single = _best_single(list(expected.values()))
         for outcome in logged:
             if outcome.example_id in inside and _counts(outcome, versions):

@@ -11,7 +11,9 @@ import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import chain
+from operator import add, itemgetter, mul
 
 from promptcodebook.text import words_of
 from promptcodebook.types import Ranking
@@ -114,24 +116,38 @@ class Ranker:
     def __init__(self, ranking: Ranking, instincts: Sequence[str]) -> None:
         self._ranking = ranking
         self._vocabulary = Vocabulary(ranking.rarity)
-        # By bucket: an input touches few of them.
-        self._columns = tuple(zip(*ranking.weights, strict=True))
-        self._instincts = tuple(map(self._vocabulary.features, instincts))
+        # By bucket, which instincts' texts fall into it: an input touches few of them.
+        self._alike: dict[int, list[tuple[int, float]]] = {}
+        for k, text in enumerate(instincts):
+            for bucket, value in self._vocabulary.features(text).items():
+                self._alike.setdefault(bucket, []).append((k, value))
 
     def expected(self, text: str) -> Expected:
         """What an input promises with each of the instincts."""
+        return self.of(self._vocabulary.features(text))
+
+    def of(self, features: Features) -> Expected:
+        """The same, for an input whose features are known."""
         ranking = self._ranking
-        features = self._vocabulary.features(text)
-        sums = [0.0] * len(ranking.bias)
-        for bucket, value in features.items():
-            for row, weight in enumerate(self._columns[bucket]):
-                if weight:
-                    sums[row] += value * weight
-        values = [b + ranking.unit * s for b, s in zip(ranking.bias, sums, strict=True)]
+        values = list(ranking.bias)
+        if features:
+            # Not `sum`, which adds up in another way from Python 3.12 on.
+            picked = itemgetter(*features, next(iter(features)))
+            amounts = [*features.values(), 0.0]
+            for row, weights in enumerate(ranking.weights):
+                values[row] += ranking.unit * reduce(add, map(mul, amounts, picked(weights)), 0.0)
         if ranking.likeness:
-            for k, other in enumerate(self._instincts):
-                values[k + 1] += ranking.likeness * dot(features, other)
+            for k, likeness in enumerate(self._likeness(features)):
+                values[k + 1] += ranking.likeness * likeness
         return Expected(values[0], tuple(values[1:]), ranking.more)
+
+    def _likeness(self, features: Features) -> list[float]:
+        """φ(x)·φ(c_k) of every instinct."""
+        alike = [0.0] * (len(self._ranking.bias) - 1)
+        for bucket, value in features.items():
+            for k, own in self._alike.get(bucket, ()):
+                alike[k] += value * own
+        return alike
 
     def choose(self, text: str, select: int) -> tuple[int, ...]:
         """The route of an input: up to `select` instincts, as long as each promises to add."""
