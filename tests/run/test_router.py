@@ -16,7 +16,7 @@ from promptcodebook.errors import ConfigError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.policy.policy import Policy
 from promptcodebook.store.run import RunStore
-from promptcodebook.tasks.houserules.task import RULES, present_prompt
+from promptcodebook.tasks.houserules.task import RULES, load_houserules, present_prompt
 from tests.tasks.houserules.test_checks import KEPT, PLAIN
 
 from .topics import PHRASES, chance, data, learn, shuffled
@@ -217,7 +217,7 @@ def keeping(request: Request) -> str:
 def test_the_rows_of_a_task_of_ours_that_knows_the_right_instructions(tmp_path: Path) -> None:
     """The oracle stands above all and decides nothing; one rule for all is one rule's share."""
     run = pco.optimize(
-        pco.Dataset((), (), ()),
+        load_houserules().dataset,
         "",
         ScriptedLM().reply_with(keeping),
         config={
