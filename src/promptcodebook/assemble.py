@@ -14,7 +14,7 @@ from pathlib import Path
 
 from promptcodebook.calls import LM, Chat, Role
 from promptcodebook.config import Config
-from promptcodebook.data import Dataset, load_settings
+from promptcodebook.data import Dataset, load_settings, sample
 from promptcodebook.errors import (
     ConfigError,
     DataError,
@@ -110,6 +110,11 @@ class Plan:
         """What the user has today: the fixed prompt before everything, and the given prompt, else
         the task's zero-shot prompt."""
         return join_prompts(self.config.base_prompt, self.config.init.prompt or self.task.zero_shot)
+
+    @cached_property
+    def judged(self) -> tuple[Example, ...]:
+        """The test examples that the verdict is made on."""
+        return sample(self.dataset.test, self.config.verdict_examples)
 
     def split(self, name: str) -> tuple[Example, ...]:
         return self.task.dataset.split(name)

@@ -371,6 +371,8 @@ class Config(Group):
     validation: Validation = Validation()
     keep: Literal["best_val", "last"] = "best_val"
     """Which state is deployed: the best on validation, or the last."""
+    verdict_examples: int | None = Field(default=None, ge=1)
+    """Test examples that the verdict is made on, the same for every row; none = all."""
     init: Init = Init()
     budget: Budget = Budget()
     user_code: UserCode = UserCode()

@@ -13,7 +13,7 @@ from promptcodebook.data.check import (
     near_leaks,
 )
 from promptcodebook.data.columns import Columns
-from promptcodebook.data.dataset import SPLITS, Dataset, Split
+from promptcodebook.data.dataset import SPLITS, Dataset, Split, sample
 from promptcodebook.data.load import load, load_settings
 
 __all__ = [
@@ -31,4 +31,5 @@ __all__ = [
     "load",
     "load_settings",
     "near_leaks",
+    "sample",
 ]

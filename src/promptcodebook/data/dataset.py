@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from promptcodebook.errors import DataError, did_you_mean
-from promptcodebook.randomness import keyed_int
+from promptcodebook.randomness import keyed_int, keyed_random
 from promptcodebook.text import fold_text
 from promptcodebook.types import Example
 
@@ -21,6 +21,7 @@ __all__ = [
     "check_fractions",
     "complete_splits",
     "draw_splits",
+    "sample",
     "split_name",
 ]
 
@@ -157,3 +158,13 @@ def _counts(total: int, shares: Mapping[Split, float]) -> dict[Split, int]:
         counts[largest] -= 1
     rest: dict[Split, int] = {first: total - sum(counts.values())}
     return rest | counts
+
+
+def sample(examples: Sequence[Example], count: int | None) -> tuple[Example, ...]:
+    """At most `count` examples, in their order. Which ones follows from their ids alone, so that
+    two policies meet the same ones."""
+    if count is None or count >= len(examples):
+        return tuple(examples)
+    keys = {e.id: keyed_random("evaluation sample", e.id).random() for e in examples}
+    chosen = set(sorted(keys, key=keys.__getitem__)[:count])
+    return tuple(e for e in examples if e.id in chosen)

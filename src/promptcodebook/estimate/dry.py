@@ -114,7 +114,7 @@ def shorten_plan(plan: Plan) -> Plan:
     update, validation = config.update, config.validation
     if batches < whole:
         update = update.model_copy(update={"epochs": batches, "steps_per_epoch": 1})
-    val, test = _some(dataset.val), _some(dataset.test)
+    val, test = _some(dataset.val), _some(plan.judged)
     subset = math.ceil(validation.subset * len(val) / max(1, len(dataset.val)))
     validation = validation.model_copy(update={"every": every, "subset": subset})
     return replace(
@@ -182,8 +182,8 @@ class Scale:
     @classmethod
     def between(cls, plan: Plan, short: Plan) -> Scale:
         evaluated = {
-            phase: _ratio(len(plan.split(split)), len(short.split(split)))
-            for phase, split in (("validating", "val"), ("judging", "test"))
+            "validating": _ratio(len(plan.dataset.val), len(short.dataset.val)),
+            "judging": _ratio(len(plan.judged), len(short.judged)),
         }
         return cls(passes(plan), passes(short), evaluated)
 

@@ -107,7 +107,7 @@ async def evaluate(
     assembled = problem.assembled
     floor, _ = assembled.config.reward_range
     evaluator = Evaluator(assembled.trial(greedy=True), assembled.config.randomness, floor)
-    split = "test" if examples is assembled.dataset.test else "val"
+    split = "test" if examples is assembled.plan.judged else "val"
     count = _counter(problem.tell, phase, len(examples))
     evaluation = await evaluator.evaluate(row, prompter, examples, split, count)
     failures = [r.failure for r in evaluation.rollouts if r.failure is not None]

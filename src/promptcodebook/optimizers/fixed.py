@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from promptcodebook.calls import Usage
+from promptcodebook.data import sample
 from promptcodebook.method.generator import join_prompts
 from promptcodebook.method.policy import Deployed, FixedPrompt
 from promptcodebook.method.ranking import Ranker
@@ -69,9 +70,11 @@ def untrained_row(problem: Problem, state: State) -> Result:
 
 
 async def best_single_row(problem: Problem, policy: PolicyFile) -> Result:
-    """One instinct for every input: the best on the validation split, of those that the outcomes of
-    training promise most of (without a validation split, the one of most promise)."""
+    """One instinct for every input: the best on the validation split (`validation.subset` of it), of
+    those that the outcomes of training promise most of (without a validation split, the one of most
+    promise)."""
     train, val = problem.assembled.dataset.train, problem.assembled.dataset.val
+    val = sample(val, problem.assembled.config.validation.subset)
     texts = policy.parameters.codebook.texts
     promise = _promise(policy, [example.input for example in train])
     listed = sorted(range(len(texts)), key=lambda k: (-promise[k], k))[:SHORTLIST]

@@ -32,16 +32,16 @@ class VerdictReserve:
     """Keeps back what choosing and judging will take, as far as it is known by now."""
 
     def __init__(self, problem: Problem) -> None:
-        config, data = problem.assembled.config, problem.assembled.dataset
+        config, plan = problem.assembled.config, problem.assembled.plan
         self._gate = problem.assembled.models.budget
         self._limits = config.budget
         chosen = config.validation.every > 0 and config.keep == "best_val"
-        finals = config.validation.finalists * len(data.val) if chosen else 0
+        finals = config.validation.finalists * len(plan.dataset.val) if chosen else 0
         rows = len(baselines()) + _OUR_ROWS
         if config.router.kind == "outcomes":
             rows += _ROUTER_ROWS
-            finals += SHORTLIST * len(data.val)
-        self._rollouts = finals + rows * len(data.test)
+            finals += SHORTLIST * min(len(plan.dataset.val), config.validation.subset)
+        self._rollouts = finals + rows * len(plan.judged)
         self._keep(None, None)
 
     def measure(self, rollouts: Sequence[Rollout], seconds: float | None = None) -> None:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from promptcodebook.assemble import Assembled
+from promptcodebook.data import sample
 from promptcodebook.errors import ConfigError, DataError, Interrupted
 from promptcodebook.intervals import Bounds, Interval, paired_interval
 from promptcodebook.method.evaluate import Evaluator, average
@@ -15,7 +16,7 @@ from promptcodebook.method.policy import Deployed, FixedPrompt, Prompter
 from promptcodebook.optimizers.fixed import ORACLE, OraclePrompt
 from promptcodebook.policy.file import BEST_SINGLE, CONCAT, NONE, PRESENT, PolicyFile
 from promptcodebook.policy.references import stages_of
-from promptcodebook.randomness import Randomness, keyed_random
+from promptcodebook.randomness import Randomness
 from promptcodebook.run.verdict import Row, Terms, row_of
 from promptcodebook.types import Evaluation, Example, Rollout, Trace
 
@@ -88,16 +89,6 @@ def _example(rollout: Rollout, floor: float) -> dict[str, Any]:
         "truncated": rollout.truncated,
         "route": list(rollout.route.indices) if rollout.route is not None else None,
     }
-
-
-def sample(examples: Sequence[Example], count: int | None) -> tuple[Example, ...]:
-    """At most `count` examples, in their order. Which ones follows from their ids alone, so that
-    two policies meet the same ones."""
-    if count is None or count >= len(examples):
-        return tuple(examples)
-    keys = {e.id: keyed_random("evaluation sample", e.id).random() for e in examples}
-    chosen = set(sorted(keys, key=keys.__getitem__)[:count])
-    return tuple(e for e in examples if e.id in chosen)
 
 
 class Assessor:

@@ -32,6 +32,7 @@ __all__ = [
     "Cell",
     "CellResult",
     "Suite",
+    "fitting_runs",
     "read_cell",
     "require_all",
     "run_cell",
@@ -188,10 +189,15 @@ def read_cell(path: Path, state: CellState, inputs: Mapping[str, str]) -> CellRe
 
 def _earlier_run(folder: Path, plan: Plan) -> RunSummary | None:
     """The folder's run of these settings on these data; the furthest if there are several."""
+    runs = fitting_runs(folder, plan)
+    return max(runs, key=lambda run: (not run.resumable, run.step), default=None)
+
+
+def fitting_runs(folder: Path, plan: Plan) -> list[RunSummary]:
+    """The folder's runs of these settings on these data, oldest first."""
     if not folder.is_dir():
-        return None
-    fitting = [run for run in list_runs(folder) if _fits(run.path, plan)]
-    return max(fitting, key=lambda run: (not run.resumable, run.step), default=None)
+        return []
+    return [run for run in list_runs(folder) if _fits(run.path, plan)]
 
 
 def _fits(path: Path, plan: Plan) -> bool:

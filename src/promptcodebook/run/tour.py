@@ -94,9 +94,9 @@ class OraclePrompt:
 
 async def _oracle_row(problem: Problem) -> Evaluation:
     """The oracle on the test split: an upper bound. ConfigError unless the model is simulated."""
-    config, dataset = problem.assembled.config, problem.assembled.dataset
+    config, plan = problem.assembled.config, problem.assembled.plan
     spec = parse_spec(config.lm)
     if spec.kind != "simulated":
         raise ConfigError("only a simulated world has an oracle", hint="--lm simulated")
-    oracle = OraclePrompt(simulated_world(config.task, dataset, spec))
-    return await evaluate(problem, "oracle", oracle, dataset.test, "judging oracle")
+    oracle = OraclePrompt(simulated_world(config.task, plan.dataset, spec))
+    return await evaluate(problem, "oracle", oracle, plan.judged, "judging oracle")

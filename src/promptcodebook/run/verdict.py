@@ -156,7 +156,7 @@ async def _entry(problem: Problem, row: Result) -> Entry:
     for stored in problem.store.test_evaluations():
         if stored.name == row.name:
             return Entry(row.title, stored)
-    test = problem.assembled.dataset.test
+    test = problem.assembled.plan.judged
     evaluation = await evaluate(problem, row.name, row.prompter, test, f"judging {row.name}")
     problem.store.append(Compared(evaluation))
     return Entry(row.title, evaluation)
