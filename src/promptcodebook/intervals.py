@@ -26,7 +26,15 @@ from statistics import NormalDist
 
 from promptcodebook.randomness import keyed_random
 
-__all__ = ["Bounds", "Interval", "clustered_interval", "mean_interval", "paired_interval"]
+__all__ = [
+    "Bounds",
+    "Interval",
+    "clustered_interval",
+    "crossed_interval",
+    "crossed_ratio",
+    "mean_interval",
+    "paired_interval",
+]
 
 SIDE = 0.025
 """How often each end may err."""
@@ -89,6 +97,43 @@ def clustered_interval(groups: Sequence[Sequence[float]], seed: int = 0) -> Inte
     means = sorted(resampled() for _ in range(RESAMPLES))
     low, high = means[int(SIDE * RESAMPLES)], means[int((1 - SIDE) * RESAMPLES) - 1]
     return Interval(mean, low, high, sum(map(len, groups)))
+
+
+def crossed_interval(groups: Sequence[Sequence[float]], seed: int = 0) -> Interval:
+    """The mean over runs of equal weight on the same examples, in the same order: runs and examples
+    are drawn with replacement, the same examples for every run, so that the interval covers another
+    seed and other examples (the pigeonhole bootstrap, Owen 2007, Annals of Applied Statistics 1).
+
+    Runs that agree on every example are as one: that is `mean_interval` of their differences.
+    """
+    if all(tuple(group) == tuple(groups[0]) for group in groups[1:]):
+        width = max(1.0, *(abs(v) for v in groups[0]))
+        return mean_interval(groups[0], seed, (-width, width))
+    ones = [[1.0] * len(group) for group in groups]
+    return crossed_ratio(groups, ones, seed)
+
+
+def crossed_ratio(
+    above: Sequence[Sequence[float]], below: Sequence[Sequence[float]], seed: int = 0
+) -> Interval:
+    """The mean of `above` over that of `below`, drawn as in `crossed_interval`; an end is infinite
+    where the lower mean may be 0. ValueError without values."""
+    if not above or not above[0]:
+        raise ValueError("no values to take an interval of")
+    runs, n = len(above), len(above[0])
+    draw = keyed_random(seed, "crossed", runs, n)
+
+    def ratio(chosen: Sequence[int], examples: Sequence[int]) -> float:
+        top = math.fsum(math.fsum(above[g][i] for i in examples) for g in chosen)
+        base = math.fsum(math.fsum(below[g][i] for i in examples) for g in chosen)
+        return top / base if base > 0 else math.inf if top > 0 else -math.inf
+
+    ratios = sorted(
+        ratio(draw.choices(range(runs), k=runs), draw.choices(range(n), k=n))
+        for _ in range(RESAMPLES)
+    )
+    low, high = ratios[int(SIDE * RESAMPLES)], ratios[int((1 - SIDE) * RESAMPLES) - 1]
+    return Interval(ratio(range(runs), range(n)), low, high, runs * n)
 
 
 def _tied(values: Sequence[float], bounds: Bounds) -> tuple[float, float] | None:

