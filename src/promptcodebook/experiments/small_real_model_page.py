@@ -1,0 +1,337 @@
+"""The page of `small-real-model`: tables and plain sentences out of the cells' results.
+
+Every sentence that judges is made from an interval; what is not measured is said to be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from promptcodebook.experiments.small_real_model import ACCEPTING, BATCH, COUNTS, SELECTS, Scale
+from promptcodebook.intervals import Interval, crossed_interval, crossed_ratio
+from promptcodebook.units import percent
+
+__all__ = ["About", "page"]
+
+Results = Mapping[str, Mapping[str, Any]]
+Rewards = Sequence[Sequence[float]]
+"""By run, then by example."""
+
+_TITLES: Mapping[str, str] = {
+    "none": "no instructions",
+    "present": "the present prompt",
+    "best_single": "the best single instinct",
+    "concat": "all instincts in one prompt (concat)",
+    "learned": "learned: up to S instincts for each message",
+    "oracle": "the right rules (oracle)",
+}
+_GOAL = 0.8
+"""Share of the right rules' gain that was aimed at."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What the figures were made with."""
+
+    command: str
+    lm: str
+    weights: str
+    versions: Mapping[str, str]
+    scale: Scale
+    missing: Mapping[str, str]
+
+
+def page(results: Results, about: About) -> str:
+    """Markdown."""
+    parts = [
+        _head(about),
+        *_headline(results),
+        *_lengths(results),
+        *_curves(results),
+        *_sweeps(results),
+        *_texts(results),
+        *_missing(about.missing),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _head(about: About) -> str:
+    scale = about.scale
+    versions = ", ".join(f"{name} {version}" for name, version in about.versions.items())
+    weights = f" (SHA-256 of its file {about.weights})" if about.weights else ""
+    test = "all test messages" if scale.test is None else f"{scale.test} test messages"
+    return "\n".join(
+        [
+            "# What routing does on a small real model",
+            "",
+            "A generated page: every figure and every judgement on it comes from",
+            "",
+            "```",
+            about.command,
+            "```",
+            "",
+            f"Model: `{about.lm}`{weights}. Versions: {versions}. Task: `houserules`, messages to "
+            f"a shop, each topic with a house rule for the form of its answer; {test}. Replies are "
+            "greedy, 64 new tokens at the most, in training too, so that the reward of a message "
+            "under an instruction is a fact of the model; the seeds differ in what they try. "
+            "Preset `small`: verbatim composition, one call a query, the router learns from "
+            f"outcomes; {scale.steps * BATCH} training rollouts, {scale.seeds} "
+            f"{'seed' if scale.seeds == 1 else 'seeds'}. Hyperparameters were chosen on training "
+            "messages; nothing was chosen on the test split. Intervals are 95 %; differences are "
+            "paired by message, and where several seeds took part, seeds and messages are both "
+            "drawn again (`intervals.py::crossed_interval`). The same command again measures only "
+            "what is missing.",
+        ]
+    )
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _figures(of: Interval, *, signed: bool = False) -> str:
+    if signed:
+        return f"{of.mean:+.3f} ({of.low:+.3f} to {of.high:+.3f})"
+    return f"{of.mean:.3f} ({of.low:.3f} to {of.high:.3f})"
+
+
+def _score(runs: Rewards) -> Interval:
+    return crossed_interval(runs)
+
+
+def _difference(a: Rewards, b: Rewards) -> Interval:
+    """The mean of a - b; where only one of the two has several runs, the other stands beside each
+    of them."""
+    runs = max(len(a), len(b))
+    wide_a, wide_b = (list(x) * runs if len(x) == 1 else x for x in (a, b))
+    return crossed_interval(
+        [
+            [round(x - y, 12) for x, y in zip(one, other, strict=True)]
+            for one, other in zip(wide_a, wide_b, strict=True)
+        ]
+    )
+
+
+def _numbered(results: Results, prefix: str) -> list[Mapping[str, Any]]:
+    """The results of `PREFIX-0`, `PREFIX-1` ..."""
+    found = [name for name in results if name.rpartition("-")[0] == prefix]
+    return [results[name] for name in sorted(found, key=lambda n: int(n.rpartition("-")[2]))]
+
+
+def _rows(runs: Sequence[Mapping[str, Any]], name: str) -> list[list[float]]:
+    return [run["rows"][name]["rewards"] for run in runs if name in run["rows"]]
+
+
+def _headline(results: Results) -> list[str]:
+    runs = _numbered(results, "route")
+    if not runs:
+        return []
+    names = [name for name in _TITLES if all(name in run["rows"] for run in runs)]
+    rows = [
+        [
+            _TITLES[name],
+            _figures(_score(_rows(runs, name))),
+            f"{_mean(runs, name, 'calls'):.1f}",
+            f"{_mean(runs, name, 'prompt_tokens') + _mean(runs, name, 'completion_tokens'):.0f}",
+            f"{_mean(runs, name, 'seconds'):.2f}",
+        ]
+        for name in names
+    ]
+    n = len(runs[0]["rows"][names[0]]["rewards"])
+    head = ["prompt", "reward (95 %)", "calls", "tokens", "seconds"]
+    parts = [
+        "## 1. Routed prompts against one prompt",
+        f"{n} test messages, {_seeds(len(runs))}, {runs[0]['rollouts']} training rollouts each; "
+        "calls, tokens and seconds are per query, seconds in a batch of up to 32. What no seed has "
+        "a part in (no instructions, present prompt, concat, right rules) is the same for all.",
+        _table(head, rows),
+    ]
+    return [*parts, *_gains(runs, set(names)), _verdicts(runs)]
+
+
+def _seeds(count: int) -> str:
+    return "1 seed" if count == 1 else f"{count} seeds"
+
+
+def _mean(runs: Sequence[Mapping[str, Any]], name: str, key: str) -> float:
+    return sum(run["rows"][name][key] for run in runs) / len(runs)
+
+
+_PAIRS = (
+    ("learned", "best_single"),
+    ("learned", "present"),
+    ("learned", "concat"),
+    ("learned", "none"),
+    ("oracle", "none"),
+    ("oracle", "learned"),
+)
+
+
+def _gains(runs: Sequence[Mapping[str, Any]], names: set[str]) -> list[str]:
+    pairs = [pair for pair in _PAIRS if set(pair) <= names]
+    gains = {pair: _difference(_rows(runs, pair[0]), _rows(runs, pair[1])) for pair in pairs}
+    rows = [[f"{a} - {b}", _figures(gain, signed=True)] for (a, b), gain in gains.items()]
+    parts = [_table(["paired difference", "95 %"], rows)]
+    if not {"learned", "none", "oracle", "best_single", "present"} <= names:
+        return parts
+    none = _rows(runs, "none")
+    won = [_minus(x, y) for x, y in zip(_rows(runs, "learned"), none, strict=True)]
+    right = [_minus(x, y) for x, y in zip(_rows(runs, "oracle"), none, strict=True)]
+    share = crossed_ratio(won, right)
+    above = [
+        f"{name.replace('_', ' ')} {_met(gains['learned', name].low > 0)}"
+        for name in ("best_single", "present")
+    ]
+    return [
+        *parts,
+        f"Share of the right rules' gain over no instructions: {percent(share.mean)} "
+        f"({percent(share.low)} to {percent(share.high)}).",
+        "Goals, set before the run: learned above "
+        f"{' and above '.join(above)} (the whole interval above 0); at least {percent(_GOAL)} of "
+        f"the right rules' gain: {_met(share.mean >= _GOAL)}.",
+    ]
+
+
+def _minus(a: Sequence[float], b: Sequence[float]) -> list[float]:
+    return [round(x - y, 12) for x, y in zip(a, b, strict=True)]
+
+
+def _met(holds: bool) -> str:
+    return "**met**" if holds else "**not met**"
+
+
+def _verdicts(runs: Sequence[Mapping[str, Any]]) -> str:
+    lines = [f"- seed {seed}: {run['verdict']}" for seed, run in enumerate(runs)]
+    return "\n".join(["What `pco train` said at the end of each run:", "", *lines])
+
+
+def _lengths(results: Results) -> list[str]:
+    found = {count: results.get(f"rules-{count}") for count in COUNTS}
+    rows = {count: result["row"] for count, result in found.items() if result is not None}
+    if not rows:
+        return []
+    first = rows[min(rows)]["rewards"]
+    table = [
+        [
+            str(count),
+            _figures(_score([row["rewards"]])),
+            ""
+            if count == min(rows)
+            else _figures(_difference([row["rewards"]], [first]), signed=True),
+            f"{row['prompt_tokens']:.0f}",
+        ]
+        for count, row in rows.items()
+    ]
+    return [
+        "## 2. What a long prompt costs",
+        f"The {len(first)} test messages with one topic. The rule that applies stands in the "
+        "prompt among others, drawn by message, in the present prompt's order; the reward is of "
+        "the one that applies.",
+        _table(["rules", "reward (95 %)", f"against {min(rows)}", "prompt tokens"], table),
+    ]
+
+
+def _curves(results: Results) -> list[str]:
+    learned, asked = _numbered(results, "curve"), _numbered(results, "encoder")
+    if not (learned or asked):
+        return []
+    single = _rows(_numbered(results, "route"), "best_single")
+    head = ["training rollouts", "learned router", "minus best single", "LLM encoder"]
+    points = sorted({int(p) for run in (*learned, *asked) for p in run["points"]})
+    rows: list[list[str]] = []
+    for point in points:
+        ours, theirs = _at(learned, point), _at(asked, point)
+        over = _difference(ours, single) if ours and len(single) == len(ours) else None
+        rows.append(
+            [
+                str(point),
+                _figures(_score(ours)) if ours else "",
+                _figures(over, signed=True) if over is not None else "",
+                _figures(_score(theirs)) if theirs else "",
+            ]
+        )
+    return ["## 3. Learning curve", _about_curves(learned, asked), _table(head, rows)]
+
+
+def _about_curves(learned: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, Any]]) -> str:
+    text = (
+        f"On the test messages, after so many training rollouts: the router that learns from "
+        f"outcomes ({_seeds(len(learned))}), and the paper's epsilon-greedy exploration with an "
+        f"LLM encoder on this same model ({_seeds(len(asked))}), which costs one more call a query."
+    )
+    shares = [row["fallbacks"] for run in asked for row in run["points"].values()]
+    known = [share for share in shares if share is not None]
+    if not known:
+        return text
+    fallen = percent(sum(known) / len(known))
+    return f"{text} For {fallen} of the messages the encoder named no valid route."
+
+
+def _at(runs: Sequence[Mapping[str, Any]], point: int) -> list[list[float]]:
+    key = str(point)
+    return [run["points"][key]["rewards"] for run in runs if key in run["points"]]
+
+
+def _sweeps(results: Results) -> list[str]:
+    selects = {str(s): results.get(f"select-{s}") for s in SELECTS}
+    sized = {n.rpartition("-")[2]: r for n, r in results.items() if n.startswith("size-")}
+    parts: list[str] = []
+    for letter, what, found in (
+        ("S", "instincts in a route at the most", selects),
+        (
+            "K",
+            "instincts in the codebook: the present prompt's first sentences, or all of them and "
+            "general ones that apply to nothing",
+            sized,
+        ),
+    ):
+        rows = {key: result for key, result in found.items() if result is not None}
+        if rows:
+            parts += [f"{letter}, {what} (1 seed):", _compared(letter, rows, str)]
+    return ["## 4. S, K, and text updates", *parts] if parts else []
+
+
+def _compared(head: str, rows: Mapping[str, Mapping[str, Any]], title: Callable[[str], str]) -> str:
+    """Rows beside the first of them."""
+    first = next(iter(rows))
+    base = rows[first]["row"]["rewards"]
+    table = [
+        [
+            title(key),
+            _figures(_score([result["row"]["rewards"]])),
+            ""
+            if key == first
+            else _figures(_difference([result["row"]["rewards"]], [base]), signed=True),
+            str(result["rollouts"]),
+            str(result["calls"]),
+            str(result["rewrites"]),
+        ]
+        for key, result in rows.items()
+    ]
+    return _table(
+        [head, "reward (95 %)", f"against {title(first)}", "rollouts", "calls", "rewrites kept"],
+        table,
+    )
+
+
+def _texts(results: Results) -> list[str]:
+    rows = {name: results[f"texts-{name}"] for name in ACCEPTING if f"texts-{name}" in results}
+    if not rows:
+        return []
+    stopped = [f"{name}: {r['stopped']}" for name, r in rows.items() if r["stopped"]]
+    return [
+        "Text updates, with the critic, the attribution and the updater on this same model; every "
+        "variant ends after the same number of calls, of all roles together (1 seed):",
+        _compared("text updates", rows, str),
+        *(["Stopped before that:\n\n" + "\n".join(f"- {s}" for s in stopped)] if stopped else []),
+    ]
+
+
+def _missing(missing: Mapping[str, str]) -> list[str]:
+    if not missing:
+        return []
+    lines = [f"- `{name}`{f': {why}' if why else ''}" for name, why in missing.items()]
+    return ["\n".join(["## Not measured", "", *lines])]
