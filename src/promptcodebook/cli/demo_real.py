@@ -222,7 +222,11 @@ class _Shown:
         rows = self.rows
         n = rows[0].score.n if rows else 0
         parts = [
-            f"SmolLM2-135M-Instruct, {n} held-out messages, greedy, 95 % intervals:",
+            wrap_text(
+                f"SmolLM2-135M-Instruct, {n} held-out messages, greedy, with 95 % intervals; gains "
+                "are over the present prompt:",
+                "",
+            ),
             columns([_score_cells(row) for row in rows]),
             "per message (seconds: of a reply while up to 32 are written at once):",
             columns([_price_cells(row) for row in rows]),
@@ -263,8 +267,8 @@ def _score_cells(row: Row) -> dict[str, str]:
         "prompt": _TITLES[row.name],
         "reward": number(row.score.mean),
         "95 %": range_text(row.score.low, row.score.high),
-        "over present": "" if gain is None else number(gain.mean, signed=True),
-        "over present 95 %": "" if gain is None else range_text(gain.low, gain.high, signed=True),
+        "gain": "" if gain is None else number(gain.mean, signed=True),
+        "gain 95 %": "" if gain is None else range_text(gain.low, gain.high, signed=True),
     }
 
 
