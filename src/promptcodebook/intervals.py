@@ -22,6 +22,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from statistics import NormalDist
 
 from promptcodebook.randomness import keyed_random
@@ -104,28 +105,36 @@ def crossed_interval(groups: Sequence[Sequence[float]], seed: int = 0) -> Interv
     are drawn with replacement, the same examples for every run, so that the interval covers another
     seed and other examples (the pigeonhole bootstrap, Owen 2007, Annals of Applied Statistics 1).
 
-    Runs that agree on every example are as one: that is `mean_interval` of their differences.
+    It is never narrower than that of the examples' means over the runs, which has what a bootstrap
+    lacks where few values differ; with one run it is that.
     """
-    if all(tuple(group) == tuple(groups[0]) for group in groups[1:]):
-        width = max(1.0, *(abs(v) for v in groups[0]))
-        return mean_interval(groups[0], seed, (-width, width))
-    ones = [[1.0] * len(group) for group in groups]
-    return crossed_ratio(groups, ones, seed)
+    count = len(groups)
+    means = [math.fsum(column) / count for column in zip(*groups, strict=True)]
+    reach = max(1.0, *map(abs, means))
+    plain = mean_interval([round(m, _DIGITS) for m in means], seed, (-reach, reach))
+    if count == 1:
+        return plain
+    drawn = crossed_ratio(groups, [[1.0] * len(means)] * count, seed)
+    low, high = min(plain.low, drawn.low), max(plain.high, drawn.high)
+    return Interval(plain.mean, low, high, drawn.n)
 
 
 def crossed_ratio(
     above: Sequence[Sequence[float]], below: Sequence[Sequence[float]], seed: int = 0
 ) -> Interval:
-    """The mean of `above` over that of `below`, drawn as in `crossed_interval`; an end is infinite
-    where the lower mean may be 0. ValueError without values."""
+    """The mean of `above` over that of `below`, drawn as in `crossed_interval`; infinite where the
+    lower mean is not above 0. ValueError without values."""
     if not above or not above[0]:
         raise ValueError("no values to take an interval of")
     runs, n = len(above), len(above[0])
     draw = keyed_random(seed, "crossed", runs, n)
 
     def ratio(chosen: Sequence[int], examples: Sequence[int]) -> float:
-        top = math.fsum(math.fsum(above[g][i] for i in examples) for g in chosen)
-        base = math.fsum(math.fsum(below[g][i] for i in examples) for g in chosen)
+        take = itemgetter(*examples, examples[0])  # one more, so that it gives a tuple
+        spare_top = sum(above[g][examples[0]] for g in chosen)
+        spare_base = sum(below[g][examples[0]] for g in chosen)
+        top = sum(sum(take(above[g])) for g in chosen) - spare_top
+        base = sum(sum(take(below[g])) for g in chosen) - spare_base
         return top / base if base > 0 else math.inf if top > 0 else -math.inf
 
     ratios = sorted(

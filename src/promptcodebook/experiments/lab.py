@@ -21,7 +21,7 @@ from promptcodebook.calls import LM
 from promptcodebook.config import Config
 from promptcodebook.errors import BudgetReached
 from promptcodebook.experiments.replies import Replies
-from promptcodebook.lm.stack import Endpoints
+from promptcodebook.lm.stack import Endpoints, InProcess
 from promptcodebook.local.lm import LocalModels
 from promptcodebook.local.weights import find_weights
 from promptcodebook.method.evaluate import Evaluator
@@ -195,7 +195,7 @@ def open_lab(
     such model."""
     folder.mkdir(parents=True, exist_ok=True)
     models = LocalModels()
-    endpoints = Endpoints(local=models.connect)
+    endpoints = Endpoints(here=InProcess(local=models.connect))
     inner = lm or endpoints.connect(spec)
 
     async def close() -> None:

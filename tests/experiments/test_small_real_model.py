@@ -1,0 +1,179 @@
+"""The experiment with a scripted model: it can be stopped anywhere, and pays for nothing twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from promptcodebook.calls import Reply, Request, Usage
+from promptcodebook.errors import Interrupted
+from promptcodebook.experiments import small_real_model as small
+from promptcodebook.experiments.lab import Cell, open_lab
+from promptcodebook.experiments.reproduce import EXPERIMENTS, Measured, Order, measure
+
+SPEC = "http://127.0.0.1:9/v1#scripted"
+SCALE = small.Scale(2, 1, (0, 1), 1, 1, 1, 24, 6)
+
+
+class Storyteller:
+    """Tells a story when the prompt asks for one and for no Spanish; a call may be the last."""
+
+    def __init__(self, last: int | None = None) -> None:
+        self.asked = 0
+        self._last = last
+
+    async def __call__(self, request: Request) -> Reply:
+        if self._last is not None and self.asked >= self._last:
+            raise Interrupted("interrupted by the user")
+        self.asked += 1
+        turn = request.messages[-1].content
+        told = "Once upon a time" in turn and "Spanish" not in turn
+        text = "Once upon a time there was a lamp." if told else "Thank you for your message."
+        return Reply(text, "length", Usage(1, len(turn) // 4, 8))
+
+
+def _chosen(names: Sequence[str]) -> Order:
+    """The experiment, a fraction of its work and only these cells."""
+
+    def cells(preset: str, seeds: int, spec: str) -> list[Cell]:
+        return [c for c in small.cells(replace(SCALE, seeds=seeds), spec) if c.name in names]
+
+    return Order(replace(EXPERIMENTS["small-real-model"], cells=cells), "quick", 2)
+
+
+ORDER = _chosen(["route-0", "rules-4", "curve-0"])
+
+
+def _measured(folder: Path, lm: Storyteller, order: Order = ORDER) -> tuple[Measured, str]:
+    lab = open_lab(folder, SPEC, lm=lm)
+    try:
+        measured = measure(order, lab, lambda _: None)
+        return measured, order.experiment.page(measured)
+    finally:
+        lab.close()
+
+
+def test_cells_come_in_order_of_worth() -> None:
+    kinds = [
+        cell.name.partition("-")[0] for cell in small.cells(small.scale_of("default", 5), SPEC)
+    ]
+    seen = list(dict.fromkeys(kinds))
+    assert seen == ["route", "rules", "curve", "encoder", "select", "size", "texts"]
+
+
+def test_stopped_anywhere_it_goes_on_and_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    whole = Storyteller()
+    measured, page = _measured(tmp_path / "whole", whole)
+    assert measured.stop is None and not measured.missing
+    part, rest, again = Storyteller(whole.asked // 2), Storyteller(), Storyteller()
+    stopped, unfinished = _measured(tmp_path / "parts", part)
+    assert stopped.stop is not None and stopped.missing
+    assert "## Not measured" in unfinished
+    assert _measured(tmp_path / "parts", rest)[1] == page
+    assert part.asked + rest.asked == whole.asked
+    assert _measured(tmp_path / "parts", again)[1] == page
+    assert again.asked == 0
+
+
+def test_seeds_share_the_replies_to_equal_requests_even_those_that_were_cut(tmp_path: Path) -> None:
+    lm, asked = Storyteller(), [0]
+    lab = open_lab(tmp_path, SPEC, lm=lm)
+    for seed in range(2):
+        measure(_chosen([f"route-{seed}"]), lab, lambda _: None)
+        asked.append(lm.asked)
+    lab.close()
+    first, second = asked[1], asked[2] - asked[1]
+    assert second < 0.9 * first
+
+
+def test_a_cell_with_other_settings_is_measured_anew(tmp_path: Path) -> None:
+    one = Cell("same", {"a": 1}, lambda lab: {"of": 1})
+    two = Cell("same", {"a": 2}, lambda lab: {"of": 2})
+    lab = open_lab(tmp_path, SPEC, lm=Storyteller())
+    lab.keep(one, {"of": 1})
+    assert lab.read(one) == {"of": 1} and lab.read(two) is None
+    lab.close()
+
+
+def test_text_updates_that_a_weak_model_cannot_make_are_a_result_and_no_error(
+    tmp_path: Path,
+) -> None:
+    measured, page = _measured(tmp_path, Storyteller(), _chosen(["texts-off", "texts-always"]))
+    assert not measured.missing
+    off, always = measured.results["texts-off"], measured.results["texts-always"]
+    assert off["calls"] <= SCALE.text_calls and always["calls"] <= SCALE.text_calls
+    assert off["rewrites"] == always["rewrites"] == 0
+    assert always["rollouts"] < off["rollouts"]  # its critic was paid out of the same calls
+    assert "| always |" in page
+
+
+def test_of_two_rules_the_one_that_applies_is_among_them(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    async def lm(request: Request) -> Reply:
+        seen.append(request.messages[-1].content)
+        return Reply("Thank you.", "stop", Usage(1, 9, 3))
+
+    lab = open_lab(tmp_path, SPEC, lm=lm)
+    measure(_chosen(["rules-2"]), lab, lambda _: None)
+    lab.close()
+    assert len(seen) == 6
+    for turn in seen:
+        _, rules = turn.split("\n\n", 1)
+        assert len(rules.splitlines()) == 2
+
+
+def _row(rewards: Sequence[float]) -> dict[str, Any]:
+    return {
+        "rewards": list(rewards),
+        "failed": 0,
+        "fallbacks": None,
+        "calls": 1.0,
+        "prompt_tokens": 40.0,
+        "completion_tokens": 60.0,
+        "seconds": 0.5,
+        "longest_prompt": 0,
+    }
+
+
+def _route(**rows: Sequence[float]) -> Mapping[str, Any]:
+    took = {"run": "r", "rollouts": 1472, "calls": 1, "rewrites": 0, "ended": "finished"}
+    return {**took, "verdict": "So.", "rows": {n: _row(r) for n, r in rows.items()}}
+
+
+def _page(results: Mapping[str, Mapping[str, Any]], tmp_path: Path) -> str:
+    lab = open_lab(tmp_path, SPEC, lm=Storyteller())
+    order = Order(EXPERIMENTS["small-real-model"], "default", 5)
+    try:
+        return order.experiment.page(Measured(order, lab, results, {}))
+    finally:
+        lab.close()
+
+
+@pytest.mark.parametrize(("learned", "word"), [(70, "**met**"), (22, "**not met**")])
+def test_the_page_says_whether_the_goals_were_met_by_the_intervals(
+    tmp_path: Path, learned: int, word: str
+) -> None:
+    def first(count: int) -> list[float]:
+        return [1.0] * count + [0.0] * (100 - count)
+
+    runs = {
+        f"route-{seed}": _route(
+            none=first(5),
+            present=first(12),
+            best_single=first(20),
+            concat=first(10),
+            learned=first(learned + seed),
+            oracle=first(80),
+        )
+        for seed in range(3)
+    }
+    page = _page(runs, tmp_path)
+    assert "| learned - best_single |" in page and "| oracle - none | +0.750" in page
+    assert f"above best single {word}" in page
+    assert page.count("- seed ") == 3
+    assert f"{'88' if learned == 70 else '24'} %" in page.partition("Share of the right")[2]
