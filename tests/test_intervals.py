@@ -8,7 +8,13 @@ import random
 
 import pytest
 
-from promptcodebook.intervals import clustered_interval, mean_interval, paired_interval
+from promptcodebook.intervals import (
+    clustered_interval,
+    crossed_interval,
+    crossed_ratio,
+    mean_interval,
+    paired_interval,
+)
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 20, 60, 200])
@@ -179,3 +185,25 @@ def test_skewed_values_reach_as_far_as_hall_s_formula_says() -> None:
         + skewness**2 * standard**3 / (27 * n)
     )
     assert straight == pytest.approx(1.98422, abs=1e-4)
+
+
+def test_runs_on_the_same_examples_are_no_further_examples() -> None:
+    one = [1.0] * 30 + [0.0] * 70
+    alone = mean_interval(one)
+    crossed = crossed_interval([one] * 5)
+    assert crossed.mean == alone.mean
+    assert crossed.high - crossed.low >= 0.95 * (alone.high - alone.low)
+    assert crossed_interval([one]) == mean_interval(one)
+
+
+def test_an_interval_over_runs_covers_that_another_run_may_differ() -> None:
+    steady = [[float((i + 7 * run) % 3 == 0) for i in range(99)] for run in range(5)]
+    unsteady = [[float(i % 3 == 0) * run / 2 for i in range(99)] for run in range(5)]
+    a, b = crossed_interval(steady), crossed_interval(unsteady)
+    assert b.high - b.low > 1.3 * (a.high - a.low)
+
+
+def test_a_share_is_of_means_and_has_no_end_where_there_may_be_nothing_to_share() -> None:
+    half = crossed_ratio([[0.5, 0.0] * 40], [[1.0, 0.0] * 40])
+    assert (half.mean, half.low, half.high) == (0.5, 0.5, 0.5)
+    assert crossed_ratio([[1.0, 0.0]], [[1.0, -1.0]]).high == math.inf

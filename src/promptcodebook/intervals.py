@@ -100,7 +100,9 @@ def clustered_interval(groups: Sequence[Sequence[float]], seed: int = 0) -> Inte
     return Interval(mean, low, high, sum(map(len, groups)))
 
 
-def crossed_interval(groups: Sequence[Sequence[float]], seed: int = 0) -> Interval:
+def crossed_interval(
+    groups: Sequence[Sequence[float]], seed: int = 0, bounds: Bounds = (0.0, 1.0)
+) -> Interval:
     """The mean over runs of equal weight on the same examples, in the same order: runs and examples
     are drawn with replacement, the same examples for every run, so that the interval covers another
     seed and other examples (the pigeonhole bootstrap, Owen 2007, Annals of Applied Statistics 1).
@@ -110,8 +112,7 @@ def crossed_interval(groups: Sequence[Sequence[float]], seed: int = 0) -> Interv
     """
     count = len(groups)
     means = [math.fsum(column) / count for column in zip(*groups, strict=True)]
-    reach = max(1.0, *map(abs, means))
-    plain = mean_interval([round(m, _DIGITS) for m in means], seed, (-reach, reach))
+    plain = mean_interval([round(m, _DIGITS) for m in means], seed, bounds)
     if count == 1:
         return plain
     drawn = crossed_ratio(groups, [[1.0] * len(means)] * count, seed)

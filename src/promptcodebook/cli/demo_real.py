@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from promptcodebook.cli.console import columns, emit, note, range_text, wrap_text
 from promptcodebook.cli.settings import runs_dir
-from promptcodebook.errors import MissingExtra
+from promptcodebook.errors import MissingExtra, require_modules
 from promptcodebook.text import shorten
 from promptcodebook.units import number
 
@@ -78,12 +78,13 @@ def demo_config() -> Config:
 
 
 def missing_model() -> MissingExtra | None:
-    """Why SmolLM2 cannot run here, with what to type for it in its hint; None where it can."""
+    """Why the demo cannot run here, with what to type for it in its hint; None where it can."""
     from promptcodebook.lm.spec import parse_spec
     from promptcodebook.local.lm import LocalModels
 
     try:
         LocalModels().connect(parse_spec(MODEL))
+        require_modules(("numpy", "threadpoolctl"), "learning routes from outcomes", "router")
     except MissingExtra as missing:
         return missing
     return None

@@ -111,7 +111,8 @@ def _difference(a: Rewards, b: Rewards) -> Interval:
         [
             [round(x - y, 12) for x, y in zip(one, other, strict=True)]
             for one, other in zip(wide_a, wide_b, strict=True)
-        ]
+        ],
+        bounds=(-1.0, 1.0),
     )
 
 

@@ -70,9 +70,9 @@ def untrained_row(problem: Problem, state: State) -> Result:
 
 
 async def best_single_row(problem: Problem, policy: PolicyFile) -> Result:
-    """One instinct for every input: the best on the validation split (`validation.subset` of it), of
-    those that the outcomes of training promise most of (without a validation split, the one of most
-    promise)."""
+    """One instinct for every input: the best on the validation split (`validation.subset` of it),
+    of those that the outcomes of training promise most of (without a validation split, the one of
+    most promise)."""
     train, val = problem.assembled.dataset.train, problem.assembled.dataset.val
     val = sample(val, problem.assembled.config.validation.subset)
     texts = policy.parameters.codebook.texts
