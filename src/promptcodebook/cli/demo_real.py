@@ -29,11 +29,13 @@ __all__ = ["NAME", "demo_config", "demonstrate", "missing_model", "show"]
 NAME = "demo"
 """The runs' name, by which `pco report demo` finds the latest."""
 MODEL = "smollm2"
-ROLLOUTS = 608
-"""Of training: 19 batches of 32, about two looks at each message."""
+_STEPS = 14
+"""Of training: batches of at most 32, about one and a half looks at each message."""
 _BATCH = 32
-_JUDGED = 96
+_JUDGED = 64
 """Held-out messages; all rows are judged on the same."""
+_COMPARED = 32
+"""Validation messages on which the best single instinct is chosen."""
 _REPLY = 64
 """New tokens of a reply at the most: enough for each rule to be kept or broken."""
 _SHOWN = 3
@@ -71,7 +73,8 @@ def demo_config() -> Config:
         "size": len(sentences_of(prompt)),
         "init": {"kind": "from_prompt", "prompt": prompt},
         "roles": {"executor": {"temperature": 0.0, "max_tokens": _REPLY}},
-        "update": {"epochs": ROLLOUTS // _BATCH, "batch_size": _BATCH},
+        "update": {"epochs": _STEPS, "batch_size": _BATCH},
+        "validation": {"subset": _COMPARED},
         "verdict_examples": _JUDGED,
     }
     return load_config(settings, where="the demo")
@@ -101,6 +104,7 @@ def show(config: Config, sources: Sources, *, plain: bool, as_json: bool) -> int
     """Runs, or goes on where a demo of these settings was stopped, and prints what came of it."""
     from promptcodebook.assemble import plan_run
     from promptcodebook.cli.runs import write_run_report
+    from promptcodebook.experiments.lab import read_training
 
     note(wrap_text(_ABOUT, "") + "\n")
     plan = plan_run(config, sources)
@@ -112,7 +116,8 @@ def show(config: Config, sources: Sources, *, plain: bool, as_json: bool) -> int
     report = run.path / "report.html"
     inputs = {e.id: e.input for _, split in plan.dataset.items() for e in split}
     write_run_report(run.path, report, inputs)
-    shown = _Shown(run, report, _samples(_evaluations(run.path), examples, run))
+    trained = read_training(run.path).rollouts
+    shown = _Shown(run, report, trained, _samples(_evaluations(run.path), examples, run))
     if as_json:
         emit(shown.as_json())
     else:
@@ -209,10 +214,11 @@ def _route_texts(rollout: Rollout, texts: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Shown:
-    """A finished demo, as text and as JSON."""
+    """A finished demo, as text and as JSON; `rollouts` = of its training."""
 
     run: Run
     report: Path
+    rollouts: int
     samples: Sequence[_Sample]
 
     @property
@@ -253,7 +259,7 @@ class _Shown:
             "run": run.id,
             "path": str(run.path),
             "report": str(self.report),
-            "training_rollouts": ROLLOUTS,
+            "training_rollouts": self.rollouts,
             "rows": [asdict(row) for row in self.rows],
             "verdict": run.verdict,
             "worth": run.worth,

@@ -53,14 +53,22 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A run that came to its end, or to the end of its budget."""
+    """A run that came to its end, or to the end of its budget. `made` = rollouts by its steps."""
 
     path: Path
     run: str
-    rollouts: int
+    made: tuple[int, ...]
     calls: int
     rewrites: int
     ended: str
+
+    @property
+    def rollouts(self) -> int:
+        return sum(self.made)
+
+    def rollouts_after(self, steps: int) -> int:
+        """Of the first so many steps; the last batch of a pass over the examples is shorter."""
+        return sum(self.made[:steps])
 
 
 @dataclass(frozen=True)
@@ -215,7 +223,7 @@ def read_training(path: Path) -> Training:
         return Training(
             path=path,
             run=store.header.id,
-            rollouts=sum(len(step.traces) for step in steps),
+            made=tuple(len(step.traces) for step in steps),
             calls=sum(usage.calls for usage in store.usage().values()),
             rewrites=sum(r.kept for step in steps for r in step.rewrites),
             ended=outline.ended or "",

@@ -61,7 +61,7 @@ ACCEPTING: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is measured: seeds, steps of 32 rollouts, the steps at which curves are looked at,
+    """How much is measured: seeds, steps of at most 32 rollouts, at which steps curves are drawn,
     the encoder's seeds and steps, the steps of the S and K sweeps, the calls of a text variant, and
     the test messages (None = all)."""
 
@@ -185,7 +185,9 @@ def _curve(name: str, settings: Mapping[str, Any], steps: Sequence[int]) -> Cell
         config = _config(settings)
         training = lab.train(config)
         points = {
-            str(step * BATCH): row_json(lab.judge_state(config, training.path, step - 1))
+            str(training.rollouts_after(step)): row_json(
+                lab.judge_state(config, training.path, step - 1)
+            )
             for step in steps
         }
         return {**_took(training), "points": points}

@@ -77,7 +77,7 @@ def _head(about: About) -> str:
             "greedy, 64 new tokens at the most, in training too, so that the reward of a message "
             "under an instruction is a fact of the model; the seeds differ in what they try. "
             "Preset `small`: verbatim composition, one call a query, the router learns from "
-            f"outcomes; {scale.steps * BATCH} training rollouts, {scale.seeds} "
+            f"outcomes; {scale.steps} steps of at most {BATCH} rollouts, {scale.seeds} "
             f"{'seed' if scale.seeds == 1 else 'seeds'}. Hyperparameters were chosen on training "
             "messages; nothing was chosen on the test split. Intervals are 95 %; differences are "
             "paired by message, and where several seeds took part, seeds and messages are both "
