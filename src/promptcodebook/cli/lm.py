@@ -166,13 +166,13 @@ def _serve_local(model: str, terms: Terms, four_bit: bool, as_json: bool) -> Non
     from promptcodebook.local.weights import find_weights
     from promptcodebook.serve.local import check_terms, serving_locally
 
-    weights = find_weights(model)
-    if four_bit and weights.format != "hf":
+    if four_bit and not model.startswith("hf:"):
         raise ConfigError(
             f"--4bit is for hf: models, and {model} is a GGUF file, which has its own weights",
             hint=f"pco lm serve {model}",
         )
     check_terms(terms, model)
+    weights = find_weights(model)
 
     async def load() -> Engine:
         return await asyncio.to_thread(load_engine, weights, four_bit=four_bit)
