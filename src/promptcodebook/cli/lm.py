@@ -163,10 +163,10 @@ def _check_fits(options: Mapping[str, object], whose: str) -> None:
 
 def _serve_local(model: str, terms: Terms, four_bit: bool, as_json: bool) -> None:
     from promptcodebook.local.lm import load_engine
-    from promptcodebook.local.weights import find_weights
+    from promptcodebook.local.weights import HF, find_weights
     from promptcodebook.serve.local import check_terms, serving_locally
 
-    if four_bit and not model.startswith("hf:"):
+    if four_bit and not model.startswith(HF):
         raise ConfigError(
             f"--4bit is for hf: models, and {model} is a GGUF file, which has its own weights",
             hint=f"pco lm serve {model}",
