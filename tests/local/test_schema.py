@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from promptcodebook.errors import RequestRefused
 from promptcodebook.lm.wire import schema_of
 from promptcodebook.local.grammar import Chars, Choice, Literal, Node, Repeat, Row, Rule
-from promptcodebook.local.schema import bound_schema, schema_ebnf, schema_grammar
+from promptcodebook.local.schema import bound_schema
+from promptcodebook.local.schema_grammar import schema_ebnf, schema_grammar
 from promptcodebook.method.critic import CritiqueReply, RubricReply, VerdictReply
 from promptcodebook.method.encoder import route_schema
 from promptcodebook.method.gradients import (

@@ -25,7 +25,7 @@ from promptcodebook.errors import PcoError, RequestRefused, ServerFault, import_
 from promptcodebook.lm.spec import SMOLLM2
 from promptcodebook.local.engine import Generation, Job, Load, TokenLogprob
 from promptcodebook.local.gguf import GgufHeader, read_gguf
-from promptcodebook.local.schema import schema_ebnf
+from promptcodebook.local.schema_grammar import schema_ebnf
 from promptcodebook.local.weights import Weights
 
 __all__ = ["AT_ONCE", "OpenVinoEngine", "Runtime", "load_openvino"]

@@ -20,7 +20,7 @@ from typing import Any
 from promptcodebook.errors import ConfigError, RequestRefused, ServerFault, import_extra
 from promptcodebook.local.engine import Embedding, Generation, Job, Load
 from promptcodebook.local.rows import Piece, Row, Rows, Text
-from promptcodebook.local.schema import schema_ebnf
+from promptcodebook.local.schema_grammar import schema_ebnf
 from promptcodebook.local.weights import Weights
 
 __all__ = ["TransformersEngine", "load_transformers"]
