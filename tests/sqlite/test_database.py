@@ -5,6 +5,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,29 @@ def test_a_file_of_an_earlier_version_with_the_same_tables_is_read_and_stamped_w
         connect(path, LAYOUT, write=False)
     with pytest.raises(StoreError, match="is not a test store"):
         connect(path, Layout("test store", 5, LAYOUT.script, since=4), write=False)
+
+
+def test_a_file_that_a_process_is_still_making_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "t.sqlite"
+    maker = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    maker.execute("BEGIN IMMEDIATE")  # before the file keeps a log: SQLite itself would not wait
+    soon = threading.Timer(0.2, lambda: maker.execute("COMMIT"))
+    soon.start()
+    connect(path, LAYOUT, write=True).close()
+    soon.join()
+    maker.close()
+
+
+def test_a_file_that_stays_locked_is_said_to_be_after_that_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("promptcodebook.sqlite.database._BUSY_S", 0.1)
+    path = tmp_path / "t.sqlite"
+    maker = sqlite3.connect(path, isolation_level=None)
+    maker.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreError, match="stayed locked by another process"):
+        connect(path, LAYOUT, write=True)
+    maker.close()
 
 
 def test_several_processes_may_make_the_same_file_at_once(tmp_path: Path) -> None:

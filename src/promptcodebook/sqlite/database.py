@@ -8,6 +8,7 @@ import json
 import logging
 import sqlite3
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 _BUSY_S = 30.0
+_SQLITE_BUSY = 5
 _SQLITE_FULL = 13
 _SQLITE_IOERR = 10
 _UNOPENABLE = (8, 14)  # SQLITE_READONLY, SQLITE_CANTOPEN
@@ -110,8 +112,7 @@ def _open(name: str, path: Path, layout: Layout, write: bool) -> sqlite3.Connect
 
 
 def _create(db: sqlite3.Connection, path: Path, layout: Layout) -> None:
-    if db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-        db.execute("PRAGMA journal_mode = WAL")
+    _keep_a_log(db)
     db.execute("PRAGMA synchronous = NORMAL")
     if _version(db) != 0:
         if _version(db) < layout.version and layout.reads(_version(db)):
@@ -131,6 +132,18 @@ def _create(db: sqlite3.Connection, path: Path, layout: Layout) -> None:
     except BaseException:
         roll_back(db)
         raise
+
+
+def _keep_a_log(db: sqlite3.Connection) -> None:
+    """WAL. SQLite waits for no other process that is about to do the same, so this waits."""
+    ends = time.monotonic() + _BUSY_S
+    while db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if _primary(error) != _SQLITE_BUSY or time.monotonic() >= ends:
+                raise
+            time.sleep(0.01)
 
 
 def _version(db: sqlite3.Connection) -> int:
