@@ -25,7 +25,7 @@ from promptcodebook.errors import (
 from promptcodebook.lm.spec import Spec
 from promptcodebook.lm.stack import Models, Supplies
 from promptcodebook.local.lm import LocalModels
-from promptcodebook.method.encoder import Encoder
+from promptcodebook.method.encoder import Embedder, Encoder
 from promptcodebook.method.executor import Scorer, Trial
 from promptcodebook.method.generator import Composition, Generator, join_prompts
 from promptcodebook.method.init import Earlier, check_seeds
@@ -218,7 +218,7 @@ class Assembled:
         composition = Composition(config.compose, config.base_prompt, config.output_format)
         encoder = Encoder(models.ask, templates, config.select, models.tally)
         generator = Generator(models.ask, templates, composition, models.tally)
-        return Composer(encoder, generator, config.select, stages)
+        return Composer(encoder, generator, config.select, stages, Embedder(models.lm))
 
     def trial(self, *, greedy: bool = False, scored: bool = True) -> Trial:
         """The program with the reward bound to it; `greedy` is how it is evaluated."""

@@ -131,7 +131,8 @@ class Request:
     """One call. `sample` is the keyed sample seed: same request + same sample = same reply.
 
     Callers fill role, messages, schema, sample and greedy; `Roles` fills model (a full spec such
-    as `http://host/v1#name`) and sampling from the configuration.
+    as `http://host/v1#name`) and sampling from the configuration. With `embeds` the one message is
+    not answered but read: the reply is its vector.
     """
 
     role: Role
@@ -141,13 +142,14 @@ class Request:
     greedy: bool = False
     model: str = ""
     sampling: Sampling = Sampling()
+    embeds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What came back. `dropped` names request fields the endpoint refused; `estimated` = token
     counts are our estimate because the server gave none. `usage` is what the reply cost when it was
-    made; it was paid just now only if `source` is 'live'."""
+    made; it was paid just now only if `source` is 'live'. `vector` is what an embedding came to."""
 
     text: str
     finish: Literal["stop", "length", "other"] = "stop"
@@ -155,6 +157,7 @@ class Reply:
     dropped: tuple[str, ...] = ()
     estimated: bool = False
     source: Literal["live", "journal", "cache"] = "live"
+    vector: tuple[float, ...] = ()
 
 
 class LM(Protocol):
@@ -186,6 +189,7 @@ def request_key(request: Request) -> bytes:
         [sampling.temperature, sampling.top_p, sampling.max_tokens, dict(sampling.extra)],
         None if request.schema is None else [request.schema.name, request.schema.body],
         request.sample,
+        *(["embedding"] if request.embeds else []),
     ]
     text = json.dumps(parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

@@ -207,7 +207,10 @@ class Ranking:
     the worth of an instinct's text being like the input, `more` that of each instinct beyond the
     first. `rarity` weighs the features, `least` is how few instincts a route may have, `outcomes`
     how many it was fitted to. Where `kind` is "distilled" it imitates an encoder: what it promises
-    is no reward, and as many instincts as `least` are taken.
+    is no reward, and as many instincts as `least` are taken. Where an input's embedding counts as
+    well, `center` and `spread` are its mean and standard deviation in each of its dimensions over
+    the training inputs, and each row of weights goes on with as many numbers for it; `words` is the
+    share of the hashed features in an input's squared length.
     """
 
     rarity: tuple[float, ...]
@@ -219,6 +222,9 @@ class Ranking:
     least: int = 0
     outcomes: int = 0
     kind: Literal["outcomes", "distilled"] = "outcomes"
+    center: tuple[float, ...] = ()
+    spread: tuple[float, ...] = ()
+    words: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

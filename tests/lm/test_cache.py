@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.calls import Message, Reply, Request, Sampling, Schema, Usage
+from promptcodebook.calls import Message, Reply, Request, Sampling, Schema, Usage, request_key
 from promptcodebook.errors import ServerFault, StoreError, StoreTooNew
-from promptcodebook.lm.cache import Cache, ReplyCache
+from promptcodebook.lm.cache import Cache, ReplyCache, pack_reply, unpack_reply
 from promptcodebook.paths import reply_cache_path
+from promptcodebook.sqlite import Packer, unpack
 
 PAID = Usage(1, 10, 2, 4, None, 1.0)
 
@@ -324,3 +325,12 @@ def test_a_folder_of_the_users_own_choice_stays_as_it_is(tmp_path: Path) -> None
     ReplyCache(tmp_path / "mine.sqlite").close()
     assert tmp_path.stat().st_mode & 0o777 == 0o755
     assert (tmp_path / "mine.sqlite").stat().st_mode & 0o777 == 0o600
+
+
+def test_an_embedding_has_a_key_of_its_own_and_is_kept() -> None:
+    assert request_key(ask()) != request_key(ask(embeds=True))
+    reply = Reply("", usage=PAID, vector=(0.5, -1.0))
+    assert unpack_reply(pack_reply(reply, Packer())) == reply
+    plain = Reply("a text", usage=PAID)
+    assert unpack_reply(pack_reply(plain, Packer())) == plain
+    assert len(unpack(pack_reply(plain, Packer()))) == 5, "as files of 0.1.0 have it"

@@ -9,6 +9,7 @@ import traceback
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from promptcodebook.calls import Message, Request, Sampling, Schema
 from promptcodebook.errors import (
@@ -72,6 +73,55 @@ async def test_the_body_holds_what_was_asked(server: Server):
     assert body["seed"] == 5
     assert "response_format" not in body
     assert "Authorization" not in server.headers[0]
+
+
+READ = Request(
+    "encoder", (Message("user", "a text"),), sampling=Sampling(max_tokens=0), embeds=True
+)
+
+
+async def test_an_embedding_is_asked_for_at_its_own_place(server: Server):
+    bodies: list[Any] = []
+
+    async def embeddings(request: web.Request) -> web.Response:
+        bodies.append(await request.json())
+        data = [{"index": 0, "embedding": [0.25, -1, 1 / 3]}]
+        return web.json_response({"data": data, "usage": {"prompt_tokens": 3, "total_tokens": 3}})
+
+    await server.stop()
+    server.extra_routes.append(("/v1/embeddings", embeddings))
+    await server.start()
+    async with endpoint(server) as lm:
+        reply = await lm(READ)
+    assert bodies == [{"model": "m", "input": "a text", "encoding_format": "float"}]
+    assert (reply.vector, reply.text) == ((0.25, -1.0, 0.333333), "")
+    assert (reply.usage.calls, reply.usage.prompt_tokens, reply.usage.completion_tokens) == (
+        1,
+        3,
+        0,
+    )
+    assert not reply.estimated and server.calls == 0
+
+
+async def test_a_server_without_embeddings_is_said_to_make_none(server: Server):
+    async with endpoint(server) as lm:
+        with pytest.raises(RequestRefused, match=r"makes no embeddings \(HTTP 404\)") as caught:
+            await lm(READ)
+    assert "router.features = 'words'" in caught.value.hint
+    assert caught.value.role == "encoder"
+
+
+@pytest.mark.parametrize("data", [[], [{"embedding": []}], [{"embedding": ["x"]}], [{}], "no"])
+async def test_an_embedding_without_numbers_is_malformed(server: Server, data: Any):
+    async def embeddings(request: web.Request) -> web.Response:
+        return web.json_response({"data": data})
+
+    await server.stop()
+    server.extra_routes.append(("/v1/embeddings", embeddings))
+    await server.start()
+    async with endpoint(server) as lm:
+        with pytest.raises(ServerFault, match="embedding"):
+            await lm(READ)
 
 
 async def test_a_greedy_call_sends_no_seed(server: Server):

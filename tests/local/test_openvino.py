@@ -16,6 +16,7 @@ from promptcodebook.calls import Message
 from promptcodebook.errors import LMError, RequestRefused, ServerFault
 from promptcodebook.local.engine import Generation, Job, Load
 from promptcodebook.local.gguf import GgufHeader
+from promptcodebook.local.hidden_states import HiddenStates
 from promptcodebook.local.openvino import OpenVinoEngine, Runtime
 
 _END = 2
@@ -130,7 +131,7 @@ RUNTIME = Runtime(
 
 
 def engine_of(pipeline: Pipeline) -> OpenVinoEngine:
-    return OpenVinoEngine(RUNTIME, pipeline, "tiny", _HEADER)
+    return OpenVinoEngine(RUNTIME, pipeline, "tiny", _HEADER, HiddenStates("", "tiny", 64))
 
 
 def ask(text: str = "hi", **fields: Any) -> Job:
@@ -190,7 +191,13 @@ async def test_a_stream_is_its_pieces_and_the_whole() -> None:
 
 async def test_who_cancels_frees_the_place() -> None:
     pipeline = Pipeline(says="x" * 1000, pace=lambda: time.sleep(0.002))
-    engine = OpenVinoEngine(RUNTIME, pipeline, "tiny", GgufHeader("T", "llama", 5000, (), 0))
+    engine = OpenVinoEngine(
+        RUNTIME,
+        pipeline,
+        "tiny",
+        GgufHeader("T", "llama", 5000, (), 0),
+        HiddenStates("", "tiny", 5000),
+    )
     task = asyncio.create_task(engine.generate(ask()))
     stream = engine.stream(ask())
     await anext(stream)
@@ -272,7 +279,13 @@ async def test_a_job_without_room_in_the_cache_says_so() -> None:
 
 async def test_closing_ends_what_runs_and_what_comes_later() -> None:
     pipeline = Pipeline(says="x" * 1000, pace=lambda: time.sleep(0.002))
-    engine = OpenVinoEngine(RUNTIME, pipeline, "tiny", GgufHeader("T", "llama", 5000, (), 0))
+    engine = OpenVinoEngine(
+        RUNTIME,
+        pipeline,
+        "tiny",
+        GgufHeader("T", "llama", 5000, (), 0),
+        HiddenStates("", "tiny", 5000),
+    )
     task = asyncio.create_task(engine.generate(ask()))
     await asyncio.sleep(0.05)
     await engine.close()

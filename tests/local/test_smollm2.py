@@ -15,7 +15,7 @@ import pytest
 
 from promptcodebook.calls import Message
 from promptcodebook.errors import RequestRefused
-from promptcodebook.local.engine import Engine, Generation, Job, Load
+from promptcodebook.local.engine import Embedder, Embedding, Engine, Generation, Job, Load
 from promptcodebook.local.lm import load_engine
 from promptcodebook.local.weights import find_weights
 from promptcodebook.method.encoder import route_schema
@@ -168,3 +168,25 @@ def test_nothing_leaves_the_process() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().endswith("silent")
+
+
+async def test_an_embedding_is_a_fact_of_its_text_and_tells_likeness(engine: Engine) -> None:
+    assert isinstance(engine, Embedder)
+    texts = [
+        "My parcel has not come yet, where is it?",
+        "The delivery is late again, has it been lost?",
+        "I would like to change my password.",
+    ]
+    parcel, delivery, password = await engine.embed(texts)
+    assert (await engine.embed(texts[:1]))[0] == parcel
+    assert parcel.tokens == 2 * engine.count_tokens(texts[0]), "it is read twice"
+    assert abs(sum(x * x for x in parcel.vector) - 1.0) < 1e-9
+
+    def likeness(a: Embedding, b: Embedding) -> float:
+        return sum(x * y for x, y in zip(a.vector, b.vector, strict=True))
+
+    assert likeness(parcel, delivery) > likeness(parcel, password) + 0.05
+    with pytest.raises(RequestRefused, match="an embedding of SmolLM2-135M-Instruct takes 1 to"):
+        await engine.embed(["word " * 9000])
+    with pytest.raises(RequestRefused, match="has 0 tokens"):
+        await engine.embed([""])

@@ -138,6 +138,9 @@ class RouterSettings(Group):
     kind: Literal["encoder", "outcomes", "distilled"] = "encoder"
     """encoder = E_θ; outcomes = learned from what each instinct earns (extra [router]); distilled =
     what `pco distill` makes of E_θ."""
+    features: Literal["words", "embeddings", "both"] = "words"
+    """What an input is told by: its words and letters; the embedding that the encoder's model makes
+    of it (a call to /v1/embeddings for each input); or both, each for a half."""
     explore: Literal["thompson", "upper"] = "thompson"
     """How training routes are drawn: by draws from what is known of each instinct, or by bounds."""
     scale: float | None = Field(default=None, ge=0.0)

@@ -40,6 +40,8 @@ _PER_WORD = 1.5
 """Tokens of one made-up word."""
 _QUIET = 24
 """Turns of the event loop without a new call, after which every chain waits for a reply."""
+_DIMENSIONS = 16
+"""Of an embedding: how many does not matter to what a run takes."""
 _LETTERS = str.maketrans("0123456789", "ghiklmnoru")
 
 
@@ -98,6 +100,7 @@ class CountingLM:
         self.untrained = True
         self._config = config
         self._directives: list[str] = []
+        self._embedded: set[str] = set()
         self._rounds = _Rounds(self._round)
 
     def begin(self, first: Parameters) -> None:
@@ -114,6 +117,8 @@ class CountingLM:
             self.phase = kind if going else TRAINING
 
     async def __call__(self, request: Request) -> Reply:
+        if request.embeds:
+            return await self._embedding(request)
         await self._rounds.join(request.role)
         draw = draws(request.role, str(request.sample), *(m.content for m in request.messages))
         text, tokens = self._reply(request, draw)
@@ -121,6 +126,19 @@ class CountingLM:
         prompt = sum(estimate_tokens(m.content) for m in request.messages)
         self.work[self.phase, request.role] += Work(1, prompt, tokens)
         return Reply(text, usage=Usage(1, prompt, tokens))
+
+    async def _embedding(self, request: Request) -> Reply:
+        """Of a text that the run has read before, its journal has the reply."""
+        text = request.messages[0].content
+        draw = draws("embedding", text)
+        vector = tuple(draw.gauss(0.0, 1.0) for _ in range(_DIMENSIONS))
+        if text in self._embedded:
+            return Reply("", usage=Usage(), vector=vector)
+        self._embedded.add(text)
+        await self._rounds.join(request.role)
+        prompt = estimate_tokens(text)
+        self.work[self.phase, request.role] += Work(1, prompt, 0)
+        return Reply("", usage=Usage(1, prompt, 0), vector=vector)
 
     def _round(self, calls: Counter[Role]) -> None:
         """A round is over; its roles share it by their calls."""

@@ -2,7 +2,8 @@
 
 Cells in order of worth, so that a run that is cut off has the headline:
 
-1. `route-SEED`: the demo's comparison at full length: the small preset, at most 1,500 rollouts.
+1. `route-SEED`: the demo's comparison at full length: the small preset, at most 1,500 rollouts;
+   `embed-SEED`: the same where the router reads the model's embeddings beside words and letters.
 2. `rules-N`: the rule that applies among N rules in one prompt.
 3. `curve-SEED`: what each of these routers was worth on the way; `encoder-SEED`: the same with an
    LLM encoder and epsilon-greedy exploration, every role on the same model.
@@ -92,6 +93,8 @@ def cells(scale: Scale, spec: str) -> list[Cell]:
     base = demo_settings(spec, scale)
     seeded = {seed: {**base, "seed": seed} for seed in range(scale.seeds)}
     made = [_judged(f"route-{seed}", settings) for seed, settings in seeded.items()]
+    both = {"router": {"features": "both"}}
+    made += [_judged(f"embed-{seed}", {**own, **both}) for seed, own in seeded.items()]
     made += [_rules(count, base, scale) for count in COUNTS]
     made += [_curve(f"curve-{seed}", settings, scale.curve) for seed, settings in seeded.items()]
     for seed in range(scale.encoder_seeds):

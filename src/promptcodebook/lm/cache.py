@@ -234,13 +234,15 @@ def pack_reply(reply: Reply, packer: Packer) -> bytes:
         u.cost,
         u.latency_s,
     )
-    return packer.pack((reply.text, reply.finish, usage, reply.dropped, reply.estimated))
+    vector = (reply.vector,) if reply.vector else ()
+    return packer.pack((reply.text, reply.finish, usage, reply.dropped, reply.estimated, *vector))
 
 
 def unpack_reply(blob: bytes) -> Reply:
     """What `pack_reply` was given, source 'live'. Raises StoreError for damaged bytes."""
     try:
-        text, finish, usage, dropped, estimated = unpack(blob)
-        return Reply(text, finish, Usage(*usage), tuple(dropped), estimated)
+        text, finish, usage, dropped, estimated, *vector = unpack(blob)
+        vector = tuple(map(float, vector[0])) if vector else ()
+        return Reply(text, finish, Usage(*usage), tuple(dropped), estimated, vector=vector)
     except (TypeError, ValueError) as error:
         raise StoreError(f"a stored reply is damaged: {error}") from error

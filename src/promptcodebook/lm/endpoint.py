@@ -48,6 +48,7 @@ _ATTEMPTS = 7
 _KEEPALIVE_S = 3.0
 _CONNECT_S = 10.0
 _MOST_ERROR_BYTES = 64_000
+_NO_SUCH_PLACE = (404, 405, 501)
 _MOST_MODELS = 2000
 _LONGEST_NAME = 200
 # Longer bodies are parsed in a thread: other calls go on meanwhile.
@@ -107,7 +108,7 @@ class Endpoint:
         """One request. Raises _FieldRefused when the next one will leave out what was refused."""
         body, dropped = request_body(request, self._where.model, self._quirks)
         begun = time.perf_counter()
-        answer = await self._post(body)
+        answer = await self._post(body, "embeddings" if request.embeds else "chat/completions")
         if answer.status == 200:
             reply = await self._read(answer.data, request, time.perf_counter() - begun)
             return replace(reply, dropped=tuple(dropped)) if dropped else reply
@@ -162,10 +163,10 @@ class Endpoint:
     ) -> None:
         await self.close()
 
-    async def _post(self, body: Mapping[str, Any]) -> HttpResponse:
+    async def _post(self, body: Mapping[str, Any], where: str) -> HttpResponse:
         # ASCII escapes: half of a surrogate pair is legal in a string and not in UTF-8.
         data = json.dumps(body, separators=(",", ":")).encode("ascii")
-        url = f"{self._where.base_url}/chat/completions"
+        url = f"{self._where.base_url}/{where}"
         return await self._transport.send("POST", url, self._where, data)
 
     async def _read(self, data: bytes, request: Request, seconds: float) -> Reply:
@@ -190,6 +191,13 @@ class Endpoint:
         return name is not None
 
     async def _refusal(self, answer: HttpResponse, body: ErrorBody, request: Request) -> LMError:
+        if request.embeds and answer.status in _NO_SUCH_PLACE and "model" not in body.all.lower():
+            return RequestRefused(
+                f"{self._where.base_url} makes no embeddings (HTTP {answer.status})",
+                hint="router.features = 'words', or name a model that does in roles.encoder.model",
+                role=request.role,
+                model=self._where.model,
+            )
         unknown = body.code == "model_not_found"
         if unknown or (answer.status == 404 and "model" in body.all.lower()):
             error: LMError = missing_model(self._where, await self._list_models())

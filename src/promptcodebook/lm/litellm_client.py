@@ -12,7 +12,7 @@ from promptcodebook.calls import Reply, Request
 from promptcodebook.errors import ConfigError, LMError, MissingExtra
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.refusal import ErrorBody, ModelAddress, fault_of, refusal_of
-from promptcodebook.lm.wire import Malformed, Quirks, read_tree, request_body
+from promptcodebook.lm.wire import Malformed, Quirks, read_embedding, read_tree, request_body
 
 __all__ = ["LiteLLM"]
 
@@ -38,7 +38,8 @@ class LiteLLM:
         body, _ = request_body(request, self._where.model, Quirks())
         begun = time.perf_counter()
         try:
-            answer = await self._library.acompletion(
+            ask = self._library.aembedding if request.embeds else self._library.acompletion
+            answer = await ask(
                 **body,
                 num_retries=0,
                 max_retries=0,
@@ -46,7 +47,8 @@ class LiteLLM:
                 timeout=self._timeout,
                 extra_headers=self._headers or None,
             )
-            return read_tree(answer.model_dump(), request, time.perf_counter() - begun)
+            read = read_embedding if request.embeds else read_tree
+            return read(answer.model_dump(), request, time.perf_counter() - begun)
         except Malformed as error:
             fault = fault_of(Incident.MALFORMED_BODY, self._where, str(error))
         except Exception as error:

@@ -216,11 +216,15 @@ def simulated_here(specs: Iterable[str]) -> bool:
     return any(spec.split("?")[0] == "simulated" for spec in specs)
 
 
+_READ = Sampling(max_tokens=0)
+"""Of an embedding: nothing is written."""
+
+
 class Roles:
     """Fills `model` and `sampling` by role; greedy means temperature 0.
 
     At temperature 0 the sample is set to 0 and top_p left out, so that equal greedy requests share
-    one key wherever they come from.
+    one key wherever they come from. An embedding is not drawn at all.
     """
 
     def __init__(self, inner: LM, settings: Mapping[str, RoleSettings], default_model: str) -> None:
@@ -240,8 +244,8 @@ class Roles:
 
     async def __call__(self, request: Request) -> Reply:
         role = request.role
-        sampling = self.sampling_of(role, request.greedy)
-        sample = 0 if sampling.temperature == 0 else request.sample
+        sampling = _READ if request.embeds else self.sampling_of(role, request.greedy)
+        sample = 0 if request.embeds or sampling.temperature == 0 else request.sample
         model = request.model or self._models[role]
         filled = replace(request, model=model, sampling=sampling, sample=sample)
         return await self._inner(filled)

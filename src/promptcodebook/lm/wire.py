@@ -6,6 +6,7 @@ Also what an endpoint may refuse of it (`Quirks`), token estimates and schemas o
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,8 +25,10 @@ __all__ = [
     "Quirks",
     "byte_size",
     "count_usage",
+    "embedding_body",
     "estimate_tokens",
     "is_strict",
+    "read_embedding",
     "read_reply",
     "read_tree",
     "request_body",
@@ -43,6 +46,8 @@ _SEED_BITS = 0x7FFFFFFF
 _PER_MESSAGE = 4
 # No call has more tokens; a larger count would not fit into a store either.
 _MOST_TOKENS = 10**9
+_DECIMALS = 6
+"""Of the numbers of an embedding that are kept."""
 _REFUSING = re.compile(
     r"unsupported|not supported|not support|unknown|unrecogni[sz]ed|not (?:permitted|allowed)"
     r"|unexpected|extra (?:inputs|fields)|deprecated|only the default|invalid (?:schema|parameter)"
@@ -103,6 +108,8 @@ def _names(name: str, message: str, param: str) -> bool:
 
 def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str, Any], list[str]]:
     """The body to send, and the names of the fields that this endpoint makes us leave out."""
+    if request.embeds:
+        return embedding_body(request, model), []
     sampling = request.sampling
     fields: dict[str, Any] = {}
     if sampling.temperature is not None:
@@ -148,7 +155,8 @@ def read_reply(data: bytes, request: Request, seconds: float) -> Reply:
         tree = json.loads(data)
     except (ValueError, RecursionError):
         raise Malformed("it is not JSON") from None
-    return read_tree(tree, request, seconds)
+    read = read_embedding if request.embeds else read_tree
+    return read(tree, request, seconds)
 
 
 def read_tree(tree: Any, request: Request, seconds: float) -> Reply:
@@ -162,6 +170,28 @@ def read_tree(tree: Any, request: Request, seconds: float) -> Reply:
     text = _text(content)
     usage, estimated = _usage(usage, request, text + _thoughts(choice["message"]), seconds)
     return Reply(text, _finish(choice.get("finish_reason")), usage, estimated=estimated)
+
+
+def embedding_body(request: Request, model: str) -> dict[str, Any]:
+    """The body to send to /embeddings."""
+    return {"model": model, "input": request.messages[0].content, "encoding_format": "float"}
+
+
+def read_embedding(tree: Any, request: Request, seconds: float) -> Reply:
+    """The vector in a parsed body of /embeddings; raises Malformed."""
+    try:
+        numbers = tree["data"][0]["embedding"]
+        vector = tuple(round(float(each), _DECIMALS) for each in numbers)
+        usage = tree.get("usage")
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError):
+        raise Malformed("it holds no data[0].embedding of numbers") from None
+    if not vector or not all(map(math.isfinite, vector)):
+        raise Malformed("its embedding is empty or not finite")
+    if isinstance(usage, dict):
+        # Nothing is written, and some servers leave that out.
+        usage = {"completion_tokens": 0, **cast("dict[str, Any]", usage)}
+    counted, estimated = _usage(usage, request, "", seconds)
+    return Reply("", usage=counted, estimated=estimated, vector=vector)
 
 
 def _text(content: object) -> str:

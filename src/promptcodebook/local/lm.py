@@ -15,7 +15,7 @@ from typing import cast
 from promptcodebook.calls import LM, Reply, Request, Usage
 from promptcodebook.errors import RequestRefused, did_you_mean, require_modules
 from promptcodebook.lm.spec import SMOLLM2, Spec
-from promptcodebook.local.engine import Engine, Job
+from promptcodebook.local.engine import Embedder, Engine, Job
 from promptcodebook.local.weights import Weights, find_weights, identify
 
 __all__ = ["LocalLM", "LocalModels", "job_of", "load_engine"]
@@ -82,6 +82,8 @@ class LocalLM:
         self._loading = threading.Lock()
 
     async def __call__(self, request: Request) -> Reply:
+        if request.embeds:
+            return await self._embedding(request)
         job = job_of(request)
         engine = await self.engine()
         begun = time.perf_counter()
@@ -90,6 +92,20 @@ class LocalLM:
         cached = made.cached_tokens or 0
         usage = Usage(1, made.prompt_tokens, made.completion_tokens, cached, None, took)
         return Reply(made.text, made.finish, usage)
+
+    async def _embedding(self, request: Request) -> Reply:
+        engine = await self.engine()
+        if not isinstance(engine, Embedder):
+            raise RequestRefused(
+                f"{engine.model} makes no embeddings here",
+                hint="router.features = 'words', or name a model that does in roles.encoder.model",
+                role=request.role,
+                model=request.model,
+            )
+        begun = time.perf_counter()
+        [made] = await engine.embed([request.messages[0].content])
+        usage = Usage(1, made.tokens, 0, 0, None, time.perf_counter() - begun)
+        return Reply("", usage=usage, vector=tuple(round(x, 6) for x in made.vector))
 
     async def engine(self) -> Engine:
         """The engine, loaded now if it is not yet."""

@@ -16,15 +16,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from promptcodebook.calls import Message
 from promptcodebook.errors import PcoError, RequestRefused, ServerFault, import_extra
 from promptcodebook.lm.spec import SMOLLM2
-from promptcodebook.local.engine import Generation, Job, Load, TokenLogprob
+from promptcodebook.local.engine import Embedding, Generation, Job, Load, TokenLogprob
 from promptcodebook.local.gguf import GgufHeader, read_gguf
+from promptcodebook.local.hidden_states import HiddenStates
 from promptcodebook.local.schema_grammar import schema_ebnf
 from promptcodebook.local.weights import Weights
 
@@ -51,7 +52,8 @@ def load_openvino(weights: Weights) -> OpenVinoEngine:
     scheduler.max_num_seqs = AT_ONCE
     scheduler.cache_size = _cache_gigabytes(header)
     pipeline = genai.ContinuousBatchingPipeline(weights.source, scheduler, "CPU", {}, {})
-    return OpenVinoEngine(Runtime(genai, _tensor), pipeline, weights.name, header)
+    states = HiddenStates(weights.source, weights.name, header.context_length)
+    return OpenVinoEngine(Runtime(genai, _tensor), pipeline, weights.name, header, states)
 
 
 def _cache_gigabytes(header: GgufHeader) -> int:
@@ -68,10 +70,18 @@ class Runtime:
 
 
 class OpenVinoEngine:
-    """An Engine over a pipeline."""
+    """An Engine over a pipeline, and an Embedder over the same file's hidden states."""
 
-    def __init__(self, runtime: Runtime, pipeline: Any, model: str, header: GgufHeader) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        pipeline: Any,
+        model: str,
+        header: GgufHeader,
+        states: HiddenStates,
+    ) -> None:
         self._runtime = runtime
+        self._states = states
         self._tokenizer = pipeline.get_tokenizer()
         self._end = int(self._tokenizer.get_eos_token_id())
         self._marks = header.control_tokens
@@ -121,8 +131,12 @@ class OpenVinoEngine:
         finally:
             self._batch.remove(place)
 
+    async def embed(self, texts: Sequence[str]) -> Sequence[Embedding]:
+        return await asyncio.to_thread(self._states.embed, texts, self._encode)
+
     async def close(self) -> None:
         await asyncio.to_thread(self._batch.close)
+        await asyncio.to_thread(self._states.close)
 
     def _place(self, job: Job, tell: Callable[[_Event], None], *, streams: bool) -> _Place:
         """The job as the pipeline takes it. RequestRefused."""

@@ -14,8 +14,8 @@ from typing import Any, cast
 
 from pydantic import Field
 
-from promptcodebook.calls import Message, Request, Schema, Usage
-from promptcodebook.errors import ParseError, TruncatedReply
+from promptcodebook.calls import LM, Message, Request, Schema, Usage
+from promptcodebook.errors import LMError, ParseError, TruncatedReply
 from promptcodebook.incidents import Incident, Tally
 from promptcodebook.lm.shapes import Indices, LenientText, LenientTexts, ReplyShape, bounded
 from promptcodebook.lm.structured import Ask
@@ -26,6 +26,7 @@ from promptcodebook.randomness import Draws
 from promptcodebook.types import Codebook, Route
 
 __all__ = [
+    "Embedder",
     "Encoder",
     "RouteReply",
     "repair_route",
@@ -33,6 +34,8 @@ __all__ = [
     "route_schema",
 ]
 
+_MOST_CHARACTERS = 2000
+"""Of a text that is embedded: the first half from its start, the rest its end."""
 _SHOWN = 8
 """Wrong indices that a fault names at the most."""
 
@@ -153,3 +156,25 @@ class Encoder:
             analysis=reply.analysis,
         )
         return route, answer.usage
+
+
+class Embedder:
+    """Reads inputs by the encoder's model: the vector that it makes of a text."""
+
+    def __init__(self, lm: LM) -> None:
+        self._lm = lm
+
+    async def read(self, text: str) -> tuple[tuple[float, ...], Usage]:
+        """Raises LMError where the model cannot be reached, or makes no embeddings."""
+        if len(text) > _MOST_CHARACTERS:
+            text = text[: _MOST_CHARACTERS // 2] + text[-_MOST_CHARACTERS // 2 :]
+        # Nobody embeds nothing.
+        message = Message("user", text if text.strip() else "-")
+        reply = await self._lm(Request(role="encoder", messages=(message,), embeds=True))
+        if not reply.vector:
+            raise LMError(
+                "the model answered a request for an embedding with a text",
+                hint="router.features = 'words', or name a model that embeds: roles.encoder.model",
+                role="encoder",
+            )
+        return reply.vector, reply.usage

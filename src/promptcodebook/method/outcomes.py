@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from promptcodebook.errors import import_extra
-from promptcodebook.method.ranking import BUCKETS, Features, Vocabulary
+from promptcodebook.method.ranking import Features, Vocabulary
 from promptcodebook.types import Ranking
 
 __all__ = ["Adding", "Outcome", "OutcomeModel", "Parts", "Posterior", "Priors"]
@@ -76,17 +76,31 @@ def _numpy() -> Any:
 
 class OutcomeModel:
     """Fits outcomes of a fixed set of inputs: `dense` has a row φ(x) for each, `gram` their
-    products."""
+    products. `vectors` are the inputs' embeddings, where they are told by them, and `words` what
+    their spelling then counts beside them."""
 
-    def __init__(self, inputs: Mapping[str, str], priors: Priors = Priors()) -> None:
+    def __init__(
+        self,
+        inputs: Mapping[str, str],
+        priors: Priors = Priors(),
+        vectors: Mapping[str, Sequence[float]] | None = None,
+        words: float = 1.0,
+    ) -> None:
+        self.inputs = inputs
         self.vocabulary = Vocabulary.of(list(inputs.values()))
+        if vectors is not None:
+            listed = [vectors[name] for name in inputs]
+            self.vocabulary = self.vocabulary.with_vectors(listed, words)
         self.priors = priors
         self.numpy = np = _numpy()
         self.row = {name: i for i, name in enumerate(inputs)}
-        self.dense = np.zeros((len(inputs), BUCKETS))
+        self.dense = np.zeros((len(inputs), self.vocabulary.width))
         pools = import_extra("threadpoolctl", _WHAT, "router")
         self._threads = pools.ThreadpoolController()
-        self._features = [self.vocabulary.features(text) for text in inputs.values()]
+        self._features = [
+            self.vocabulary.features(text, () if vectors is None else vectors[name])
+            for name, text in inputs.items()
+        ]
         for i, features in enumerate(self._features):
             self.dense[i, list(features)] = list(features.values())
         with self.one_thread():
@@ -185,12 +199,15 @@ class Posterior:
             more=round(p.more**2 * float(self._crowd @ dual), 5),
             least=least,
             outcomes=len(self._outcomes),
+            center=model.vocabulary.center,
+            spread=model.vocabulary.spread,
+            words=model.vocabulary.words,
         )
 
     def at(self, features: Features, likeness: Sequence[float]) -> Adding:
         """What each instinct adds at an input that is so much like their texts."""
         np, p, model = self._np, self._model.priors, self._model
-        vector = np.zeros(BUCKETS)
+        vector = np.zeros(model.vocabulary.width)
         vector[list(features)] = list(features.values())
         like = np.array(likeness)
         with model.one_thread():

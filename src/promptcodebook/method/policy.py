@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from promptcodebook.calls import Usage
-from promptcodebook.method.encoder import Encoder, repair_route
+from promptcodebook.method.encoder import Embedder, Encoder, repair_route
 from promptcodebook.method.explore import Explorer
 from promptcodebook.method.failures import gather_all
 from promptcodebook.method.generator import Generator
@@ -55,12 +55,19 @@ class Composer:
     the next.
 
     `stages` are those that get a prompt of their own (() = one prompt for the whole program).
+    `embedder` reads the inputs for a ranking that was learned on embeddings.
     """
 
     def __init__(
-        self, encoder: Encoder, generator: Generator, select: int, stages: Sequence[str] = ()
+        self,
+        encoder: Encoder,
+        generator: Generator,
+        select: int,
+        stages: Sequence[str] = (),
+        embedder: Embedder | None = None,
     ) -> None:
         self._encoder = encoder
+        self._embedder = embedder
         self._generator = generator
         self._select = select
         self._stages = tuple(stages)
@@ -72,20 +79,28 @@ class Composer:
         """z = E_θ(x, C); a ranking comes before it, and an empty θ means no encoder."""
         if statistics.ranking is not None:
             ranker = self._ranker(statistics.ranking, parameters.codebook.texts)
-            return Route(ranker.choose(example.input, self._select)), Usage()
+            vector, usage = await self._vector(statistics.ranking, example.input)
+            return Route(ranker.choose(example.input, self._select, vector)), usage
         if not parameters.encoder:
             return Route(repair_route((), statistics.standing, self._select)), Usage()
         return await self._encoder.route(
             parameters.encoder, parameters.codebook, statistics, example.input, draws
         )
 
-    def expected(
+    async def expected(
         self, parameters: Parameters, statistics: RoutingStatistics, text: str
     ) -> Expected | None:
         """What each instinct promises for an input; None where nothing ranks them."""
         if statistics.ranking is None:
             return None
-        return self._ranker(statistics.ranking, parameters.codebook.texts).expected(text)
+        vector, _ = await self._vector(statistics.ranking, text)
+        return self._ranker(statistics.ranking, parameters.codebook.texts).expected(text, vector)
+
+    async def _vector(self, ranking: Ranking, text: str) -> tuple[Sequence[float], Usage]:
+        """The input's embedding, where the ranking was learned on such; else ()."""
+        if not ranking.center or self._embedder is None:
+            return (), Usage()
+        return await self._embedder.read(text)
 
     def _ranker(self, ranking: Ranking, texts: tuple[str, ...]) -> Ranker:
         """Made ready once for input after input."""
@@ -184,6 +199,6 @@ class Deployed:
         prompt, composing = await self.composer.compose(self.parameters, route, example, draws)
         return route, prompt, routing + composing
 
-    def expected(self, text: str) -> Expected | None:
+    async def expected(self, text: str) -> Expected | None:
         """What each instinct promises for an input, where the policy learned that."""
-        return self.composer.expected(self.parameters, self.statistics, text)
+        return await self.composer.expected(self.parameters, self.statistics, text)

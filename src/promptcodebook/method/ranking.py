@@ -1,7 +1,9 @@
 """What the words of an input say of each instinct: plain numbers, ranked without a model or numpy.
 
 Beyond the paper (method decision 26). An input is the unit vector φ(x) of its hashed words and runs
-of letters, either half of its squared length; each instinct's marginal reward is linear in it. How
+of letters, either half of its squared length; each instinct's marginal reward is linear in it. With
+`router.features` an embedding of the input stands in φ(x) beside these or in their place: in every
+dimension centred and scaled by the training inputs, then brought to its share of the length. How
 the numbers are learned stands in `outcomes.py`, what is done with them in training in `router.py`.
 """
 
@@ -10,11 +12,12 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import chain
 from operator import add, itemgetter, mul
 
+from promptcodebook.errors import PolicyError
 from promptcodebook.text import words_of
 from promptcodebook.types import Ranking
 
@@ -54,9 +57,22 @@ def _hashed(gram: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """How telling each bucket is: its inverse document frequency over the training inputs."""
+    """How telling each bucket is: its inverse document frequency over the training inputs; and how
+    embeddings are scaled, where they count (`types.Ranking`)."""
 
     rarity: tuple[float, ...]
+    center: tuple[float, ...] = ()
+    spread: tuple[float, ...] = ()
+    words: float = 1.0
+
+    @property
+    def width(self) -> int:
+        """How many features there are."""
+        return BUCKETS + len(self.center)
+
+    @classmethod
+    def of_ranking(cls, ranking: Ranking) -> Vocabulary:
+        return cls(ranking.rarity, ranking.center, ranking.spread, ranking.words)
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Vocabulary:
@@ -68,8 +84,43 @@ class Vocabulary:
         n = len(texts)
         return cls(tuple(round(math.log((1 + n) / (1 + c)) + 1, 3) for c in seen))
 
-    def features(self, text: str) -> Features:
-        """φ of a text; {} for one without words."""
+    def with_vectors(self, vectors: Sequence[Sequence[float]], words: float) -> Vocabulary:
+        """The same where inputs with these embeddings are told by them as well."""
+        columns = list(zip(*vectors, strict=True))
+        center = tuple(_significant(math.fsum(c) / len(c)) for c in columns)
+        spread = tuple(
+            _significant(math.sqrt(math.fsum((v - m) ** 2 for v in c) / len(c)))
+            for c, m in zip(columns, center, strict=True)
+        )
+        return replace(self, center=center, spread=spread, words=words)
+
+    def features(self, text: str, vector: Sequence[float] = ()) -> Features:
+        """φ of a text, with its embedding where that counts; {} for one that nothing tells."""
+        found: Features = self.spelled(text) if self.words else {}
+        if not self.center:
+            return found
+        share = math.sqrt(self.words)
+        told = {bucket: share * value for bucket, value in found.items()}
+        return told | self._meant(vector)
+
+    def _meant(self, vector: Sequence[float]) -> dict[int, float]:
+        """The embedding's part of φ. PolicyError for one of another model."""
+        if len(vector) != len(self.center):
+            raise PolicyError(
+                f"the router was trained on embeddings of {len(self.center)} numbers, and this "
+                f"model makes {len(vector)}",
+                hint="name the model that made them in roles.encoder.model",
+            )
+        scaled = [
+            (v - m) / s if s else 0.0
+            for v, m, s in zip(vector, self.center, self.spread, strict=True)
+        ]
+        length = math.sqrt(math.fsum(v * v for v in scaled))
+        part = math.sqrt(1.0 - self.words) / length if length else 0.0
+        return {BUCKETS + at: part * v for at, v in enumerate(scaled)}
+
+    def spelled(self, text: str) -> Features:
+        """What words and letters say of a text, at length 1; {} for one without words."""
         kinds = [sorted(kind) for kind in _buckets(text) if kind]
         features: dict[int, float] = {}
         for kind in kinds:
@@ -77,6 +128,10 @@ class Vocabulary:
             length = math.sqrt(len(kinds) * math.fsum(v * v for v in values))
             features.update((b, v / length) for b, v in zip(kind, values, strict=True))
         return features
+
+
+def _significant(value: float) -> float:
+    return float(f"{value:.5g}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +170,16 @@ class Ranker:
 
     def __init__(self, ranking: Ranking, instincts: Sequence[str]) -> None:
         self._ranking = ranking
-        self._vocabulary = Vocabulary(ranking.rarity)
+        self._vocabulary = Vocabulary.of_ranking(ranking)
         # By bucket, which instincts' texts fall into it: an input touches few of them.
         self._alike: dict[int, list[tuple[int, float]]] = {}
         for k, text in enumerate(instincts):
-            for bucket, value in self._vocabulary.features(text).items():
+            for bucket, value in self._vocabulary.spelled(text).items():
                 self._alike.setdefault(bucket, []).append((k, value))
 
-    def expected(self, text: str) -> Expected:
-        """What an input promises with each of the instincts."""
-        return self.of(self._vocabulary.features(text))
+    def expected(self, text: str, vector: Sequence[float] = ()) -> Expected:
+        """What an input promises with each of the instincts; `vector` is its embedding."""
+        return self.of(self._vocabulary.features(text, vector))
 
     def of(self, features: Features) -> Expected:
         """The same, for an input whose features are known."""
@@ -142,16 +197,16 @@ class Ranker:
         return Expected(values[0], tuple(values[1:]), ranking.more)
 
     def _likeness(self, features: Features) -> list[float]:
-        """φ(x)·φ(c_k) of every instinct."""
+        """φ(x)·φ(c_k) of every instinct, whose text is told by words and letters alone."""
         alike = [0.0] * (len(self._ranking.bias) - 1)
         for bucket, value in features.items():
             for k, own in self._alike.get(bucket, ()):
                 alike[k] += value * own
         return alike
 
-    def choose(self, text: str, select: int) -> tuple[int, ...]:
+    def choose(self, text: str, select: int, vector: Sequence[float] = ()) -> tuple[int, ...]:
         """The route of an input: up to `select` instincts, as long as each promises to add."""
-        expected = self.expected(text)
+        expected = self.expected(text, vector)
         return chosen(expected.marginal, expected.more, select, self._ranking.least)
 
 

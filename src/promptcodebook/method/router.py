@@ -22,6 +22,8 @@ from dataclasses import dataclass, replace
 
 from promptcodebook.calls import Usage
 from promptcodebook.config import RouterSettings
+from promptcodebook.method.encoder import Embedder
+from promptcodebook.method.failures import gather_all
 from promptcodebook.method.outcomes import Outcome, OutcomeModel, Posterior
 from promptcodebook.method.ranking import Expected, Features, chosen, dot
 from promptcodebook.method.state import State
@@ -32,6 +34,8 @@ __all__ = ["OutcomeRouter", "outcomes_of", "recall"]
 
 _DRAWS = 64
 """Posterior draws for an example."""
+_WORDS = {"words": 1.0, "embeddings": 0.0, "both": 0.5}
+"""The share of words and letters in what an input is told by."""
 _BLAME = 0.25
 """Weight of what a critic lays at an instinct, beside a reward's 1."""
 
@@ -84,7 +88,7 @@ class _Texts:
     """How like an input each instinct's text is."""
 
     def __init__(self, model: OutcomeModel, codebook: Codebook) -> None:
-        self._features = [model.vocabulary.features(text) for text in codebook.texts]
+        self._features = [model.vocabulary.spelled(text) for text in codebook.texts]
 
     def likeness(self, features: Features) -> list[float]:
         return [round(dot(features, own), 5) for own in self._features]
@@ -111,9 +115,15 @@ class OutcomeRouter:
     """Draws routes in training and learns from what came of them."""
 
     def __init__(
-        self, settings: RouterSettings, select: int, model: OutcomeModel, repeats: bool = True
+        self,
+        settings: RouterSettings,
+        select: int,
+        model: OutcomeModel,
+        repeats: bool = True,
+        embedder: Embedder | None = None,
     ) -> None:
         self._settings = settings
+        self._embedder = embedder
         self._select = select
         self.model = model
         self.repeats = repeats
@@ -121,6 +131,17 @@ class OutcomeRouter:
         self._scale = usual if settings.scale is None else settings.scale
         self._fitted: _Fitted | None = None
         self._texts: tuple[Codebook, _Texts] | None = None
+
+    async def read(self) -> None:
+        """Has the inputs embedded, where `router.features` says so: before the first route, and
+        again where a run goes on. Raises LMError where the model makes no embeddings."""
+        if self._embedder is None or self.model.vocabulary.center:
+            return
+        inputs = self.model.inputs
+        read = await gather_all(self._embedder.read(text) for text in inputs.values())
+        vectors = {name: vector for name, (vector, _) in zip(inputs, read, strict=True)}
+        words = _WORDS[self._settings.features]
+        self.model = OutcomeModel(inputs, self.model.priors, vectors, words)
 
     def begin(self, state: State) -> State:
         """A state that nothing was learned in yet."""
@@ -147,7 +168,7 @@ class OutcomeRouter:
         """A drawn route with its propensity; `explored` = it is not the one that ranks first."""
         state = state if state.versions else self.begin(state)
         posterior = self._posterior(state)
-        features = self.model.vocabulary.features(example.input)
+        features = self.model.features(example.id)
         like = self._likeness(state.parameters.codebook, features)
         settings, sizes = self._settings, _Sizes(self._settings.least, self._select, len(like))
         adding = posterior.at(features, like)

@@ -80,7 +80,7 @@ class RoutingStatistics:
 
 def _picked(ranking: Ranking, origins: Sequence[int | None]) -> Ranking:
     """The ranking of other entries; one that begins anew promises nothing."""
-    blank = (0,) * len(ranking.rarity)
+    blank = (0,) * len(ranking.weights[0])
     rows = (blank if k is None else ranking.weights[k + 1] for k in origins)
     bias = (0.0 if k is None else ranking.bias[k + 1] for k in origins)
     return replace(ranking, weights=(ranking.weights[0], *rows), bias=(ranking.bias[0], *bias))

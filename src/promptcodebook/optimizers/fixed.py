@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from promptcodebook.calls import Usage
 from promptcodebook.data import sample
+from promptcodebook.method.failures import gather_all
 from promptcodebook.method.generator import join_prompts
 from promptcodebook.method.policy import Deployed, FixedPrompt
-from promptcodebook.method.ranking import Ranker
 from promptcodebook.method.state import State
 from promptcodebook.optimizers.base import Optimizer, Problem, Result, evaluate
 from promptcodebook.policy.file import BEST_SINGLE, CONCAT, NONE, PRESENT, PolicyFile
@@ -76,7 +76,7 @@ async def best_single_row(problem: Problem, policy: PolicyFile) -> Result:
     train, val = problem.assembled.dataset.train, problem.assembled.dataset.val
     val = sample(val, problem.assembled.config.validation.subset)
     texts = policy.parameters.codebook.texts
-    promise = _promise(policy, [example.input for example in train])
+    promise = await _promise(problem, policy, [example.input for example in train])
     listed = sorted(range(len(texts)), key=lambda k: (-promise[k], k))[:SHORTLIST]
     prompts = [join_prompts(policy.base_prompt, texts[k]) for k in listed]
     scores = [0.0]
@@ -92,14 +92,14 @@ async def best_single_row(problem: Problem, policy: PolicyFile) -> Result:
     return Result(BEST_SINGLE, "the best single instinct", FixedPrompt(best))
 
 
-def _promise(policy: PolicyFile, inputs: Sequence[str]) -> list[float]:
+async def _promise(problem: Problem, policy: PolicyFile, inputs: Sequence[str]) -> list[float]:
     """What each instinct adds by itself, summed over the inputs; r̄ where nothing ranks."""
-    statistics, texts = policy.statistics, policy.parameters.codebook.texts
-    if statistics.ranking is None:
+    composer, statistics = problem.assembled.composer(), policy.statistics
+    read = (composer.expected(policy.parameters, statistics, text) for text in inputs)
+    marginals = [each.marginal for each in await gather_all(read) if each is not None]
+    if not marginals:
         return list(statistics.standing)
-    ranker = Ranker(statistics.ranking, texts)
-    expected = [ranker.expected(text).marginal for text in inputs]
-    return [math.fsum(column) for column in zip(*expected, strict=True)]
+    return [math.fsum(column) for column in zip(*marginals, strict=True)]
 
 
 def reference_rows(problem: Problem) -> Sequence[Result]:

@@ -18,7 +18,7 @@ from promptcodebook.intervals import Interval
 from promptcodebook.method.accept import Acceptance, Others, Rerun, make_acceptance
 from promptcodebook.method.checks import AllChecks, LengthCheck, NearCopyCheck, NoLeakCheck
 from promptcodebook.method.critic import Attribution, Credit, Critic
-from promptcodebook.method.encoder import Encoder
+from promptcodebook.method.encoder import Embedder, Encoder
 from promptcodebook.method.executor import Trial
 from promptcodebook.method.explore import Explorer
 from promptcodebook.method.guard import RouteGuard
@@ -149,7 +149,9 @@ def make_router(assembled: Assembled, composer: Composer) -> Router:
         executor = config.roles.get("executor")
         steady = executor is not None and executor.temperature == 0.0
         repeats = not steady if config.router.repeats == "auto" else config.router.repeats == "yes"
-        return OutcomeRouter(config.router, config.select, OutcomeModel(inputs), repeats)
+        embedder = None if config.router.features == "words" else Embedder(assembled.models.lm)
+        model = OutcomeModel(inputs)
+        return OutcomeRouter(config.router, config.select, model, repeats, embedder)
     always = config.encoder.mode == "none"
     return EpsilonGreedy(composer, Explorer(config.explore, config.select, always=always))
 
@@ -244,6 +246,8 @@ async def _train(
 ) -> EndReason:
     """Algorithm 1 with validation in between, until it is enough."""
     assembled, store = problem.assembled, problem.store
+    if isinstance(learner.router, OutcomeRouter):
+        await learner.router.read()
     selection.tell_of_idle_patience()
     await selection.validate_if_due(state.step - 1)
     if (reason := selection.enough(state.step)) is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -123,12 +123,18 @@ class _Ranking(BaseModel):
     least: int = 0
     outcomes: int = 0
     kind: Literal["outcomes", "distilled"] = "outcomes"
+    center: str = ""
+    spread: str = ""
+    words: float = Field(default=1.0, ge=0.0, le=1.0)
 
     @model_validator(mode="after")
     def _readable(self) -> _Ranking:
         ranking = self.ranking
-        if len(ranking.rarity) != BUCKETS or {len(r) for r in ranking.weights} != {BUCKETS}:
-            raise ValueError(f"rarity and each row of weights have {BUCKETS} numbers")
+        size = BUCKETS + len(ranking.center)
+        if len(ranking.rarity) != BUCKETS or {len(r) for r in ranking.weights} != {size}:
+            raise ValueError(f"rarity has {BUCKETS} numbers, each row of weights {size}")
+        if len(ranking.center) != len(ranking.spread):
+            raise ValueError("there are not as many numbers in center as in spread")
         if len(ranking.bias) != len(ranking.weights):
             raise ValueError("there are not as many numbers in bias as rows of weights")
         return self
@@ -136,7 +142,7 @@ class _Ranking(BaseModel):
     @classmethod
     def of(cls, ranking: Ranking) -> _Ranking:
         return cls(
-            rarity=" ".join(f"{value:g}" for value in ranking.rarity),
+            rarity=_line(ranking.rarity),
             unit=ranking.unit,
             weights=tuple(" ".join(map(str, row)) for row in ranking.weights),
             bias=ranking.bias,
@@ -145,6 +151,9 @@ class _Ranking(BaseModel):
             least=ranking.least,
             outcomes=ranking.outcomes,
             kind=ranking.kind,
+            center=_line(ranking.center),
+            spread=_line(ranking.spread),
+            words=ranking.words,
         )
 
     @cached_property
@@ -159,7 +168,14 @@ class _Ranking(BaseModel):
             least=self.least,
             outcomes=self.outcomes,
             kind=self.kind,
+            center=tuple(map(float, self.center.split())),
+            spread=tuple(map(float, self.spread.split())),
+            words=self.words,
         )
+
+
+def _line(numbers: Sequence[float]) -> str:
+    return " ".join(f"{number:g}" for number in numbers)
 
 
 class PolicyFile(BaseModel):

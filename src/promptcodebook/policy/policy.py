@@ -137,11 +137,11 @@ class Policy:
         route, prompt = await self._route_and_prompt(x)
         chosen = tuple((k, self.codebook[k].text) for k in route.indices)
         text = self._example(x).input
-        return Explanation(text, route, chosen, prompt, self._expected(text))
+        return Explanation(text, route, chosen, prompt, await self._expected(text))
 
-    def _expected(self, text: str) -> Expected | None:
+    async def _expected(self, text: str) -> Expected | None:
         """What each instinct promises, in the task's range of rewards."""
-        unit, router = self._deployed.expected(text), self.file.router
+        unit, router = await self._deployed.expected(text), self.file.router
         if unit is None or router is None or router.kind == "distilled":
             return None
         low, high = self._assembled.config.reward_range

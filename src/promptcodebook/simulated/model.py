@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from promptcodebook.calls import Message, Reply, Request, Usage
-from promptcodebook.errors import LMError, RateLimited, ServerFault
+from promptcodebook.errors import LMError, RateLimited, RequestRefused, ServerFault
 from promptcodebook.incidents import Incident
 from promptcodebook.simulated.attribution import blame, critique_and_blame
 from promptcodebook.simulated.authoring import split, write_instincts
@@ -130,6 +130,13 @@ class SimulatedLM:
     ) -> Reply:
         """One reply after its latency. `json_mode` asks for some JSON object; a request that is not
         `seeded` is drawn afresh each time. Raises as a call does."""
+        if request.embeds:
+            raise RequestRefused(
+                "the simulated model makes no embeddings",
+                hint="router.features = 'words'",
+                role=request.role,
+                model=request.model,
+            )
         asked = replace(from_request(request), json_mode=json_mode)
         if not seeded:
             self._unseeded[asked.digest] += 1
