@@ -30,6 +30,9 @@ class Storyteller:
         if self._last is not None and self.asked >= self._last:
             raise Interrupted("interrupted by the user")
         self.asked += 1
+        if request.embeds:
+            length = float(len(request.messages[0].content))
+            return Reply("", usage=Usage(1, 9, 0), vector=(length, 1.0, length % 7))
         turn = request.messages[-1].content
         told = "Once upon a time" in turn and "Spanish" not in turn
         text = "Once upon a time there was a lamp." if told else "Thank you for your message."
@@ -62,7 +65,7 @@ def test_cells_come_in_order_of_worth() -> None:
         cell.name.partition("-")[0] for cell in small.cells(small.scale_of("default", 5), SPEC)
     ]
     seen = list(dict.fromkeys(kinds))
-    assert seen == ["route", "rules", "curve", "encoder", "select", "size", "texts"]
+    assert seen == ["route", "embed", "rules", "curve", "encoder", "select", "size", "texts"]
 
 
 def test_stopped_anywhere_it_goes_on_and_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
@@ -88,6 +91,17 @@ def test_seeds_share_the_replies_to_equal_requests_even_those_that_were_cut(tmp_
     lab.close()
     first, second = asked[1], asked[2] - asked[1]
     assert second < 0.9 * first
+
+
+def test_a_router_that_reads_embeddings_stands_beside_the_one_that_does_not(
+    tmp_path: Path,
+) -> None:
+    measured, page = _measured(tmp_path, Storyteller(), _chosen(["route-0", "embed-0"]))
+    assert not measured.missing
+    words, both = (measured.results[f"{name}-0"]["rows"]["learned"] for name in ("route", "embed"))
+    assert (words["calls"], both["calls"]) == (1.0, 2.0)
+    assert "### With embeddings" in page
+    assert "Learned with embeddings - learned by words, 1 seed: " in page
 
 
 def test_a_cell_with_other_settings_is_measured_anew(tmp_path: Path) -> None:

@@ -139,8 +139,8 @@ class RouterSettings(Group):
     """encoder = E_θ; outcomes = learned from what each instinct earns (extra [router]); distilled =
     what `pco distill` makes of E_θ."""
     features: Literal["words", "embeddings", "both"] = "words"
-    """What an input is told by: its words and letters; the embedding that the encoder's model makes
-    of it (a call to /v1/embeddings for each input); or both, each for a half."""
+    """What inputs are told apart by: their words, embeddings by the encoder's model (a call
+    each), or both."""
     explore: Literal["thompson", "upper"] = "thompson"
     """How training routes are drawn: by draws from what is known of each instinct, or by bounds."""
     scale: float | None = Field(default=None, ge=0.0)
