@@ -176,7 +176,8 @@ def _judged(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     head = ["prompt", "reward (95 %)", "calls", "tokens", "seconds"]
     parts = [
         f"{n} test messages, {_seeds(len(runs))}, {runs[0]['rollouts']} training rollouts each; "
-        "calls, tokens and seconds are per query, seconds in a batch of up to 32. What no seed has "
+        "calls, tokens and seconds are per query; seconds are those of a reply among up to 32 at "
+        "once, its wait for a place and whatever else the machine did included. What no seed has "
         "a part in (no instructions, present prompt, concat, right rules) is the same for all.",
         _table(head, rows),
     ]
