@@ -14,6 +14,7 @@ from promptcodebook.errors import Interrupted
 from promptcodebook.experiments import small_real_model as small
 from promptcodebook.experiments.lab import Cell, open_lab
 from promptcodebook.experiments.reproduce import EXPERIMENTS, Measured, Order, measure
+from promptcodebook.store.lock import RunLock
 
 SPEC = "http://127.0.0.1:9/v1#scripted"
 SCALE = small.Scale(2, 1, (0, 1), 1, 1, 1, 24, 6)
@@ -80,6 +81,20 @@ def test_stopped_anywhere_it_goes_on_and_ends_as_if_it_had_not_been(tmp_path: Pa
     assert part.asked + rest.asked == whole.asked
     assert _measured(tmp_path / "parts", again)[1] == page
     assert again.asked == 0
+
+
+def test_a_run_that_another_process_is_at_is_no_result(tmp_path: Path) -> None:
+    order = _chosen(["route-0"])
+    _measured(tmp_path, Storyteller(), order)
+    (tmp_path / "cells" / "route-0.json").unlink()  # as if the run were judged just now
+    [run] = [path.parent for path in tmp_path.glob("*/run.sqlite")]
+    lock = RunLock(run)
+    try:
+        measured, _ = _measured(tmp_path, Storyteller(), order)
+        assert "is being written by" in measured.missing["route-0"]
+    finally:
+        lock.release()
+    assert not _measured(tmp_path, Storyteller(), order)[0].missing
 
 
 def test_seeds_share_the_replies_to_equal_requests_even_those_that_were_cut(tmp_path: Path) -> None:

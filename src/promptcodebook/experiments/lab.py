@@ -134,10 +134,12 @@ class Lab:
     def train(self, config: Config) -> Training:
         """The run of this configuration: found finished, gone on with, or made now.
 
-        Raises what a run raises, and the Stop that ended it early, unless its budget did.
+        Raises what a run raises, StoreError where another process is at it, and the Stop that
+        ended it early, unless its budget did.
         """
         runs = fitting_runs(self.folder, plan_run(config, self._sources))
-        ended = [run for run in runs if not run.resumable or run.ended == "budget"]
+        still = [run for run in runs if not run.running]
+        ended = [run for run in still if not run.resumable or run.ended == "budget"]
         if ended:
             return read_training(ended[-1].path)
         resume = runs[-1].path if runs else None
