@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 import pytest
@@ -138,6 +139,20 @@ def test_text_updates_that_a_weak_model_cannot_make_are_a_result_and_no_error(
     assert off["rewrites"] == always["rewrites"] == 0
     assert always["rollouts"] < off["rollouts"]  # its critic was paid out of the same calls
     assert "| always |" in page
+
+
+def test_at_equal_calls_known_replies_count_as_well(tmp_path: Path) -> None:
+    """Else the variant that repeats what others asked would train longer on the same budget."""
+    order = _chosen(["texts-off"])
+    first, _ = _measured(tmp_path / "one", Storyteller(), order)
+    (tmp_path / "two").mkdir()
+    copyfile(tmp_path / "one" / "replies.sqlite", tmp_path / "two" / "replies.sqlite")
+    lm = Storyteller()
+    again, _ = _measured(tmp_path / "two", lm, order)
+    assert lm.asked == 0, "all of it was known"
+    one, two = (m.results["texts-off"] for m in (first, again))
+    assert (one["rollouts"], one["calls"]) == (two["rollouts"], two["calls"])
+    assert 0 < two["calls"] <= SCALE.text_calls
 
 
 def test_of_two_rules_the_one_that_applies_is_among_them(tmp_path: Path) -> None:

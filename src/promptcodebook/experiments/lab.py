@@ -131,8 +131,9 @@ class Lab:
                 continue
         return found
 
-    def train(self, config: Config) -> Training:
-        """The run of this configuration: found finished, gone on with, or made now.
+    def train(self, config: Config, *, counted: bool = False) -> Training:
+        """The run of this configuration: found finished, gone on with, or made now. `counted`:
+        replies that are known already count against its budget as well.
 
         Raises what a run raises, StoreError where another process is at it, and the Stop that
         ended it early, unless its budget did.
@@ -144,7 +145,8 @@ class Lab:
             return read_training(ended[-1].path)
         resume = runs[-1].path if runs else None
         where = Where(self.folder, resume, self.command)
-        opened = open_run(config, self._sources, where, self.listener)
+        sources = Sources(lm=self.replies.counted) if counted else self._sources
+        opened = open_run(config, sources, where, self.listener)
         run = run_sync(finish(opened), opened.session.interrupt)
         if run.stop is not None and not isinstance(run.stop, BudgetReached):
             raise run.stop

@@ -19,7 +19,8 @@ class Replies:
     """An LM that asks `inner` only for what its file does not hold; `paid` is what that took, since
     it was opened.
 
-    What is drawn is held too: its key holds the seed of the draw.
+    What is drawn is held too: its key holds the seed of the draw. A held reply costs a run nothing,
+    unless it is asked for through `counted`.
     """
 
     def __init__(self, inner: LM, path: Path) -> None:
@@ -27,6 +28,11 @@ class Replies:
         self._file = ReplyCache(path)
         self.paid = Usage()
         self.known = 0
+
+    async def counted(self, request: Request) -> Reply:
+        """A reply that a budget books as if it had just been paid for: where runs are compared at
+        equal calls, what others asked before must not make some of them cheaper."""
+        return replace(await self(request), source="live")
 
     async def __call__(self, request: Request) -> Reply:
         key = request_key(request)

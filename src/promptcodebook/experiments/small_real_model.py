@@ -205,7 +205,7 @@ def _last(name: str, settings: Mapping[str, Any]) -> Cell:
         config = _config(settings)
         stopped = ""
         try:
-            training = lab.train(config)
+            training = lab.train(config, counted=config.budget.calls is not None)
         except TooManyFailures as failures:
             if failures.run is None:
                 raise
