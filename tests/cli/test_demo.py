@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-ROWS = ["zero-shot", "untrained codebook", "all K instincts (concat)", "trained", "oracle"]
+ROWS = [
+    "zero-shot",
+    "all K instincts (concat)",
+    "best of its prompts for all",
+    "untrained codebook",
+    "trained",
+    "oracle",
+]
 
 
 def demo(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -25,7 +32,7 @@ def test_one_world_gives_its_raw_rewards_and_leaves_nothing_behind(tmp_path: Pat
     worlds = json.loads(done.stdout)
     assert set(worlds) == {"load 0 (long prompts cost nothing)", "default load"}
     for rows in worlds.values():
-        assert set(rows) == {"present", "concat", "untrained", "learned", "oracle"}
+        assert set(rows) == {"present", "concat", "best_fixed", "untrained", "learned", "oracle"}
         assert all(len(row["rewards"]) == 60 for row in rows.values())
         mean = {name: sum(row["rewards"]) / 60 for name, row in rows.items()}
         assert mean["present"] < mean["learned"] < mean["oracle"]
@@ -33,7 +40,7 @@ def test_one_world_gives_its_raw_rewards_and_leaves_nothing_behind(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_the_tour_shows_five_rows_with_intervals_at_both_loads(tmp_path: Path) -> None:
+def test_the_tour_shows_six_rows_with_intervals_at_both_loads(tmp_path: Path) -> None:
     done = demo(tmp_path, "--worlds", "2")
     assert done.returncode == 0, done.stderr
     tables = done.stdout.split("simulated model, ")[1:]
@@ -44,7 +51,7 @@ def test_the_tour_shows_five_rows_with_intervals_at_both_loads(tmp_path: Path) -
     for table in tables:
         assert [row for row in ROWS if row in table] == ROWS
         assert "2 worlds x 60 examples" in " ".join(table.split())
-        assert table.count("..") >= 9  # an interval for every score and every gain
+        assert table.count("..") >= 11  # an interval for every score and every gain
     assert "All figures above are simulated" in done.stdout
     reports = list((tmp_path / "runs").glob("*/report.html"))
     assert len(reports) == 2

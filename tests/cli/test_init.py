@@ -82,6 +82,7 @@ def test_it_trains_as_it_stands(folder: Path) -> None:
     assert [row["name"] for row in result.json["rows"]] == [
         "present",
         "concat",
+        "best_fixed",
         "untrained",
         "learned",
     ]

@@ -79,7 +79,7 @@ def test_the_table_of_a_suite_with_its_widest_figures() -> None:
 
 def test_the_tables_of_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
     figures = {"n": 480, "calls": 5.0, "tokens": 12_345, "longest_prompt": 1200}
-    names = ("present", "concat", "untrained", "learned", "oracle")
+    names = ("present", "concat", "best_fixed", "untrained", "learned", "oracle")
     worst = [-0.375, -0.750, -0.125]
     rows = [{"name": name, "score": worst, "gain": worst, **figures} for name in names]
     _print_table("load 0 (long prompts cost nothing)", rows, 5)

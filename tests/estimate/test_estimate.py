@@ -48,7 +48,7 @@ def test_routes_are_counted_exactly() -> None:
     unguarded = plan_of(encoder={"max_fallback": 1.0})
     assert training(unguarded)["encoder"].calls == passes(unguarded).routed == found.routed
     assert work[TRAINING, "generator"].calls == passes(plan).rollouts == 96
-    assert work["judging", "executor"].calls == pytest.approx(4 * len(plan.split("test")), abs=8)
+    assert work["judging", "executor"].calls == pytest.approx(5 * len(plan.split("test")), abs=8)
 
 
 def test_what_is_solved_is_not_critiqued() -> None:

@@ -180,7 +180,7 @@ def test_a_run_of_two_steps_completes(finished: Finished) -> None:
     assert all(len(step.traces) == BATCH for step in finished.steps)
     assert run.verdict and run.conclusion is not None
     assert {row.name for row in run.conclusion.rows} == {
-        "present", "concat", "untrained", "learned"
+        "present", "concat", "best_fixed", "untrained", "learned"
     }  # fmt: skip
     assert (run.path / "policy.json").is_file()
     assert run.cost is None  # nobody gave a price

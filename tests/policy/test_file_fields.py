@@ -232,7 +232,7 @@ def test_the_rows_with_one_prompt_are_named() -> None:
     with pytest.raises(PolicyError) as caught:
         file.fixed_prompt("learned")
     assert caught.value.hint == (
-        "the rows with one prompt are 'present', 'none', 'concat' and 'best_single'"
+        "the rows with one prompt are 'present', 'none', 'concat', 'best_fixed' and 'best_single'"
     )
     assert file.fixed_prompt("none") == "First."
 

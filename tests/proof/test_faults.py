@@ -67,7 +67,7 @@ def test_the_run_completes_and_its_counts_are_the_servers(
     toured: tuple[Finished, dict[str, Any]],
 ) -> None:
     run, stats = toured
-    assert list(run.rewards()) == ["present", "concat", "untrained", "learned"]
+    assert list(run.rewards()) == ["present", "concat", "best_fixed", "untrained", "learned"]
     assert_counts_agree(stats, run.tallies())
 
 

@@ -42,7 +42,7 @@ def both_ways(tmp_path: Path, settings: dict[str, Any], data: Path | None) -> li
 def assert_the_same(here: Finished, there: Finished) -> None:
     assert here.policy == there.policy
     rewards = here.rewards()
-    assert list(rewards) == ["present", "concat", "untrained", "learned"]
+    assert list(rewards) == ["present", "concat", "best_fixed", "untrained", "learned"]
     assert rewards == there.rewards()
     # Not only the end: every route, prompt, output, verdict and gradient on the way.
     assert here.events() == there.events()

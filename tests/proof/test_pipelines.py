@@ -27,7 +27,7 @@ def test_a_pipeline_comes_through_the_tour_of_faults(task: str, tmp_path: Path) 
     with served(f"simulated?{FAULTS}", task) as server:
         run = finished(tmp_path, server.lm, {**SETTINGS, "task": task})
         stats = server.stats()
-    assert list(run.rewards()) == ["present", "concat", "untrained", "learned"]
+    assert list(run.rewards()) == ["present", "concat", "best_fixed", "untrained", "learned"]
     tallies = run.tallies()
     counted = {name: tallies.get(ours, 0) for name, ours in WIRE.items()}
     assert counted == {name: stats["faults"][name] for name in WIRE}

@@ -60,6 +60,7 @@ _ADVICE = (
 _ROWS = (
     ("present", "the present prompt", 0.4),
     ("concat", "one prompt with all its instincts (concat)", 0.5),
+    ("best_fixed", "the best of its prompts, used for all inputs (best_fixed)", 0.55),
     ("untrained", "the first codebook, untrained", 0.45),
     ("learned", "the learned policy", 0.7),
 )

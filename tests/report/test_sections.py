@@ -136,7 +136,7 @@ def test_incidents_show_counts_failures_and_the_first_traceback(write: Write) ->
         t.rollout.failure is not None for step in store.steps(traces=True) for t in step.traces
     )
     assert f"training execute ServerFault {failures}" in text
-    assert "test execute CallTimeout 4" in text
+    assert "test execute CallTimeout 5" in text
     assert re.search(r"rate_limited 7 ", text)
     assert "timeout" not in text.lower().replace("calltimeout", "")
     assert " 0 " not in text

@@ -138,7 +138,7 @@ def test_an_error_bears_the_run_that_it_ended(tmp_path: Path, calls: int) -> Non
 
     whole = run_with(Flaky(10**6), tmp_path / "whole")
     rest = run_with(Flaky(10**6), tmp_path, resume=run.id)
-    assert rest.ended == "finished" and len(rest.rows) == 4
+    assert rest.ended == "finished" and len(rest.rows) == 5
     store = RunStore.open(rest.path)
     assert (store.outline().missing, store.outline().hint) == ("", "")
     store.close()
@@ -220,7 +220,7 @@ def test_a_reached_budget_leaves_room_for_its_verdict(tmp_path: Path) -> None:
     assert run.ended == "budget" and run.stop is not None
     assert total(run) <= 700
     assert [row.name for row in run.rows.values()] == judged(run.path)
-    assert len(run.rows) == 4 and run.verdict and run.cost == 0.0
+    assert len(run.rows) == 5 and run.verdict and run.cost == 0.0
     assert read_policy_file(run.path / "policy.json").parameters.codebook == run.codebook
     assert "kept for the verdict" in str(run.stop)
 
@@ -251,11 +251,11 @@ def test_a_run_that_goes_on_after_its_verdict_is_judged_anew(tmp_path: Path) -> 
     whole = train(tmp_path, "whole")
     config = {"budget": {"calls": 140, "reserve_for_verdict": 0.7}}
     part = train(tmp_path, "other", config=config)
-    assert part.ended == "budget" and len(part.rows) == 4
+    assert part.ended == "budget" and len(part.rows) == 5
     rest = train(tmp_path, "other", resume=part.id, budget="9999calls")
     assert (rest.ended, rest.verdict) == ("finished", whole.verdict)
     assert (rest.path / "policy.json").read_bytes() == (whole.path / "policy.json").read_bytes()
-    assert len(judged(rest.path)) == 4
+    assert len(judged(rest.path)) == 5
 
 
 @pytest.mark.parametrize("calls", [40, 70])

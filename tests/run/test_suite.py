@@ -30,7 +30,13 @@ def test_a_finished_cell_is_read_back(tmp_path: Path) -> None:
     assert len(list_runs(tmp_path / "cells")) == 1
     assert first.simulated
     assert first.updates == 2
-    assert [row["name"] for row in first.rows] == ["present", "concat", "untrained", "learned"]
+    assert [row["name"] for row in first.rows] == [
+        "present",
+        "concat",
+        "best_fixed",
+        "untrained",
+        "learned",
+    ]
     assert first.base == first.rows[0] and first.result == first.rows[-1]
     assert first.rows[-1]["score"]["n"] == 4
     assert len(first.inputs) == 12

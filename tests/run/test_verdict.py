@@ -302,6 +302,18 @@ def test_without_a_gain_only_a_cheaper_row_or_a_clearly_better_one_is_named() ->
     assert decide(rows_at(level, over=level, calls=1.0))[2] == "rival"
 
 
+def test_of_several_rows_that_match_the_cheapest_and_then_the_best_is_named() -> None:
+    """Rivals of the same calls as rows go: all of them match, and gain clearly."""
+    level = Interval(0.0, -0.1, 0.1, 40)
+    present, rival, learned = rows_at(Interval(0.4, 0.3, 0.5, 40), over=level)
+    better = replace(rival, name="better", gain=Interval(0.35, 0.25, 0.45, 40))
+    dearer = replace(rival, name="dearer", calls_per_query=2.0, gain=Interval(0.6, 0.5, 0.7, 40))
+    assert decide([present, dearer, rival, better, learned])[2] == "better"
+    assert decide([present, better, rival, dearer, learned])[2] == "better"
+    lost = replace(learned, gain=level)
+    assert decide([present, dearer, rival, better, lost])[2] == "better"
+
+
 def test_half_a_call_saved_makes_a_row_the_cheaper_one() -> None:
     level = Interval(0.0, -0.1, 0.1, 40)
     better = Interval(0.2, 0.1, 0.4, 40)

@@ -45,6 +45,7 @@ _TITLES = {
     "present": "zero-shot",
     "untrained": "untrained codebook",
     "concat": "all K instincts (concat)",
+    "best_fixed": "best of its prompts for all",
     "learned": "trained",
 }
 """What a stranger understands by a row; one that is not here is called by its name."""

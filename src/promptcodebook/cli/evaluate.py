@@ -59,7 +59,7 @@ RowName = Annotated[
     typer.Option(
         "--row",
         metavar="ROW",
-        help="Of its verdict: learned, present, none, concat, best_single, oracle.",
+        help="Of its verdict: learned, present, none, concat, best_fixed, best_single, oracle.",
     ),
 ]
 
@@ -90,8 +90,8 @@ def evaluate(
     Greedy, or with --samples N the mean of N sampled runs per example (AIME's published metric is
     the mean of five). A run is evaluated under its own settings, unless a task or a pco.toml is
     named, and by its own models, unless others are given. --row evaluates another row of its
-    verdict: one prompt for all (present, none, concat, best_single), or the right instructions,
-    where the task knows them (oracle). Save the output of --json to compare it later:
+    verdict: one prompt for all (present, none, concat, best_fixed, best_single), or the right
+    instructions, where the task knows them (oracle). Save the output of --json to compare it later:
     pco compare A.json B.json
     """
     from promptcodebook.policy.references import resolve

@@ -33,7 +33,7 @@ app = command_group()
 
 _LEARNED = "learned"
 _UNTRAINED = "untrained"
-_ROWS = ("present", "none", "concat", "best_single", _UNTRAINED, _LEARNED)
+_ROWS = ("present", "none", "concat", "best_fixed", "best_single", _UNTRAINED, _LEARNED)
 
 Input = Annotated[
     str | None,
@@ -44,7 +44,8 @@ RowName = Annotated[
     typer.Option(
         "--row",
         metavar="ROW",
-        help="present, none, concat, best_single, untrained or learned: as the verdict.",
+        help="present, none, concat, best_fixed, best_single, untrained or learned: as the "
+        "verdict.",
     ),
 ]
 
@@ -64,10 +65,10 @@ def prompt(
 ) -> None:
     """The prompt of a row of the verdict, and nothing else on stdout.
 
-    present is what you had, concat all learned instincts in one prompt, best_single the one of them
-    that did best for all inputs, none what stands before every prompt: each is one text, and needs
-    no model. The learned policy, and the untrained one that it came from, compose a prompt for each
-    input: name the input.
+    present is what you had, concat all learned instincts in one prompt, best_fixed the learned
+    prompt that did best for all inputs, best_single the instinct that did, none what stands before
+    every prompt: each is one text, and needs no model. The learned policy, and the untrained one
+    that it came from, compose a prompt for each input: name the input.
     """
     from promptcodebook.cli.reference import Typed
     from promptcodebook.policy.references import resolve

@@ -186,9 +186,9 @@ def _spent_text(run: Run) -> str:
 
 def _next(run: Run, typed: str) -> str:
     """What to type for the prompt that the verdict recommends; `typed` names the run."""
-    from promptcodebook.policy.file import CONCAT, PRESENT
+    from promptcodebook.policy.file import CONCAT, MEASURED, PRESENT
 
-    if run.deploy in (PRESENT, CONCAT):
+    if run.deploy in (PRESENT, CONCAT, *MEASURED):
         return f"pco prompt {typed} --row {run.deploy}"
     return f'pco explain {typed} "an input"'
 

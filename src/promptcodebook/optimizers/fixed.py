@@ -6,19 +6,31 @@ A new baseline is a class here (or in another package) with its line in `baselin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from promptcodebook.calls import Usage
+from promptcodebook.config import Config
 from promptcodebook.data import sample
+from promptcodebook.method.checks import NoLeakCheck
 from promptcodebook.method.failures import gather_all
-from promptcodebook.method.generator import join_prompts
+from promptcodebook.method.generator import join_instincts, join_prompts
 from promptcodebook.method.policy import Deployed, FixedPrompt
 from promptcodebook.method.state import State
 from promptcodebook.optimizers.base import Optimizer, Problem, Result, evaluate
-from promptcodebook.policy.file import BEST_SINGLE, CONCAT, NONE, PRESENT, PolicyFile
+from promptcodebook.policy.file import (
+    BEST_FIXED,
+    BEST_SINGLE,
+    CONCAT,
+    NONE,
+    PRESENT,
+    PolicyFile,
+)
 from promptcodebook.randomness import Draws
-from promptcodebook.types import Example, Prompt, Route
+from promptcodebook.store.run import RunStore
+from promptcodebook.types import Example, Prompt, Rollout, Route
 
 __all__ = [
     "ORACLE",
@@ -27,8 +39,10 @@ __all__ = [
     "OraclePrompt",
     "Present",
     "baselines",
+    "best_fixed_row",
     "best_single_row",
     "concat_row",
+    "has_best_fixed",
     "reference_rows",
     "untrained_row",
 ]
@@ -38,7 +52,7 @@ UNTRAINED = "untrained"
 ORACLE = "oracle"
 """Name of the row with the right instructions for each input."""
 SHORTLIST = 3
-"""Instincts that are measured on the validation split to find the best single one."""
+"""Instincts, and prompts, that are measured on the validation split to find the best one."""
 
 
 class Present:
@@ -61,6 +75,76 @@ def concat_row(policy: PolicyFile) -> Result:
     return Result(CONCAT, title, FixedPrompt(policy.concat))
 
 
+def has_best_fixed(config: Config) -> bool:
+    """Whether a learned prompt can be more than the single instincts that are measured anyway."""
+    singles = config.router.kind == "outcomes" and config.compose == "verbatim"
+    return not singles or config.select > 1
+
+
+async def best_fixed_row(problem: Problem, policy: PolicyFile, state: State) -> Result | None:
+    """One prompt for every input, the best of the policy's own on the validation split: what it is
+    worth where routing is not needed. None where it gave no prompt yet, and without
+    `has_best_fixed`.
+
+    If all inputs needed the same, the policy's mean reward would be that of its prompts used for
+    all, so that the best of a few is as good. Candidates are the prompts whose instincts are chosen
+    most, as validation has them (else the batch of training before), and those instincts verbatim.
+    """
+    config = problem.assembled.config
+    if not has_best_fixed(config):
+        return None
+    rollouts = [r for r in _rollouts_of(problem.store, state) if r.route is not None]
+    uses = Counter(k for r in rollouts if r.route is not None for k in r.route.indices)
+    if not uses:
+        return None
+    prompts = [_most_chosen(policy, uses)]
+    prompts += islice(_typical(problem, policy, rollouts, uses), SHORTLIST)
+    dataset = problem.assembled.dataset
+    examples = sample(dataset.val or dataset.train, config.validation.subset)
+    best = await _best_prompt(problem, BEST_FIXED, list(dict.fromkeys(prompts)), examples)
+    title = "the best of its prompts, used for all inputs (best_fixed)"
+    return Result(BEST_FIXED, title, FixedPrompt(best))
+
+
+def _rollouts_of(store: RunStore, state: State) -> Sequence[Rollout]:
+    """Of the state on the validation split, or else those of the batch that it came from."""
+    validated = store.validation_at(state.step - 1)
+    if validated is not None:
+        return validated.evaluation.rollouts
+    return [trace.rollout for trace in store.traces(state.step - 1)] if state.step else ()
+
+
+def _most_chosen(policy: PolicyFile, uses: Counter[int]) -> str:
+    """The S instincts that are chosen most, word for word, in the codebook's order."""
+    most = sorted(uses, key=lambda k: (-uses[k], k))[: policy.select]
+    form = policy.output_format if policy.compose == "generator" else ""
+    texts = join_instincts(policy.parameters.codebook, Route(tuple(sorted(most))))
+    return join_prompts(policy.base_prompt, join_prompts(texts, form))
+
+
+def _typical(
+    problem: Problem, policy: PolicyFile, rollouts: Sequence[Rollout], uses: Counter[int]
+) -> Iterator[str]:
+    """The prompts of the rollouts, those first whose instincts are chosen most, then those that
+    earned most. Left out are those that copy their input or give its answer away, and all of a task
+    whose data are private: a prompt for all stands in the policy file."""
+    plan = problem.assembled.plan
+    if plan.task.private:
+        return
+
+    def standing(rollout: Rollout) -> tuple[int, float]:
+        route = rollout.route
+        chosen = sum(uses[k] for k in route.indices) if route is not None else 0
+        return chosen, rollout.reward or 0.0
+
+    shared = policy.concat
+    inputs = {e.id: e for e in (*plan.dataset.val, *plan.dataset.train)}
+    for rollout in sorted(rollouts, key=standing, reverse=True):
+        leaks = NoLeakCheck([inputs[rollout.example_id]])
+        if rollout.prompt and leaks(0, rollout.prompt, shared, ()) is None:
+            yield rollout.prompt
+
+
 def untrained_row(problem: Problem, state: State) -> Result:
     """The first codebook, routed and composed as the learned one is."""
     assembled = problem.assembled
@@ -79,17 +163,20 @@ async def best_single_row(problem: Problem, policy: PolicyFile) -> Result:
     promise = await _promise(problem, policy, [example.input for example in train])
     listed = sorted(range(len(texts)), key=lambda k: (-promise[k], k))[:SHORTLIST]
     prompts = [join_prompts(policy.base_prompt, texts[k]) for k in listed]
-    scores = [0.0]
-    if val and len(prompts) > 1:
-        scores = [
-            (
-                await evaluate(problem, BEST_SINGLE, FixedPrompt(text), val, "validating singles")
-            ).score
-            or 0.0
-            for text in prompts
-        ]
-    best = prompts[scores.index(max(scores))]
+    best = await _best_prompt(problem, BEST_SINGLE, prompts, val)
     return Result(BEST_SINGLE, "the best single instinct", FixedPrompt(best))
+
+
+async def _best_prompt(
+    problem: Problem, row: str, prompts: Sequence[str], examples: Sequence[Example]
+) -> str:
+    """The one that earns most on the examples; the first where there is nothing to measure."""
+    if not examples or len(prompts) == 1:
+        return prompts[0]
+    phase = "validating singles" if row == BEST_SINGLE else "validating prompts"
+    made = [await evaluate(problem, row, FixedPrompt(text), examples, phase) for text in prompts]
+    scores = [evaluation.score or 0.0 for evaluation in made]
+    return prompts[scores.index(max(scores))]
 
 
 async def _promise(problem: Problem, policy: PolicyFile, inputs: Sequence[str]) -> list[float]:

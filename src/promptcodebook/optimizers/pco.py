@@ -40,13 +40,14 @@ from promptcodebook.method.train import Learner, train
 from promptcodebook.method.update import Updater
 from promptcodebook.optimizers.base import Problem, Result, spending
 from promptcodebook.optimizers.fixed import (
+    best_fixed_row,
     best_single_row,
     concat_row,
     reference_rows,
     untrained_row,
 )
 from promptcodebook.optimizers.selection import Selection
-from promptcodebook.policy.file import BEST_SINGLE, PolicyFile
+from promptcodebook.policy.file import MEASURED, PolicyFile
 from promptcodebook.policy.references import policy_file, state_at
 from promptcodebook.policy.safety import SafetyCheck
 from promptcodebook.progress import Note, Phase, StepDone
@@ -76,7 +77,7 @@ class PCO:
         ended, stop = await _train_to_reserve(problem, learner, selection, state)
         best = await selection.best()
         policy = policy_file(assembled, best)
-        rivals = await _rivals(problem, policy)
+        rivals = await _rivals(problem, policy, best)
         learns_routes = assembled.config.router.kind == "outcomes"
         estimate = _off_policy(problem, learner)
         return Result(
@@ -84,7 +85,7 @@ class PCO:
             title="the learned policy",
             prompter=Deployed(learner.composer, best.parameters, best.statistics),
             ended=ended,
-            policy=_with_single(policy, rivals),
+            policy=_with_measured(policy, rivals),
             rivals=rivals,
             references=reference_rows(problem) if learns_routes else (),
             remark=_in_words(estimate, assembled.config) or _why_nothing_was_learned(store),
@@ -93,19 +94,23 @@ class PCO:
         )
 
 
-async def _rivals(problem: Problem, policy: PolicyFile) -> Sequence[Result]:
-    """Other forms of the result, cheapest to make first."""
-    rivals = [concat_row(policy), untrained_row(problem, state_at(problem.store, -1))]
+async def _rivals(problem: Problem, policy: PolicyFile, best: State) -> Sequence[Result]:
+    """Other forms of the result."""
+    rivals = [concat_row(policy)]
+    if (fixed := await best_fixed_row(problem, policy, best)) is not None:
+        rivals.append(fixed)
+    rivals.append(untrained_row(problem, state_at(problem.store, -1)))
     if problem.assembled.config.router.kind == "outcomes":
         rivals.append(await best_single_row(problem, policy))
     return rivals
 
 
-def _with_single(policy: PolicyFile, rivals: Sequence[Result]) -> PolicyFile:
-    """With the text of the best single instinct, which `fixed_prompt` then knows."""
+def _with_measured(policy: PolicyFile, rivals: Sequence[Result]) -> PolicyFile:
+    """With the prompts of the rivals that only the run can find, which `fixed_prompt` then
+    knows."""
     for row in rivals:
-        if row.name == BEST_SINGLE and isinstance(row.prompter, FixedPrompt):
-            return policy.with_about(best_single=row.prompter.text)
+        if row.name in MEASURED and isinstance(row.prompter, FixedPrompt):
+            policy = policy.with_about(**{row.name: row.prompter.text})
     return policy
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from promptcodebook.calls import Usage
 from promptcodebook.config import Budget
 from promptcodebook.optimizers.base import Problem
-from promptcodebook.optimizers.fixed import SHORTLIST, baselines
+from promptcodebook.optimizers.fixed import SHORTLIST, baselines, has_best_fixed
 from promptcodebook.types import Rollout
 
 __all__ = ["VerdictReserve"]
@@ -38,6 +38,11 @@ class VerdictReserve:
         chosen = config.validation.every > 0 and config.keep == "best_val"
         finals = config.validation.finalists * len(plan.dataset.val) if chosen else 0
         rows = len(baselines()) + _OUR_ROWS
+        if has_best_fixed(config):
+            rows += 1
+            finals += (SHORTLIST + 1) * min(
+                len(plan.dataset.val or plan.dataset.train), config.validation.subset
+            )
         if config.router.kind == "outcomes":
             rows += _ROUTER_ROWS
             finals += SHORTLIST * min(len(plan.dataset.val), config.validation.subset)

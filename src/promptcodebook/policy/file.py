@@ -44,9 +44,11 @@ from promptcodebook.paths import write_whole
 from promptcodebook.types import Codebook, Instinct, Parameters, Ranking
 
 __all__ = [
+    "BEST_FIXED",
     "BEST_SINGLE",
     "CONCAT",
     "FORMAT",
+    "MEASURED",
     "NONE",
     "PRESENT",
     "PolicyFile",
@@ -55,9 +57,12 @@ __all__ = [
 
 FORMAT = "promptcodebook policy 2"
 _FIRST_FORMAT = "promptcodebook policy 1"
-PRESENT, CONCAT, BEST_SINGLE, NONE = "present", "concat", "best_single", "none"
+PRESENT, CONCAT, NONE = "present", "concat", "none"
+BEST_FIXED, BEST_SINGLE = "best_fixed", "best_single"
 """Names of the verdict's rows that are one prompt for every input: what the user had, every
-instinct at once, one of them, and no instinct."""
+instinct at once, none of them, the best of the policy's prompts, and the best instinct."""
+MEASURED = (BEST_FIXED, BEST_SINGLE)
+"""Those of them that only a run can find; their texts stand under `about`."""
 _ROLES = ("encoder", "generator", "executor", "untrusted")
 """Whose sampling decides a deployed prompt and its answer."""
 
@@ -316,26 +321,20 @@ class PolicyFile(BaseModel):
         return join_prompts(self.base_prompt, join_prompts(texts, form))
 
     def fixed_prompt(self, row: str) -> str:
-        """The prompt of a row that has one for every input: 'present', 'none', 'concat', or
-        'best_single' where the run measured one.
+        """The prompt of a row that has one for every input: 'present', 'none', 'concat', and
+        'best_fixed' or 'best_single' where the run measured one.
 
         Raises PolicyError for any other, and where the prompt was not recorded.
         """
         if row in (CONCAT, NONE):
             return self.concat if row == CONCAT else self.base_prompt
-        if row == BEST_SINGLE:
-            single = self.about.get(BEST_SINGLE)
-            if isinstance(single, str):
-                return single
-            raise PolicyError(
-                "no best single instinct was measured for this policy",
-                hint="a run with router.kind = 'outcomes' measures one for its verdict",
-            )
+        if row in MEASURED:
+            return self._measured(row)
         if row != PRESENT:
             raise PolicyError(
                 f"the row {row!r} has no prompt of its own: each input gets another",
-                hint=f"the rows with one prompt are {PRESENT!r}, {NONE!r}, {CONCAT!r} and "
-                f"{BEST_SINGLE!r}",
+                hint=f"the rows with one prompt are {PRESENT!r}, {NONE!r}, {CONCAT!r}, "
+                f"{BEST_FIXED!r} and {BEST_SINGLE!r}",
             )
         present = self.about.get("present")
         if not isinstance(present, str):
@@ -345,6 +344,20 @@ class PolicyFile(BaseModel):
                 hint="it is `init.prompt` in the configuration of its run, or none",
             )
         return present
+
+    def _measured(self, row: str) -> str:
+        text = self.about.get(row)
+        if isinstance(text, str):
+            return text
+        if row == BEST_SINGLE:
+            raise PolicyError(
+                "no best single instinct was measured for this policy",
+                hint="a run with router.kind = 'outcomes' measures one for its verdict",
+            )
+        raise PolicyError(
+            "no best prompt for all inputs was measured for this policy",
+            hint="a run measures one for its verdict, since version 0.2",
+        )
 
     @property
     def digest(self) -> str:

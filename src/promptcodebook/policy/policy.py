@@ -163,8 +163,8 @@ class Policy:
         return self._run(self.aexplain(x))
 
     def row(self, name: str) -> FixedRow:
-        """A row of the verdict that is one prompt for every input: 'present', 'none', 'concat' or
-        'best_single'.
+        """A row of the verdict that is one prompt for every input: 'present', 'none', 'concat',
+        'best_fixed' or 'best_single'.
 
         Raises PolicyError for any other: `prompt(x)` is what the learned policy gives each input.
         """

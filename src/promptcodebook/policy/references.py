@@ -18,7 +18,7 @@ from promptcodebook.errors import ConfigError, StoreError
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.paths import run_reference
-from promptcodebook.policy.file import BEST_SINGLE, PolicyFile, read_policy_file
+from promptcodebook.policy.file import MEASURED, PolicyFile, read_policy_file
 from promptcodebook.policy.trust import require_trust
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
@@ -37,7 +37,7 @@ __all__ = [
     "state_at",
     "stored_dataset",
     "stored_plan",
-    "with_best_single",
+    "with_measured",
     "without_models",
 ]
 
@@ -191,13 +191,12 @@ def stages_of(file: PolicyFile, assembled: Assembled) -> tuple[str, ...]:
     return file.stages if file.program else assembled.plan.prompt_stages
 
 
-def with_best_single(file: PolicyFile, store: RunStore) -> PolicyFile:
-    """The file with the text of the best single instinct, if the run's verdict measured one."""
+def with_measured(file: PolicyFile, store: RunStore) -> PolicyFile:
+    """The file with the prompts that the run's verdict measured, if there is one."""
     concluded = store.outline().conclusion
-    for row in concluded.rows if concluded is not None else ():
-        if row.get("name") == BEST_SINGLE and isinstance(row.get("prompt"), str):
-            return file.with_about(best_single=row["prompt"])
-    return file
+    rows = concluded.rows if concluded is not None else ()
+    prompts = {row["name"]: row.get("prompt") for row in rows if row.get("name") in MEASURED}
+    return file.with_about(**{name: text for name, text in prompts.items() if text is not None})
 
 
 def _file(store: RunStore, state: State, trusted: bool) -> PolicyFile:
@@ -210,8 +209,10 @@ def _file(store: RunStore, state: State, trusted: bool) -> PolicyFile:
         require_trust(header, {}, trusted=trusted)
         stages = tuple(stored_plan(header).task.program.stages)
     file = PolicyFile.of(state, config, templates, header.program, stages)
-    file = with_best_single(file.with_about(data=dict(header.fingerprints)), store)
-    return file if header.present is None else file.with_about(present=header.present)
+    file = file.with_about(data=dict(header.fingerprints))
+    if header.present is not None:
+        file = file.with_about(present=header.present)
+    return with_measured(file, store)
 
 
 def stored_dataset(header: Header) -> Dataset:

@@ -14,7 +14,7 @@ from promptcodebook.method.evaluate import Evaluator, average
 from promptcodebook.method.failures import gather_all, too_many_failures
 from promptcodebook.method.policy import Deployed, FixedPrompt, Prompter
 from promptcodebook.optimizers.fixed import ORACLE, OraclePrompt
-from promptcodebook.policy.file import BEST_SINGLE, CONCAT, NONE, PRESENT, PolicyFile
+from promptcodebook.policy.file import CONCAT, MEASURED, NONE, PRESENT, PolicyFile
 from promptcodebook.policy.references import stages_of
 from promptcodebook.randomness import Randomness
 from promptcodebook.run.verdict import Row, Terms, row_of
@@ -37,7 +37,7 @@ class Sample:
 
 LEARNED = "learned"
 """Name of the row that is the policy itself."""
-ROWS = (LEARNED, PRESENT, NONE, CONCAT, BEST_SINGLE, ORACLE)
+ROWS = (LEARNED, PRESENT, NONE, CONCAT, *MEASURED, ORACLE)
 """Rows that can be evaluated without a run."""
 
 

@@ -19,7 +19,7 @@ from promptcodebook.method.schedule import Schedule
 from promptcodebook.optimizers.base import Problem, make_optimizer
 from promptcodebook.paths import run_reference
 from promptcodebook.policy.policy import Policy
-from promptcodebook.policy.references import kept_state, policy_file, with_best_single
+from promptcodebook.policy.references import kept_state, policy_file, with_measured
 from promptcodebook.progress import Began, Listener, Note, silent
 from promptcodebook.run.resuming import code_files, file_digest, models_then, resume_with
 from promptcodebook.run.session import IN_PYTHON, Session
@@ -59,7 +59,7 @@ class Opened:
         """The policy the run stands for, with connections of its own: it outlives the run."""
         state, best = kept_state(self.store)
         plan, header = self.assembled.plan, self.store.header
-        file = with_best_single(policy_file(self.assembled, state), self.store).with_about(
+        file = with_measured(policy_file(self.assembled, state), self.store).with_about(
             run=header.id, version=header.version, score=best.score
         )
         unlimited = plan.config.model_copy(update={"budget": Budget(), "cache": False})

@@ -1,4 +1,4 @@
-"""One simulated world, end to end: a run and the five ways of prompting it is judged by."""
+"""One simulated world, end to end: a run and the six ways of prompting it is judged by."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Tour:
-    """Rows `present`, `concat`, `untrained`, `learned` and `oracle`, all on the test split."""
+    """Rows `present`, `concat`, `best_fixed`, `untrained`, `learned`, `oracle`, all on test."""
 
     run_id: str
     path: Path

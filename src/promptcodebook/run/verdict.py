@@ -1,15 +1,17 @@
 """The end of a run, in a sentence: is what was learned worth deploying?
 
 Rows, all on the test split, greedy: what the user has today, the result's rivals (for ours: every
-learned instinct in one prompt, and the first codebook routed), the result itself, and references
-that decide nothing. Differences are paired by example, each with its interval (`intervals.py`).
+learned instinct in one prompt, the best of its prompts for all inputs, and the first codebook
+routed), the result itself, and references that decide nothing. Differences are paired by example,
+each with its interval (`intervals.py`).
 
 Worth deploying is what is better than the present prompt and not matched by a row that costs fewer
 calls, nor beaten by one that costs as many; each of these must show in its interval. Since all must
 hold, the chance of a false "worth deploying" is at most that of the single interval, 2.5 %, however
 many rows there are (an intersection-union test); `bench/verdict_null.py` measures it. Where a
 cheaper row is not clearly worse, it is named instead, if it is clearly better than the present
-prompt itself. Below 20 test examples there are figures, and no verdict.
+prompt itself; of several, the one with the fewest calls, then the one that gains most. Below 20
+test examples there are figures, and no verdict.
 """
 
 from __future__ import annotations
@@ -202,14 +204,14 @@ def decide(rows: Sequence[Row]) -> tuple[str, bool | None, str]:
     if gain.low > 0 and not matching:
         return _worth(rows), True, learned.name
     if gain.low > 0:
-        named = next((r for r in matching if r in better), None)
-        return _matched(named or matching[0], base, learned, clear=named is not None)
+        clear = [rival for rival in matching if rival in better]
+        return _matched(_best(clear or matching), base, learned, clear=bool(clear))
     if gain.high < 0:
         start = f"Not worth deploying: {learned.title} is worse than {base.title}, {_figures(gain)}"
     else:
         start = f"Not worth deploying yet: {_figures(gain)} over {base.title} is no clear gain"
     if better:
-        rival = better[0]
+        rival = _best(better)
         return (
             f"{start}. {_capital(rival.title)} gains {_figures(_gain(rival))}, "
             f"{_calls(rival, learned)}: deploy that.",
@@ -227,6 +229,11 @@ def _matches(rival: Row, learned: Row) -> bool:
     if _saves(rival, learned):
         return over.low <= 0
     return over.high < 0 and not _saves(learned, rival)
+
+
+def _best(rivals: Sequence[Row]) -> Row:
+    """The one to name: of those with the fewest calls, the one that gains most."""
+    return min(rivals, key=lambda row: (round(row.calls_per_query), -_gain(row).mean))
 
 
 def _saves(row: Row, other: Row) -> bool:

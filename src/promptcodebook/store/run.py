@@ -189,6 +189,13 @@ class RunStore:
         events = (event for _, event in self._select(latest, 0, False))
         return next((event for event in events if isinstance(event, Validated)), None)
 
+    def validation_at(self, step: int) -> Validated | None:
+        """The latest of the policy as it stood after `step` (-1 = untrained), with whole rollouts;
+        None = it was not validated."""
+        latest = f"(SELECT MAX(seq) FROM events WHERE kind = 'validated' AND step = {step:d})"
+        events = (event for _, event in self._select(f"e.seq = {latest}", 0, True))
+        return next((event for event in events if isinstance(event, Validated)), None)
+
     def test_evaluations(self) -> Iterator[Evaluation]:
         """The verdict's rows so far, with whole rollouts, one at a time in memory; none from before
         the last step, or from before the run was made longer."""
