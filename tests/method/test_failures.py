@@ -169,6 +169,20 @@ async def test_few_critiques_a_batch_add_up_to_a_stop():
         await world.run(examples(6))
     assert asked == 2 * 4, "each is asked once more for the right form"
 
+async def test_a_rollout_without_a_reward_is_not_critiqued():
+    """Nor does it count as a critique that taught something: four were asked for, and four lost."""
+
+    def reply(request: Request) -> Scripted:
+        if request.role == "critic":
+            return "a teapot"
+        gone = request.role == "executor" and "input 2" in said(request)
+        return DOWN if gone else talkative(request)
+
+    world = World(one_batch(explore=ENCODED), ScriptedLM().reply_with(reply))
+    with pytest.raises(TooManyFailures, match="4 of the last 4 critiques taught nothing"):
+        await world.run(examples(5))
+    assert not any("input 2" in said(r) for r in world.asked("critic"))
+
 
 async def test_a_failed_attribution_keeps_the_verdict_its_penalty_and_the_critic_s_own_gradient():
     """Decision 15: ρ is known (1 - 0.6), so r̄ takes r - ρ = 0.1, and ψ learns from it."""
