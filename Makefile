@@ -73,7 +73,7 @@ layers:
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.dev  ## the numbers, side by side; prints ratios
-	$(BIN)/python bench/run.py
+	$(BIN)/python -m bench.run
 
 clean:
 	rm -rf $(VENV) $(VENV)-core $(VENV)-clients .pytest_cache .ruff_cache .hypothesis dist build

@@ -8,7 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-__all__ = ["Figure", "shown"]
+from promptcodebook.errors import MissingExtra
+
+__all__ = ["LACKING", "Figure", "shown"]
+
+LACKING = 2
+"""The exit code of a bench that needs an extra which is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +45,17 @@ class Figure:
 
 
 def shown(measure: Callable[[], Sequence[Figure]], about: str) -> int:
-    """Measures and prints; 1 if a goal is missed. `--json PATH` keeps the figures too."""
+    """Measures and prints; 1 if a goal is missed, LACKING if it cannot be measured here. `--json
+    PATH` keeps the figures too."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--json", type=Path, help="a file to write the figures to")
     given = parser.parse_args()
     print(about.strip().splitlines()[0], flush=True)
-    figures = measure()
+    try:
+        figures = measure()
+    except MissingExtra as missing:
+        print(f"  not run: {missing}\n  next: {missing.hint}", flush=True)
+        return LACKING
     for figure in figures:
         print("  " + figure.line(), flush=True)
     if given.json is not None:

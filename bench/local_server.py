@@ -23,9 +23,10 @@ import aiohttp
 
 from bench.figures import Figure, shown
 from promptcodebook.calls import Message
+from promptcodebook.errors import require_modules
 from promptcodebook.local.engine import Engine, Job
 from promptcodebook.local.lm import load_engine
-from promptcodebook.local.weights import find_weights
+from promptcodebook.local.weights import require_model
 from promptcodebook.serve.local import Terms, serving_locally
 from tests.local import tiny
 from tests.local.served import offline, served, served_by_us
@@ -80,7 +81,9 @@ async def latency(ask: Ask, turn: str) -> float:
 
 
 async def beside_the_engine() -> list[Figure]:
-    engine = load_engine(find_weights("smollm2"))
+    weights = require_model("smollm2")
+    require_modules(("fastapi", "uvicorn", "prometheus_client"), "serving a local model", "serve")
+    engine = load_engine(weights)
 
     async def load() -> Engine:
         return engine

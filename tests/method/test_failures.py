@@ -169,6 +169,7 @@ async def test_few_critiques_a_batch_add_up_to_a_stop():
         await world.run(examples(6))
     assert asked == 2 * 4, "each is asked once more for the right form"
 
+
 async def test_a_rollout_without_a_reward_is_not_critiqued():
     """Nor does it count as a critique that taught something: four were asked for, and four lost."""
 

@@ -120,6 +120,7 @@ def test_the_digest_is_of_all_but_where_it_came_from() -> None:
     for key, value in (("seed", 12), ("select", 3), ("encoder", "t"), ("base_prompt", "")):
         assert file.model_copy(update={key: value}).digest != file.digest
 
+
 def test_the_digest_of_what_was_saved_is_that_of_what_is_read(tmp_path: Path) -> None:
     """JSON knows no infinity: what is hashed is what the file says, not what was in memory."""
     endless = config(**{**SETTINGS, "roles": {"executor": {"extra": {"patience": float("inf")}}}})

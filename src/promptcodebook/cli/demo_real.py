@@ -82,14 +82,14 @@ def demo_config() -> Config:
 
 def missing_model() -> MissingExtra | None:
     """Why the demo cannot run here, with what to type for it in its hint; None where it can."""
-    from promptcodebook.lm.spec import parse_spec
-    from promptcodebook.local.lm import LocalModels
+    from promptcodebook.local.weights import missing_extra
 
-    try:
-        LocalModels().connect(parse_spec(MODEL))
-        require_modules(("numpy", "threadpoolctl"), "learning routes from outcomes", "router")
-    except MissingExtra as missing:
+    if (missing := missing_extra(MODEL)) is not None:
         return missing
+    try:
+        require_modules(("numpy", "threadpoolctl"), "learning routes from outcomes", "router")
+    except MissingExtra as error:
+        return error
     return None
 
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from promptcodebook.calls import LM, Reply, Request, Usage
-from promptcodebook.errors import RequestRefused, did_you_mean, require_modules
-from promptcodebook.lm.spec import SMOLLM2, Spec
+from promptcodebook.errors import RequestRefused, did_you_mean
+from promptcodebook.lm.spec import Spec
 from promptcodebook.local.engine import Embedder, Engine, Job
-from promptcodebook.local.weights import Weights, find_weights, identify
+from promptcodebook.local.weights import GGUF_NEEDS, Weights, identify, require_model
 
 __all__ = ["LocalLM", "LocalModels", "job_of", "load_engine"]
 
@@ -38,12 +38,12 @@ def load_engine(weights: Weights, *, four_bit: bool = False) -> Engine:
 
 class LocalModels:
     """The engines of this process, each loaded once and when it is first asked; `needs` are the
-    modules that GGUF files are run by."""
+    modules without which no GGUF file is taken."""
 
     def __init__(
         self,
         load: Callable[[Weights], Engine] = load_engine,
-        needs: Sequence[str] = ("openvino_genai",),
+        needs: Sequence[str] = GGUF_NEEDS,
     ) -> None:
         self._load = load
         self._needs = needs
@@ -54,10 +54,7 @@ class LocalModels:
 
         Equal specs get one engine."""
         if spec.text not in self._models:
-            weights = find_weights(spec.text)
-            if weights.format == "gguf":
-                require_modules(self._needs, f"the model {spec.text}", SMOLLM2)
-            self._models[spec.text] = LocalLM(weights, self._load)
+            self._models[spec.text] = LocalLM(require_model(spec.text, self._needs), self._load)
         return self._models[spec.text]
 
     async def identity(self, spec_text: str) -> str:

