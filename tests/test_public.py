@@ -12,9 +12,9 @@ import promptcodebook as pco
 SOURCE = Path(pco.__file__).parent
 
 EXPORTED = {
-    "Chat", "Codebook", "Config", "Dataset", "Example", "Instinct", "LM", "Message", "Output",
-    "PcoError", "Policy", "Prompt", "Reply", "Request", "Run", "Score", "ScriptedLM", "Stage",
-    "aoptimize", "load", "load_policy", "optimize",
+    "Chat", "Codebook", "Config", "Dataset", "Distillation", "Example", "Instinct", "LM", "Message",
+    "Output", "PcoError", "Policy", "Prompt", "Reply", "Request", "Run", "Score", "ScriptedLM",
+    "Stage", "aoptimize", "distill", "load", "load_policy", "optimize",
 }  # fmt: skip
 
 

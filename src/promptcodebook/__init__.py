@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from promptcodebook.errors import PcoError
     from promptcodebook.lm.scripted import ScriptedLM
     from promptcodebook.policy.policy import Policy, load_policy
+    from promptcodebook.run.distilling import Distillation, distill
     from promptcodebook.run.optimize import Run, aoptimize, optimize
     from promptcodebook.types import Codebook, Example, Instinct, Output, Prompt, Score, Stage
 
@@ -29,6 +30,7 @@ __all__ = [
     "Codebook",
     "Config",
     "Dataset",
+    "Distillation",
     "Example",
     "Instinct",
     "Message",
@@ -43,6 +45,7 @@ __all__ = [
     "ScriptedLM",
     "Stage",
     "aoptimize",
+    "distill",
     "load",
     "load_policy",
     "optimize",
@@ -59,6 +62,8 @@ _HOME = {
     "Dataset": "data",
     "load": "data",
     "PcoError": "errors",
+    "Distillation": "run.distilling",
+    "distill": "run.distilling",
     "Run": "run.optimize",
     "aoptimize": "run.optimize",
     "optimize": "run.optimize",

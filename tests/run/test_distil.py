@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
 import subprocess
 import sys
 import zlib
@@ -18,13 +19,14 @@ import promptcodebook as pco
 from promptcodebook.assemble import Assembled, Sources, assemble
 from promptcodebook.calls import Request
 from promptcodebook.config import load_config
-from promptcodebook.errors import ConfigError
-from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.errors import ConfigError, EndpointDown, RunNotTrusted, TooManyFailures
+from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.distil import Imitated, cross_agreement, distil
 from promptcodebook.method.ranking import Ranker
 from promptcodebook.run.distilling import Distillation, Distiller, Needs, logged_routes
 from promptcodebook.store.run import RunStore
 from promptcodebook.sync import run_sync
+from tests.store.edit import edit_header
 
 from .topics import PHRASES, data, learn, obey, right
 
@@ -219,3 +221,100 @@ def test_nothing_is_distilled_twice_nor_trained_so(
     with pytest.raises(ConfigError, match="distilled") as refused:
         learn(tmp_path, config={"router": {"kind": "distilled"}})
     assert "pco distill" in refused.value.hint
+
+
+def by_words(example: pco.Example, output: str) -> float:
+    return right(pco.Example(example.id, example.input, _by_words(example.input)), output)
+
+
+def own_lm() -> ScriptedLM:
+    return ScriptedLM().reply_with(encoder_of(_by_words))
+
+
+def test_one_call_distils_a_run_of_python(words: tuple[pco.Run, Assembled], tmp_path: Path) -> None:
+    """As the parts do; its data, reward and model, which were objects, are handed over again."""
+    run, assembled = words
+    file = tmp_path / "d.json"
+    made = pco.distill(run, assembled.dataset, by_words, own_lm(), n=16, margin=0.3, output=file)
+    parts = distilled(run, assembled, count=16, margin=0.3)
+    assert (made.file.digest, made.as_json()) == (parts.file.digest, parts.as_json())
+    assert made.non_inferior and made.fresh == 0
+    policy = pco.load_policy(file, lm=NOBODY)
+    assert policy.prompt("hey, password reset") == "If it is about a login, say L."
+    name = dict(runs_dir=Path(run.path).parent, data=assembled.dataset, reward=by_words)
+    again = pco.distill(run.id, lm=own_lm(), n=16, margin=0.3, **name)  # type: ignore[arg-type]
+    assert again.file.text() == made.file.text()
+
+
+def test_a_policy_file_is_distilled_by_fresh_routes(
+    words: tuple[pco.Run, Assembled], tmp_path: Path
+) -> None:
+    run, assembled = words
+    run.policy.save(tmp_path / "p.json")
+    made = pco.distill(
+        tmp_path / "p.json", assembled.dataset, by_words, own_lm(), fresh=12, n=4, margin=0.5
+    )
+    assert (made.inputs, made.fresh) == (12, 12)
+    with pytest.raises(ConfigError, match="no route of the encoder") as refused:
+        pco.distill(tmp_path / "p.json", assembled.dataset, by_words, own_lm())
+    assert "fresh=200" in refused.value.hint
+
+
+def test_what_is_not_handed_over_is_named(
+    words: tuple[pco.Run, Assembled], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, assembled = words
+    monkeypatch.delenv("PCO_LM", raising=False)
+    with pytest.raises(ConfigError, match="took data, reward, lm as objects") as refused:
+        pco.distill(run)
+    assert "pco.distill(run, data=, reward=, lm=" in refused.value.hint
+    with pytest.raises(ConfigError, match="took reward, lm as objects"):
+        pco.distill(run, assembled.dataset)
+    run.policy.save(tmp_path / "p.json")
+    with pytest.raises(ConfigError, match=r"distill\(\): no model is named"):
+        pco.distill(tmp_path / "p.json", assembled.dataset, by_words)
+    with pytest.raises(ConfigError, match=r"distill\(\): data is of type list"):
+        pco.distill(run, [])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"distill\(\): roles is of type list"):
+        pco.distill(run, roles=[])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="the budget has 9"):
+        pco.distill(run, assembled.dataset, by_words, own_lm(), budget="9calls")
+
+
+def test_a_run_of_somebody_else_calls_nobody_unless_it_is_trusted(
+    words: tuple[pco.Run, Assembled], tmp_path: Path
+) -> None:
+    """What it names would be sent this user's key; what is typed is the user's own."""
+    run, assembled = words
+    foreign = tmp_path / run.id
+    shutil.copytree(run.path, foreign)
+    edit_header(
+        foreign / "run.sqlite",
+        lambda text: text.replace('"lm": "own"', f'"lm": "{NOBODY}"'),
+        sealed=False,
+    )
+    given = (assembled.dataset, by_words)
+    with pytest.raises(RunNotTrusted, match=f"call {NOBODY}") as refused:
+        pco.distill(foreign, *given)
+    assert "trust=True" in refused.value.hint
+    assert pco.distill(foreign, *given, own_lm(), n=4).inputs > 0
+    with pytest.raises(TooManyFailures, match="encoder: 4 of 4 rollouts failed"):
+        pco.distill(foreign, *given, n=4, trust=True)  # it is asked, and is not there
+
+
+def test_two_policies_that_nobody_answers_are_not_called_equal(
+    words: tuple[pco.Run, Assembled],
+) -> None:
+    run, assembled = words
+
+    def lost(least: int) -> ScriptedLM:
+        def reply(request: Request) -> Scripted:
+            number = int(re.findall(r"\d+", request.messages[-1].content)[-1])
+            gone = request.role == "executor" and number % 3 >= least
+            return EndpointDown("gone") if gone else encoder_of(_by_words)(request)
+
+        return ScriptedLM().reply_with(reply)
+
+    with pytest.raises(TooManyFailures, match="encoder: 40 of 40 rollouts"):
+        pco.distill(run, assembled.dataset, by_words, lost(0), n=40)
+    assert pco.distill(run, assembled.dataset, by_words, lost(2), n=40).difference

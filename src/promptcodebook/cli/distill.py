@@ -117,17 +117,12 @@ def _default_file(ref: str, reference: Reference) -> Path:
 
 def _logged(ref: str, reference: Reference, assembled: Assembled) -> list[Imitated]:
     """Of a run; a policy file has none."""
-    from promptcodebook.run.distilling import logged_routes
-    from promptcodebook.store.run import RunStore
+    from promptcodebook.run.distilling import logged_in
     from promptcodebook.store.runs import find_run
 
     if reference.header is None:
         return []
-    store = RunStore.open(find_run(runs_dir(), ref))
-    try:
-        return logged_routes(store, reference.file, assembled.dataset.train)
-    finally:
-        store.close()
+    return logged_in(find_run(runs_dir(), ref), reference.file, assembled.dataset.train)
 
 
 def _text(made: Distillation, target: Path) -> str:

@@ -1,4 +1,5 @@
-"""An encoder's routes distilled into a ranking, and whether the policy loses anything by it.
+"""An encoder's routes distilled into a ranking, and whether the policy loses anything by it;
+`pco.distill` is all of it in one call.
 
 The routes are those that the encoder gave in training (explored ones and fallbacks are not its
 own), and, where asked, fresh ones on training inputs. What that costs in reward is measured on the
@@ -7,12 +8,18 @@ validation split, both policies on the same examples; the test split is left alo
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from promptcodebook.assemble import Assembled
-from promptcodebook.errors import ConfigError, Interrupted
+from promptcodebook.assemble import OWN_LM, Assembled, Sources, assemble
+from promptcodebook.calls import LM
+from promptcodebook.config import Budget, Config, merge, parse_budget
+from promptcodebook.data import Dataset
+from promptcodebook.errors import ConfigError, Interrupted, RunNotTrusted
 from promptcodebook.intervals import Interval, paired_interval
 from promptcodebook.method.distil import (
     OLDER,
@@ -23,15 +30,24 @@ from promptcodebook.method.distil import (
     distil,
 )
 from promptcodebook.method.evaluate import EVALUATION, Evaluator
-from promptcodebook.method.failures import gather_all
+from promptcodebook.method.failures import gather_all, too_many_failures
 from promptcodebook.method.policy import Deployed
 from promptcodebook.policy.file import PolicyFile
-from promptcodebook.policy.references import stages_of
+from promptcodebook.policy.policy import role_layers
+from promptcodebook.policy.references import Reference, resolve, stages_of
+from promptcodebook.policy.trust import require_trust
+from promptcodebook.protocols import Executor, Reward
 from promptcodebook.run.evaluation import sample
+from promptcodebook.run.optimize import Run, require_type, sources_of
 from promptcodebook.store.run import RunStore
+from promptcodebook.store.runs import find_run
+from promptcodebook.sync import run_sync
 from promptcodebook.types import Evaluation, Example, Route, Trace
 
-__all__ = ["Distillation", "Distiller", "Needs", "logged_routes"]
+__all__ = ["Distillation", "Distiller", "Needs", "distill", "logged_in", "logged_routes"]
+
+_log = logging.getLogger(__name__)
+_VERB = "distill()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +115,15 @@ def logged_routes(store: RunStore, file: PolicyFile, train: Sequence[Example]) -
     return found
 
 
+def logged_in(run: Path, file: PolicyFile, train: Sequence[Example]) -> list[Imitated]:
+    """`logged_routes` of a run's folder."""
+    store = RunStore.open(run)
+    try:
+        return logged_routes(store, file, train)
+    finally:
+        store.close()
+
+
 def _own_route(trace: Trace) -> tuple[int, ...]:
     """What the encoder chose; () where it did not."""
     route = trace.rollout.route
@@ -121,7 +146,7 @@ class Distiller:
         if not logged and not self.fresh:
             raise ConfigError(
                 "there is no route of the encoder to learn from",
-                hint="--fresh 200 asks it for routes on training inputs",
+                hint="ask it for routes on 200 training inputs: --fresh 200, fresh=200 in Python",
             )
 
     @property
@@ -139,11 +164,12 @@ class Distiller:
         if limit is not None and limit < self.calls:
             raise ConfigError(
                 f"it takes about {self.calls} calls, and the budget has {limit}",
-                hint="raise --budget, or lower --fresh or --n",
+                hint="raise the budget, or lower fresh or n (--budget, --fresh, --n)",
             )
 
     async def distil(self, done: Callable[[str], None] = lambda _: None) -> Distillation:
-        """Asks, fits and measures; `done` hears what comes next. Closes the connections."""
+        """Asks, fits and measures; `done` hears what comes next. Closes the connections. Raises
+        TooManyFailures where most of the validation was not answered."""
         try:
             return await self._distil(done)
         finally:
@@ -206,6 +232,8 @@ class Distiller:
             name: await evaluator.evaluate(name, self._deployed(file), self.validation, "val")
             for name, file in (("encoder", self._file), ("distilled", made.file))
         }
+        for name, evaluation in both.items():
+            _require_answers(evaluation, f"{name}: ")
         encoder, ours = both["encoder"], both["distilled"]
         n = len(self.validation)
         return replace(
@@ -226,6 +254,14 @@ class Distiller:
         )
 
 
+def _require_answers(evaluation: Evaluation, where: str) -> None:
+    """Raises TooManyFailures when more than half failed: two policies that nobody answers do not
+    differ."""
+    failures = [r.failure for r in evaluation.rollouts if r.failure is not None]
+    if len(failures) * 2 > len(evaluation.rollouts):
+        raise too_many_failures(failures, tuple(map(Trace, evaluation.rollouts)), where)
+
+
 def _routes(evaluation: Evaluation) -> list[tuple[int, ...]]:
     return [() if r.route is None else r.route.indices for r in evaluation.rollouts]
 
@@ -240,4 +276,117 @@ def _require_encoder(file: PolicyFile) -> None:
         raise ConfigError(
             "this policy has no encoder: it takes the same instincts for every input",
             hint="distil a run with encoder.mode = 'learned' or 'static'",
+        )
+
+
+def distill(  # noqa: PLR0913 - the command's options
+    ref: str | Path | Run,
+    data: Dataset | None = None,
+    reward: Reward | str | Mapping[str, Any] | None = None,
+    lm: str | LM = "",
+    *,
+    roles: Mapping[str, Any] | None = None,
+    executor: Executor | None = None,
+    fresh: int = 0,
+    margin: float = 0.02,
+    n: int | None = None,
+    budget: str | None = None,
+    config: Config | Mapping[str, Any] | None = None,
+    output: str | Path | None = None,
+    runs_dir: str | Path = "runs",
+    trust: bool = False,
+) -> Distillation:
+    """Learns the routes of a policy's encoder, so that a query asks one model call less: `pco
+    distill` from Python.
+
+    `ref` is a Run, a run's id, name or folder below `runs_dir`, 'last', or a policy file. A run
+    brings its own settings, unless a `config` is given, and its own models, unless `lm` or `roles`
+    name others; what it took as objects (`data`, `reward`, `lm`, `executor`) is handed over again.
+    A policy file has none of these. `fresh` routes are asked of the encoder on training inputs;
+    then both policies answer the validation split, or `n` examples of it, within `budget`. The
+    result says whether the distilled policy is `non_inferior` by the `margin`, a share of the
+    reward's range; `output` is where its policy file is written (None = nowhere: `.file.save`).
+    `trust` uses the code and addresses of a run that somebody else made. What is asked goes to the
+    log, level INFO.
+
+    Raises ConfigError, DataError, LMError, TooManyFailures, PolicyError and StoreError.
+    """
+    sources = sources_of(_VERB, data, reward, executor, lm)
+    name = str(ref.path) if isinstance(ref, Run) else str(ref)
+    reference = resolve(Path(runs_dir), name, trust=trust)
+    limits = {"budget": (parse_budget(budget) if budget else Budget()).model_dump()}
+    given = _given(reward, lm, roles) | limits
+    settings = _settings(reference, config, given, sources)
+    base = reference.base if config is None else Path()
+    assembled = assemble(settings, replace(sources, base=base))
+    assembled.task.require()
+    run = None if reference.header is None else find_run(Path(runs_dir), name)
+    logged = [] if run is None else logged_in(run, reference.file, assembled.dataset.train)
+    distiller = Distiller(reference.file, assembled, logged, Needs(fresh, n, margin))
+    distiller.require_budget()
+    _log.info("%d logged routes; about %d calls", len(logged), distiller.calls)
+    made = run_sync(distiller.distil(_log.info), distiller.interrupt)
+    if output is not None:
+        made.file.save(Path(output))
+    return made
+
+
+def _given(
+    reward: Reward | str | Mapping[str, Any] | None, lm: str | LM, roles: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """What was handed over, as a layer of settings."""
+    require_type(_VERB, "roles", roles, (Mapping,), "a mapping such as {'critic': 'openai/x'}")
+    given = {
+        "lm": lm if isinstance(lm, str) else OWN_LM,
+        "roles": role_layers(roles),
+        "reward": reward if isinstance(reward, str | Mapping) else "",
+    }
+    return {key: value for key, value in given.items() if value}
+
+
+def _settings(
+    reference: Reference,
+    config: Config | Mapping[str, Any] | None,
+    given: Mapping[str, Any],
+    sources: Sources,
+) -> Config:
+    """What the policy is distilled under: what was given, over the run's own settings, or over the
+    `config` and the run's models."""
+    kinds = (Config, Mapping)
+    require_type(_VERB, "config", config, kinds, "a Config or a mapping such as read_toml gives")
+    below = config.model_dump() if isinstance(config, Config) else config
+    if below is None and reference.header is not None:
+        _require_objects(reference, given, sources)
+        try:
+            require_trust(reference.header, given, trusted=reference.trusted, ref=reference.ref)
+        except RunNotTrusted as error:
+            error.hint = "look at its settings; if you trust them, pass trust=True"
+            raise
+        return reference.file.settings(reference.header.settings, given, _VERB)
+    own: dict[str, Any] = {} if below and below.get("lm") else reference.models
+    named = given.get("lm") or (below or {}).get("lm") or own.get("lm") or os.environ.get("PCO_LM")
+    if not named:
+        raise ConfigError(
+            f"{_VERB}: no model is named",
+            hint="pass lm='http://host:8000/v1#model' or set PCO_LM",
+        )
+    return reference.file.settings(below, merge({"lm": named}, own, given), _VERB)
+
+
+def _require_objects(reference: Reference, given: Mapping[str, Any], sources: Sources) -> None:
+    """Raises ConfigError for a run whose data, reward, agent or model were objects, unless they
+    are here again."""
+    here = {
+        "data": sources.data is not None,
+        "reward": sources.reward is not None or "reward" in given,
+        "executor": sources.executor is not None,
+        "lm": "lm" in given,
+    }
+    missing = [name for name in reference.objects if not here[name]]
+    if missing:
+        again = ", ".join(f"{name}=" for name in missing)
+        raise ConfigError(
+            f"{_VERB}: the run {reference.name} took {', '.join(missing)} as objects, which are "
+            "not here",
+            hint=f"hand them over again: pco.distill(run, {again}...)",
         )

@@ -35,9 +35,12 @@ __all__ = [
     "aoptimize",
     "finish",
     "optimize",
+    "require_type",
+    "sources_of",
 ]
 
 _log = logging.getLogger(__name__)
+_VERB = "optimize()"
 
 
 @dataclass(frozen=True)
@@ -142,9 +145,9 @@ def _settings(  # noqa: PLR0913 - the contract's keywords
 ) -> Config:
     """The keywords of `optimize` laid over `config`, over PCO_*, over the defaults."""
     kinds = (Config, Mapping)
-    _require_type("config", config, kinds, "a Config or a mapping such as read_toml gives")
-    _require_type("roles", roles, (Mapping,), "a mapping such as {'critic': 'openai/x'}")
-    _require_type("budget", budget, (str,), "a text such as '5usd' or '2Mtok'")
+    require_type(_VERB, "config", config, kinds, "a Config or a mapping such as read_toml gives")
+    require_type(_VERB, "roles", roles, (Mapping,), "a mapping such as {'critic': 'openai/x'}")
+    require_type(_VERB, "budget", budget, (str,), "a text such as '5usd' or '2Mtok'")
     base = config.model_dump() if isinstance(config, Config) else dict(config or {})
     spec = lm if isinstance(lm, str) else ""
     over: dict[str, Any] = {
@@ -156,7 +159,7 @@ def _settings(  # noqa: PLR0913 - the contract's keywords
         "roles": role_layers(roles) or None,
     }
     given = {key: value for key, value in over.items() if value is not None}
-    return load_config(base, given, where="optimize()")
+    return load_config(base, given, where=_VERB)
 
 
 def _with_reward(
@@ -191,7 +194,7 @@ async def aoptimize(  # noqa: PLR0913 - the contract's keywords
 ) -> Run:
     """`optimize` for code that already runs in an event loop."""
     settings = _settings(lm, roles, size, select, budget, seed, _with_reward(config, reward))
-    sources = _sources(data, reward, executor, lm)
+    sources = sources_of(_VERB, data, reward, executor, lm)
     where = Where(Path(runs_dir), _resumed(runs_dir, resume), IN_PYTHON, name)
     with watch(listener, sys.stderr if progress else None) as watcher:
         return await finish(open_run(settings, sources, where, watcher))
@@ -233,37 +236,44 @@ def optimize(  # noqa: PLR0913 - the contract's keywords
     begun bears it: `error.run` has its policy, its cost and what is missing of its verdict.
     """
     settings = _settings(lm, roles, size, select, budget, seed, _with_reward(config, reward))
-    sources = _sources(data, reward, executor, lm)
+    sources = sources_of(_VERB, data, reward, executor, lm)
     where = Where(Path(runs_dir), _resumed(runs_dir, resume), IN_PYTHON, name)
     with watch(listener, sys.stderr if progress else None) as watcher:
         opened = open_run(settings, sources, where, watcher)
         return run_sync(finish(opened), opened.session.interrupt)
 
 
-def _sources(
-    data: Dataset,
-    reward: Reward | str | Mapping[str, Any],
+def sources_of(
+    verb: str,
+    data: Dataset | None,
+    reward: Reward | str | Mapping[str, Any] | None,
     executor: Executor | None,
     lm: str | LM,
 ) -> Sources:
-    _require_type("data", data, (Dataset,), "a Dataset: data = pco.load(...)")
+    """The objects that a `verb` of Python was given; ConfigError for one of another kind."""
+    require_type(verb, "data", data, (Dataset,), "a Dataset: data = pco.load(...)")
     ready = "a function of an example and an output, or a ready-made one such as 'exact'"
-    _require_type("reward", reward, (Callable, str, Mapping), ready)
-    _require_type("executor", executor, (Callable, str), "a function of prompt, example and lm")
-    _require_type("lm", lm, (Callable, str), "a model's spec, or an object that answers Requests")
+    require_type(verb, "reward", reward, (Callable, str, Mapping), ready)
+    require_type(
+        verb, "executor", executor, (Callable, str), "a function of prompt, example and lm"
+    )
+    require_type(
+        verb, "lm", lm, (Callable, str), "a model's spec, or an object that answers Requests"
+    )
     own = None if isinstance(lm, str) else lm
     function = None if isinstance(reward, str | Mapping) else reward
     if function is not None:
-        check_function(function, ("example", "output"), "optimize(): the reward")
+        check_function(function, ("example", "output"), f"{verb}: the reward")
     if callable(executor):
-        check_function(executor, ("prompt", "example", "lm"), "optimize(): the executor")
+        check_function(executor, ("prompt", "example", "lm"), f"{verb}: the executor")
     return Sources(data=data, reward=function, executor=executor, lm=own)
 
 
-def _require_type(name: str, given: object, kinds: tuple[Any, ...], what: str) -> None:
+def require_type(verb: str, name: str, given: object, kinds: tuple[Any, ...], what: str) -> None:
+    """Raises ConfigError for what is neither None nor of these kinds."""
     if given is not None and not isinstance(given, kinds):
         raise ConfigError(
-            f"optimize(): {name} is of type {type(given).__name__}",
+            f"{verb}: {name} is of type {type(given).__name__}",
             hint=f"{name} must be {what}",
         )
 
