@@ -14,6 +14,8 @@ TRAIN = [
     Example("b", "Short input.", "The Treaty of Westphalia"),
     Example("c", "Another.", "hypothalamus"),
     Example("d", "No reference at all here.", None),
+    Example("e", "One more.", "by the sea"),
+    Example("f", "And one.", "low tides"),
 ]
 
 
@@ -50,11 +52,26 @@ def test_a_near_copy_of_another_entry_is_refused():
     assert check(0, others[0], "x", []) is None
 
 
+def test_nine_words_of_ten_in_common_are_a_near_copy_and_eight_are_not():
+    ten = "one two three four five six seven eight nine ten"
+    check = NearCopyCheck()
+    assert check(0, ten.replace("four", "4th"), "x", [ten]) == "a near-copy of another instinct"
+    assert check(0, ten.replace("four", "4th").replace("six", "6th"), "x", [ten]) is None
+
+
+def test_a_long_text_of_few_words_is_compared_whole():
+    """Words that are frequent in a long text are no noise there."""
+    long = " ".join(f"word{i % 10}" for i in range(250))
+    found = NearCopyCheck()(0, f"Mind {long}", "x", [f"Heed {long}"])
+    assert found == "a near-copy of another instinct"
+
+
 def test_eight_words_in_a_row_of_a_training_input_are_a_leak():
     check = NoLeakCheck(TRAIN)
     leak = "When you see: 'QUICK brown fox; jumps over the lazy - dog' be careful"
     assert check(0, leak, "x", []) == "it copies eight words in a row from a training input"
     assert check(0, "quick brown fox jumps over the lazy", "x", []) is None  # seven
+    assert check(0, "A fox jumps over the lazy dog, twice.", "x", []) is None  # the last seven
     assert check("critic", leak, "x", []) is not None
 
 
@@ -64,6 +81,8 @@ def test_a_whole_training_answer_is_a_leak():
     said = "it gives away the answer of a training example:"
     assert check(0, "Say the treaty of Westphalia!", "x", []) == f"{said} b"
     assert check(0, "It is the Hypothalamus.", "x", []) == f"{said} c"
+    assert check(0, "It lies by the sea.", "x", []) == f"{said} e"
+    assert check(0, "Mind low tides.", "x", []) is None
     assert check(0, "It is Paris, or hypothalamuses, or a treaty.", "x", []) is None
 
 

@@ -189,6 +189,15 @@ async def test_a_theta_that_nobody_could_be_asked_about_is_not_kept():
     assert of_theta(step).kept
 
 
+async def test_half_of_a_batch_is_enough_to_try_a_theta_on():
+    settings = config(
+        explore=ENCODED, encoder={"max_fallback": 0.2}, update={"batch_size": 4, "epochs": 1}
+    )
+    lost = drifting(about(2, EndpointDown("gone")))
+    (step,) = await World(settings, ScriptedLM().reply_with(lost)).run(examples(4))
+    assert of_theta(step).kept
+
+
 async def test_a_reached_budget_is_no_fallback():
     with pytest.raises(BudgetReached):
         await run(about(1, BudgetReached("spent")))

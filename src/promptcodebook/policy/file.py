@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -30,7 +29,6 @@ from pydantic import (
 from promptcodebook.config import TYPED, Config, load_typed, merge, without_secrets
 from promptcodebook.errors import PolicyError
 from promptcodebook.method.generator import join_prompts
-from promptcodebook.method.ranking import BUCKETS
 from promptcodebook.method.state import RoutingStatistics, State, known_evidence
 from promptcodebook.method.template import check_template
 from promptcodebook.method.templates import (
@@ -41,6 +39,7 @@ from promptcodebook.method.templates import (
     template_sets,
 )
 from promptcodebook.paths import write_whole
+from promptcodebook.policy.ranking import StoredRanking
 from promptcodebook.types import Codebook, Instinct, Parameters, Ranking
 
 __all__ = [
@@ -113,76 +112,6 @@ class _Templates(BaseModel):
         )
 
 
-class _Ranking(BaseModel):
-    """What was learned of routing from outcomes: `types.Ranking`, its rows of whole numbers as
-    texts, so that a row is a line."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    rarity: str
-    unit: float
-    weights: tuple[str, ...]
-    bias: tuple[float, ...]
-    likeness: float
-    more: float
-    least: int = 0
-    outcomes: int = 0
-    kind: Literal["outcomes", "distilled"] = "outcomes"
-    center: str = ""
-    spread: str = ""
-    words: float = Field(default=1.0, ge=0.0, le=1.0)
-
-    @model_validator(mode="after")
-    def _readable(self) -> _Ranking:
-        ranking = self.ranking
-        size = BUCKETS + len(ranking.center)
-        if len(ranking.rarity) != BUCKETS or {len(r) for r in ranking.weights} != {size}:
-            raise ValueError(f"rarity has {BUCKETS} numbers, each row of weights {size}")
-        if len(ranking.center) != len(ranking.spread):
-            raise ValueError("there are not as many numbers in center as in spread")
-        if len(ranking.bias) != len(ranking.weights):
-            raise ValueError("there are not as many numbers in bias as rows of weights")
-        return self
-
-    @classmethod
-    def of(cls, ranking: Ranking) -> _Ranking:
-        return cls(
-            rarity=_line(ranking.rarity),
-            unit=ranking.unit,
-            weights=tuple(" ".join(map(str, row)) for row in ranking.weights),
-            bias=ranking.bias,
-            likeness=ranking.likeness,
-            more=ranking.more,
-            least=ranking.least,
-            outcomes=ranking.outcomes,
-            kind=ranking.kind,
-            center=_line(ranking.center),
-            spread=_line(ranking.spread),
-            words=ranking.words,
-        )
-
-    @cached_property
-    def ranking(self) -> Ranking:
-        return Ranking(
-            rarity=tuple(map(float, self.rarity.split())),
-            unit=self.unit,
-            weights=tuple(tuple(map(int, row.split())) for row in self.weights),
-            bias=self.bias,
-            likeness=self.likeness,
-            more=self.more,
-            least=self.least,
-            outcomes=self.outcomes,
-            kind=self.kind,
-            center=tuple(map(float, self.center.split())),
-            spread=tuple(map(float, self.spread.split())),
-            words=self.words,
-        )
-
-
-def _line(numbers: Sequence[float]) -> str:
-    return " ".join(f"{number:g}" for number in numbers)
-
-
 class PolicyFile(BaseModel):
     """A policy as it is written to disk.
 
@@ -207,7 +136,7 @@ class PolicyFile(BaseModel):
     encoder: str
     generator: str
     codebook: tuple[_Entry, ...]
-    router: _Ranking | None = None
+    router: StoredRanking | None = None
     about: dict[str, JsonValue] = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -287,7 +216,7 @@ class PolicyFile(BaseModel):
                 )
                 for c, s, r, n, e in rows
             ),
-            router=None if statistics.ranking is None else _Ranking.of(statistics.ranking),
+            router=None if statistics.ranking is None else StoredRanking.of(statistics.ranking),
         )
 
     @property
@@ -370,7 +299,7 @@ class PolicyFile(BaseModel):
 
     def with_router(self, ranking: Ranking) -> PolicyFile:
         """The same policy, routed by the ranking."""
-        return self.model_copy(update={"router": _Ranking.of(ranking)})
+        return self.model_copy(update={"router": StoredRanking.of(ranking)})
 
     def text(self) -> str:
         """Stable JSON: same policy, same bytes."""
