@@ -184,7 +184,7 @@ async def test_attribution_sees_the_input_and_may_name_only_active_instincts():
     assert request.schema == blame_schema(AttributionReply, ACTIVE)
     errors = request.schema.body["properties"]["instinct_errors"]  # type: ignore[index]
     assert list(errors["properties"]) == ["1", "3", "missing"]
-    assert errors["additionalProperties"] is False
+    assert (errors["type"], errors["additionalProperties"]) == ("object", False)
     assert all(e["type"] == "string" for e in errors["properties"].values())
     assert 900 <= sum(e["maxLength"] for e in errors["properties"].values()) <= 1000
     severities = request.schema.body["properties"]["severity"]["properties"]  # type: ignore[index]

@@ -87,6 +87,7 @@ async def test_the_reward_is_shown_with_its_range(call: str):
         (('{"score": 7}', '{"score": 7}'), 0.7, 2),
         (('{"score": 10}', '{"score": 10}'), 1.0, 2),
         (('{"score": 1.5}', '{"score": 1.5}'), 0.15, 2),
+        (('{"score": 10.5}', '{"score": 10.5}'), 0.105, 2),
         (('{"score": 85}', '{"score": 85}'), 0.85, 2),
         (('{"score": 850}', '{"score": 850}'), 1.0, 2),
         (('{"score": -1}', '{"score": -1}'), 0.0, 2),

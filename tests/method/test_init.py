@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.method.init import Earlier, Initialiser, check_seeds
+from promptcodebook.method.init import Earlier, Initialiser, check_seeds, instincts_schema
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.types import Instinct, Parameters
 from tests.method.build import World, config, said
@@ -67,6 +68,26 @@ async def test_random_asks_for_a_generic_list(templates: str):
     assert made.codebook.texts == ("A rule", "Another", "Third", "Fourth")
     assert "Write 4 different instincts" in said(world.lm.history[0])
     assert "task knowledge" not in said(world.lm.history[0])
+
+
+async def test_what_a_model_is_asked_for_is_a_list_of_k_instincts_from_the_updater():
+    """Another seed is another list: one first codebook is not that of every run."""
+    samples = set[int]()
+    for seed in (0, 1):
+        world, _ = await first(instincts("A"), init={"kind": "random"}, seed=seed)
+        (request,) = world.lm.history
+        assert request.role == "updater"
+        assert request.schema == instincts_schema(4, 25)
+        samples.add(request.sample)
+    assert len(samples) == 2
+
+
+@pytest.mark.parametrize(("count", "letters"), [(4, 200), (13, 196), (40, 61), (600, 1), (3000, 1)])
+def test_many_instincts_are_asked_for_in_fewer_letters_each(count: int, letters: int):
+    """All of them together must fit into the updater's cap, down to one letter each."""
+    properties = instincts_schema(count, 25).body["properties"]
+    text = {"type": "string", "maxLength": letters}
+    assert properties == {"instincts": {"type": "array", "maxItems": count, "items": text}}
 
 
 async def test_an_empty_list_is_asked_for_again():
@@ -129,6 +150,27 @@ async def test_too_few_different_instincts_are_an_error(kind: str):
     world = World(config(**tree))
     with pytest.raises(ConfigError, match=match):
         check_seeds(("Mine.",), Earlier((Instinct("Mine."),)), world.templates, world.config)
+
+
+def test_more_sentences_than_instincts_are_told_before_anything_is_paid_for():
+    prompt = "Be brief. Be kind. Cite sources. Name the page. Say when you do not know."
+    world = World(config(init={"kind": "from_prompt", "prompt": prompt, "split": "sentences"}))
+    match = r"^init\.prompt has 5 sentences, and the codebook 4 instincts"
+    with pytest.raises(ConfigError, match=match) as error:
+        check_seeds((), Earlier(), world.templates, world.config)
+    assert error.value.hint.startswith("set size = 5")
+
+
+@pytest.mark.parametrize("text", [None, "no JSON", '{"codebook": [{"text": ""}]}', "[]"])
+def test_a_file_that_holds_no_codebook_is_named_with_the_reason_in_a_line(
+    text: str | None, tmp_path: Path
+):
+    if text is not None:
+        (tmp_path / "x.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"^init\.path: cannot read a codebook from ") as error:
+        Earlier.read(config(init={"kind": "file", "path": "x.json"}).init, tmp_path)
+    assert "x.json: " in str(error.value) and "\n" not in str(error.value)
+    assert "JSON list" in error.value.hint
 
 
 @pytest.mark.parametrize("init", [{"kind": "random"}, {"kind": "from_prompt", "prompt": "p"}])
