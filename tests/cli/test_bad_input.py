@@ -59,7 +59,7 @@ def test_no_use_of_a_policy_begins_without_the_key(trained: Path, run_id: str) -
 
 
 def test_an_estimate_needs_no_key(folder: Path) -> None:
-    assert pco("estimate", "--lm", "openai/gpt-x", cwd=folder).code == 0
+    assert pco("estimate", "--lm", "openai/gpt-x", "--set", "update.epochs=2", cwd=folder).code == 0
 
 
 # Data

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from promptcodebook.cli import demo as tour
+from tests.cli.invoked import pco
 
 ROWS = [
     "zero-shot",
@@ -26,10 +28,14 @@ def demo(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
 
 
-def test_one_world_gives_its_raw_rewards_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    done = demo(tmp_path, "--world", "3")
-    assert done.returncode == 0, done.stderr
-    worlds = json.loads(done.stdout)
+def test_one_world_gives_its_raw_rewards_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a third of the tour's updates."""
+    monkeypatch.setitem(tour._SETTINGS, "update", {"epochs": 10})
+    done = pco("demo", "--world", "3", cwd=tmp_path)
+    assert done.code == 0, done.err
+    worlds = done.json
     assert set(worlds) == {"load 0 (long prompts cost nothing)", "default load"}
     for rows in worlds.values():
         assert set(rows) == {"present", "concat", "best_fixed", "untrained", "learned", "oracle"}

@@ -10,6 +10,7 @@ import pytest
 
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import Reply, Request, Usage
+from promptcodebook.cli import demo as tour
 from promptcodebook.cli.demo_real import NAME, demo_config, missing_model, show
 from promptcodebook.config import Config, load_config
 from promptcodebook.errors import Interrupted
@@ -104,9 +105,14 @@ def test_a_stopped_demo_goes_on_where_it_was_and_pays_nothing_twice(
 def test_where_the_wheels_are_missing_it_says_what_to_type_and_runs_the_tour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A tour of one world and two updates: tests/cli/test_demo.py goes on the whole of it."""
     monkeypatch.setitem(sys.modules, "openvino_genai", None)
+    monkeypatch.setattr(tour, "_WORLDS", 1)
+    monkeypatch.setitem(tour._SETTINGS, "update", {"epochs": 2})
     missing = missing_model()
     assert missing is not None
     assert "pip install" in (missing.hint or "")
-    result = pco("demo", "--world", "3", cwd=tmp_path)
-    assert result.code == 0 and set(result.json)
+    result = pco("demo", cwd=tmp_path)
+    assert result.code == 0 and "no real model here" in result.err
+    assert "pip install" in result.err and "the simulated tour instead" in result.err
+    assert "All figures above are simulated" in result.out

@@ -14,6 +14,7 @@ from promptcodebook.policy.policy import deploy
 from promptcodebook.policy.references import stored_plan
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
+from tests.cli.conftest import QUICK
 from tests.cli.invoked import pco
 
 
@@ -49,7 +50,7 @@ def test_the_untrained_prompt_is_composed_for_the_input(
 ) -> None:
     """By the policy that the run began with."""
     text = "Say in 5 words what maps are."
-    assert pco("train", "--set", "keep=last", cwd=trained).code == 0
+    assert pco("train", *QUICK, "--set", "keep=last", cwd=trained).code == 0
     said = pco("prompt", "last", text, "--row", "untrained", "--json", cwd=trained)
     assert said.code == 0, said.err
     monkeypatch.chdir(trained)

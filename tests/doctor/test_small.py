@@ -34,9 +34,9 @@ async def test_doctor_says_that_no_text_is_rewritten_and_no_model_routes(tmp_pat
 @pytest.mark.slow
 def test_the_estimate_says_who_rewrites() -> None:
     roles = {role: {"model": STRONG} for role in ("critic", "attribution", "updater")}
+    short = {**SMALL, "update": {"epochs": 2}, "verdict_examples": 8}
     alone, helped = (
-        estimate(plan_run(load_config({**SMALL, "update": {"epochs": 2}}, more)))
-        for more in ({}, {"roles": roles})
+        estimate(plan_run(load_config(short, more))) for more in ({}, {"roles": roles})
     )
     assert any("texts stay as they are" in line for line in alone.assumptions)
     assert {share.role for share in alone.roles} == {"executor"}

@@ -11,6 +11,7 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,10 @@ LOADED = """
 import json, sys, warnings
 import promptcodebook as pco
 warnings.simplefilter("error")
-path, spec, inputs = json.load(sys.stdin)
-policy = pco.load_policy(path, lm=spec)
-print(json.dumps([policy.prompt(pco.Example(i, x)) for i, x in inputs]))
+for line in sys.stdin:
+    path, spec, inputs = json.loads(line)
+    policy = pco.load_policy(path, lm=spec)
+    print(json.dumps([policy.prompt(pco.Example(i, x)) for i, x in inputs]), flush=True)
 """
 
 
@@ -82,17 +84,27 @@ def judged_prompts(run: pco.Run) -> dict[str, str]:
     return {r.example_id: r.prompt for r in learned.rollouts}
 
 
-def loaded_prompts(path: Path, spec: str, inputs: list[tuple[str, str]]) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", LOADED],
-        input=json.dumps([str(path), spec, inputs]),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[subprocess.Popen[str]]:
+    """Another process, which knows of a policy what its file says, and warns of nothing."""
+    with subprocess.Popen(
+        [sys.executable, "-c", LOADED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(60) == 0
+
+
+def loaded_prompts(
+    process: subprocess.Popen[str], path: Path, spec: str, inputs: list[tuple[str, str]]
+) -> list[str]:
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(json.dumps([str(path), spec, inputs]) + "\n")
+    process.stdin.flush()
+    said = process.stdout.readline()
+    assert said, "it ended with an error, which is above"
+    return json.loads(said)
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -114,7 +126,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_loaded_policy_makes_the_prompts_that_were_judged(name: str, tmp_path: Path) -> None:
+def test_a_loaded_policy_makes_the_prompts_that_were_judged(
+    name: str, elsewhere: subprocess.Popen[str], tmp_path: Path
+) -> None:
     settings = {"size": SIZE, "select": 2, "preset": "quick", **SETTINGS[name]}
     rows = [{"input": f"Question {n} of lamps?", "target": "light"} for n in range(24)]
     server = Server()
@@ -136,7 +150,7 @@ def test_a_loaded_policy_makes_the_prompts_that_were_judged(name: str, tmp_path:
         run.policy.save(tmp_path / "policy.json")
         judged = judged_prompts(run)
         inputs = [(example.id, example.input) for example in data.test]
-        loaded = loaded_prompts(tmp_path / "policy.json", server.spec, inputs)
+        loaded = loaded_prompts(elsewhere, tmp_path / "policy.json", server.spec, inputs)
     assert dict(zip((i for i, _ in inputs), loaded, strict=True)) == judged
     assert len(set(judged.values())) > 1  # a constant prompt would prove nothing
 

@@ -29,7 +29,7 @@ FLAGS = (
     *("--task", "constraints", "--plain", "--set", "cache=false", "--set", "concurrency=16"),
     *("--set", "update.epochs=4", "--set", "update.batch_size=8"),
     *("--set", "validation.every=2", "--set", "validation.subset=8"),
-    *("--set", "validation.finalists=2"),
+    *("--set", "validation.finalists=2", "--set", "verdict_examples=16"),
 )
 IN_FLIGHT = 16
 LATENCY = "uniform:0.01-0.03"

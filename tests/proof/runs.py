@@ -28,6 +28,7 @@ SMALL: dict[str, Any] = {
     "task": "constraints",
     "update": {"epochs": 4, "batch_size": 8},
     "validation": {"every": 2, "subset": 8, "finalists": 2},
+    "verdict_examples": 16,
     "cache": False,
 }
 

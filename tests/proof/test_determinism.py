@@ -20,37 +20,41 @@ def run_against(folder: Path, spec: str, **more: object) -> Finished:
         return finished(folder, server.lm, SMALL, **more)
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """The run to compare with: every reply comes at once."""
+    return run_against(tmp_path_factory.mktemp("plain"), "simulated")
+
+
 def latencies(run: Finished) -> list[float]:
     """Seconds of each test rollout, in the examples' order."""
     return [r.usage.latency_s for e in run.test_evaluations() for r in e.rollouts]
 
 
-def test_same_seed_twice_and_once_with_shuffled_latencies(tmp_path: Path) -> None:
+def test_same_seed_twice_and_once_with_shuffled_latencies(plain: Finished, tmp_path: Path) -> None:
     spread = "latency=uniform:0.001-0.08"
     first = run_against(tmp_path / "first", f"simulated?{spread}")
     again = run_against(tmp_path / "again", f"simulated?{spread}")
     shuffled = run_against(tmp_path / "shuffled", f"simulated?{spread}&latency_seed=7")
-    none = run_against(tmp_path / "none", "simulated")
 
     assert again.policy == first.policy and again.events() == first.events()
     assert shuffled.policy == first.policy and shuffled.events() == first.events()
-    assert none.policy == first.policy and none.events() == first.events()
+    assert plain.policy == first.policy and plain.events() == first.events()
 
     # They were shuffled indeed: who is slow in one run is not who is slow in the other.
     slow, slow_too = (sorted(range(40), key=latencies(r).__getitem__) for r in (first, shuffled))
     assert slow != slow_too
 
 
-def test_another_seed_gives_another_run(tmp_path: Path) -> None:
-    first = run_against(tmp_path / "first", "simulated")
-    other = run_against(tmp_path / "other", "simulated", seed=1)
-    assert other.events() != first.events()
+def test_another_seed_gives_another_run(plain: Finished, tmp_path: Path) -> None:
+    other = run_against(tmp_path, "simulated", seed=1)
+    assert other.events() != plain.events()
 
 
-def test_how_many_calls_are_in_flight_changes_nothing(tmp_path: Path) -> None:
-    wide = run_against(tmp_path / "wide", "simulated?latency=0.005")
-    narrow = run_against(tmp_path / "narrow", "simulated?latency=0.005", concurrency=3)
-    assert narrow.policy == wide.policy and narrow.events() == wide.events()
+def test_how_many_calls_are_in_flight_changes_nothing(plain: Finished, tmp_path: Path) -> None:
+    """Three at a time, against as many as there are."""
+    narrow = run_against(tmp_path, "simulated?latency=0.005", concurrency=3)
+    assert narrow.policy == plain.policy and narrow.events() == plain.events()
 
 
 def test_the_hash_seed_of_the_process_changes_nothing(tmp_path: Path) -> None:

@@ -156,18 +156,18 @@ ROUTED = (
 """A run whose routes are learned from outcomes."""
 
 
-@pytest.mark.parametrize("stepped", [1, 5])
-def test_a_router_that_learned_from_outcomes_survives_a_kill(
-    stepped: int, server: Served, tmp_path: Path
+def test_a_router_that_learned_from_outcomes_survives_two_kills(
+    server: Served, tmp_path: Path
 ) -> None:
-    """What it learned is read back from the traces: the same routes, the same policy bytes."""
+    """Early and late: what it learned is read back from the traces; the same policy bytes."""
     server.reset()
     whole = Training(tmp_path / "whole", server.lm, flags=ROUTED)
     assert whole.wait() == 0, whole.said
-    training = Training(tmp_path / "killed", server.lm, flags=ROUTED)
-    assert training.until(lambda _, progress: progress.events.get("stepped", 0) >= stepped)
-    training.kill()
-    assert 0 < progress_of(tmp_path / "killed").events.get("stepped", 0) < 8
+    for stepped in (1, 5):
+        training = Training(tmp_path / "killed", server.lm, flags=ROUTED)
+        assert training.until(lambda _, p, least=stepped: p.events.get("stepped", 0) >= least)
+        training.kill()
+        assert stepped <= progress_of(tmp_path / "killed").events.get("stepped", 0) < 8
     rest = Training(tmp_path / "killed", server.lm)
     assert rest.wait() == 0, rest.said
     left = left_by(tmp_path / "killed")

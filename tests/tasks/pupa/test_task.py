@@ -124,9 +124,12 @@ def calls(**settings: Any) -> dict[str, float]:
     return {share.role: share.calls.expected for share in estimate(plan_run(config)).roles}
 
 
+SHORT = {"update": {"epochs": 10}, "validation": {"every": 5, "subset": 20}}
+
+
 @pytest.mark.slow
 def test_the_estimate_counts_the_judge_and_the_outside_model() -> None:
-    with_judge, without = calls(), calls(reward="stand-in")
+    with_judge, without = calls(**SHORT), calls(**SHORT, reward="stand-in")
     # Two calls of the executor for each request that goes outside; three of the judge an answer.
     assert with_judge["executor"] == pytest.approx(2 * with_judge["untrusted"], abs=2)
     assert with_judge["judge"] == pytest.approx(3.06 * with_judge["untrusted"], rel=0.02)
