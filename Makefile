@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 WORKERS ?= 2
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# Half of the time of the slow tests is spent waiting for processes and servers of their own.
+SLOW_WORKERS ?= 3
+PYTEST := $(BIN)/python -m pytest --dist worksteal
 # Bytecode is kept, whatever the environment says: the tests start hundreds of interpreters.
 export PYTHONDONTWRITEBYTECODE :=
 # Nothing is compiled as it is installed: what is imported is then, a small part of it all.
@@ -61,7 +63,7 @@ demo: $(VENV)/.core  ## learn and judge on SmolLM2; the simulated tour where its
 	@$(BIN)/pco demo
 
 test: $(VENV)/.dev  ## the fast tests: offline, deterministic
-	@$(PYTEST)
+	@$(PYTEST) -n $(WORKERS)
 
 test-local: $(VENV)/.local $(VENV)/.smollm2 $(VENV)-clients/.done  ## models with weights, served and asked by real clients
 	@$(BIN)/python -m pytest -m local
@@ -70,7 +72,7 @@ check: $(VENV)/.dev $(VENV)-core/.core  ## format, lint, types, layers, slow tes
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(MAKE) --no-print-directory -j2 types types-core layers
-	$(PYTEST) -m slow
+	$(PYTEST) -n $(SLOW_WORKERS) -m slow
 
 types types-core layers: $(VENV)/.dev $(VENV)-core/.core
 

@@ -18,8 +18,7 @@ from tests.cli.invoked import pco
 from tests.cli.test_process import PCO, interrupted
 
 pytestmark = pytest.mark.slow
-TRAIN = ("train", "--lm", "simulated?latency=0.02", *QUICK, "--set", "update.epochs=16")
-"""Long enough for a busy machine: it must be on its way when the terminal closes."""
+TRAIN = ("train", "--lm", "simulated?latency=0.02", *QUICK)
 
 
 def ended(folder: Path) -> str:
@@ -45,8 +44,7 @@ def test_a_terminal_that_closes_stops_the_run_in_order(folder: Path) -> None:
             assert time.monotonic() < until, "it did not end"
             time.sleep(0.05)
         assert ended(folder) == "interrupted"
-        # It can go on, as far as it is let.
-        assert pco("train", "--resume", "last", "--budget", "120calls", cwd=folder).code == 3
+        assert pco("train", "--resume", "last", cwd=folder).code == 0
         assert pco("runs", "rm", "last", "--yes", cwd=folder).code == 0
 
 

@@ -52,8 +52,8 @@ class Watched:
 @pytest.mark.parametrize(
     ("task", "epochs", "more"),
     [
-        ("constraints", 20, {"templates": "default"}),
-        ("constraints", 20, {"templates": "paper"}),
+        ("constraints", 12, {"templates": "default"}),
+        ("constraints", 12, {"templates": "paper"}),
         ("constraints", 6, {"critic": {"stages": 1}}),
         ("hotpotqa", 6, {"templates": "default"}),
         ("hover", 6, {"templates": "paper"}),
