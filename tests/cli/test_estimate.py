@@ -15,7 +15,6 @@ from tests.lm.server import Server, says
 SHORT = (
     *("--task", "constraints", "--lm", "simulated", "--preset", "quick"),
     *("--set", "update.epochs=3", "--set", "validation.every=2", "--set", "validation.subset=12"),
-    *("--set", "verdict_examples=16"),
 )
 TINY = ("--set", "update.epochs=1", "--set", "validation.every=0")
 
