@@ -289,10 +289,13 @@ def _curves(results: Results) -> list[str]:
 
 
 def _about_curves(learned: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, Any]]) -> str:
-    text = (
-        f"On the test messages, after so many training rollouts: the router that learns from "
-        f"outcomes ({_seeds(len(learned))}), and the paper's epsilon-greedy exploration with an "
-        f"LLM encoder on this same model ({_seeds(len(asked))}), which costs one more call a query."
+    text = "On the test messages, after so many training rollouts: the router that learns from "
+    text += f"outcomes ({_seeds(len(learned))})"
+    if not asked:
+        return f"{text}."
+    text += (
+        ", and the paper's epsilon-greedy exploration with an LLM encoder on this same model "
+        f"({_seeds(len(asked))}), which costs one more call a query."
     )
     shares = [row["fallbacks"] for run in asked for row in run["points"].values()]
     known = [share for share in shares if share is not None]
