@@ -20,10 +20,11 @@ from promptcodebook.errors import (
     TooManyFailures,
 )
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
+from promptcodebook.method.failures import FailureWatch
 from promptcodebook.method.schedule import Schedule
 from promptcodebook.method.state import State
 from promptcodebook.method.train import train
-from promptcodebook.types import Example, Gradients, Score, Step
+from promptcodebook.types import Example, Failure, Gradients, Score, Step
 from tests.method.build import (
     ENCODED,
     World,
@@ -334,6 +335,20 @@ async def test_a_run_that_goes_on_stops_where_it_would_have_stopped(role: str, m
     for done in {*range(1, len(whole) + 1, 1 + len(whole) // 10), len(whole)}:
         rest = await walk(world(), data, whole[:done])
         assert [s.index for s in rest] == [s.index for s in whole[done:]], done
+
+
+async def test_critiques_are_recalled_as_far_back_as_there_are_enough_of_them():
+    """Most answers are solved, and critiqued by nobody: they fill the rollouts' window alone."""
+    (step,) = await World(one_batch(explore=ENCODED)).run(examples(5))
+    one = replace(step.traces[0], failure=None)
+    lost = replace(one, unit=0.5, failure=Failure("critique", "ParseError", "no JSON"))
+    solved = replace(one, unit=1.0)
+    latest = replace(step, traces=(lost, solved, solved, solved), rewrites=())
+    before = replace(step, traces=(lost, lost, solved, solved), rewrites=())
+    watch = FailureWatch(4)
+    watch.recall([latest, before], lambda trace: trace.unit != 1.0)
+    with pytest.raises(TooManyFailures, match="3 of the last 3 critiques taught nothing"):
+        watch.see_critiques(())
 
 
 class Stopping:
