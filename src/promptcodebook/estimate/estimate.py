@@ -18,11 +18,12 @@ from promptcodebook.assemble import Plan
 from promptcodebook.calls import ROLES, Message, Request, Role, Usage
 from promptcodebook.config import Budget
 from promptcodebook.config.small import text_updates_remark
-from promptcodebook.estimate.counting import ANSWER, Manner
+from promptcodebook.estimate.counting import ANSWER, Manner, Work
 from promptcodebook.estimate.dry import DryWork, Scale, dry_run, shorten_plan
 from promptcodebook.lm.prices import PriceTable
 from promptcodebook.lm.stack import any_simulated, specs_of
 from promptcodebook.lm.wire import TOKENIZER
+from promptcodebook.optimizers.fixed import SHORTLIST, has_best_fixed
 from promptcodebook.sync import run_sync
 from promptcodebook.tasks.program import Agent
 
@@ -131,12 +132,24 @@ def estimate(
     async def dry_runs() -> list[DryWork]:
         return [scale.up(await dry_run(stand_in, manner), manner.tidied) for manner in MANNERS]
 
-    sums = _Sums(plan, run_sync(dry_runs()), seconds or {})
+    *others, much = run_sync(dry_runs())
+    sums = _Sums(plan, [*others, _unshared(plan, much)], seconds or {})
     roles = tuple(sums.share(role, [role]) for role in sums.roles)
     simulated = any_simulated(share.model for share in roles)
     total = sums.share("total", sums.roles)
     made = Estimate(roles, total, scale.whole.updates, simulated)
     return replace(made, assumptions=tuple(_assumptions(plan, scale, made)))
+
+
+def _unshared(plan: Plan, much: DryWork) -> DryWork:
+    """With the rollouts that the dry run found in its journal when it tried the policy's prompts on
+    all inputs, each on its own one too: a run may draw other inputs, and find none."""
+    key: tuple[str, Role] = ("validating", "executor")
+    work = much.get(key, Work())
+    if not has_best_fixed(plan.config) or not work.calls:
+        return much
+    stages = max(1, len(plan.task.program.stages))
+    return {**much, key: work + work.times(SHORTLIST * stages / work.calls, rounds=0.0)}
 
 
 class _Sums:
