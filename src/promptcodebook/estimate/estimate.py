@@ -18,6 +18,7 @@ from promptcodebook.assemble import Plan
 from promptcodebook.calls import ROLES, Message, Request, Role, Usage
 from promptcodebook.config import Budget
 from promptcodebook.config.small import text_updates_remark
+from promptcodebook.data import sample
 from promptcodebook.estimate.counting import ANSWER, Manner, Work
 from promptcodebook.estimate.dry import DryWork, Scale, dry_run, shorten_plan
 from promptcodebook.lm.prices import PriceTable
@@ -132,8 +133,8 @@ def estimate(
     async def dry_runs() -> list[DryWork]:
         return [scale.up(await dry_run(stand_in, manner), manner.tidied) for manner in MANNERS]
 
-    *others, much = run_sync(dry_runs())
-    sums = _Sums(plan, [*others, _unshared(plan, much)], seconds or {})
+    little, usual, much = run_sync(dry_runs())
+    sums = _Sums(plan, [_refused(plan, little), usual, _unshared(plan, much)], seconds or {})
     roles = tuple(sums.share(role, [role]) for role in sums.roles)
     simulated = any_simulated(share.model for share in roles)
     total = sums.share("total", sums.roles)
@@ -141,15 +142,28 @@ def estimate(
     return replace(made, assumptions=tuple(_assumptions(plan, scale, made)))
 
 
+_VALIDATING: tuple[str, Role] = ("validating", "executor")
+"""Where the policy's prompts are tried on all inputs (`best_fixed_row`)."""
+
+
+def _refused(plan: Plan, little: DryWork) -> DryWork:
+    """Without the composed prompts of that row: what copies its input is not tried."""
+    work = little.get(_VALIDATING, Work())
+    if not has_best_fixed(plan.config) or not work.calls:
+        return little
+    examples = sample(plan.dataset.val or plan.dataset.train, plan.config.validation.subset)
+    tried = SHORTLIST * (len(examples) - 1) * max(1, len(plan.task.program.stages))
+    return {**little, _VALIDATING: work + work.times(-min(1.0, tried / work.calls), rounds=0.0)}
+
+
 def _unshared(plan: Plan, much: DryWork) -> DryWork:
     """With the rollouts that the dry run found in its journal when it tried the policy's prompts on
     all inputs, each on its own one too: a run may draw other inputs, and find none."""
-    key: tuple[str, Role] = ("validating", "executor")
-    work = much.get(key, Work())
+    work = much.get(_VALIDATING, Work())
     if not has_best_fixed(plan.config) or not work.calls:
         return much
     stages = max(1, len(plan.task.program.stages))
-    return {**much, key: work + work.times(SHORTLIST * stages / work.calls, rounds=0.0)}
+    return {**much, _VALIDATING: work + work.times(SHORTLIST * stages / work.calls, rounds=0.0)}
 
 
 class _Sums:
