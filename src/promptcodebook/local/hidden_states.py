@@ -12,6 +12,7 @@ of states and vocabulary, is cut off here, and the rest is loaded a second time.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
@@ -37,7 +38,6 @@ class HiddenStates:
         self._context_length = context_length
         self._turn = threading.Lock()
         self._graph: Any = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def embed(
         self, texts: Sequence[str], encode: Callable[[str], list[int]]
@@ -50,9 +50,6 @@ class HiddenStates:
     def close(self) -> None:
         with self._turn:
             self._graph = None
-            if self._folder is not None:
-                self._folder.cleanup()
-                self._folder = None
 
     def _embedding(self, tokens: list[int]) -> Embedding:
         numpy = import_extra("numpy", _WHAT, SMOLLM2)
@@ -81,8 +78,12 @@ class HiddenStates:
     def _load(self) -> Any:
         openvino = import_extra("openvino", _WHAT, SMOLLM2)
         core = openvino.Core()
-        self._folder = tempfile.TemporaryDirectory(prefix="pco-", ignore_cleanup_errors=True)
-        graph = core.read_model(self._saved(Path(self._folder.name)))
+        # What was mapped of the files stays readable where they may be deleted at all.
+        with tempfile.TemporaryDirectory(prefix="pco-", ignore_cleanup_errors=True) as folder:
+            return self._cut(core, core.read_model(self._saved(Path(folder))))
+
+    def _cut(self, core: Any, graph: Any) -> Any:
+        """The graph without its last product, ready to run."""
         product = graph.get_results()[0].input_value(0).get_node()
         if product.get_type_name() != "MatMul":
             raise RequestRefused(
@@ -99,6 +100,9 @@ class HiddenStates:
         written."""
         genai = import_extra("openvino_genai", _WHAT, SMOLLM2)
         link = folder / "model.gguf"
-        os.symlink(os.path.abspath(self._source), link)
+        try:
+            os.symlink(os.path.abspath(self._source), link)
+        except OSError:  # not everybody may make one on Windows
+            shutil.copyfile(self._source, link)
         genai.LLMPipeline(str(link), "CPU", enable_save_ov_model=True)
         return folder / "openvino_model.xml"
