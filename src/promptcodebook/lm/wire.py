@@ -25,7 +25,6 @@ __all__ = [
     "Quirks",
     "byte_size",
     "count_usage",
-    "embedding_body",
     "estimate_tokens",
     "is_strict",
     "read_embedding",
@@ -109,7 +108,7 @@ def _names(name: str, message: str, param: str) -> bool:
 def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str, Any], list[str]]:
     """The body to send, and the names of the fields that this endpoint makes us leave out."""
     if request.embeds:
-        return embedding_body(request, model), []
+        return _embedding_body(request, model), []
     sampling = request.sampling
     fields: dict[str, Any] = {}
     if sampling.temperature is not None:
@@ -172,7 +171,7 @@ def read_tree(tree: Any, request: Request, seconds: float) -> Reply:
     return Reply(text, _finish(choice.get("finish_reason")), usage, estimated=estimated)
 
 
-def embedding_body(request: Request, model: str) -> dict[str, Any]:
+def _embedding_body(request: Request, model: str) -> dict[str, Any]:
     """The body to send to /embeddings."""
     return {"model": model, "input": request.messages[0].content, "encoding_format": "float"}
 
