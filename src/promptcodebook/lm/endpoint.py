@@ -28,6 +28,7 @@ from promptcodebook.lm.refusal import (
     ModelAddress,
     fault_of,
     missing_model,
+    no_embeddings,
     read_error_body,
     read_retry_after,
     refusal_of,
@@ -192,12 +193,9 @@ class Endpoint:
 
     async def _refusal(self, answer: HttpResponse, body: ErrorBody, request: Request) -> LMError:
         if request.embeds and answer.status in _NO_SUCH_PLACE and "model" not in body.all.lower():
-            return RequestRefused(
-                f"{self._where.base_url} makes no embeddings (HTTP {answer.status})",
-                hint="router.features = 'words', or name a model that does in roles.encoder.model",
-                role=request.role,
-                model=self._where.model,
-            )
+            named = replace(request, model=self._where.model)
+            where = self._where.base_url
+            return no_embeddings(f"{where} makes no embeddings (HTTP {answer.status})", named)
         unknown = body.code == "model_not_found"
         if unknown or (answer.status == 404 and "model" in body.all.lower()):
             error: LMError = missing_model(self._where, await self._list_models())

@@ -15,6 +15,7 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
+from promptcodebook.calls import Request
 from promptcodebook.errors import (
     AuthRefused,
     CallTimeout,
@@ -35,6 +36,7 @@ __all__ = [
     "ModelAddress",
     "fault_of",
     "missing_model",
+    "no_embeddings",
     "read_error_body",
     "read_retry_after",
     "refusal_of",
@@ -140,6 +142,16 @@ def _request_hint(status: int, where: ModelAddress) -> str:
     if status in (404, 405):
         return f"does the address end where the API begins (often /v1)? {where.doctor}"
     return f"{where.doctor} shows what this endpoint accepts"
+
+
+def no_embeddings(what: str, request: Request) -> RequestRefused:
+    """That there are none where they were asked for, and what to set instead."""
+    return RequestRefused(
+        what,
+        hint="router.features = 'words', or name a model that does in roles.encoder.model",
+        role=request.role,
+        model=request.model,
+    )
 
 
 def missing_model(where: ModelAddress, known: Sequence[str]) -> ModelNotFound:

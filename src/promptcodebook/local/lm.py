@@ -14,6 +14,7 @@ from typing import cast
 
 from promptcodebook.calls import LM, Reply, Request, Usage
 from promptcodebook.errors import RequestRefused, did_you_mean
+from promptcodebook.lm.refusal import no_embeddings
 from promptcodebook.lm.spec import Spec
 from promptcodebook.local.engine import Embedder, Engine, Job
 from promptcodebook.local.weights import GGUF_NEEDS, Weights, identify, require_model
@@ -93,12 +94,7 @@ class LocalLM:
     async def _embedding(self, request: Request) -> Reply:
         engine = await self.engine()
         if not isinstance(engine, Embedder):
-            raise RequestRefused(
-                f"{engine.model} makes no embeddings here",
-                hint="router.features = 'words', or name a model that does in roles.encoder.model",
-                role=request.role,
-                model=request.model,
-            )
+            raise no_embeddings(f"{engine.model} makes no embeddings here", request)
         begun = time.perf_counter()
         [made] = await engine.embed([request.messages[0].content])
         usage = Usage(1, made.tokens, 0, 0, None, time.perf_counter() - begun)
