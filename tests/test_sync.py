@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -138,3 +140,31 @@ def test_a_loop_that_closes_cancels_what_still_runs() -> None:
     task = thread.run(careless())
     thread.close()
     assert ended == ["cleaned up"] and task.cancelled()
+
+
+DEAF = """
+import asyncio
+from promptcodebook import sync
+
+sync._PATIENCE_S = 0.1
+kept = []
+
+async def deaf():
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except BaseException:
+            pass
+
+async def main():
+    kept.append(asyncio.create_task(deaf()))
+    await asyncio.sleep(0)
+
+sync.run_sync(main())
+"""
+
+
+def test_a_task_that_no_cancelling_ends_does_not_hold_the_process_at_its_end() -> None:
+    """Collected with the modules already gone, such a task would go round in its loop for good."""
+    done = subprocess.run([sys.executable, "-c", DEAF], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -111,7 +111,21 @@ def _cancel_what_is_left(loop: asyncio.AbstractEventLoop) -> None:
     for task in left:
         task.cancel()
     if left:
-        loop.run_until_complete(asyncio.wait(left, timeout=_PATIENCE_S))
+        _, deaf = loop.run_until_complete(asyncio.wait(left, timeout=_PATIENCE_S))
+        if deaf:
+            _keep(deaf)
+
+
+def _keep(tasks: set[asyncio.Task[Any]]) -> None:
+    """Holds them for as long as the process lives. Collecting such a task runs its code once more,
+    and one that catches everything then goes round for good, at the interpreter's end too. What a
+    waiting daemon thread holds is never collected."""
+    waiting = threading.Event()
+
+    def hold(tasks: set[asyncio.Task[Any]]) -> None:
+        waiting.wait()
+
+    threading.Thread(target=hold, args=(tasks,), name="promptcodebook-deaf", daemon=True).start()
 
 
 def _wait(
