@@ -75,10 +75,10 @@ def test_a_policy_that_does_not_win_is_not_said_to(
         return Reply(PLAIN, "stop", Usage(1, 50, 20))
 
     monkeypatch.chdir(tmp_path)
-    config = small(update={"epochs": 2, "batch_size": 200})
+    config = small(update={"epochs": 2, "batch_size": 100})
     assert show(config, Sources(lm=deaf), plain=True, as_json=True) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown["training_rollouts"] == 308  # the second batch is what the first left over
+    assert shown["training_rollouts"] == 136  # the second batch is what the first left over
     assert shown["worth"] is False and shown["simulated"] is False
     assert shown["verdict"].startswith("Not worth deploying yet")
     rewards = {row["name"]: row["score"]["mean"] for row in shown["rows"]}

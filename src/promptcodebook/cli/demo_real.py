@@ -1,4 +1,4 @@
-"""What `pco demo` shows on SmolLM2: a run on `houserules`, its rows, and three replies beside it.
+"""What `pco demo` shows on SmolLM2: a run on six house rules, its rows, three replies.
 
 Nothing here is simulated, and no figure is written down: all come from the run that was just made.
 """
@@ -29,15 +29,16 @@ __all__ = ["NAME", "demo_config", "demonstrate", "missing_model", "show"]
 NAME = "demo"
 """The runs' name, by which `pco report demo` finds the latest."""
 MODEL = "smollm2"
-_STEPS = 14
-"""Of training: batches of at most 32, about one and a half looks at each message."""
+_STEPS = 10
+"""Of training: batches of at most 32, two looks at each message."""
 _BATCH = 32
-_JUDGED = 64
+_JUDGED = 48
 """Held-out messages; all rows are judged on the same."""
-_COMPARED = 32
+_COMPARED = 20
 """Validation messages on which the best single instinct is chosen."""
-_REPLY = 64
-"""New tokens of a reply at the most: enough for each rule to be kept or broken."""
+_REPLY = 48
+"""New tokens of a reply at the most: the right rule alone is kept as often as at 64, in 0.98 of 48
+training messages (0.96 at 40 tokens, 0.85 at 32)."""
 _SHOWN = 3
 _LONGEST = 400
 """Characters of a reply that are shown."""
@@ -53,21 +54,21 @@ _TITLES: Mapping[str, str] = {
 _ABOUT = (
     "SmolLM2-135M-Instruct runs in this process: a real model, and a very small one (135 million "
     "parameters, 4 bits each). Nothing below is simulated. It answers messages to a shop whose "
-    "house rules, one a topic, stand in the present prompt. What is learned, from rewards alone, "
-    "is which sentence of that prompt to send with which message. The text optimiser is off: a "
-    "model of this size cannot write instructions."
+    "house rules, one for each of six topics, stand in the present prompt. What is learned, from "
+    "rewards alone, is which sentence of that prompt to send with which message. The text "
+    "optimiser is off: a model of this size cannot write instructions."
 )
 
 
 def demo_config() -> Config:
     """The demo's run: the present prompt taken apart, and routes over its sentences."""
     from promptcodebook.config import load_config
-    from promptcodebook.tasks.houserules.task import present_prompt
+    from promptcodebook.tasks.houserules.task import SIX, present_prompt
     from promptcodebook.text import sentences_of
 
-    prompt = present_prompt()
+    prompt = present_prompt(SIX)
     settings: dict[str, Any] = {
-        "task": "houserules",
+        "task": "houserules_six",
         "preset": "small",
         "lm": MODEL,
         "size": len(sentences_of(prompt)),

@@ -115,7 +115,7 @@ def cells(scale: Scale, spec: str) -> list[Cell]:
 
 
 def demo_settings(spec: str, scale: Scale) -> dict[str, Any]:
-    """The demo's run at this scale: the small preset over the sentences of the present prompt."""
+    """The small preset over the sentences of the present prompt, at this scale."""
     prompt = present_prompt()
     capped = {"temperature": 0.0, "max_tokens": _ROLE_TOKENS}
     return {

@@ -282,9 +282,8 @@ def _figures(of: Interval) -> str:
 
 
 def _calls(row: Row, other: Row) -> str:
-    calls = _count(row.calls_per_query)
     return (
-        f"at {calls} {'call' if calls == '1' else 'calls'} per query "
+        f"at {_own_calls(row)} per query "
         f"{'instead of' if _saves(row, other) else 'against'} {_count(other.calls_per_query)}"
     )
 
@@ -293,9 +292,14 @@ def _count(calls: float) -> str:
     return f"{calls:.1f}".removesuffix(".0")
 
 
+def _own_calls(row: Row) -> str:
+    count = _count(row.calls_per_query)
+    return f"{count} {'call' if count == '1' else 'calls'}"
+
+
 def _price(row: Row, base: Row) -> str:
     return (
-        f"at {_count(row.calls_per_query)} calls and {row.per_query.tokens} tokens per query "
+        f"at {_own_calls(row)} and {row.per_query.tokens} tokens per query "
         f"instead of {_count(base.calls_per_query)} and {base.per_query.tokens}"
     )
 

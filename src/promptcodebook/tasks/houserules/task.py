@@ -7,12 +7,13 @@ plainly. The checks decide: the reward is the share of the message's rules that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from promptcodebook.calls import Chat, Role
-from promptcodebook.data import load
+from promptcodebook.data import Dataset, load
 from promptcodebook.errors import DataError
 from promptcodebook.tasks.constraints.checks import sentences
 from promptcodebook.tasks.houserules.checks import check, plain
@@ -21,8 +22,10 @@ from promptcodebook.types import Example, Output, Prompt, Score
 
 __all__ = [
     "RULES",
+    "SIX",
     "PromptLast",
     "load_houserules",
+    "load_houserules_six",
     "present_prompt",
     "reward",
     "right_rules",
@@ -46,6 +49,10 @@ RULES: Mapping[str, str] = {
     "visit": "french",
 }
 """Topic -> the kind of its rule, in the order of the present prompt's lines."""
+
+SIX = ("invoice", "cancel", "address", "login", "advice", "howto")
+"""The topics whose rules SmolLM2 keeps best when they stand alone, on training messages that did
+not choose their wording (docs/tasks/houserules.md); of equals the first."""
 
 _TITLES: Mapping[str, str] = {
     "parcel": "a parcel that has not come",
@@ -85,22 +92,23 @@ class PromptLast:
 
 def load_houserules(_data_dir: Path | None = None) -> Task:
     """The task; its data ships with the package, so no folder is looked at."""
-    dataset = load(
-        _shipped("data.jsonl"),
-        input="message",
-        target=None,
-        id="id",
-        split="split",
-        name="houserules",
-    )
+    return _task("houserules", "fourteen", tuple(RULES))
+
+
+def load_houserules_six(_data_dir: Path | None = None) -> Task:
+    """Its messages on six topics and on none: routes are learned in a few hundred rollouts."""
+    return _task("houserules_six", "six", SIX)
+
+
+def _task(name: str, count: str, topics: Collection[str]) -> Task:
     return Task(
-        name="houserules",
-        dataset=dataset,
+        name=name,
+        dataset=_messages(name, topics),
         reward=asks_nobody(reward),
         program=PromptLast(),
-        seeds=sentences(present_prompt()),
+        seeds=sentences(present_prompt(topics)),
         zero_shot="Answer the customer's message.",
-        description="Messages to a shop on fourteen topics, each with a house rule for the form "
+        description=f"Messages to a shop on {count} topics, each with a house rule for the form "
         "of its answer; the reward is the share of a message's rules that the reply keeps.",
         oracle=lambda example: "\n".join(right_rules(example)),
         output_format="Only the reply to the customer, in the form that the house rule for its "
@@ -108,9 +116,28 @@ def load_houserules(_data_dir: Path | None = None) -> Task:
     )
 
 
-def present_prompt() -> str:
+def _messages(name: str, topics: Collection[str]) -> Dataset:
+    """Those that are on no other topic."""
+    whole = load(
+        _shipped("data.jsonl"),
+        input="message",
+        target=None,
+        id="id",
+        split="split",
+        name=name,
+    )
+    kept = {
+        split: tuple(e for e in examples if set(topics_of(e)) <= set(topics))
+        for split, examples in whole.items()
+    }
+    return replace(whole, **kept)
+
+
+def present_prompt(topics: Collection[str] = tuple(RULES)) -> str:
     """The prompt the firm has now: who it is, then a line for each rule with its condition."""
-    return _shipped("present_prompt.md").read_text("utf-8").strip()
+    who, _, rules = _shipped("present_prompt.md").read_text("utf-8").strip().partition("\n\n")
+    lines = zip(RULES, rules.splitlines(), strict=True)
+    return "\n".join([who, "", *(line for topic, line in lines if topic in topics)])
 
 
 def right_rules(example: Example) -> tuple[str, ...]:
