@@ -2,7 +2,9 @@
 
 `pco train` on a few messages of `houserules` against `pco lm serve smollm2`, killed with kill -9
 and resumed; then a copy of the killed run is given the replies of the finished one and resumed,
-which must ask nothing and end at the same policy file.
+which must ask nothing and end at the same policy file. Then, one call at a time (a batch of
+several sums in another order, so that the same seed may sample another token), a smaller training
+killed and resumed beside one that was never killed.
 
     python -m bench.smollm2_http
 """
@@ -15,12 +17,14 @@ from pathlib import Path
 
 from bench.figures import Figure, shown
 from tests.local.served import served_by_us
-from tests.local.trained import Size, killed_and_resumed
+from tests.local.trained import Size, in_one_go, killed_and_resumed
 
 STEPS = int(os.environ.get("PCO_STEPS", "2"))
 """PCO_STEPS=8 for more routes."""
 SIZE = Size(train=4, test=2, steps=STEPS, batch=4, concurrency=16)
 KILL_AT = 14
+ALONE = Size(train=2, test=1, steps=2, batch=2, concurrency=1)
+KILL_ALONE_AT = 10
 
 
 def measure() -> list[Figure]:
@@ -28,6 +32,9 @@ def measure() -> list[Figure]:
         folder = Path(name)
         with served_by_us("smollm2", folder) as server:
             run = killed_and_resumed(server, folder, SIZE, KILL_AT)
+        with served_by_us("smollm2", folder) as server:
+            alone = killed_and_resumed(server, folder / "alone", ALONE, KILL_ALONE_AT)
+            whole = in_one_go(server, folder / "whole", ALONE)
     asked = ", ".join(f"{role} {calls}" for role, calls in run.roles.items())
     routes = f"{run.routes.valid} of {run.routes.asked}"
     served = run.served - run.unbooked
@@ -46,6 +53,7 @@ def measure() -> list[Figure]:
         Figure("texts rewritten", run.rewritten),
         Figure("calls when gone through again", run.again, "", 0),
         Figure("policy files that differ", int(not run.equal), "", 0),
+        Figure("one at a time: killed against never killed", int(alone.policy != whole), "", 0),
     ]
 
 

@@ -25,7 +25,7 @@ from promptcodebook.store.tables import FILE
 from promptcodebook.tasks.houserules.task import load_houserules, topics_of
 from tests.local.served import Ours
 
-__all__ = ["Counts", "Killed", "Routes", "Size", "killed_and_resumed"]
+__all__ = ["Counts", "Killed", "Routes", "Size", "in_one_go", "killed_and_resumed"]
 
 INSTINCTS, SELECT = 6, 2
 _SETTLE_S = 0.5
@@ -98,7 +98,7 @@ class Killed:
     server and the report count of both sessions, `unbooked` = what was answered as the kill fell,
     and never read; `blamed` = some reply blamed a part, so that there was a text to rewrite;
     `again` = calls made when a copy of the killed run was given the finished run's replies and
-    resumed, and `equal` whether that ended at the same policy.
+    resumed, and `equal` whether that ended at the same policy, which is `policy`.
     """
 
     before: int
@@ -112,6 +112,7 @@ class Killed:
     rewritten: int
     again: int
     equal: bool
+    policy: bytes
 
 
 def killed_and_resumed(server: Ours, folder: Path, size: Size, kill_at: int) -> Killed:
@@ -140,7 +141,14 @@ def killed_and_resumed(server: Ours, folder: Path, size: Size, kill_at: int) -> 
         rewritten(run),
         seen_by(server).calls - served.calls,
         policies[0] == policies[1],
+        policies[0],
     )
+
+
+def in_one_go(server: Ours, folder: Path, size: Size) -> bytes:
+    """The policy of the same training, never killed, in a folder that must not be there yet."""
+    write_project(folder, size)
+    return (train(folder, server.spec) / "policy.json").read_bytes()
 
 
 def write_project(folder: Path, size: Size) -> None:
