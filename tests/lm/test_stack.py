@@ -16,17 +16,11 @@ from promptcodebook.errors import (
     RateLimited,
     ServerFault,
 )
+from promptcodebook.lm.connections import CallSettings, Endpoints, InProcess
 from promptcodebook.lm.retry import Backoff
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import parse_spec
-from promptcodebook.lm.stack import (
-    CallSettings,
-    Dispatch,
-    Endpoints,
-    InProcess,
-    Models,
-    Roles,
-)
+from promptcodebook.lm.stack import Dispatch, Models, Roles
 from tests.lm.conftest import Counts
 from tests.lm.server import Server, drops, fails, says
 

@@ -21,7 +21,7 @@ from promptcodebook.calls import LM
 from promptcodebook.config import Config
 from promptcodebook.errors import BudgetReached
 from promptcodebook.experiments.replies import Replies
-from promptcodebook.lm.stack import Endpoints, InProcess
+from promptcodebook.lm.connections import Endpoints, InProcess
 from promptcodebook.local.lm import LocalModels
 from promptcodebook.local.weights import find_weights
 from promptcodebook.method.evaluate import Evaluator

@@ -10,10 +10,10 @@ import pytest
 
 from promptcodebook.calls import Message, Reply, Request, Schema, request_key
 from promptcodebook.errors import ConfigError, ServerFault
+from promptcodebook.incidents import Counts
 from promptcodebook.lm.cache import Cache, unpack_reply
 from promptcodebook.lm.journal import Journaled
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.lm.stack import Counts
 from promptcodebook.method.executor import BoundChat, Trial
 from promptcodebook.randomness import Draws
 from promptcodebook.store.header import Header

@@ -1,0 +1,192 @@
+"""Connected models: a spec becomes an LM behind the retries and the limit of its address.
+
+All models of one address share its limit. Around each single request stands what the caller wants
+there: the budget, for one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Protocol
+
+from promptcodebook.calls import LM, Reply, Request
+from promptcodebook.config import fill_secrets, secret_variables
+from promptcodebook.errors import ConfigError, LMError
+from promptcodebook.incidents import Tally, no_tally
+from promptcodebook.lm.limit import AdaptiveLimit, PerLoop
+from promptcodebook.lm.retry import Backoff, Retrying
+from promptcodebook.lm.spec import Spec, find_credentials, parse_spec
+from promptcodebook.lm.stop import StopSignal
+from promptcodebook.lm.wire import MOST_BYTES
+
+__all__ = ["CallSettings", "Closes", "Endpoints", "InProcess"]
+
+_LOCAL_AT_ONCE = 32
+"""Calls at once to a model of this process: more make each step longer and no step cheaper."""
+
+
+class Closes(Protocol):
+    """What is closed when it is not needed any more."""
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CallSettings:
+    """How calls go out: seconds one may take, calls in flight per address, further tries, the
+    bytes that a reply's body may have, and whether errors must not quote what was sent."""
+
+    timeout: float = 120.0
+    concurrency: int = 64
+    backoff: Backoff = field(default_factory=Backoff)
+    most_bytes: int = MOST_BYTES
+    private: bool = False
+
+
+def _bare(lm: LM) -> LM:
+    return lm
+
+
+@dataclass(frozen=True, slots=True)
+class InProcess:
+    """What connects models of this process: the one behind `simulated?...`, and those that have
+    their weights here. None = there is none."""
+
+    simulated: Callable[[Spec], LM] | None = None
+    local: Callable[[Spec], LM] | None = None
+
+
+class Endpoints:
+    """Connects specs and closes everything it connected.
+
+    `here` connects models of this process; `environment` is where keys come from;
+    `around` is put around every single request.
+    """
+
+    def __init__(
+        self,
+        settings: CallSettings = CallSettings(),
+        *,
+        tally: Tally = no_tally,
+        here: InProcess = InProcess(),
+        environment: Mapping[str, str] | None = None,
+        stop: StopSignal | None = None,
+        around: Callable[[LM], LM] = _bare,
+    ) -> None:
+        self._around = around
+        self._settings = settings
+        self._tally = tally
+        self._here = here
+        self._stop = stop or StopSignal()
+        self._stop.on_give(self._resume)
+        self._environment = os.environ if environment is None else environment
+        self._limits: dict[str, PerLoop[AdaptiveLimit]] = {}
+        self._open: list[Closes] = []
+
+    def connect(self, spec_text: str, headers: Mapping[str, str] | None = None) -> LM:
+        """The LM behind a spec. Opens no connection yet; raises ConfigError or MissingExtra."""
+        spec = parse_spec(spec_text, self._environment)
+        inner = _Filled(self._inner(spec, headers or {}), self._environment)
+        return Retrying(
+            inner, lambda: self.limit_of(spec), self._settings.backoff, self._tally, self._stop
+        )
+
+    def limit_of(self, spec: Spec) -> AdaptiveLimit:
+        """The limit that all models at the spec's address share, in the loop that runs now."""
+        limits = self._limits.setdefault(spec.base_url or spec.text, PerLoop())
+        limits.orphans()
+        most = self._settings.concurrency
+        if spec.kind == "local":
+            most = min(most, _LOCAL_AT_ONCE)
+        return limits.here(lambda: AdaptiveLimit(most))
+
+    def _resume(self) -> None:
+        for limits in self._limits.values():
+            for limit in limits.everywhere():
+                limit.resume()
+
+    def _inner(self, spec: Spec, headers: Mapping[str, str]) -> LM:
+        if spec.kind == "simulated":
+            if self._here.simulated is None:
+                raise ConfigError(
+                    "there is no simulated model in this program", hint="pco lm serve simulated"
+                )
+            return self._around(self._here.simulated(spec))
+        if spec.kind == "local":
+            if self._here.local is None:
+                raise ConfigError(
+                    f"no local model can be loaded here, and {spec} is one",
+                    hint=f"serve it, and name its address: pco lm serve {spec}",
+                )
+            return self._around(self._here.local(spec))
+        if spec.kind == "litellm":
+            from promptcodebook.lm.litellm_client import LiteLLM
+
+            found = find_credentials((), headers, self._environment)
+            timeout = self._settings.timeout
+            return self._around(LiteLLM(spec.model, timeout=timeout, headers=found.all_headers()))
+        # aiohttp takes a sixth of a second to import: here, once, and not in the first call.
+        from promptcodebook.lm.endpoint import Endpoint
+
+        credentials = find_credentials(spec.key_names, headers, self._environment)
+        named = replace(spec, key_names=credentials.names)
+        endpoint = Endpoint(
+            named,
+            credentials.key,
+            timeout=self._settings.timeout,
+            headers=credentials.headers,
+            most_bytes=self._settings.most_bytes,
+            private=self._settings.private,
+        )
+        endpoint.meter(self._around)
+        self._open.append(endpoint)
+        return endpoint
+
+    async def close(self) -> None:
+        """Closes every connection; an endpoint that is used again opens a new one."""
+        for endpoint in self._open:
+            await endpoint.close()
+
+    async def __aenter__(self) -> Endpoints:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class _Filled:
+    """An LM that is sent what the variables in the body fields hold; nothing above it sees that,
+    and nothing that it says quotes it."""
+
+    def __init__(self, inner: LM, environment: Mapping[str, str]) -> None:
+        self._inner = inner
+        self._environment = environment
+
+    async def __call__(self, request: Request) -> Reply:
+        extra = request.sampling.extra
+        variables = secret_variables(extra) if extra else ()
+        if not variables:
+            return await self._inner(request)
+        sampling = replace(request.sampling, extra=fill_secrets(extra, self._environment))
+        secrets = [self._environment[name[1:]].strip() for name in variables]
+        try:
+            reply = await self._inner(replace(request, sampling=sampling))
+        except LMError as error:
+            error.args = tuple(_scrub(str(arg), secrets) for arg in error.args)
+            error.hint = _scrub(error.hint, secrets)
+            raise
+        return replace(reply, text=_scrub(reply.text, secrets))
+
+
+def _scrub(text: str, secrets: Sequence[str]) -> str:
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return text

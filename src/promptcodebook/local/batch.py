@@ -1,0 +1,203 @@
+"""The batch that openvino-genai's pipeline works on, and the thread that steps it.
+
+`ContinuousBatchingPipeline.step()` makes the next token of every running job; a job that is given
+meanwhile joins at the next step, and one that is cancelled leaves there. Equal beginnings of
+prompts are computed once (prefix caching). The pipeline is touched by its thread only, and by
+nothing while it steps: `step()` holds the interpreter's lock, so that other Python code has its
+turn between steps.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from promptcodebook.errors import PcoError, RequestRefused, ServerFault
+from promptcodebook.local.engine import Generation, Job, Load, TokenLogprob
+
+__all__ = ["AT_ONCE", "Batch", "Event", "Place", "first_line"]
+
+AT_ONCE = 64
+"""Jobs that share a step; further ones wait for a place."""
+
+Event = str | Generation | PcoError
+"""What a job is told: text as it comes, then the whole, or why there is none."""
+
+
+def first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:300] if lines else type(error).__name__
+
+
+@dataclass(eq=False, slots=True)
+class Place:
+    """A job on its way through the pipeline."""
+
+    prompt: Any
+    prompt_tokens: int
+    settings: Any
+    job: Job
+    tell: Callable[[Event], None]
+    streams: bool
+    handle: Any = None
+    left: bool = False
+    tokens: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+    shown: str = ""
+
+
+class Batch:
+    """The thread that steps the pipeline while there is something to do."""
+
+    def __init__(self, pipeline: Any, tokenizer: Any, end: int) -> None:
+        self._end = end
+        self._pipeline: Any = pipeline
+        self._tokenizer: Any = tokenizer
+        self._change = threading.Condition()
+        self._new: list[Place] = []
+        self._running: list[Place] = []
+        self._number = 0
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def load(self) -> Load:
+        with self._change:
+            waiting, running = len(self._new), len(self._running)
+        places = min(running, AT_ONCE)
+        return Load(places, waiting + running - places)
+
+    def add(self, place: Place) -> None:
+        with self._change:
+            if self._closed:
+                raise ServerFault("the local model has been closed")
+            self._new.append(place)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="openvino", daemon=True)
+                self._thread.start()
+            self._change.notify()
+
+    def remove(self, place: Place) -> None:
+        """Drops the job at the next step; nothing happens to one that is finished."""
+        with self._change:
+            place.left = True
+            self._change.notify()
+
+    def close(self) -> None:
+        with self._change:
+            self._closed = True
+            self._change.notify()
+        if self._thread is not None:
+            self._thread.join()
+        # The last reference: its memory goes back here and not whenever it is collected.
+        self._pipeline = self._tokenizer = None
+
+    def _work(self) -> None:
+        while self._wait():
+            fresh = self._admit()
+            try:
+                if self._pipeline.has_non_finished_requests():
+                    self._pipeline.step()
+            except RuntimeError as error:
+                self._fail(fresh or self._running, error)
+            for place in list(self._running):
+                self._deliver(place)
+        for place in [*self._running, *self._new]:
+            place.tell(ServerFault("the local model was closed before it was done"))
+            self._drop(place)
+
+    def _wait(self) -> bool:
+        """Until there is work; False when closed."""
+        with self._change:
+            while not (self._closed or self._new or self._running):
+                self._change.wait()
+            return not self._closed
+
+    def _admit(self) -> list[Place]:
+        """Takes in what is new and lets go of who left; returns the new ones."""
+        with self._change:
+            fresh = [place for place in self._new if not place.left]
+            self._new = []
+            gone = [place for place in self._running if place.left]
+            self._running = [place for place in self._running if not place.left] + fresh
+        for place in gone:
+            self._drop(place)
+        admitted: list[Place] = []
+        for place in fresh:
+            self._number += 1
+            try:
+                place.handle = self._pipeline.add_request(
+                    self._number, place.prompt, place.settings
+                )
+                admitted.append(place)
+            except RuntimeError as error:
+                self._fail([place], error)
+        return admitted
+
+    def _fail(self, places: list[Place], error: RuntimeError) -> None:
+        """A step that raises is the doing of those that were new in it, if there were any: a
+        grammar, for instance, is only then read."""
+        for place in list(places):
+            place.tell(RequestRefused(f"the local model refused: {first_line(error)}"))
+            self._finish(place)
+            self._drop(place)
+
+    def _finish(self, place: Place) -> None:
+        with self._change:
+            if place in self._running:
+                self._running.remove(place)
+
+    def _drop(self, place: Place) -> None:
+        if place.handle is not None:
+            place.handle.cancel()
+
+    def _deliver(self, place: Place) -> None:
+        """Tells what a step made for the job."""
+        reason = self._read(place)
+        status = place.handle.get_status().name
+        if status == "IGNORED":
+            self._finish(place)
+            place.tell(
+                ServerFault(
+                    "the local model ran out of memory for keys and values",
+                    hint="lower concurrency, or shorten prompts and replies",
+                )
+            )
+            return
+        if place.streams:
+            self._show(place, last=status != "RUNNING")
+        if status != "RUNNING":
+            self._finish(place)
+            place.tell(self._generation(place, "length" if reason == "LENGTH" else "stop"))
+
+    def _read(self, place: Place) -> str:
+        reason = ""
+        while place.handle.can_read():
+            for output in place.handle.read().values():
+                place.tokens += output.generated_ids
+                place.logprobs += output.generated_log_probs
+                reason = output.finish_reason.name
+        return reason
+
+    def _show(self, place: Place, *, last: bool) -> None:
+        text = self._decode(place.tokens)
+        # A character may lie across tokens: its first bytes are no character yet.
+        whole = text if last else text.rstrip("\ufffd")
+        if len(whole) > len(place.shown) and whole.startswith(place.shown):
+            place.tell(whole[len(place.shown) :])
+            place.shown = whole
+
+    def _decode(self, tokens: list[int]) -> str:
+        return str(self._tokenizer.decode(tokens)) if tokens else ""
+
+    def _generation(self, place: Place, finish: Literal["stop", "length"]) -> Generation:
+        logprobs = None
+        if place.job.logprobs is not None:
+            pairs = zip(place.tokens, place.logprobs, strict=False)
+            logprobs = tuple(
+                TokenLogprob(self._decode([t]), value) for t, value in pairs if t != self._end
+            )
+        text = self._decode(place.tokens)
+        return Generation(text, finish, place.prompt_tokens, len(place.tokens), None, logprobs)
