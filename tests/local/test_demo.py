@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,11 @@ import pytest
 from promptcodebook.assemble import Sources
 from promptcodebook.cli.demo_real import demo_config, missing_model, show
 from promptcodebook.config import load_config
+from tests.cli.invoked import pco
 
 pytestmark = pytest.mark.local
+
+README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 
 
 def test_the_demo_learns_and_judges_on_smollm2(
@@ -35,3 +39,14 @@ def test_the_demo_learns_and_judges_on_smollm2(
     }
     assert len(replies) > 1 and all(replies)
     assert shown["simulated"] is False and shown["verdict"]
+
+
+def test_the_readmes_command_for_it_trains(tmp_path: Path) -> None:
+    section = README.split("\n## A real model without an endpoint\n")[1].split("\n## ")[0]
+    [line] = [line for line in section.splitlines() if line.startswith("pco train")]
+    less = ["--set", "roles.executor.max_tokens=8", "--set", "validation.subset=2"]
+    less += ["--set", "update.epochs=2", "--set", "update.batch_size=4"]
+    less += ["--set", "verdict_examples=2", "--json"]
+    done = pco(*shlex.split(line, comments=True)[1:], *less, cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["ended"] == "finished"
