@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,14 @@ from tests.cli.test_process import PCO, interrupted
 
 pytestmark = pytest.mark.slow
 TRAIN = ("train", "--lm", "simulated?latency=0.02", *QUICK)
+
+
+@pytest.fixture(autouse=True)
+def heard() -> Iterator[None]:
+    """A child of a test run under nohup would ignore hanging up, as it inherits that."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def ended(folder: Path) -> str:
