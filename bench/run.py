@@ -35,6 +35,7 @@ BENCHES = (
     "verdict_null",
     "local_engine",
     "local_server",
+    "smollm2_http",
 )
 
 

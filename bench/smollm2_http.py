@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench.figures import Figure, shown
 from tests.local.served import served_by_us
-from tests.local.trained import Size, in_one_go, killed_and_resumed
+from tests.local.trained import Size, in_one_go, killed_and_resumed, told_apart
 
 STEPS = int(os.environ.get("PCO_STEPS", "2"))
 """PCO_STEPS=8 for more routes."""
@@ -32,9 +32,7 @@ def measure() -> list[Figure]:
         folder = Path(name)
         with served_by_us("smollm2", folder) as server:
             run = killed_and_resumed(server, folder, SIZE, KILL_AT)
-        with served_by_us("smollm2", folder) as server:
-            alone = killed_and_resumed(server, folder / "alone", ALONE, KILL_ALONE_AT)
-            whole = in_one_go(server, folder / "whole", ALONE)
+        alone = measure_alone(folder)
     asked = ", ".join(f"{role} {calls}" for role, calls in run.roles.items())
     routes = f"{run.routes.valid} of {run.routes.asked}"
     served = run.served - run.unbooked
@@ -53,7 +51,21 @@ def measure() -> list[Figure]:
         Figure("texts rewritten", run.rewritten),
         Figure("calls when gone through again", run.again, "", 0),
         Figure("policy files that differ", int(not run.equal), "", 0),
-        Figure("one at a time: killed against never killed", int(alone.policy != whole), "", 0),
+        *alone,
+    ]
+
+
+def measure_alone(folder: Path) -> list[Figure]:
+    with served_by_us("smollm2", folder) as server:
+        killed = killed_and_resumed(server, folder / "alone", ALONE, KILL_ALONE_AT)
+        whole = in_one_go(server, folder / "whole", ALONE)
+    files = [(run / "policy.json").read_bytes() for run in (killed.run, whole)]
+    replies = told_apart(killed.run, whole)
+    return [
+        Figure("one at a time, never killed: replies that differ", replies, "", 0),
+        Figure(
+            "one at a time, never killed: policy files that differ", files[0] != files[1], "", 0
+        ),
     ]
 
 

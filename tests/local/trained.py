@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from promptcodebook.store.tables import FILE
 from promptcodebook.tasks.houserules.task import load_houserules, topics_of
 from tests.local.served import Ours
 
-__all__ = ["Counts", "Killed", "Routes", "Size", "in_one_go", "killed_and_resumed"]
+__all__ = ["Counts", "Killed", "Routes", "Size", "in_one_go", "killed_and_resumed", "told_apart"]
 
 INSTINCTS, SELECT = 6, 2
 _SETTLE_S = 0.5
@@ -98,7 +99,7 @@ class Killed:
     server and the report count of both sessions, `unbooked` = what was answered as the kill fell,
     and never read; `blamed` = some reply blamed a part, so that there was a text to rewrite;
     `again` = calls made when a copy of the killed run was given the finished run's replies and
-    resumed, and `equal` whether that ended at the same policy, which is `policy`.
+    resumed, and `equal` whether that ended at the same policy. `run` = its folder.
     """
 
     before: int
@@ -112,7 +113,7 @@ class Killed:
     rewritten: int
     again: int
     equal: bool
-    policy: bytes
+    run: Path
 
 
 def killed_and_resumed(server: Ours, folder: Path, size: Size, kill_at: int) -> Killed:
@@ -141,14 +142,23 @@ def killed_and_resumed(server: Ours, folder: Path, size: Size, kill_at: int) -> 
         rewritten(run),
         seen_by(server).calls - served.calls,
         policies[0] == policies[1],
-        policies[0],
+        run,
     )
 
 
-def in_one_go(server: Ours, folder: Path, size: Size) -> bytes:
-    """The policy of the same training, never killed, in a folder that must not be there yet."""
+def in_one_go(server: Ours, folder: Path, size: Size) -> Path:
+    """The same training, never killed, in a folder that must not be there yet; its run."""
     write_project(folder, size)
-    return (train(folder, server.spec) / "policy.json").read_bytes()
+    return train(folder, server.spec)
+
+
+def told_apart(one: Path, other: Path) -> int:
+    """Texts that only one of two runs was answered, by role; how often counts too."""
+    answered = [
+        Counter((role, unpack_reply(reply).text) for role, reply in _journal(run / FILE))
+        for run in (one, other)
+    ]
+    return ((answered[0] - answered[1]) + (answered[1] - answered[0])).total()
 
 
 def write_project(folder: Path, size: Size) -> None:
