@@ -21,3 +21,11 @@ def test_circles_are_found() -> None:
 
 def test_models_are_built_from_a_configuration_in_one_place() -> None:
     assert HOUSE.builders() == ["promptcodebook.assemble"]
+
+
+def test_the_simulated_model_stays_small() -> None:
+    """A test instrument, data included: what it may cost to read."""
+    folder = Path(__file__).parents[1] / "src" / "promptcodebook" / "simulated"
+    files = [*folder.rglob("*.py"), *folder.rglob("*.toml")]
+    assert len(files) > 10
+    assert sum(len(f.read_text("utf-8").splitlines()) for f in files) <= 3000

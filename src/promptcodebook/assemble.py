@@ -34,7 +34,7 @@ from promptcodebook.method.templates import TemplateSet, load_templates
 from promptcodebook.protocols import Executor, Program, Reward
 from promptcodebook.simulated.model import SimulatedLM
 from promptcodebook.simulated.parameters import SimulatedSettings
-from promptcodebook.simulated.world import World, build_world
+from promptcodebook.simulated.world import World
 from promptcodebook.tasks.program import Agent, make_program, user_task
 from promptcodebook.tasks.registry import load_task
 from promptcodebook.tasks.rewards import apply_reward, reward_factory
@@ -317,7 +317,7 @@ def simulated_model(task: str, dataset: Dataset, spec: Spec) -> SimulatedLM:
 def simulated_world(task: str, dataset: Dataset, spec: Spec) -> World:
     """The world that a `simulated?...` spec asks for, made of the data, gold answers included."""
     examples = [*dataset.train, *dataset.val, *dataset.test]
-    return build_world(task, examples, SimulatedSettings.from_params(spec.params))
+    return World(task, examples, SimulatedSettings.from_params(spec.params))
 
 
 def _named_task(config: Config, base: Path) -> Task | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from promptcodebook.simulated.world import World, build_world
+from promptcodebook.simulated.world import World
 from promptcodebook.tasks.constraints.task import load_constraints
 from promptcodebook.types import Example
 
@@ -17,7 +17,7 @@ def examples() -> list[Example]:
 
 @pytest.fixture(scope="session")
 def world(examples: list[Example]) -> World:
-    return build_world("constraints", examples)
+    return World("constraints", examples)
 
 
 @pytest.fixture(scope="session")

@@ -6,16 +6,21 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from promptcodebook.calls import Message, Request, Sampling
-from promptcodebook.simulated.chat import from_request
 from promptcodebook.simulated.executor import chance_of, obey
+from promptcodebook.simulated.mind import understand
 from promptcodebook.simulated.model import SimulatedLM, answer
 from promptcodebook.simulated.parameters import SimulatedSettings
-from promptcodebook.simulated.recognise import understand
-from promptcodebook.simulated.world import World, all_advice, build_world, oracle_prompt, say
+from promptcodebook.simulated.request import from_request
+from promptcodebook.simulated.world import World, oracle_prompt
 from promptcodebook.tasks.constraints.task import reward
 from promptcodebook.types import Example
 
 SETTINGS = SimulatedSettings()
+
+
+def all_advice(world: World) -> str:
+    """Every lacking skill's order under its own condition, in one prompt."""
+    return "\n".join(world.skills.say(k, k) for k in sorted(world.lacking))
 
 
 def request(prompt: str, example: Example, temperature: float = 0.0, sample: int = 0) -> Request:
@@ -78,7 +83,7 @@ def test_contradictory_orders_both_fail(world: World) -> None:
 def test_all_orders_without_conditions_are_worse_than_none(
     world: World, examples: list[Example]
 ) -> None:
-    orders = " ".join(say(world.skills, k, None) for k in sorted(world.lacking))
+    orders = " ".join(world.skills.say(k, None) for k in sorted(world.lacking))
     free = replace(SETTINGS, load=0.0)
     assert mean(world, examples, orders, free) < mean(world, examples, "", free) - 0.1
 
@@ -93,7 +98,7 @@ def test_cue_words_bring_nothing_and_words_weigh(world: World, examples: list[Ex
 
 
 def test_a_number_that_the_input_does_not_ask_for_does_harm(examples: list[Example]) -> None:
-    world = build_world("constraints", examples, SETTINGS)
+    world = World("constraints", examples, SETTINGS)
     some = [e for e in examples if "sentences" in str(e.fields["constraints"])]
 
     def kept(prompt: str) -> float:

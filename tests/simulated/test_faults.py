@@ -13,7 +13,7 @@ from promptcodebook.calls import Message, Reply, Request, Sampling
 from promptcodebook.errors import LMError, RateLimited, ServerFault
 from promptcodebook.simulated.faults import FaultPlan
 from promptcodebook.simulated.model import SimulatedLM
-from promptcodebook.simulated.parameters import Faults, SimulatedSettings
+from promptcodebook.simulated.parameters import SimulatedSettings
 from promptcodebook.simulated.world import World
 from promptcodebook.types import Example
 
@@ -103,7 +103,7 @@ def _looks(text: str) -> str:
 async def test_retries_end_with_the_reply_of_a_model_without_faults(
     world: World, examples: list[Example]
 ) -> None:
-    settings = SimulatedSettings(faults=Faults(rate_limited=0.3, server_error=0.2, drop=0.2))
+    settings = SimulatedSettings(faults={"429": 0.3, "500": 0.2, "drop": 0.2})
     shaky, sound = SimulatedLM(world, settings), SimulatedLM(world)
     for example in examples[:20]:
         wanted = await sound(routing(example))

@@ -6,10 +6,8 @@ from itertools import chain
 
 import pytest
 
-from promptcodebook.simulated.orders import OrderReader
-from promptcodebook.simulated.skills import Skills, read_skills
+from promptcodebook.simulated.orders import Skills, read_skills
 from promptcodebook.simulated.words import content_stems
-from promptcodebook.simulated.world import say
 from promptcodebook.tasks.constraints.checks import KINDS
 from promptcodebook.tasks.constraints.task import constraints_of
 from promptcodebook.tasks.registry import load_task
@@ -19,24 +17,19 @@ TABLES = ("constraints", "general")
 
 
 @pytest.fixture(scope="module")
-def reader() -> OrderReader:
-    return OrderReader(read_skills("constraints"))
-
-
-def names(reader: OrderReader, text: str) -> list[str]:
-    return [read_skills("constraints").names[o.skill] for o in reader.of(text)]
+def skills() -> Skills:
+    return read_skills("constraints")
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_every_way_of_saying_a_skill_is_one_order_about_it(table: str) -> None:
     skills = read_skills(table)
-    reader = OrderReader(skills)
     for k in range(len(skills)):
         for phrase in range(len(skills[k].do)):
-            (bare,) = reader.of(say(skills, k, None, phrase))
+            (bare,) = skills.orders(skills.say(k, None, phrase))
             assert bare.skill == k
             for condition in range(len(skills)):
-                (order,) = reader.of(say(skills, k, condition, phrase))
+                (order,) = skills.orders(skills.say(k, condition, phrase))
                 assert (order.skill, order.against) == (k, False)
                 assert order.when is not None
                 assert order.when.skills == {condition}
@@ -50,14 +43,15 @@ def test_the_demands_of_the_shipped_inputs_show(examples: list[Example]) -> None
         assert shown == {str(c["kind"]) for c in constraints_of(example)}
 
 
-def test_a_list_of_cue_words_is_no_order(reader: OrderReader) -> None:
-    skills = read_skills("constraints")
+def test_a_list_of_cue_words_is_no_order(skills: Skills) -> None:
     said = chain.from_iterable(skills[k].do for k in range(len(skills)))
     cues = sorted({w for text in said for w in content_stems(text)})
     for joint in (" ", ", ", "\n", "; "):
-        assert reader.of(joint.join(cues)) == ()
-    assert reader.of("Count words, trim words, dash lines, bullet points, title brackets.") == ()
-    assert reader.of("Words limit sentences paragraphs bullets title JSON quotes digits.") == ()
+        assert skills.orders(joint.join(cues)) == ()
+    assert (
+        skills.orders("Count words, trim words, dash lines, bullet points, title brackets.") == ()
+    )
+    assert skills.orders("Words limit sentences paragraphs bullets title JSON quotes digits.") == ()
 
 
 @pytest.mark.parametrize(
@@ -71,22 +65,21 @@ def test_a_list_of_cue_words_is_no_order(reader: OrderReader) -> None:
     ],
 )
 def test_a_condition_decides_where_an_order_is_obeyed(
-    reader: OrderReader, text: str, obeyed: tuple[str, ...], passed_over: tuple[str, ...]
+    skills: Skills, text: str, obeyed: tuple[str, ...], passed_over: tuple[str, ...]
 ) -> None:
-    skills = read_skills("constraints")
-    (order,) = reader.of(text)
+    (order,) = skills.orders(text)
     for given in obeyed:
         assert order.applies(skills.shown_in(given), content_stems(given)), given
     for given in passed_over:
         assert not order.applies(skills.shown_in(given), content_stems(given)), given
 
 
-def test_what_forbids_is_told_from_what_orders(reader: OrderReader) -> None:
-    (against,) = reader.of("Do not put a title on top of it.")
+def test_what_forbids_is_told_from_what_orders(skills: Skills) -> None:
+    (against,) = skills.orders("Do not put a title on top of it.")
     assert against.against
-    (no_commas,) = reader.of("Do not use a comma in the text.")
+    (no_commas,) = skills.orders("Do not use a comma in the text.")
     assert not no_commas.against
-    (numbered,) = reader.of("Write exactly 3 sentences in the answer.")
+    (numbered,) = skills.orders("Write exactly 3 sentences in the answer.")
     assert numbered.number == 3
 
 

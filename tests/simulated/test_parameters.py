@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.errors import ConfigError
-from promptcodebook.simulated.faults import seconds
-from promptcodebook.simulated.parameters import Faults, Latency, SimulatedSettings
+from promptcodebook.simulated.faults import FAULTS, Latency
+from promptcodebook.simulated.parameters import SimulatedSettings
 
 _PLAIN = [f.name for f in fields(SimulatedSettings) if f.name not in ("faults", "latency")]
 
@@ -27,7 +27,7 @@ def test_a_spec_sets_every_kind_of_parameter() -> None:
     )
     assert (found.load, found.world, found.prefix_cache) == (0.05, 7, True)
     assert found.latency == Latency("uniform", 0.05, 0.3, 3)
-    assert found.faults == Faults(0.1, 0.05, 0.05, 0.05, 0.02, 0.05)
+    assert found.faults == dict(zip(FAULTS, (0.1, 0.05, 0.05, 0.05, 0.02, 0.05), strict=True))
 
 
 @pytest.mark.parametrize("name", _PLAIN)
@@ -57,13 +57,13 @@ def test_what_it_cannot_read_is_refused_with_a_hint(params: dict[str, str], said
 
 def test_latencies_follow_their_distribution_and_their_own_seed() -> None:
     keys = [str(k).encode() for k in range(2000)]
-    uniform = [seconds(Latency("uniform", 0.1, 0.3), k) for k in keys]
+    uniform = [Latency("uniform", 0.1, 0.3).seconds(k) for k in keys]
     assert 0.1 <= min(uniform) < 0.11
     assert 0.29 < max(uniform) <= 0.3
-    skewed = sorted(seconds(Latency("lognormal", 0.1, 0.5), k) for k in keys)
+    skewed = sorted(Latency("lognormal", 0.1, 0.5).seconds(k) for k in keys)
     assert skewed[1000] == pytest.approx(0.1, rel=0.1)
     assert skewed[1682] == pytest.approx(0.1 * 2.718281828**0.5, rel=0.1)
-    shuffled = [seconds(Latency("uniform", 0.1, 0.3, seed=1), k) for k in keys]
+    shuffled = [Latency("uniform", 0.1, 0.3, seed=1).seconds(k) for k in keys]
     assert sorted(range(50), key=uniform.__getitem__) != sorted(range(50), key=shuffled.__getitem__)
 
 
@@ -72,5 +72,5 @@ def test_the_documentation_lists_every_parameter_with_its_default() -> None:
     defaults = SimulatedSettings()
     for name in _PLAIN:
         assert f"| `{name}` | {getattr(defaults, name)} |" in page, name
-    for fault in ("429", "500", "drop", "json", "truncate", "routes"):
+    for fault in FAULTS:
         assert f"`{fault}`" in page

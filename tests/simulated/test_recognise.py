@@ -12,8 +12,8 @@ from promptcodebook.method.critic import reference
 from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.method.templates import instinct_lines, load_templates
 from promptcodebook.method.update import Pending
-from promptcodebook.simulated.chat import ChatRequest, from_request
-from promptcodebook.simulated.recognise import understand
+from promptcodebook.simulated.mind import understand
+from promptcodebook.simulated.request import ChatRequest, from_request
 from promptcodebook.simulated.world import World
 from promptcodebook.tasks.constraints.task import reward
 from promptcodebook.types import Codebook, Example, Instinct, Variable

@@ -10,11 +10,11 @@ import pytest
 
 from promptcodebook.calls import Message, Request, Sampling
 from promptcodebook.method.templates import load_templates
-from promptcodebook.simulated.chat import from_request
+from promptcodebook.simulated.mind import understand
 from promptcodebook.simulated.model import answer
 from promptcodebook.simulated.parameters import SimulatedSettings
-from promptcodebook.simulated.recognise import understand
-from promptcodebook.simulated.world import World, build_world, say
+from promptcodebook.simulated.request import from_request
+from promptcodebook.simulated.world import World
 from promptcodebook.tasks.constraints.task import constraints_of, reward
 from promptcodebook.types import Example
 from tests.simulated.test_executor import mean
@@ -64,8 +64,8 @@ def verdict(world: World, example: Example, settings: SimulatedSettings = EXACT)
 def test_the_critic_and_all_that_follows_never_see_what_the_executor_lacks(
     examples: list[Example],
 ) -> None:
-    here = build_world("constraints", examples, SimulatedSettings(world=1))
-    there = build_world("constraints", examples, SimulatedSettings(world=2))
+    here = World("constraints", examples, SimulatedSettings(world=1))
+    there = World("constraints", examples, SimulatedSettings(world=2))
     assert here.lacking != there.lacking
     default = SimulatedSettings()
     for example in examples[:40]:
@@ -84,7 +84,7 @@ def test_an_able_critic_reads_order_and_condition_off_report_and_input(
     for example in examples:
         kinds = {str(c["kind"]) for c in constraints_of(example)}
         said = verdict(world, example)
-        for order in world.orders.of(said):
+        for order in world.skills.orders(said):
             assert order.when is not None
             paired = order.when.skills == {order.skill}
             right.append(paired and world.skills.names[order.skill] in kinds)
@@ -101,12 +101,12 @@ def test_advice_of_a_critic_without_capacity_is_wrong_and_does_harm_where_obeyed
     some = [e for e in examples if constraints_of(e)]
     for example in some:
         kinds = {str(c["kind"]) for c in constraints_of(example)}
-        for order in world.orders.of(verdict(world, example, dull)):
+        for order in world.skills.orders(verdict(world, example, dull)):
             assert world.skills.names[order.skill] not in kinds
 
     def advised(settings: SimulatedSettings) -> float:
         def prompt(e: Example) -> str:
-            orders = world.orders.of(verdict(world, e, settings))
+            orders = world.skills.orders(verdict(world, e, settings))
             return " ".join(o.text.rsplit(": ", 1)[-1] for o in orders)
 
         return mean(world, some, prompt, replace(EXACT, load=0.0))
@@ -123,7 +123,7 @@ def test_a_random_verdict_has_nothing_to_do_with_the_run(
     right = told = 0
     for example in examples:
         kinds = {str(c["kind"]) for c in constraints_of(example)}
-        for order in world.orders.of(verdict(world, example, noisy)):
+        for order in world.skills.orders(verdict(world, example, noisy)):
             told += 1
             right += world.skills.names[order.skill] in kinds
     assert told > 100
@@ -167,7 +167,7 @@ def test_attribution_lays_advice_at_the_part_that_lacks_it(
     ((index, text),) = nowhere["instinct_errors"].items()
     assert index in ("0", "1")
     assert "When bullet points are asked for" in text
-    full = f"[0] {say(world.skills, 0, 0)}\n[1] {say(world.skills, 1, 1)}"
+    full = f"[0] {world.skills.say(0, 0)}\n[1] {world.skills.say(1, 1)}"
     assert list(blamed(world, example, instincts=full, codebook=full)["instinct_errors"]) == [
         "missing"
     ]
@@ -210,14 +210,14 @@ def test_improve_reads_advice_without_a_condition_as_about_the_texts_own_matter(
 ) -> None:
     text = "When a title is asked for, put a title in double angle brackets on the first line."
     found = improved(world, text, "- Its text must say: Add a postscript to the letter.")
-    (first, *more) = world.orders.of(found)
+    (first, *more) = world.skills.orders(found)
     assert not more  # an order that nobody complained of stays, and the cap has room for one
     assert world.skills.names[first.skill] == "title"
     short = "When a title is asked for, put a title on top."
     both = improved(
         world, short, "- Its text must say: Put one synonym in place of a banned word.", 60
     )
-    names = {world.skills.names[o.skill]: o.when for o in world.orders.of(both)}
+    names = {world.skills.names[o.skill]: o.when for o in world.skills.orders(both)}
     assert names.keys() == {"title", "avoid"}
     assert names["avoid"] == names["title"]
 
@@ -247,13 +247,13 @@ def test_another_optimizers_reflection_is_the_same_function(
     )
     found = ask(world, (Message("user", text),))
     assert found.startswith("```\nBe nice.")
-    assert world.orders.of(found.strip("`\n"))
+    assert world.skills.orders(found.strip("`\n"))
     wrong = ask(world, (Message("user", text),), replace(EXACT, capacity=0.0))
     assert wrong != found
 
 
 def listing(world: World) -> str:
-    rows = [say(world.skills, k, k) for k in range(8)]
+    rows = [world.skills.say(k, k) for k in range(8)]
     return "\n".join(f"[{k}] {text} (success 0.5)" for k, text in enumerate([*rows, "Be kind."]))
 
 
@@ -280,7 +280,7 @@ def test_the_generator_says_plainly_what_applies_and_drops_what_does_not(
     title = "When a title is asked for, put a title in double angle brackets on top of it."
     wanted = f"[0] {BULLETS}\n[1] {title}\n[2] Keep all of the text in lower case."
     prompt = ask(world, filled(example, "generator", instincts=wanted))
-    said = {world.skills.names[o.skill]: o.when for o in world.orders.of(prompt)}
+    said = {world.skills.names[o.skill]: o.when for o in world.skills.orders(prompt)}
     kinds = {str(c["kind"]) for c in constraints_of(example)}
     assert said["bullets"] is None
     assert said["lowercase"] is None
@@ -293,7 +293,7 @@ def test_it_splits_prompts_writes_instincts_and_grades(world: World) -> None:
     assert split["instincts"] == ["Be nice.", "Be brief."]
     made = json_of(ask(world, filled(example, "random", size=5, cap=20)))["instincts"]
     assert len(set(made)) == 5
-    assert not any(world.orders.of(text) for text in made)
+    assert not any(world.skills.orders(text) for text in made)
     asked = 'Grade the answer. JSON: {"score": 0.0, "reason": ""}'
     user = "Question:\nWho?\n\nAnswer:\nMary Shelley\n\nReference:\nMary Shelley"
     good = json_of(ask(world, (Message("system", asked), Message("user", user))))

@@ -15,10 +15,10 @@ from promptcodebook.calls import Reply, Request, Role
 from promptcodebook.config import load_config
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
-from promptcodebook.simulated.chat import from_request
+from promptcodebook.simulated.mind import Kind, understand
 from promptcodebook.simulated.model import SimulatedLM
-from promptcodebook.simulated.recognise import Kind, understand
-from promptcodebook.simulated.world import build_world
+from promptcodebook.simulated.request import from_request
+from promptcodebook.simulated.world import World
 from promptcodebook.tasks.registry import load_task
 
 pytestmark = pytest.mark.slow
@@ -40,7 +40,7 @@ class Watched:
 
     def __init__(self, task: str) -> None:
         examples = [e for _, split in load_task(task).dataset.items() for e in split]
-        self._lm = SimulatedLM(build_world(task, examples))
+        self._lm = SimulatedLM(World(task, examples))
         self.taken: Counter[tuple[str, str]] = Counter()
 
     async def __call__(self, request: Request) -> Reply:

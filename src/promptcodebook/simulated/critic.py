@@ -1,39 +1,72 @@
-"""The simulated critic: knows only the text it is sent, and says in prose what was missing.
+"""The simulated critic and attribution: what was missing, in prose, and which part lacks it.
 
-It reads the outcome (reward, checker, reference), the prompt and the instincts; which skills the
-executor lacks is hidden from it. It is right as far as its `capacity` goes, and wrong advice is
-wrong in a way that does harm where it is obeyed.
+The critic knows only the text it is sent: the outcome (reward, checker, reference), the prompt and
+the instincts. It is right as far as its `capacity` goes; wrong advice does harm where it is obeyed.
+
+Attribution reads that prose. Advice that an active instinct gives and the prompt lost: rendering.
+That another entry gives: routing. That stands nowhere: the instinct about the same matter, else
+what is missing. An error lays it at a part drawn at random, where its condition is lost.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 
 from promptcodebook.simulated.mind import Mind
-from promptcodebook.simulated.words import count_words, pattern, says
+from promptcodebook.simulated.orders import Order
+from promptcodebook.simulated.request import Entry
+from promptcodebook.simulated.words import says, sentences
 
-__all__ = ["Judged", "adversary", "critique", "judged", "wrong_claims"]
+__all__ = ["adversary", "blame", "critique", "critique_and_blame", "wrong_claims"]
 
 _NUMBER = re.compile(r"[-+]?\d*\.?\d+")
 _CLAIM = re.compile(r"(?<=[.!?])\s+(?=[\"'A-Z\[])|\n+")
-_CROWDED = 150
-"""Words from which on the critic calls a prompt crowded when it sees no other fault."""
+_LONG = 150  # words from which on the critic calls a prompt crowded when it sees no other fault
+_OPENINGS = {
+    "rendering": "Keep this in the prompt",
+    "instinct": "Its text must say",
+    "routing": "Choose the instinct that says so",
+}
+"""The channels that can be to blame, with what advice laid there opens with."""
+_HARM = re.compile(r"\b(?:works? against|harms?|harmful|hurts?|misleads?|misleading)\b")
+_CROWDED = re.compile(r"\b(?:crowded|cluttered|too long|contradicts)\b")
+_INDEX = re.compile(r"\b(\d{1,3})\b")
+_MISSING = "missing"
 
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """A critique before it is put into a reply."""
-
-    score: float
-    feedback: str
+_Laid = dict[tuple[str, str], list[str]]
+"""What is laid at each channel, and among the instincts at which index."""
 
 
 def critique(mind: Mind) -> str:
     """The reply to a request for a verdict."""
-    found = judged(mind)
-    values: dict[str, object] = {"score": found.score, "prose": found.feedback}
-    return mind.asked.shape.fill(values, f"Score: {found.score}\n{found.feedback}")
+    score, prose = _judged(mind)
+    return mind.fill({"score": score, "prose": prose}, f"Score: {score}\n{prose}")
+
+
+def blame(mind: Mind) -> str:
+    """The reply to a request to partition a verdict."""
+    verdict = mind.section("verdict", "feedback") or mind.asked.request.user
+    return _partition(mind, verdict, {})
+
+
+def critique_and_blame(mind: Mind) -> str:
+    """The reply to a request for verdict and partition in one (Eq. 8)."""
+    score, prose = _judged(mind)
+    return _partition(mind, prose, {"score": score, "prose": prose})
+
+
+def adversary(mind: Mind) -> str:
+    """The reply to: what did the rubric make the critic miss or invent?"""
+    verdict = mind.given(mind.section("verdict"))
+    claims = enumerate(_claims(mind, _reward(mind)))
+    missed = next(((n, claim) for n, claim in claims if not claim & verdict), None)
+    if missed is None:
+        return mind.fill({"prose": ""}, "")
+    advice = mind.advise(missed[1], "adversary", missed[0])
+    said = f"Look whether the prompt says this: {_lower(advice)}"
+    return mind.fill({"prose": said}, said)
 
 
 def wrong_claims(report: str) -> list[str]:
@@ -41,7 +74,7 @@ def wrong_claims(report: str) -> list[str]:
     found: list[str] = []
     bad = True
     for line in _CLAIM.split(report):
-        turn = pattern("turn").search(line)
+        turn = says("turn", line)
         if turn is not None:
             bad = turn["bad"] is not None
             line = line[turn.end() :]
@@ -50,44 +83,35 @@ def wrong_claims(report: str) -> list[str]:
     return found
 
 
-def judged(mind: Mind) -> Judged:
-    """What the critic makes of the run that the request shows."""
-    if mind.happens(mind.settings.verdict_noise, "noise"):
-        return _about_nothing(mind)
-    reward = _reward(mind.section("reward"))
+def _judged(mind: Mind) -> tuple[float, str]:
+    """Score and feedback: what the critic makes of the run that the request shows."""
+    if mind.happens(mind.settings.verdict_noise, "noise"):  # what it says has to do with no run
+        anything = frozenset((mind.pick(range(len(mind.world.skills)), "any"),))
+        advice = mind.mislead(anything, frozenset(), "any")
+        said = f"The answer is at fault; the prompt should have said: {_lower(advice)}"
+        return round(mind.unit("score"), 2), said
+    reward = _reward(mind)
     claims = _claims(mind, reward)
     if not claims and reward is not None and reward >= 1.0:
-        return Judged(1.0, "")
+        return 1.0, ""
     base = reward if reward is not None else (0.4 if claims else 0.8)
-    score = round(min(0.95, max(0.0, base + 0.2 * (mind.draw.unit("score") - 0.5))), 2)
+    score = round(min(0.95, max(0.0, base + 0.2 * (mind.unit("score") - 0.5))), 2)
     lines = [_complaint(mind, claim, n) for n, claim in enumerate(claims[:3])]
     lines += _about_instincts(mind)
-    return Judged(score, " ".join(lines) or "It falls short, but nothing in the run shows why.")
+    return score, " ".join(lines) or "It falls short, but nothing in the run shows why."
 
 
-def _about_nothing(mind: Mind) -> Judged:
-    """A verdict drawn at random: what it says has to do with no run."""
-    skills = range(len(mind.world.skills))
-    anything = frozenset((mind.pick(skills, "any"),))
-    advice = mind.mislead(anything, frozenset(), "any")
-    return Judged(
-        round(mind.draw.unit("score"), 2),
-        f"The answer is at fault; the prompt should have said: {_lower(advice)}",
-    )
-
-
-def _reward(said: str) -> float | None:
-    match = _NUMBER.search(said)
+def _reward(mind: Mind) -> float | None:
+    match = _NUMBER.search(mind.section("reward"))
     return float(match[0]) if match is not None else None
 
 
 def _claims(mind: Mind, reward: float | None) -> list[frozenset[int]]:
     """What the request shows to be wrong: for each fault the skills it may be about."""
-    report = mind.section("feedback") or mind.section("reference")
-    told = [mind.world.skills.shown(claim) for claim in wrong_claims(report)]
-    told = [claim for claim in told if claim]
     if mind.world.constrained:
-        return list(dict.fromkeys(told))
+        report = mind.section("feedback", "reference")
+        told = (mind.world.skills.shown(claim) for claim in wrong_claims(report))
+        return list(dict.fromkeys(filter(None, told)))
     gold = mind.section("reference").strip().split("\n")[0].removeprefix("Reference answer: ")
     right = bool(gold) and gold in mind.section("response")
     wrong = reward < 1.0 and not right if reward is not None else bool(gold) and not right
@@ -100,16 +124,14 @@ def _complaint(mind: Mind, claim: frozenset[int], n: int) -> str:
     """One sentence on one fault, with advice where it knows any."""
     prompt = mind.section("prompt")
     if claim <= mind.given(prompt):
-        orders = [o.skill for o in mind.orders(prompt)]
-        if any(mind.world.skills.contradict(a, b) for a in claim for b in orders):
+        if any(mind.world.skills.contradict(a, b) for a in claim for b in mind.ordered(prompt)):
             return "The answer breaks a demand, since the prompt contradicts itself."
-        if count_words(prompt) > _CROWDED:
+        if len(prompt.split()) > _LONG:
             return "The answer breaks a demand although told: the prompt is crowded."
         return "The answer breaks a demand although the prompt says what to do."
     rubric = f"{mind.asked.request.system}\n{mind.section('rubric')}"
-    if claim & {
-        o.skill for o in mind.noted(rubric, "look whether")
-    }:  # a rubric that speaks of the matter sharpens the eye
+    if claim.intersection(mind.noted(rubric, "look whether")):
+        # A rubric that speaks of the matter sharpens the eye.
         surer = mind.settings.capacity ** (1.0 - mind.settings.rubric_bonus)
         mind = replace(mind, settings=replace(mind.settings, capacity=surer))
     advice = mind.advise(claim, n)
@@ -122,28 +144,85 @@ def _lower(advice: str) -> str:
 
 def _about_instincts(mind: Mind) -> list[str]:
     """Words on what the prompt orders and the input does not ask for, and who gave it."""
-    problem, skills = mind.problem, mind.world.skills
-    active = mind.asked.reading.active()
+    problem, active = mind.problem, mind.asked.reading.active()
     said: list[str] = []
     for order in mind.orders(mind.section("prompt")):
         if order.skill in problem.shown or not order.applies(problem.shown, problem.words):
             continue
-        if not mind.happens(mind.settings.capacity, "harm", order.skill):
-            continue
-        what = f"works against this input by: {skills[order.skill].do[0]}"
-        holders = [e for e in active if any(o.skill == order.skill for o in mind.orders(e.text))]
-        said.append(f"Active instinct {holders[0].index} {what}." if holders else f"It {what}.")
+        if mind.happens(mind.settings.capacity, "harm", order.skill):
+            holder = next((e for e in active if order.skill in mind.ordered(e.text)), None)
+            who = f"Active instinct {holder.index}" if holder is not None else "It"
+            does = mind.world.skills[order.skill].do[0]
+            said.append(f"{who} works against this input by: {does}.")
     return list(dict.fromkeys(said))
 
 
-def adversary(mind: Mind) -> str:
-    """The reply to: what did the rubric make the critic miss or invent?"""
-    verdict = mind.given(mind.section("verdict"))
-    said = ""
-    for n, claim in enumerate(_claims(mind, _reward(mind.section("reward")))):
-        if not claim & verdict:
-            said = (
-                f"Look whether the prompt says this: {_lower(mind.advise(claim, 'adversary', n))}"
-            )
-            break
-    return mind.asked.shape.fill({"prose": said}, said)
+def _partition(mind: Mind, verdict: str, values: Mapping[str, object]) -> str:
+    """The reply that lays a verdict at the channels, beside other `values`."""
+    laid: _Laid = {}
+    active = mind.asked.reading.active()
+    for sentence in sentences(verdict):
+        if _HARM.search(sentence):
+            _lay_harm(laid, sentence, active)
+        elif _CROWDED.search(sentence):
+            said = "Leave out of the prompt what does not bear on the input."
+            laid.setdefault(("rendering", ""), []).append(said)
+        else:
+            for order in mind.orders(sentence):
+                channel, index, advice = _placed(mind, order, active)
+                laid.setdefault((channel, index), []).append(f"{_OPENINGS[channel]}: {advice}")
+    shape, part = mind.asked.shape, round(0.6 / max(1, len({c for c, _ in laid})), 2)
+    texts = {index: " ".join(said) for (c, index), said in laid.items() if c == "instinct"}
+    instinct: object = " ".join(texts.values())
+    if shape.meant("instinct") in shape.objects:
+        instinct = dict(sorted(texts.items()))
+    elif shape.meant("instinct") in shape.lists:
+        instinct = [{"index": k, "text": v} for k, v in sorted(texts.items())]
+    values = {
+        **values,
+        "rendering": " ".join(laid.get(("rendering", ""), ())),
+        "instinct": instinct,
+        "routing": " ".join(laid.get(("routing", ""), ())),
+        "severity": {c: part if any(c == at for at, _ in laid) else 0.0 for c in _OPENINGS},
+    }
+    return mind.fill(values, "\n".join(f"{c}: {values[c]}" for c in _OPENINGS))
+
+
+def _lay_harm(laid: _Laid, sentence: str, active: tuple[Entry, ...]) -> None:
+    """What an active instinct orders to the harm of an input, else what the prompt does."""
+    said = f"It works against such inputs by: {sentence.rsplit(': ', 1)[-1].rstrip('.')}."
+    named = {str(e.index) for e in active}.intersection(_INDEX.findall(sentence))
+    for place in [("instinct", index) for index in sorted(named)] or [("rendering", "")]:
+        laid.setdefault(place, []).append(said)
+
+
+def _placed(mind: Mind, order: Order, active: tuple[Entry, ...]) -> tuple[str, str, str]:
+    """The channel that advice is laid at, the index among the instincts, and its wording."""
+    if mind.happens(mind.settings.attribution_error, "error", order.skill):
+        channel = tuple(_OPENINGS)[mind.pick(range(3), "channel", order.skill)]
+        places = [str(e.index) for e in active] or [_MISSING]
+        index = places[mind.pick(range(len(places)), "index", order.skill)]
+        advice = mind.say(order.skill, None, order.skill)
+        return channel, index if channel == "instinct" else "", advice
+
+    def gives(entry: Entry) -> bool:
+        """Whether an instinct gives this order under this condition."""
+        return (order.skill, order.when) in ((o.skill, o.when) for o in mind.orders(entry.text))
+
+    if any(map(gives, active)):
+        return "rendering", "", "every order of the chosen strategies with its condition."
+    advice = mind.say(order.skill, order.about, order.skill)
+    if active and any(gives(e) for e in mind.asked.reading.codebook() if e not in active):
+        return "routing", "", advice
+    return "instinct", _carrier(mind, active, order), advice
+
+
+def _carrier(mind: Mind, active: tuple[Entry, ...], order: Order) -> str:
+    """The active instinct about the same matter; else one that orders nothing; else none."""
+    for entry in active:
+        if order.skill in mind.ordered(entry.text):
+            return str(entry.index)
+    idle = [e.index for e in active if not mind.orders(e.text)]
+    if idle:
+        return str(idle[mind.pick(range(len(idle)), "carrier", order.skill)])
+    return _MISSING

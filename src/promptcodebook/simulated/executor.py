@@ -6,17 +6,14 @@ given, it helps; contradicted, it fails; every word of the prompt costs a little
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from promptcodebook.randomness import keyed_int
-from promptcodebook.simulated.answers import outside, write_answer
+from promptcodebook.simulated.answers import outside, write_answer, write_constraints
 from promptcodebook.simulated.mind import Mind
 from promptcodebook.simulated.parameters import SimulatedSettings
-from promptcodebook.simulated.pipelines import perform_stage
-from promptcodebook.simulated.words import count_words
+from promptcodebook.simulated.stages import perform_stage
 from promptcodebook.simulated.world import Demand, Problem, World
-from promptcodebook.simulated.writer import write_constraints
 
 __all__ = ["Obeyed", "chance_of", "execute", "obey", "perform"]
 
@@ -28,7 +25,7 @@ class Obeyed:
 
     told: frozenset[int]
     broken: frozenset[int]
-    numbers: dict[int, int]
+    numbers: Mapping[int, int]
     words: int
 
 
@@ -37,14 +34,14 @@ def obey(world: World, problem: Problem, prompt: str, weighed: str | None = None
 
     `weighed` is the part of the prompt whose words count (None = all of it).
     """
-    orders = [o for o in world.orders.of(prompt) if o.applies(problem.shown, problem.words)]
+    orders = [o for o in world.skills.orders(prompt) if o.applies(problem.shown, problem.words)]
     done = {o.skill for o in orders if not o.against}
     contested = {a for a in done for b in done if world.skills.contradict(a, b)}
     broken = contested | {o.skill for o in orders if o.against}
     for skill in done:
         broken |= world.skills[skill].breaks
     numbers = {o.skill: o.number for o in orders if o.number is not None and not o.against}
-    words = count_words(prompt if weighed is None else weighed)
+    words = len((prompt if weighed is None else weighed).split())
     return Obeyed(frozenset(done - broken), frozenset(broken), numbers, words)
 
 
@@ -63,58 +60,57 @@ def chance_of(
     return min(settings.ceiling, max(settings.floor, chance - settings.load * heavy))
 
 
-def is_met(mind: Mind, problem: Problem, key: str, chance: float) -> bool:
-    """Draws one outcome: for `shared` of the outcomes the same under every prompt, else keyed by
-    the prompt."""
-    common = mind.draw.shared("common", problem.input, key) < mind.settings.shared
-    prompt = () if common else (mind.asked.request.system,)
-    return mind.draw.shared("met", problem.input, key, *prompt) < chance
-
-
 def execute(mind: Mind) -> str:
     """The reply to an input under a system prompt."""
     if mind.world.name == "pupa" and not mind.asked.request.system.strip():
         return outside(mind.asked.request.user)
-    problem = mind.world.problem(mind.asked.input)
+    problem = mind.problem
     obeyed = obey(mind.world, problem, mind.asked.request.system)
     if problem.demands:
-        return write(mind, problem, problem.demands, obeyed)
-    chance = chance_of(problem.shown, problem.needs, obeyed, mind.settings)
-    return write_answer(problem, is_met(mind, problem, "answer", chance), variant(mind, problem))
+        return _written(mind, obeyed)
+    right = _is_met(mind, "answer", problem.shown, obeyed)
+    return write_answer(problem, right, _variant(mind))
 
 
 def perform(mind: Mind) -> str:
     """The reply to one stage of a program, in the form it asks for."""
-    staged = mind.asked.staged
+    staged, problem = mind.asked.staged, mind.problem
     assert staged is not None
-    problem = mind.world.problem(mind.asked.input)
     obeyed = obey(mind.world, problem, mind.asked.request.system, staged.weighed)
     if problem.demands and staged.kind in ("write", "revise"):
-        return staged.reply(write(mind, problem, problem.demands, obeyed))
+        return staged.reply(_written(mind, obeyed))
 
     def met(*key: object) -> bool:
-        chance = chance_of(problem.shown, problem.needs, obeyed, mind.settings)
-        return is_met(mind, problem, f"{staged.kind}:{key}", chance)
+        return _is_met(mind, f"{staged.kind}:{key}", problem.shown, obeyed)
 
-    return staged.reply(perform_stage(problem, staged, met, variant(mind, problem)))
+    return staged.reply(perform_stage(problem, staged, met, _variant(mind)))
 
 
-def write(mind: Mind, problem: Problem, demands: Sequence[Demand], obeyed: Obeyed) -> str:
+def _is_met(mind: Mind, key: str, about: frozenset[int], obeyed: Obeyed) -> bool:
+    """Draws one outcome: for `shared` of the outcomes the same under every prompt, else keyed by
+    the prompt."""
+    chance = chance_of(about, mind.problem.needs, obeyed, mind.settings)
+    common = mind.keyed("common", mind.problem.input, key) / 2**63 < mind.settings.shared
+    prompt = () if common else (mind.asked.request.system,)
+    return mind.keyed("met", mind.problem.input, key, *prompt) / 2**63 < chance
+
+
+def _written(mind: Mind, obeyed: Obeyed) -> str:
     """A text in which the demands that come out well are kept and the others broken."""
-    met = frozenset(d.key for d in demands if _keeps(mind, problem, d, obeyed))
-    return write_constraints(demands, met, variant(mind, problem))
+    demands = mind.problem.demands
+    met = frozenset(d.key for d in demands if _keeps(mind, d, obeyed))
+    return write_constraints(demands, met, _variant(mind))
 
 
-def _keeps(mind: Mind, problem: Problem, demand: Demand, obeyed: Obeyed) -> bool:
+def _keeps(mind: Mind, demand: Demand, obeyed: Obeyed) -> bool:
     if demand.skill is None:
         return False
     told, wanted = obeyed.numbers.get(demand.skill), demand.constraint.get("n")
     if told is not None and wanted is not None and told != wanted:
         return False
-    chance = chance_of(frozenset((demand.skill,)), problem.needs, obeyed, mind.settings)
-    return is_met(mind, problem, demand.key, chance)
+    return _is_met(mind, demand.key, frozenset((demand.skill,)), obeyed)
 
 
-def variant(mind: Mind, problem: Problem) -> int:
+def _variant(mind: Mind) -> int:
     """Which wording, fixed by the draws and the input."""
-    return keyed_int(mind.draw.noise_seed, mind.draw.sample, "variant", problem.input) % 997
+    return mind.keyed("variant", mind.problem.input) % 997

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import cast
 
 from promptcodebook.simulated.mind import Mind
-from promptcodebook.simulated.pipelines import mentions
-from promptcodebook.simulated.words import content_stems, pattern
+from promptcodebook.simulated.stages import mentions
+from promptcodebook.simulated.words import content_stems, patterns, says
 
 __all__ = ["compare", "count_leaks", "judge"]
 
@@ -21,11 +21,15 @@ _NUMBERED = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+(.+?)\s*$", re.MULTILINE)
 def judge(mind: Mind) -> str:
     """The reply to: grade this answer. By likeness to the reference, else by length alone."""
     response = content_stems(mind.section("response"))
-    wanted = content_stems(mind.section("reference"))
-    score = len(response & wanted) / len(wanted) if wanted else min(1.0, len(response) / 20)
-    score = round(min(1.0, max(0.0, score + 0.1 * (mind.draw.unit("judge") - 0.5))), 2)
+    score = _likeness(response, content_stems(mind.section("reference")), 20)
+    score = round(min(1.0, max(0.0, score + 0.1 * (mind.unit("judge") - 0.5))), 2)
     reason = f"The answer meets about {round(100 * score)} percent of what was wanted."
-    return mind.asked.shape.fill({"score": score, "prose": reason}, f"{score}\n{reason}")
+    return mind.fill({"score": score, "prose": reason}, f"{score}\n{reason}")
+
+
+def _likeness(held: frozenset[str], wanted: frozenset[str], enough: int) -> float:
+    """Share of the wanted words; where none is known, of so many words as are enough."""
+    return len(held & wanted) / len(wanted) if wanted else min(1.0, len(held) / enough)
 
 
 def compare(mind: Mind) -> str:
@@ -33,18 +37,13 @@ def compare(mind: Mind) -> str:
     user = mind.asked.request.user
     shown = _object(user)
     texts = {k.lower()[-1:]: str(v) for k, v in shown.items() if re.search(r"[_ ][abAB]$", k)}
-    texts = texts or {
-        (m[1] or m[3]).lower(): m[2] or m[4] or "" for m in pattern("texts").finditer(user)
-    }
+    if not texts:
+        found = patterns("said")["texts"].finditer(user)
+        texts = {(m[1] or m[3]).lower(): m[2] or m[4] or "" for m in found}
     asked = (str(v) for k, v in shown.items() if re.search(r"query|question|input", k))
-    query = mind.asked.input or next(asked, "")
-    wanted = content_stems(mind.world.problem(query).gold or "")
-
-    def worth(text: str) -> float:
-        held = content_stems(text)
-        return len(held & wanted) / max(1, len(wanted)) if wanted else min(1.0, len(held) / 40)
-
-    good = worth(texts.get("a", "")) >= worth(texts.get("b", "")) - _MARGIN
+    wanted = content_stems(mind.world.problem(mind.asked.input or next(asked, "")).gold or "")
+    first, second = (_likeness(content_stems(texts.get(k, "")), wanted, 40) for k in "ab")
+    good = first >= second - _MARGIN
     good ^= mind.happens(mind.settings.judge_noise, "turn")
     reason = "The first holds up." if good else "The second serves the query better."
     return _filled(mind, reason, good, int(good), "yes" if good else "no")
@@ -57,7 +56,7 @@ def count_leaks(mind: Mind) -> str:
     lists = [cast("list[object]", v) for v in shown.values() if isinstance(v, list)]
     text = next((str(v) for k, v in shown.items() if re.search(r"request|prompt", k)), "")
     units = [str(u).strip() for u in lists[0]] if lists else []
-    request = pattern("request").match(user)
+    request = says("request", user)
     if request is not None and not units:
         text, units = request[1], _NUMBERED.findall(user[: request.start(1)])
     count = sum(mentions(text, u) for u in units)

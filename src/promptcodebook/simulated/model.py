@@ -6,27 +6,23 @@ import asyncio
 import hashlib
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 
 from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.errors import LMError, RateLimited, RequestRefused, ServerFault
 from promptcodebook.incidents import Incident
-from promptcodebook.simulated.attribution import blame, critique_and_blame
-from promptcodebook.simulated.authoring import split, write_instincts
-from promptcodebook.simulated.chat import ChatReply, ChatRequest, Draw, from_request
-from promptcodebook.simulated.critic import adversary, critique
-from promptcodebook.simulated.encoder import route
+from promptcodebook.simulated.author import improve, split, write_instincts
+from promptcodebook.simulated.critic import adversary, blame, critique, critique_and_blame
 from promptcodebook.simulated.executor import execute, perform
-from promptcodebook.simulated.faults import FAULTS, Fault, FaultPlan, seconds, spoiled
-from promptcodebook.simulated.generator import compose
-from promptcodebook.simulated.improve import improve
+from promptcodebook.simulated.faults import FAULTS, Fault, FaultPlan, spoiled
 from promptcodebook.simulated.judges import compare, count_leaks, judge
-from promptcodebook.simulated.mind import Mind
+from promptcodebook.simulated.mind import Kind, Mind, Understood, understand
 from promptcodebook.simulated.parameters import SimulatedSettings
-from promptcodebook.simulated.recognise import Kind, Understood, understand
+from promptcodebook.simulated.prompter import compose, route
+from promptcodebook.simulated.request import ChatRequest, from_request
 from promptcodebook.simulated.words import count_tokens, cut_tokens, tokens
-from promptcodebook.simulated.world import World, build_world
+from promptcodebook.simulated.world import World
 
 __all__ = ["DELAY", "NAME", "SimulatedLM", "Stats", "answer"]
 
@@ -50,8 +46,7 @@ _ROLES: Mapping[Kind, Callable[[Mind], str]] = {
     "stage": perform,
     "execute": execute,
 }
-_BLOCKS = 200_000
-"""Blocks of prompts remembered, the least recently seen dropped first."""
+_BLOCKS = 200_000  # blocks of prompts remembered, the least recently seen dropped first
 
 
 @dataclass(slots=True)
@@ -66,21 +61,21 @@ class Stats:
     replies: int = 0
     repeated: int = 0
     cut: int = 0
+    faults: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(FAULTS, 0)))
+    kinds: Counter[str] = field(default_factory=lambda: Counter[str]())
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
-    faults: Counter[str] = field(default_factory=lambda: Counter[str]())
-    kinds: Counter[str] = field(default_factory=lambda: Counter[str]())
     _answered: set[bytes] = field(default_factory=lambda: set[bytes]())
 
-    def finished(self, key: bytes, reply: ChatReply) -> None:
+    def finished(self, key: bytes, kind: str, reply: Reply) -> None:
         """Counts a reply that went out whole; `key` identifies its request's body."""
         self.replies += 1
-        self.kinds[reply.kind] += 1
+        self.kinds[kind] += 1
         self.cut += reply.finish == "length"
-        self.prompt_tokens += reply.prompt_tokens
-        self.completion_tokens += reply.completion_tokens
-        self.cached_tokens += reply.cached_tokens
+        self.prompt_tokens += reply.usage.prompt_tokens
+        self.completion_tokens += reply.usage.completion_tokens
+        self.cached_tokens += reply.usage.cached_prompt_tokens
         self.repeated += key in self._answered
         self._answered.add(key)
 
@@ -90,21 +85,14 @@ class Stats:
 
     def as_dict(self) -> dict[str, object]:
         """Plain values, for JSON."""
-        plain = ("requests", "replies", "repeated", "cut")
-        counted = ("prompt_tokens", "completion_tokens", "cached_tokens")
-        return {
-            "model": NAME,
-            **{name: getattr(self, name) for name in plain},
-            "faults": {name: self.faults[name] for name in FAULTS},
-            "kinds": dict(sorted(self.kinds.items())),
-            **{name: getattr(self, name) for name in counted},
-        }
+        counted = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "_answered"}
+        counted |= {"faults": dict(self.faults), "kinds": dict(sorted(self.kinds.items()))}
+        return {"model": NAME, **counted}
 
 
 def answer(asked: Understood, world: World, settings: SimulatedSettings) -> str:
     """The full text the simulated model says to a request. Pure."""
-    draw = Draw(settings.noise_seed, asked.request.sample, asked.request.digest)
-    return _ROLES[asked.kind](Mind(asked, world, settings, draw))
+    return _ROLES[asked.kind](Mind(asked, world, settings))
 
 
 class SimulatedLM:
@@ -115,7 +103,7 @@ class SimulatedLM:
     ) -> None:
         """No world = a general one without data."""
         self.settings = settings or SimulatedSettings()
-        self.world = world or build_world("", (), self.settings)
+        self.world = world or World("", (), self.settings)
         self.stats = Stats()
         self._plan = FaultPlan(self.settings.noise_seed, self.settings.faults)
         self._prefix = _PrefixCache(self.settings.cache_block)
@@ -142,45 +130,37 @@ class SimulatedLM:
             self._unseeded[asked.digest] += 1
             asked = replace(asked, seed=self._unseeded[asked.digest])
         started = time.perf_counter()
-        said = await (self._delayed(asked) if request.model == DELAY else self._said(asked))
-        took = time.perf_counter() - started
-        usage = Usage(1, said.prompt_tokens, said.completion_tokens, said.cached_tokens, None, took)
-        return Reply(said.text, said.finish, usage)
-
-    async def _said(self, request: ChatRequest) -> ChatReply:
         self.stats.requests += 1
+        said = await (self._delayed(asked) if request.model == DELAY else self._said(asked))
+        return replace(said, usage=replace(said.usage, latency_s=time.perf_counter() - started))
+
+    async def _said(self, request: ChatRequest) -> Reply:
         key = _body_key(request)
         asked = understand(request, self.world)
         wants_json = asked.shape.json and asked.kind not in ("execute", "compose", "improve")
         fault = self._plan.strike(key, is_json=wants_json, is_route=asked.kind == "route")
-        wait = seconds(self.settings.latency, key)
+        wait = self.settings.latency.seconds(key)
         if wait > 0.0:
             await asyncio.sleep(wait)
         if fault is not None:
             self.stats.faults[fault] += 1
         if fault in ("429", "500", "drop"):
             raise self._as_error(fault)
-        found = self._finished(asked, fault, key)
-        self.stats.finished(key, found)
-        return found
-
-    def _finished(self, asked: Understood, fault: Fault | None, key: bytes) -> ChatReply:
-        request = asked.request
         text, cut = spoiled(fault, answer(asked, self.world, self.settings), key)
         if request.max_tokens is not None and count_tokens(text) > request.max_tokens:
             text, cut = cut_tokens(text, request.max_tokens), True
-        messages = asked.sent
-        cached = self._prefix.cached(messages) if self.settings.prefix_cache else 0
-        length = sum(4 + count_tokens(m.content) for m in messages)
-        finish = "length" if cut else "stop"
-        return ChatReply(text, asked.kind, finish, length, count_tokens(text), cached)
+        cached = self._prefix.cached(request.messages) if self.settings.prefix_cache else 0
+        length = sum(4 + count_tokens(m.content) for m in request.messages)
+        usage = Usage(1, length, count_tokens(text), cached, cost=None)
+        reply = Reply(text, "length" if cut else "stop", usage)
+        self.stats.finished(key, asked.kind, reply)
+        return reply
 
-    async def _delayed(self, asked: ChatRequest) -> ChatReply:
-        self.stats.requests += 1
-        await asyncio.sleep(seconds(self.settings.latency, asked.digest))
+    async def _delayed(self, asked: ChatRequest) -> Reply:
+        await asyncio.sleep(self.settings.latency.seconds(asked.digest))
         length = sum(len(m.content) for m in asked.messages)
-        reply = ChatReply(_FIXED, DELAY, "stop", length // 4, len(_FIXED) // 4)
-        self.stats.finished(asked.digest, reply)
+        reply = Reply(_FIXED, usage=Usage(1, length // 4, len(_FIXED) // 4, cost=None))
+        self.stats.finished(asked.digest, DELAY, reply)
         return reply
 
     def _as_error(self, fault: Fault) -> LMError:
@@ -209,11 +189,9 @@ class _PrefixCache:
         self._block = max(1, block)
         self._seen: OrderedDict[bytes, None] = OrderedDict()
 
-    def cached(self, messages: tuple[Message, ...]) -> int:
+    def cached(self, messages: Sequence[Message]) -> int:
         """Tokens of the longest block-aligned prefix seen before; remembers this prompt."""
-        stream: list[str] = []
-        for message in messages:
-            stream.extend((f"<{message.role}>", *tokens(message.content)))
+        stream = [t for m in messages for t in (f"<{m.role}>", *tokens(m.content))]
         shared, chain, sharing = 0, b"", True
         for start in range(0, len(stream) - self._block + 1, self._block):
             piece = "\x1f".join(stream[start : start + self._block])

@@ -1,4 +1,7 @@
-"""Orders: what a prompt tells its reader to do, and under which condition.
+"""Skills and orders: what a demand is about, and what a prompt tells its reader to do about it.
+
+A skill is public knowledge about a *kind* of demand, read from TOML. Which skills the executor
+lacks in a world stands in no file: `world.py` draws it.
 
 An order is a clause that opens with an imperative, reads as language (not as a list of words) and
 is about a skill. "When a title is asked for, put one ..." is conditional; "put a title ..." is
@@ -8,28 +11,36 @@ obeyed everywhere; "as many bullets as asked" defers to the request and so is co
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import Any
 
-from promptcodebook.simulated.skills import Skills
-from promptcodebook.simulated.words import (
-    content_stems,
-    count_words,
-    pattern,
-    says,
-    sentences,
-    word_list,
-)
+from promptcodebook.simulated.words import content_stems, read_table, says, sentences, word_list
 
-__all__ = ["Condition", "Order", "OrderReader"]
+__all__ = ["Condition", "Order", "Skill", "Skills", "read_skills"]
 
 _CLAUSE = re.compile(r",\s+(?:and|then|and then)\s+|;\s+")
 _NOT = re.compile(r"^(?:never|do not|don't|must not|you must not)\s+", re.IGNORECASE)
-_GLUED = 0.2
-"""Share of little words that language has and a list of cue words has not."""
+_GLUED = 0.2  # share of little words that language has and a list of cue words has not
 _MOST = 2
 """Skills that one clause can be an order about; what names more is a list."""
 _NUMBER = re.compile(r"\b(\d{1,4})\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """`when` and `do` word a condition and its order; `order` tells an order about the skill,
+    `sign` the demand itself in an input or a report; `breaks` = skills it works against; of one
+    that `forbids`, saying not to do something is the order itself."""
+
+    when: str
+    do: tuple[str, ...]
+    order: re.Pattern[str]
+    sign: re.Pattern[str]
+    breaks: frozenset[int]
+    forbids: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,64 +67,127 @@ class Order:
     against: bool = False
     number: int | None = None
 
+    @property
+    def about(self) -> int | None:
+        """The skill that its condition can be worded by; None where there is none."""
+        return min(self.when.skills, default=None) if self.when is not None else None
+
     def applies(self, shown: frozenset[int], words: frozenset[str]) -> bool:
         return self.when is None or self.when.holds(shown, words)
 
 
-class OrderReader:
-    """Reads the orders in texts, for one table of skills."""
+class Skills:
+    """A table of skills, addressed by place: which of them a text shows, names and orders."""
 
-    def __init__(self, skills: Skills) -> None:
-        self._skills = skills
-        self.of_sentence = lru_cache(maxsize=16384)(self._of_sentence)
-        self.of = lru_cache(maxsize=4096)(self._of)
-        self._ordered = lru_cache(maxsize=8192)(self._order_clause)
+    def __init__(self, table: Mapping[str, Any]) -> None:
+        self.names = tuple(table)
+        self._place = {name: k for k, name in enumerate(self.names)}
+        self._rows = tuple(
+            Skill(
+                row["when"],
+                tuple(row["do"]),
+                re.compile(row["order"]),
+                re.compile(row["sign"]),
+                frozenset(self._place[other] for other in row.get("breaks", ())),
+                bool(row.get("forbids", False)),
+            )
+            for row in table.values()
+        )
+        stems = [content_stems(row.when) for row in self._rows]
+        often = Counter(s for found in stems for s in found)
+        self._conditions = [{s: 1.0 / often[s] for s in found} for found in stems]
+        self.shown = lru_cache(maxsize=8192)(self._shown)
+        self.shown_in = lru_cache(maxsize=4096)(self._shown_in)
+        self.orders = lru_cache(maxsize=4096)(self._orders)
+        self.orders_of_sentence = lru_cache(maxsize=16384)(self._orders_of_sentence)
+        self._meant = lru_cache(maxsize=4096)(self._read_condition)
+        self._ordered = lru_cache(maxsize=8192)(self._read_clause)
 
-    def _of(self, text: str) -> tuple[Order, ...]:
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, k: int) -> Skill:
+        return self._rows[k]
+
+    def place(self, name: str) -> int | None:
+        return self._place.get(name)
+
+    def contradict(self, a: int, b: int) -> bool:
+        """Whether obeying both is impossible."""
+        return b in self._rows[a].breaks or a in self._rows[b].breaks
+
+    def say(self, order: int, condition: int | None, phrase: int = 0) -> str:
+        """Advice in words: an order, under the condition of a skill (None = for every input)."""
+        row = self._rows[order]
+        do = row.do[phrase % len(row.do)]
+        if condition is None:
+            return f"{do[:1].upper()}{do[1:]}."
+        return f"When {self._rows[condition].when}, {do}."
+
+    def _shown(self, sentence: str) -> frozenset[int]:
+        """Skills whose demand shows in one sentence of an input or a report."""
+        text = sentence.lower()
+        return frozenset(k for k, row in enumerate(self._rows) if row.sign.search(text))
+
+    def _shown_in(self, text: str) -> frozenset[int]:
+        """Skills whose demand shows in a whole text."""
+        return frozenset[int]().union(*(self.shown(s) for s in sentences(text)))
+
+    def _orders(self, text: str) -> tuple[Order, ...]:
         """The orders of a whole text, in order."""
-        return tuple(order for s in sentences(text) for order in self.of_sentence(s))
+        return tuple(order for s in sentences(text) for order in self.orders_of_sentence(s))
 
-    def _of_sentence(self, sentence: str) -> tuple[Order, ...]:
+    def _orders_of_sentence(self, sentence: str) -> tuple[Order, ...]:
         """The orders of one sentence; what introduces them before a colon is passed over."""
         parts = re.split(r":\s+", sentence)
-        for start in range(len(parts)):
-            found = self._read(": ".join(parts[start:]).strip(' "'), sentence)
-            if found:
-                return found
-        return ()
+        texts = (": ".join(parts[start:]).strip(' "') for start in range(len(parts)))
+        return next(filter(None, (self._read(text, sentence) for text in texts)), ())
 
     def _read(self, said: str, sentence: str) -> tuple[Order, ...]:
-        ahead, behind = pattern("ahead").match(said), pattern("behind").match(said)
         condition, body = "", said
-        if ahead is not None:
+        if ahead := says("ahead", said):
             condition, body = ahead[1], ahead[2]
-        elif behind is not None:
+        elif behind := says("behind", said):
             condition, body = behind[2], behind[1]
         found: list[Order] = []
         for clause in _CLAUSE.split(body):
             for skill, against in self._ordered(clause):
                 own: Condition | None = None
                 if condition:
-                    own = Condition(self._skills.meant(condition), content_stems(condition))
+                    own = Condition(self._meant(condition), content_stems(condition))
                 elif says("defers", clause):
                     own = Condition(frozenset((skill,)), frozenset())
                 number = _NUMBER.search(clause)
-                told = int(number[1]) if number is not None else None
-                found.append(Order(skill, own, sentence, against, told))
+                found.append(Order(skill, own, sentence, against, number and int(number[1])))
         return tuple(found)
 
-    def _order_clause(self, clause: str) -> tuple[tuple[int, bool], ...]:
+    def _read_condition(self, condition: str) -> frozenset[int]:
+        """Skills that a condition speaks of: by its words, else by the signs in it."""
+        said = content_stems(condition)
+        scores = [sum(w for s, w in own.items() if s in said) for own in self._conditions]
+        best = max(scores, default=0.0)
+        if best >= 1.0:
+            return frozenset(k for k, score in enumerate(scores) if score == best)
+        return self.shown(condition)
+
+    def _read_clause(self, clause: str) -> tuple[tuple[int, bool], ...]:
         """The skills that a clause is an order about, each with whether it forbids it."""
-        text = pattern("lead").sub("", clause.strip().lower())
-        against = _NOT.match(text) is not None
-        words = re.findall(r"[a-z']+", _NOT.sub("", text))
-        if count_words(text) < 3 or not words or words[0] not in word_list("imperatives"):
-            return ()
-        little = word_list("little")
-        if sum(w in little for w in words) < _GLUED * len(words):
-            return ()
+        text = clause.strip().lower()
+        lead = says("lead", text)
+        text = text[lead.end() :] if lead is not None else text
         bare = _NOT.sub("", text)
-        skills = [k for k in range(len(self._skills)) if self._skills[k].order.search(bare)]
+        words = re.findall(r"[a-z']+", bare)
+        if len(text.split()) < 3 or not words or words[0] not in word_list("imperatives"):
+            return ()
+        if sum(w in word_list("little") for w in words) < _GLUED * len(words):
+            return ()
+        skills = [k for k, row in enumerate(self._rows) if row.order.search(bare)]
         if len(skills) > _MOST:
             return ()
-        return tuple((k, against and not self._skills[k].forbids) for k in skills)
+        return tuple((k, bare != text and not self._rows[k].forbids) for k in skills)
+
+
+@cache
+def read_skills(name: str) -> Skills:
+    """The table in `simulated/NAME.toml`."""
+    return Skills(read_table(name))

@@ -1,4 +1,5 @@
-"""Words, stems, sentences and tokens: how the simulated model reads. Pure functions."""
+"""Words, sentences and tokens: how the simulated model reads. What it looks for, `wording.toml` and
+the tables of skills hold. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,55 +8,22 @@ import tomllib
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from importlib import resources
-from typing import cast
+from typing import Any
 
 __all__ = [
+    "asked_number",
     "content_stems",
     "count_tokens",
-    "count_words",
     "cut_tokens",
-    "pattern",
+    "listed",
+    "meaning",
     "patterns",
+    "read_table",
     "says",
     "sentences",
-    "stem",
-    "stems",
     "tokens",
     "word_list",
-    "wording",
 ]
-
-
-@cache
-def wording(table: str = "") -> Mapping[str, str]:
-    """A table of `wording.toml`, '' = the patterns that stand alone."""
-    file = resources.files("promptcodebook.simulated").joinpath("wording.toml")
-    tree = cast("Mapping[str, object]", tomllib.loads(file.read_text("utf-8")))
-    found = tree[table] if table else {k: v for k, v in tree.items() if isinstance(v, str)}
-    return cast("Mapping[str, str]", found)
-
-
-@cache
-def patterns(table: str) -> Mapping[str, re.Pattern[str]]:
-    """The same as patterns, in the file's order."""
-    return {name: re.compile(text) for name, text in wording(table).items()}
-
-
-def pattern(name: str) -> re.Pattern[str]:
-    """A pattern that stands alone."""
-    return patterns("")[name]
-
-
-def says(name: str, text: str) -> bool:
-    """Whether a text holds what the pattern looks for."""
-    return patterns("")[name].search(text) is not None
-
-
-@cache
-def word_list(name: str) -> frozenset[str]:
-    """A list of words in `wording.toml`."""
-    return frozenset(wording("words")[name].split())
-
 
 _WORD = re.compile(r"[a-z0-9]+")
 _TOKEN = re.compile(r"[A-Za-z]{1,8}|[0-9]{1,3}|[^\sA-Za-z0-9]")
@@ -64,7 +32,57 @@ _MARK = re.compile(r"^\s*(?:[-*•]\s+|\d{1,2}[.)]\s+|\[\d+\]\s*|#+\s+)")
 _ENDINGS = ("ational", "ation", "ions", "ion", "ings", "ing", "edly", "ed", "ly", "es", "s")
 
 
-def stem(word: str) -> str:
+@cache
+def read_table(name: str) -> Mapping[str, Any]:
+    """The table in `simulated/NAME.toml`."""
+    file = resources.files("promptcodebook.simulated").joinpath(f"{name}.toml")
+    return tomllib.loads(file.read_text("utf-8"))
+
+
+@cache
+def patterns(table: str) -> Mapping[str, re.Pattern[str]]:
+    """A table of `wording.toml` as patterns, in the file's order."""
+    return {name: re.compile(text) for name, text in read_table("wording")[table].items()}
+
+
+def says(name: str, text: str) -> re.Match[str] | None:
+    """Where a text says, for the first time, what the pattern among `said` looks for."""
+    return patterns("said")[name].search(text)
+
+
+@lru_cache(maxsize=4096)
+def meaning(table: str, text: str) -> str:
+    """The name of the table's first pattern that the text fits; '' if none does."""
+    return next((name for name, found in patterns(table).items() if found.search(text)), "")
+
+
+@cache
+def listed(name: str) -> tuple[str, ...]:
+    """A list of words in `wording.toml`, in its order."""
+    return tuple(read_table("wording")["words"][name].split())
+
+
+@cache
+def word_list(name: str) -> frozenset[str]:
+    """The same as a set."""
+    return frozenset(listed(name))
+
+
+def asked_number(text: str, name: str) -> int | None:
+    """The number that a text asks for, by the first of the patterns under `numbers` that it fits:
+    digits, or a word up to twelve, where the pattern has `#`."""
+    words = listed("numbers")
+    for wanted in read_table("wording")["numbers"][name]:
+        number = rf"(\d{{1,4}}|{'|'.join(words)})"
+        match = re.search(wanted.replace("#", number), text, re.IGNORECASE)
+        if match is not None:
+            said = match[1].lower()
+            return words.index(said) if said in words else int(said)
+    return None
+
+
+@lru_cache(maxsize=8192)
+def _stem(word: str) -> str:
     """A lower-case word without its ending; alike for `count`, `counts`, `counting`, `counted`."""
     if len(word) > 4 and word.endswith("ies"):
         return word[:-3] + "y"
@@ -79,21 +97,11 @@ def stem(word: str) -> str:
     return word[:-1] if len(word) > 3 and word.endswith("e") else word
 
 
-@lru_cache(maxsize=8192)
-def _stem_cached(word: str) -> str:
-    return stem(word)
-
-
-def stems(text: str) -> tuple[str, ...]:
-    """The stems of a text's words, in order."""
-    return tuple(_stem_cached(w) for w in _WORD.findall(text.lower()))
-
-
 @lru_cache(maxsize=2048)
 def content_stems(text: str) -> frozenset[str]:
     """The stems of the words that say what a text is about."""
     found, common = _WORD.findall(text.lower()), word_list("common")
-    return frozenset(_stem_cached(w) for w in found if w not in common and len(w) > 1)
+    return frozenset(_stem(w) for w in found if w not in common and len(w) > 1)
 
 
 @lru_cache(maxsize=4096)
@@ -101,11 +109,6 @@ def sentences(text: str) -> tuple[str, ...]:
     """Directives of a text: pieces between full stops, semicolons and line ends, unmarked."""
     pieces = (_MARK.sub("", p).strip() for p in _SENTENCE.split(text))
     return tuple(p for p in pieces if any(c.isalnum() for c in p))
-
-
-def count_words(text: str) -> int:
-    """Words between white space."""
-    return len(text.split())
 
 
 def tokens(text: str) -> list[str]:

@@ -13,20 +13,17 @@ from functools import lru_cache
 from typing import cast
 
 from promptcodebook.randomness import keyed_int
-from promptcodebook.simulated.orders import OrderReader
+from promptcodebook.simulated.orders import read_skills
 from promptcodebook.simulated.parameters import SimulatedSettings
-from promptcodebook.simulated.skills import Skills, read_skills
 from promptcodebook.simulated.words import content_stems
 from promptcodebook.tasks.constraints.task import constraints_of
 from promptcodebook.types import Example
 
-__all__ = ["Demand", "Problem", "World", "all_advice", "build_world", "oracle_prompt", "say"]
+__all__ = ["Demand", "Problem", "World", "oracle_prompt"]
 
 _LABEL = re.compile(r"^\W*[\w ]{1,40}:\**\s*")
-_MOST = 8
-"""Skills one input needs at the most."""
-_STAGED = ("hotpotqa", "hover", "ifbench", "pupa")
-"""Tasks that are programs of several stages."""
+_MOST = 8  # skills one input needs at the most
+_STAGED = ("hotpotqa", "hover", "ifbench", "pupa")  # tasks that are programs of several stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,29 +38,30 @@ class Demand:
 @dataclass(frozen=True, slots=True)
 class Problem:
     """An input as the executor meets it. `shown` are the skills whose demand is visible in it,
-    `needs` those that the executor of this world lacks; `words` are its content stems."""
+    `needs` those that the executor of this world lacks; `words` are its content stems.
+    Of an input that the world does not know, `gold` is None and there are no `fields`."""
 
     input: str
     shown: frozenset[int]
     needs: frozenset[int]
     words: frozenset[str]
     demands: tuple[Demand, ...]
-    example: Example | None
-
-    @property
-    def gold(self) -> str | None:
-        return self.example.target if self.example is not None else None
+    gold: str | None
+    fields: Mapping[str, object]
 
 
 class World:
     """Skills, which of them are lacking, and the inputs known by heart."""
 
-    def __init__(self, task: str, examples: Sequence[Example], settings: SimulatedSettings) -> None:
+    def __init__(
+        self, task: str, examples: Sequence[Example], settings: SimulatedSettings | None = None
+    ) -> None:
+        """The world of a task's data, or of anybody's: `task` is a benchmark's name or ''."""
+        settings = settings or SimulatedSettings()
         self.constrained = any("constraints" in e.fields for e in examples) or task == "ifbench"
         self.name = task or "general"
         self.staged = task in _STAGED
-        self.skills: Skills = read_skills("constraints" if self.constrained else "general")
-        self.orders = OrderReader(self.skills)
+        self.skills = read_skills("constraints" if self.constrained else "general")
         count = round(settings.lacking * len(self.skills))
         drawn = sorted(range(len(self.skills)), key=lambda k: keyed_int("lack", settings.world, k))
         self.lacking = frozenset(drawn[:count])
@@ -78,12 +76,10 @@ class World:
         """The input as a problem: known by heart, or judged by its visible features."""
         return self._problem(text.strip())
 
-    def example(self, text: str) -> Example | None:
-        """The example whose input this very text is."""
-        return self._known.get(text.strip())
-
     def locate(self, text: str) -> str:
-        """The first known input that stands in a longer text; '' if there is none."""
+        """The known input that a text is, or else the first that stands in it; '' if none does."""
+        if text.strip() in self._known:
+            return text.strip()
         for line in text.split("\n"):
             line = line.strip()
             tail = line.split(": ", 1)[-1]
@@ -99,12 +95,11 @@ class World:
         shown = self.skills.shown_in(text)
         demands = tuple(self._demands(example))
         about = {d.skill for d in demands if d.skill is not None} or shown
-        lacked = sorted(
-            about & self.lacking, key=lambda k: keyed_int("needs", self._world, k, text)
-        )
-        return Problem(
-            text, shown, frozenset(lacked[:_MOST]), content_stems(text), demands, example
-        )
+        drawn = sorted(about & self.lacking, key=lambda k: keyed_int("needs", self._world, k, text))
+        needs = frozenset(drawn[:_MOST])
+        gold = example.target if example is not None else None
+        held: Mapping[str, object] = example.fields if example is not None else {}
+        return Problem(text, shown, needs, content_stems(text), demands, gold, held)
 
     def _demands(self, example: Example | None) -> Iterable[Demand]:
         if example is None:
@@ -112,13 +107,6 @@ class World:
         for place, constraint in enumerate(constraints_of(example) or _instructions(example)):
             kind = str(constraint["kind"])
             yield Demand(f"{place}:{kind}", self.skills.place(kind), constraint)
-
-
-def build_world(
-    task: str, examples: Sequence[Example], settings: SimulatedSettings | None = None
-) -> World:
-    """The world of a task's data, or of anybody's: `task` is a benchmark's name or ''."""
-    return World(task, examples, settings or SimulatedSettings())
 
 
 # IFEval's ids that ask what one of our constraints asks, and where the number or words stand.
@@ -138,36 +126,16 @@ _SAME: Mapping[str, tuple[str, Mapping[str, str]]] = {
 }
 
 
-def _instructions(example: Example) -> list[Mapping[str, object]]:
+def _instructions(example: Example) -> Iterable[Mapping[str, object]]:
     """An ifbench example's constraints in our terms; what nobody follows keeps its id."""
-    ids = example.fields.get("instruction_id_list") or example.fields.get("instruction_ids") or ()
-    names = [str(i) for i in cast("Iterable[object]", ids)]
-    given = list(cast("Iterable[Mapping[str, object] | None]", example.fields.get("kwargs") or ()))
-    given += [None] * (len(names) - len(given))
-    found: list[Mapping[str, object]] = []
-    for name, values in zip(names, given, strict=False):
+    names = cast("Sequence[str]", example.fields.get("instruction_id_list") or ())
+    given = cast("Sequence[Mapping[str, object]]", example.fields.get("kwargs") or ())
+    for name, values in zip(names, given, strict=True):
         kind, renamed = _SAME.get(name, (name, {}))
-        found.append({"kind": kind, **{to: (values or {}).get(of) for to, of in renamed.items()}})
-    return found
-
-
-def say(skills: Skills, order: int, condition: int | None, phrase: int = 0) -> str:
-    """Advice in words: an order, under the condition of a skill (None = for every input)."""
-    row = skills[order]
-    do = row.do[phrase % len(row.do)]
-    return (
-        f"{do[:1].upper()}{do[1:]}."
-        if condition is None
-        else (f"When {skills[condition].when}, {do}.")
-    )
+        yield {"kind": kind, **{to: values.get(of) for to, of in renamed.items()}}
 
 
 def oracle_prompt(world: World, example: Example) -> str:
     """For one input just the orders it needs: what the best possible prompt would say."""
     needs = sorted(world.problem(example.input).needs)
-    return " ".join(say(world.skills, k, None) for k in needs)
-
-
-def all_advice(world: World) -> str:
-    """Every lacking skill's order under its own condition, in one prompt."""
-    return "\n".join(say(world.skills, k, k) for k in sorted(world.lacking))
+    return " ".join(world.skills.say(k, None) for k in needs)

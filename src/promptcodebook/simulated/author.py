@@ -1,0 +1,180 @@
+"""The simulated author: rewrites texts, splits prompts, and writes general instincts.
+
+`improve` is one rewrite for every caller, our updater and any other optimizer's reflection. It
+takes up the advice in the feedback (orders, not sentences copied from inputs), within the scope
+that the text already has, keeps to the cap that the request states, and may make things worse.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from promptcodebook.simulated.critic import wrong_claims
+from promptcodebook.simulated.mind import Mind
+from promptcodebook.simulated.orders import Order
+from promptcodebook.simulated.request import fenced
+from promptcodebook.simulated.words import asked_number, sentences
+
+__all__ = ["improve", "split", "write_instincts"]
+
+_FENCES_ASKED = re.compile(r"(within|inside|between|in)\s+(a\s+)?(```|triple back)")
+_QUOTED = re.compile(r"[\"“]([^\"“”]{20,})[\"”]")
+_OF_PART = re.compile(r"\b(keep this in the prompt|choose the instinct|look whether)\b", re.I)
+_HARM = re.compile(r"\b(works against|harm)")
+_NEUTRAL = "Do what the request asks."  # what is left of a text of which nothing can stay
+_LONG = 100  # words from which on a text is a directive, whose opening says what the role is
+_HOW = ("Take care of", "Think about", "Mind", "Look at", "Keep in mind", "Weigh")
+_WHAT = (
+    "the purpose",
+    "the reader",
+    "the order of ideas",
+    "the tone",
+    "each detail",
+    "the subject",
+)
+
+
+@dataclass(slots=True)
+class _Unit:
+    """One sentence of the text, on its line."""
+
+    line: int
+    text: str
+    skills: frozenset[int]
+    new: bool = False
+
+
+def improve(mind: Mind) -> str:
+    """The reply to a request to rewrite a text in the light of feedback."""
+    user, system = mind.asked.request.user, mind.asked.request.system
+    blocks, quoted = fenced(user), _QUOTED.findall(user)
+    text = mind.section("text") or "".join(blocks[:1]) or mind.section("prompt")
+    text = text or "".join(quoted[:1])
+    said = (mind.section(name) for name in ("feedback", "verdict", "reward"))
+    feedback = "\n".join(filter(None, said)) or "\n".join(blocks[1:]) or user.replace(text, " ")
+    cap = asked_number(user.lower() + mind.asked.reading.system_frame, "cap")
+    new = _rewritten(mind, text.strip(), feedback, cap)
+    if _FENCES_ASKED.search(user + system):
+        new = f"```\n{new}\n```"
+    return mind.fill({"prose": new}, new)
+
+
+def _rewritten(mind: Mind, text: str, feedback: str, cap: int | None) -> str:
+    """The text with the feedback's advice taken up, within `cap` words (None = no cap)."""
+    bad = {k for s in sentences(feedback) if _HARM.search(s) for k in mind.ordered(s)}
+    units = [u for u in _units(mind, text) if not u.skills & bad]
+    units = units or [_Unit(0, _NEUTRAL, frozenset())]
+    line = max(u.line for u in units)
+    bulleted = text.rsplit("\n", 1)[-1].lstrip().startswith("- ") and "\n" in text
+    advice = [(k, said) for k, said in _advice(mind, text, feedback) if k not in bad]
+    for skill, sentence in advice[: mind.settings.updater_uptake]:
+        if sentence in text:
+            continue
+        # A new wording of an order takes the place of the old one, condition and all.
+        units = [u for u in units if skill not in u.skills]
+        line += bulleted
+        said = f"- {sentence}" if bulleted else sentence
+        units.append(_Unit(line, said, frozenset((skill,)), new=True))
+    _lose(mind, units)
+    while cap is not None and _count_words(units) > cap and len(units) > 1:
+        units.remove(_weakest(units))
+    lines: dict[int, list[str]] = {}
+    for unit in units:
+        lines.setdefault(unit.line, []).append(unit.text)
+    return "\n".join(" ".join(parts) for _, parts in sorted(lines.items())).strip()
+
+
+def _units(mind: Mind, text: str) -> list[_Unit]:
+    found: list[_Unit] = []
+    for number, line in enumerate(text.split("\n")):
+        pieces = re.split(r"(?<=[.!?])\s+", line) if line.strip() else [""]
+        found += [_Unit(number, piece, mind.ordered(piece)) for piece in pieces]
+    return found
+
+
+def _count_words(units: Sequence[_Unit]) -> int:
+    return sum(len(u.text.split()) for u in units)
+
+
+def _advice(mind: Mind, text: str, feedback: str) -> list[tuple[int, str]]:
+    """What the feedback wants said, the most often named first: skills and their sentences."""
+    named: Counter[int] = Counter()
+    said: dict[int, str] = {}
+    for sentence in sentences(feedback):
+        for order in mind.orders(sentence) if not _HARM.search(sentence) else ():
+            named[order.skill] += 1
+            said.setdefault(order.skill, _worded(mind, order, text, sentence))
+    for advice in _read_reports(mind, feedback) if not named else ():
+        for order in mind.orders(advice):
+            named[order.skill] += 1
+            said.setdefault(order.skill, advice)
+    return [(k, said[k]) for k in sorted(named, key=lambda k: (-named[k], mind.unit("order", k)))]
+
+
+def _worded(mind: Mind, order: Order, text: str, sentence: str) -> str:
+    """Advice as it goes into the text: under its own condition, else under the text's."""
+    if _OF_PART.search(sentence):
+        return f"{sentence[:1].upper()}{sentence[1:].rstrip('.')}."
+    scopes = [o.about for o in (order, *mind.orders(text)) if o.when is not None]
+    return mind.say(order.skill, scopes[0] if scopes else None, order.skill)
+
+
+def _read_reports(mind: Mind, feedback: str) -> list[str]:
+    """Advice from raw reports of what failed: it must be found here, as a critic does, and may be
+    wrong in the same way."""
+    found: list[str] = []
+    for claim in dict.fromkeys(wrong_claims(feedback)):
+        shown = mind.world.skills.shown(claim)
+        if not shown:
+            continue
+        if mind.happens(mind.settings.capacity, "recognise", claim):
+            skill = mind.pick(shown, claim)
+            found.append(mind.say(skill, skill, claim))
+        else:
+            found.append(mind.mislead(shown, shown, claim))
+    return found
+
+
+def _lose(mind: Mind, units: list[_Unit]) -> None:
+    """At temperature, now and then a sentence goes missing; never the only one."""
+    old = [u for u in units if not u.new and u.text.strip()]
+    chance = mind.settings.updater_loss * mind.asked.request.temperature
+    if len(old) > 1 and mind.happens(chance, "lose"):
+        units.remove(old[mind.pick(range(len(old)), "which")])
+
+
+def _weakest(units: list[_Unit]) -> _Unit:
+    """The sentence to give up for the cap: one without an order first, then what is new: an order
+    that nobody complained of stays, and so does the opening of a directive."""
+    opening = units[0] if _count_words(units) > _LONG else None
+    return min(units, key=lambda u: (u is opening, bool(u.skills), not u.new))
+
+
+def split(mind: Mind) -> str:
+    """The reply to: take this prompt apart into instincts."""
+    user = mind.asked.request.user
+    text = mind.section("prompt", "text") or "".join(fenced(user)[:1])
+    most = asked_number(mind.asked.reading.frame, "list") or 16
+    return _listed(mind, list(dict.fromkeys(sentences(text or user.split("\n\n", 1)[-1])))[:most])
+
+
+def write_instincts(mind: Mind) -> str:
+    """The reply to: write so many general instincts; they bear on no skill."""
+    plain = [f"{how} {what} of the request." for how in _HOW for what in _WHAT]
+    plain.sort(key=lambda text: mind.unit("plain", text))
+    return _listed(mind, plain[: asked_number(mind.asked.reading.frame, "list") or 8])
+
+
+def _listed(mind: Mind, found: list[str]) -> str:
+    shape = mind.asked.shape
+    cap = asked_number(mind.asked.reading.frame, "words")
+    if cap is not None:
+        found = [" ".join(t.split()[:cap]) if len(t.split()) > cap else t for t in found]
+    if shape.json:
+        key = shape.meant("list", "prose")
+        name = "list" if key == shape.meant("list") else "prose"
+        return shape.fill({name if key else "instincts": found})
+    return "\n".join(f"{k}. {text}" for k, text in enumerate(found, 1))

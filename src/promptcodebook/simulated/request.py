@@ -1,0 +1,301 @@
+"""What the simulated model sees of a request, in process and over HTTP alike, and how it reads it:
+messages and sampling, the form of reply asked for, numbered lists, sections, and what is asked.
+
+Generous on purpose: headings in many styles and wordings are read by meaning, so that templates
+that nobody here wrote are understood alike. Data (inputs, replies, lists, fenced text) is taken
+out of the `frame`, in which alone the recogniser looks for what is asked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import cast
+
+from promptcodebook.calls import Message, Request
+from promptcodebook.simulated.words import meaning, patterns, says
+
+__all__ = ["ChatRequest", "Entry", "Reading", "Shape", "fenced", "from_request", "read", "shape_of"]
+
+_SEEDS = 2**31  # seeds over HTTP are 31-bit integers
+_KEY = re.compile(r"[\"'`]([A-Za-z][A-Za-z_ -]{1,40})[\"'`]\s*:")
+_NAMED = re.compile(r"[\"`]([A-Za-z][A-Za-z_-]{1,40})[\"`]")
+_BULLETED = re.compile(r"^\s*[-*]\s*([a-z]+_[a-z_]+)\s*:", re.MULTILINE)
+_OPENED = re.compile(r"[\"'`]([A-Za-z_ ]*)[\"'`]\s*:\s*([\"{\[])")
+_INNER = re.compile(r"[\"'`]\s*:\s*\{([^{}]*)\}")
+_FREE_TEXT = ("input", "prompt", "response", "text")
+"""Sections that may themselves hold paragraphs with orders in them."""
+_LISTED = ("active", "codebook")
+_FENCE = re.compile(r"```[a-z]*\n?(.*?)```", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A chat completion request: no role, no tag, nothing an endpoint would not see."""
+
+    messages: tuple[Message, ...]
+    temperature: float = 1.0
+    max_tokens: int | None = None
+    seed: int | None = None
+    schema: Mapping[str, object] | None = None
+    """The JSON schema asked for, if any."""
+    json_mode: bool = False
+    digest: bytes = field(default=b"", compare=False)
+    """Of the messages as they came."""
+
+    def __post_init__(self) -> None:
+        if self.digest:
+            return
+        seen = hashlib.sha256()
+        for m in self.messages:
+            seen.update(f"{m.role}\x1f{len(m.content)}\x1f{m.content}".encode(errors="replace"))
+        object.__setattr__(self, "digest", seen.digest()[:16])
+
+    @property
+    def sample(self) -> int | None:
+        """The sample seed; None at temperature 0, where every sample is the same."""
+        return None if self.temperature <= 0.0 else (self.seed or 0) % _SEEDS
+
+    @property
+    def system(self) -> str:
+        return "\n\n".join(m.content for m in self.messages if m.role == "system")
+
+    @property
+    def user(self) -> str:
+        return "\n\n".join(m.content for m in self.messages if m.role == "user")
+
+
+def from_request(request: Request) -> ChatRequest:
+    """What an endpoint would receive of a Request: its role and model stay behind."""
+    sampling = request.sampling
+    temperature = 1.0 if sampling.temperature is None else sampling.temperature
+    return ChatRequest(
+        messages=request.messages,
+        temperature=0.0 if request.greedy else temperature,
+        max_tokens=sampling.max_tokens,
+        seed=request.sample % _SEEDS,
+        schema=None if request.schema is None else request.schema.body,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Asked keys in order, by name; `json` says whether a JSON object is wanted at all. `objects`
+    and `lists` are the keys whose value is shown, or by the schema must be, such a thing."""
+
+    json: bool
+    keys: tuple[str, ...] = ()
+    objects: frozenset[str] = frozenset()
+    lists: frozenset[str] = frozenset()
+
+    def meant(self, *meanings: str) -> str:
+        """The first key of one of these meanings; '' if there is none."""
+        return next((k for k in self.keys if _key_meaning(k) in meanings), "")
+
+    def has(self, *meanings: str) -> bool:
+        """Whether a key of each of these meanings is asked for."""
+        return all(map(self.meant, meanings))
+
+    def fill(self, values: Mapping[str, object], plain: str = "") -> str:
+        """A reply of this shape; `values` by meaning. `plain` when no JSON is asked for."""
+        if not self.json:
+            return plain
+        said = {key: values[_key_meaning(key)] for key in self.keys if _key_meaning(key) in values}
+        return json.dumps(said or dict(values), ensure_ascii=False)
+
+
+def _key_meaning(key: str) -> str:
+    return meaning("keys", key.lower().strip().replace(" ", "_").replace("-", "_"))
+
+
+def shape_of(request: ChatRequest, frame: str) -> Shape:
+    """The shape asked for by the request's schema, else by its words."""
+    if request.schema is None:
+        return _of_words(frame, request.json_mode)
+    properties = cast("Mapping[str, Mapping[str, object]]", request.schema.get("properties") or {})
+    kinds = {key: str(node.get("type", "")) for key, node in properties.items()}
+    return Shape(True, tuple(properties), _of_kind(kinds, "object"), _of_kind(kinds, "array"))
+
+
+@lru_cache(maxsize=512)
+def _of_words(frame: str, json_mode: bool) -> Shape:
+    if not json_mode and not says("json", frame):
+        return Shape(False)
+    nested = {key for inner in _INNER.findall(frame) for key in _KEY.findall(inner)}
+    names: Sequence[str] = [k for k in _KEY.findall(frame) if k not in nested]
+    names = names or _NAMED.findall(frame) or _BULLETED.findall(frame)
+    opened = {m[1].strip(): m[2] for m in _OPENED.finditer(frame)}
+    keys = tuple(dict.fromkeys(k.strip() for k in names))
+    return Shape(True, keys, _of_kind(opened, "{"), _of_kind(opened, "["))
+
+
+def _of_kind(kinds: Mapping[str, str], wanted: str) -> frozenset[str]:
+    return frozenset(key for key, kind in kinds.items() if kind == wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of a numbered list, with the success rate shown beside it (None = none)."""
+
+    index: int
+    text: str
+    rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A numbered list, and what the line above it means."""
+
+    name: str
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A request as understood: what is asked (lower case), sections by meaning, and lists."""
+
+    system_frame: str
+    user_frame: str
+    sections: Mapping[str, str]
+    blocks: tuple[Block, ...]
+
+    @property
+    def frame(self) -> str:
+        return f"{self.system_frame}\n{self.user_frame}"
+
+    def codebook(self) -> tuple[Entry, ...]:
+        """The numbered list to choose from: the longest one of the right name, else the longest."""
+        named = [b.entries for b in self.blocks if b.name == "codebook"]
+        return max(
+            named or [b.entries for b in self.blocks if b.name != "ask"], key=len, default=()
+        )
+
+    def active(self) -> tuple[Entry, ...]:
+        """The instincts that were chosen, where the request shows them."""
+        return next((b.entries for b in self.blocks if b.name == "active"), ())
+
+
+def _meaning(label: str) -> str:
+    label = " ".join(label.lower().replace("_", " ").strip(" :*#").split())
+    return meaning("meanings", label) if len(label) <= 120 else ""
+
+
+def read(system: str, user: str) -> Reading:
+    """A request read; `user` without the inputs that the model knows."""
+    system_frame, system_blocks = _read_system(system)
+    rest, blocks = _lists(user)
+    sections, frame = _sections(rest)
+    for block in blocks:
+        if block.name in _LISTED:
+            # What is left below a list that was taken out is no part of it.
+            frame += f"\n{sections.get(block.name, '')}"
+            sections[block.name] = "\n".join(e.text for e in block.entries)
+    return Reading(system_frame, frame.lower(), sections, (*system_blocks, *blocks))
+
+
+@lru_cache(maxsize=512)
+def _read_system(text: str) -> tuple[str, tuple[Block, ...]]:
+    rest, blocks = _lists(text)
+    return rest.lower(), tuple(blocks)
+
+
+def _lists(text: str) -> tuple[str, list[Block]]:
+    """The text without fences and the lists of two lines or more that a caption calls for; lists.
+
+    A list's numbers rise."""
+    kept: list[str] = []
+    blocks: list[Block] = []
+    entries: dict[Entry, str] = {}
+    for line in [*_FENCE.sub(" ", text).split("\n"), ""]:
+        match = says("item", line)
+        entry = _entry(match) if match is not None else None
+        if entry is None or (entries and entry.index <= max(e.index for e in entries)):
+            _close(entries, kept, blocks)
+            entries = {}
+        if entry is None:
+            kept.append(line)
+        else:
+            entries[entry] = line
+    return "\n".join(kept), blocks
+
+
+def _close(entries: Mapping[Entry, str], kept: list[str], blocks: list[Block]) -> None:
+    if not entries:
+        return
+    name = _meaning(next((k for k in reversed(kept) if k.strip()), ""))
+    if len(entries) > 1 or name in _LISTED:
+        blocks.append(Block(name, tuple(entries)))
+    if len(entries) < 2 or name not in _LISTED:
+        kept.extend(entries.values())
+
+
+def _entry(match: re.Match[str]) -> Entry:
+    index = int(match[1] or match[2] or match[3])
+    text = match[4].strip()
+    tail = says("rate", text) if text[-1] in ")]}%" else None
+    if tail is None or tail.start() == 0:
+        return Entry(index, text)
+    said, text = tail[1].replace(" ", ""), text[: tail.start()].rstrip()
+    percent = 100 if said.endswith("%") else 1
+    return Entry(index, text, float(said.rstrip("%")) / percent if said else None)
+
+
+def _sections(text: str) -> tuple[dict[str, str], str]:
+    """Sections by meaning, under the first style of headings that opens one; the text outside."""
+    lines = text.split("\n")
+    style = _style(lines)
+    if style is None:
+        return {}, text
+    found: dict[str, list[str]] = {}
+    frame: list[str] = []
+    current, last = frame, ""
+    for line in lines:
+        match = style.match(line)
+        name = _meaning(match[1]) if match is not None else ""
+        if match is None or not name:
+            current.append(line)
+            continue
+        frame.append(match[1])
+        last = name
+        current = frame if name == "ask" else found.setdefault(name, [])
+        current += filter(None, [match[2]])
+    sections = {name: "\n".join(held).strip() for name, held in found.items()}
+    for name, content in sections.items():
+        # What is asked after the data, without a heading of its own, belongs to the frame.
+        cut = says("ask", content) if name == last or name not in _FREE_TEXT else None
+        if cut is not None:
+            frame.append(content[cut.start() :])
+            sections[name] = content[: cut.start()].strip()
+        elif name == last:
+            rest = _without_tail(content, not "".join(found[name][:1]).strip(), frame)
+            # An input that nobody knows may well end in a paragraph of its own.
+            sections[name] = content if name == "input" else rest
+    return sections, "\n".join(frame)
+
+
+def _style(lines: list[str]) -> re.Pattern[str] | None:
+    for line in lines:
+        for style in patterns("headings").values():
+            match = style.match(line)
+            if match is not None and _meaning(match[1]):
+                return style
+    return None
+
+
+def _without_tail(content: str, emptied: bool, frame: list[str]) -> str:
+    """The last section without its last paragraph, which goes to the frame: there, what is asked
+    may follow the data. `emptied` = the section's own data was taken out already."""
+    paragraphs = re.split(r"\n\s*\n", content)
+    if len(paragraphs) == 1 and not emptied:
+        return content
+    frame.append(paragraphs[-1])
+    return "\n\n".join(paragraphs[:-1])
+
+
+def fenced(text: str) -> list[str]:
+    """What stands between triple backquotes."""
+    return [m.strip() for m in _FENCE.findall(text)]
