@@ -318,7 +318,8 @@ def _refuse_to_score(example: Example, output: str) -> float:
 def _warn_of_another(judged_with: str, policy: Policy) -> None:
     """Once, in words. The CLI names a program by its file, Python by its function."""
     name = policy.program
-    if judged_with and judged_with.rpartition(":")[2] != name.rpartition(".")[2]:
+    _, of_a_file, function = judged_with.rpartition(":")
+    if judged_with and function != (name.rpartition(".")[2] if of_a_file else name):
         warnings.warn(
             f"the policy was judged with the program {judged_with!r}, and {name!r} was given: "
             "its answers may be of another quality",

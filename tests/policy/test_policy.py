@@ -1,0 +1,247 @@
+"""A policy at work: what an input may be, what is answered and explained, and what is refused."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from promptcodebook.assemble import Sources
+from promptcodebook.calls import Chat, Request
+from promptcodebook.errors import ConfigError, DataError, EndpointDown, PolicyError
+from promptcodebook.lm.scripted import Scripted, ScriptedLM
+from promptcodebook.method.ranking import BUCKETS, Expected
+from promptcodebook.method.state import RoutingStatistics, State
+from promptcodebook.method.templates import load_templates
+from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.policy import Explanation, Policy, deploy, load_policy, role_layers
+from promptcodebook.tasks.program import SINGLE_CALL
+from promptcodebook.types import Example, Parameters, Ranking, Route
+from tests.method.build import book, config, parameters, talkative
+
+KNOWN = RoutingStatistics((0.1, 0.4, 0.0, 0.0), (0.2, 0.5, 0.0, 0.0), (2, 1, 0, 0))
+RANKING = Ranking(
+    (1.0,) * BUCKETS, 1.0, ((0,) * BUCKETS,) * 5, (0.25, 0.0, 0.5, -0.125, 0.25), more=-0.0625
+)
+
+
+def file_of(
+    program: str = "", ranking: Ranking | None = None, column: str = "question", **settings: Any
+) -> PolicyFile:
+    state = State(3, parameters(), replace(KNOWN, ranking=ranking))
+    chosen = config(data={"input": column}, **settings)
+    return PolicyFile.of(state, chosen, load_templates("default"), program, ())
+
+
+def policy_of(
+    file: PolicyFile, reply: Any = talkative, executor: Any = None, **above: Any
+) -> tuple[Policy, ScriptedLM]:
+    lm = ScriptedLM().reply_with(reply)
+    settings = file.settings(above={"lm": "own", **above})
+    return deploy(file, settings, Sources(lm=lm, executor=executor)), lm
+
+
+async def one(prompt: str, example: Example, lm: Chat) -> str:
+    return prompt
+
+
+# --- inputs ---
+
+
+@pytest.mark.parametrize(
+    ("column", "columns", "text"),
+    [
+        ("question", {"question": "How far?"}, "How far?"),
+        ("question", {"question": 12, "more": "x"}, "12"),
+        ("{question} ({unit})", {"question": "How far?", "unit": 7}, "How far? (7)"),
+        ("{a} column", {"{a} column": "its own name", "a": "x"}, "its own name"),
+    ],
+)
+def test_a_mapping_is_read_as_the_training_data_was(
+    column: str, columns: Mapping[str, object], text: str
+) -> None:
+    policy, lm = policy_of(file_of(column=column))
+    by_columns = policy.explain(columns)
+    asked = list(lm.history)
+    assert by_columns.input == text
+    assert policy.explain(text) == by_columns
+    assert lm.history[len(asked) :] == asked, "the same requests, samples and all"
+
+
+@pytest.mark.parametrize(("column", "near"), [("question", "questoin"), ("{question}: {a}", "a")])
+def test_a_missing_column_is_named(column: str, near: str) -> None:
+    policy, _ = policy_of(file_of(column=column))
+    with pytest.raises(DataError, match="the input has no column 'question'") as error:
+        policy.prompt({near: "x"})
+    assert error.value.hint == f"the policy reads {column!r}"
+    assert ("did you mean 'questoin'" in str(error.value)) is (near == "questoin")
+
+
+def test_an_example_keeps_its_id_and_its_fields() -> None:
+    """Another id is another draw; a text's id follows from the text."""
+
+    async def agent(prompt: str, example: Example, lm: Chat) -> str:
+        return f"{example.id}|{sorted(example.fields.items())}|{example.input}"
+
+    sampling = {"encoder": {"temperature": 0.5}}
+    policy, lm = policy_of(file_of(), executor=agent, roles=sampling)
+    assert policy.answer(Example("x7", "How far?", fields={"unit": "km"})) == (
+        "x7|[('unit', 'km')]|How far?"
+    )
+    drawn = {r.sample for r in lm.history if r.role == "encoder"}
+    lm.history.clear()
+    assert policy.answer({"question": "How far?", "unit": "km"}).endswith(
+        "|[('question', 'How far?'), ('unit', 'km')]|How far?"
+    )
+    assert not drawn & {r.sample for r in lm.history if r.role == "encoder"}
+    assert policy.answer("half \ud800 a pair").split("|")[0] != policy.answer("a").split("|")[0]
+
+
+# --- answers and explanations ---
+
+
+def test_prompt_answer_and_explanation_are_of_one_policy() -> None:
+    def reply(request: Request) -> Scripted:
+        return "the answer" if request.role == "executor" else talkative(request)
+
+    policy, lm = policy_of(file_of(), reply)
+    explained = policy.explain("How far?")
+    assert explained.prompt == policy.prompt("How far?")
+    assert explained.route.indices == (0, 1) and explained.route.analysis == "a"
+    assert explained.instincts == ((0, "rule zero"), (1, "rule one"))
+    assert explained.expected is None and explained.ranked == ()
+    assert policy.answer("How far?") == "the answer"
+    [asked] = [request for request in lm.history if request.role == "executor"]
+    assert explained.prompt in "".join(message.content for message in asked.messages)
+    assert asked.greedy
+    assert repr(policy) == "Policy(K=4, S=2, lm='own')" and policy.codebook == book()
+
+
+def test_a_failed_pass_is_raised_with_its_stage() -> None:
+    def broken(request: Request) -> Scripted:
+        down = EndpointDown("refused", hint="start it")
+        return down if request.role == "executor" else talkative(request)
+
+    policy, _ = policy_of(file_of(), broken)
+    with pytest.raises(PolicyError, match=r"^no answer: EndpointDown at execute: refused"):
+        policy.answer("How far?")
+
+
+def test_a_policy_judged_with_a_program_needs_it_to_answer_and_not_to_prompt() -> None:
+    policy, _ = policy_of(file_of(program="my_agent"))
+    assert policy.prompt("How far?")
+    with pytest.raises(PolicyError, match="judged with the program 'my_agent', which is not"):
+        policy.answer("How far?")
+    for program in ("", SINGLE_CALL):
+        assert policy_of(file_of(program=program))[0].answer("How far?") == "0.5"
+    assert policy_of(file_of(program="another"), executor=one)[0].answer("x") == "Follow the rules."
+
+
+def test_a_ranked_policy_asks_nobody_and_promises_in_the_range_of_the_task() -> None:
+    policy, lm = policy_of(file_of(ranking=RANKING, select=2), reward_range=(-1.0, 3.0))
+    explained = policy.explain("How far?")
+    assert [request.role for request in lm.history] == ["generator"]
+    assert explained.route.indices == (1, 3)
+    assert explained.expected == Expected(0.0, (0.0, 2.0, -0.5, 1.0), -0.25)
+    assert explained.ranked == ((1, 2.0), (3, 1.0), (None, 0.0), (0, 0.0), (2, -0.5))
+    html = explained._repr_html_()
+    assert "expected reward" in html and "2.000" in html and "none" in html
+
+
+def test_a_distilled_policy_promises_no_reward() -> None:
+    policy, _ = policy_of(file_of(ranking=replace(RANKING, kind="distilled", least=2)))
+    explained = policy.explain("How far?")
+    assert explained.expected is None and "expected reward" not in explained._repr_html_()
+
+
+def test_an_explanation_shows_doubt_and_reasons_where_there_are_any() -> None:
+    plain = Explanation("x", Route((0, 2)), ((0, "a"), (2, "b")), "p")._repr_html_()
+    assert "route: 0, 2" in plain and "fallback" not in plain and "why" not in plain
+    doubted = Explanation("x", Route((0,), fallback=True, analysis="so"), ((0, "a"),), "p")
+    assert "route: 0 (by fallback)" in doubted._repr_html_() and "so" in doubted._repr_html_()
+
+
+def test_a_row_is_one_prompt_under_its_name() -> None:
+    policy, _ = policy_of(file_of(base_prompt="First."))
+    assert (policy.row("none").name, policy.row("none").prompt) == ("none", "First.")
+    assert policy.row("concat").prompt == policy.file.concat
+    with pytest.raises(PolicyError, match="each input gets another"):
+        policy.row("learned")
+
+
+# --- loading ---
+
+
+def saved(tmp_path: Path, program: str = "") -> Path:
+    file_of(program).save(tmp_path / "p.json")
+    return tmp_path / "p.json"
+
+
+def test_the_model_is_the_one_given_else_that_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved(tmp_path)
+    monkeypatch.delenv("PCO_LM", raising=False)
+    with pytest.raises(ConfigError, match="names no model, and none was given") as error:
+        load_policy(path)
+    assert "PCO_LM" in error.value.hint
+    monkeypatch.setenv("PCO_LM", "http://localhost:9/v1#env")
+    assert repr(load_policy(path)) == "Policy(K=4, S=2, lm='http://localhost:9/v1#env')"
+    assert "given" in repr(load_policy(path, lm="http://localhost:9/v1#given"))
+
+
+def test_a_role_may_have_a_model_or_settings_of_its_own(tmp_path: Path) -> None:
+    assert role_layers(None) == role_layers({}) == {}
+    assert role_layers({"critic": "openai/x", "executor": {"temperature": 0.5}}) == {
+        "critic": {"model": "openai/x"}, "executor": {"temperature": 0.5},
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match=r"roles\['critic'\] is of type int"):
+        load_policy(saved(tmp_path), lm="http://localhost:9/v1#m", roles={"critic": 3})
+    with pytest.raises(ConfigError, match=r"temprature. in load_policy\(\)"):
+        load_policy(saved(tmp_path), "http://localhost:9/v1#m", {"executor": {"temprature": 1}})
+
+
+class Agent:
+    async def run(self, prompt: str, example: Example, lm: Chat) -> str:
+        return prompt
+
+
+@pytest.mark.parametrize(
+    ("executor", "judged_with", "warned"),
+    [
+        (one, "", False),
+        (one, "one", False),
+        (one, "agent.py:one", False),
+        (one, "other", True),
+        (one, "agent.py:other", True),
+        (Agent().run, "Agent.run", False),
+        (Agent().run, "agents.py:run", False),
+        (Agent().run, "Other.run", True),
+    ],
+)
+def test_another_program_than_the_judged_one_is_warned_of(
+    tmp_path: Path, executor: Any, judged_with: str, warned: bool
+) -> None:
+    """The command names a function with its file, Python with its module."""
+    path = saved(tmp_path, judged_with)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        policy = load_policy(path, lm="http://localhost:9/v1#m", executor=executor)
+        load_policy(path, lm="http://localhost:9/v1#m")
+    assert policy.program == executor.__qualname__
+    texts = [str(w.message) for w in caught]
+    assert len(texts) == warned
+    if warned:
+        assert f"judged with the program {judged_with!r}" in texts[0]
+        assert caught[0].filename == __file__, "at whoever loads it"
+
+
+def test_parameters_come_from_the_file_and_settings_from_whoever_uses_it() -> None:
+    policy, lm = policy_of(file_of(), roles={"generator": {"temperature": 1.5}})
+    policy.prompt("How far?")
+    assert {r.sampling.temperature for r in lm.history if r.role == "generator"} == {1.5}
+    assert isinstance(policy.file.parameters, Parameters)
