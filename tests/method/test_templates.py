@@ -16,9 +16,11 @@ from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.init import Initialiser
 from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.method.templates import (
+    CodebookLines,
     Template,
     TemplateSet,
     copy_templates,
+    instinct_lines,
     load_templates,
     template_sets,
 )
@@ -249,6 +251,19 @@ def test_a_folder_that_cannot_be_used_is_refused(
         load_templates("./mine", tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("texts", "hint"),
+    [
+        ({"set": 'based_on = "papr"'}, "choose one of: default, paper"),
+        ({"set": "based_on = paper"}, "edit {}/set.toml"),
+        ({"set": 'instinct_errors = "one_string"'}, "write {}/attribution.md, or delete that key"),
+        ({"theta": " "}, "delete it to use the text of the set below it"),
+    ],
+)
+def test_a_refusal_says_what_to_do(tmp_path: Path, texts: dict[str, str], hint: str):
+    assert refused(tmp_path, **texts).hint == hint.format(tmp_path / "mine")
+
+
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path):
     folder(tmp_path / "mine")
     (tmp_path / "mine" / "theta.md").write_bytes(b"\xff\xfe\x00")
@@ -267,12 +282,15 @@ def test_a_word_that_names_no_set_is_told_apart_from_a_folder(tmp_path: Path):
     folder(tmp_path / "mine")
     with pytest.raises(ConfigError, match="unknown set of templates 'mine'") as error:
         load_templates("mine", tmp_path)
-    assert "'./mine'" in error.value.hint
+    assert error.value.hint == (
+        "choose one of: default, paper; a folder is written with a slash: './mine'"
+    )
     with pytest.raises(ConfigError, match=r"\(did you mean 'paper'\?\)"):
         load_templates("papre")
     with pytest.raises(ConfigError, match="there is no folder") as error:
         load_templates("./yours", tmp_path)
-    assert "pco templates copy" in error.value.hint
+    copies = f"pco templates copy {tmp_path / 'yours'} writes the default set to edit"
+    assert error.value.hint == copies
 
 
 def everything(request: Request) -> Scripted:
@@ -359,3 +377,19 @@ def test_the_fingerprint_of_a_set_changes_with_any_word_line_or_shape(tmp_path: 
     ):
         marks = changed.fingerprint()
         assert {f for f in marks if marks[f] != ours.fingerprint()[f]} == {file}
+
+
+def test_the_fingerprint_is_the_same_in_every_version():
+    """It lies in every run: a run that goes on says which of its files read otherwise now."""
+    lines = CodebookLines("ema", "{index} {text} {rate}", "{index} {text}")
+    marks = TemplateSet({"b": "two", "a": "one \ud800"}, lines, "one_string").fingerprint()
+    assert list(marks.items()) == [
+        ("a.md", "d1ef7552aa2e4eed"), ("b.md", "3fc4ccfe745870e2"),
+        ("set.toml", "932edbab55ef4ccd"),
+    ]  # fmt: skip
+
+
+def test_each_instinct_is_one_line_with_its_index():
+    codebook = book("Be  brief.\n\nBe kind.", "Count.", " Name it. ")
+    assert instinct_lines(codebook, (0, 2)) == "[0] Be brief. Be kind.\n[2] Name it."
+    assert instinct_lines(codebook, ()) == ""
