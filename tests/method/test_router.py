@@ -208,6 +208,17 @@ async def test_each_further_visit_takes_the_best_route_near_the_best_that_was_no
         outcomes.append(seen("x0", route, 0.5))
 
 
+async def test_one_more_beside_the_best_is_a_route_in_order() -> None:
+    """c_3 alone is best; where that was tried c_0, which costs least, comes with it."""
+    by = router(2, repeats=False, floor=0.0, scale=0.0)
+    worth = {(): 0.3, (0,): 0.2, (1,): 0.0, (2,): 0.0, (3,): 0.9, (0, 3): 0.8}
+    known = [seen(f"x{i}", z, reward) for i in range(1, 12) for z, reward in worth.items()]
+    state = after(*known, seen("x0", (3,), 0.5))
+    assert max(sets(0, 2), key=promise(by, state).of) == (3,)
+    [route] = {route.indices for route in await drawn(by, state, 2)}
+    assert route == (0, 3)
+
+
 async def test_a_rewritten_instinct_may_be_tried_again() -> None:
     by = router(1, repeats=False, floor=0.0, scale=0.0)
     known = [seen(f"x{i}", (0,), 0.9) for i in range(12)] + [
