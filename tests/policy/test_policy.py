@@ -21,6 +21,7 @@ from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Explanation, Policy, deploy, load_policy, role_layers
 from promptcodebook.tasks.program import SINGLE_CALL
 from promptcodebook.types import Example, Parameters, Ranking, Route
+from tests.lm.server import Server, says
 from tests.method.build import book, config, parameters, talkative
 
 KNOWN = RoutingStatistics((0.1, 0.4, 0.0, 0.0), (0.2, 0.5, 0.0, 0.0), (2, 1, 0, 0))
@@ -79,6 +80,13 @@ def test_a_missing_column_is_named(column: str, near: str) -> None:
         policy.prompt({near: "x"})
     assert error.value.hint == f"the policy reads {column!r}"
     assert ("did you mean 'questoin'" in str(error.value)) is (near == "questoin")
+
+
+def test_what_is_no_input_is_told_what_one_is() -> None:
+    policy, _ = policy_of(file_of())
+    with pytest.raises(DataError, match=r"^an input is a text, a mapping") as error:
+        policy.prompt(b"bytes")  # type: ignore[arg-type]
+    assert error.value.hint == "policy.prompt('...') or policy.prompt({'column': '...'})"
 
 
 def test_an_example_keeps_its_id_and_its_fields() -> None:
@@ -192,6 +200,19 @@ def test_the_model_is_the_one_given_else_that_of_the_environment(
     monkeypatch.setenv("PCO_LM", "http://localhost:9/v1#env")
     assert repr(load_policy(path)) == "Policy(K=4, S=2, lm='http://localhost:9/v1#env')"
     assert "given" in repr(load_policy(path, lm="http://localhost:9/v1#given"))
+
+
+async def test_a_loaded_policy_asks_anew_each_time(tmp_path: Path) -> None:
+    """No reply is kept for another time: whoever deploys it decides on that."""
+    server = Server()
+    await server.start()
+    server.default = says('{"selected_indices": [0, 1]}')
+    async with load_policy(saved(tmp_path), lm=server.spec) as policy:
+        await policy.aprompt("x")
+        first = len(server.bodies)
+        await policy.aprompt("x")
+    assert first > 0 and len(server.bodies) == 2 * first
+    await server.stop()
 
 
 def test_a_role_may_have_a_model_or_settings_of_its_own(tmp_path: Path) -> None:
