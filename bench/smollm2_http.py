@@ -2,9 +2,9 @@
 
 `pco train` on a few messages of `houserules` against `pco lm serve smollm2`, killed with kill -9
 and resumed; then a copy of the killed run is given the replies of the finished one and resumed,
-which must ask nothing and end at the same policy file. Then, one call at a time (a batch of
-several sums in another order, so that the same seed may sample another token), a smaller training
-killed and resumed beside one that was never killed.
+which must ask nothing and end at the same policy file. Then, for reading only, a smaller training
+killed and resumed beside one that was never killed, one call at a time: the engine answers the same
+request with the same seed otherwise where its prefix cache is warm or a batch is another.
 
     python -m bench.smollm2_http
 """

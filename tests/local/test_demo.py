@@ -43,10 +43,11 @@ def test_the_demo_learns_and_judges_on_smollm2(
 
 def test_the_readmes_command_for_it_trains(tmp_path: Path) -> None:
     section = README.split("\n## A real model without an endpoint\n")[1].split("\n## ")[0]
-    [line] = [line for line in section.splitlines() if line.startswith("pco train")]
+    lines = section.replace("\\\n", " ").splitlines()
+    [line] = [line for line in lines if line.startswith("pco train")]
     less = ["--set", "roles.executor.max_tokens=8", "--set", "validation.subset=2"]
     less += ["--set", "update.epochs=2", "--set", "update.batch_size=4"]
     less += ["--set", "verdict_examples=2", "--json"]
-    done = pco(*shlex.split(line, comments=True)[1:], *less, cwd=tmp_path)
+    done = pco(*shlex.split(line)[1:], *less, cwd=tmp_path)
     assert done.code == 0, done.err
     assert json.loads(done.out)["ended"] == "finished"
