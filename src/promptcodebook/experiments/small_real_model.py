@@ -10,8 +10,8 @@ Cells in order of worth, so that a run that is cut off has the headline:
 4. `select-S`, `size-K`: other S and K. `texts-...`: text updates and what accepts them, all at
    equal calls.
 
-Replies are greedy where they are judged, so a reward of (message, instincts) is a fact of the
-model: the seeds share them. Hyperparameters are the small preset's, chosen on training messages;
+Replies are greedy where they are judged, and kept: the seeds share the reward of (message,
+instincts). (Another batch sums in another order and may break a near tie otherwise.) Hyperparameters are the small preset's, chosen on training messages;
 nothing here was chosen on the test split.
 """
 

@@ -74,8 +74,8 @@ def _head(about: About) -> str:
             "",
             f"Model: `{about.lm}`{weights}. Versions: {versions}. Task: `houserules`, messages to "
             f"a shop, each topic with a house rule for the form of its answer; {test}. Replies are "
-            "greedy, 64 new tokens at the most, in training too, so that the reward of a message "
-            "under an instruction is a fact of the model; the seeds differ in what they try. "
+            "greedy, 64 new tokens at the most, in training too, and kept: all seeds see the same "
+            "reply to a message under an instruction, and differ in what they try. "
             "Preset `small`: verbatim composition, one call a query, the router learns from "
             f"outcomes; {scale.steps} steps of at most {BATCH} rollouts, {scale.seeds} "
             f"{'seed' if scale.seeds == 1 else 'seeds'}. Hyperparameters were chosen on training "
