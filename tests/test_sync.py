@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -34,10 +35,10 @@ async def test_it_works_where_a_loop_is_running() -> None:
     assert run_sync(twice(5)) == 10
 
 
-def _ctrl_c_after(seconds: float) -> threading.Thread:
+def _ctrl_c_after(seconds: float, key: signal.Signals = signal.SIGINT) -> threading.Thread:
     def press() -> None:
         time.sleep(seconds)
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), key)
 
     thread = threading.Thread(target=press)
     thread.start()
@@ -54,6 +55,36 @@ def test_the_first_ctrl_c_asks_and_the_coroutine_ends_in_order() -> None:
     key = _ctrl_c_after(0.1)
     assert run_sync(work(), asked.set) == "in order"
     key.join()
+
+
+def test_sigterm_asks_too_where_somebody_can_be_asked() -> None:
+    """Elsewhere, in a script or a server of the user's, it stays what it was."""
+    asked = asyncio.Event()
+
+    async def work() -> object:
+        await asked.wait()
+        return signal.getsignal(signal.SIGTERM)
+
+    async def handler() -> object:
+        return signal.getsignal(signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    assert run_sync(handler()) == before
+    key = _ctrl_c_after(0.2, signal.SIGTERM)
+    assert run_sync(work(), asked.set) != before
+    key.join()
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_its_threads_are_named_and_hold_no_process_at_its_end() -> None:
+    async def here() -> threading.Thread:
+        return threading.current_thread()
+
+    loop = LoopThread()
+    for thread in (run_sync(here()), loop.run(here())):
+        assert thread is not threading.current_thread()
+        assert (thread.name, thread.daemon) == ("promptcodebook", True)
+    loop.close()
 
 
 def test_a_second_ctrl_c_cancels() -> None:
@@ -93,6 +124,26 @@ def test_tasks_that_nobody_waited_for_end_with_it() -> None:
 
     assert run_sync(careless()) == 1
     assert ended == ["cleaned up"] and kept[0].cancelled()
+
+
+def test_a_generator_that_nobody_read_to_its_end_is_closed() -> None:
+    ended: list[str] = []
+
+    async def numbers() -> AsyncIterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            await asyncio.sleep(0)
+            ended.append("closed")
+
+    kept = numbers()
+
+    async def first() -> int:
+        return await anext(kept)
+
+    assert run_sync(first()) == 1
+    assert ended == ["closed"]
 
 
 def test_an_exit_in_a_task_that_somebody_waits_for_is_heard_there() -> None:
