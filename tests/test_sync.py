@@ -30,6 +30,12 @@ def test_it_returns_what_the_coroutine_returns_and_raises_what_it_raises() -> No
     with pytest.raises(KeyError, match="this one"):
         run_sync(broken())
 
+    async def late() -> None:
+        raise TimeoutError("its own")
+
+    with pytest.raises(TimeoutError, match="its own"):
+        run_sync(late())
+
 
 async def test_it_works_where_a_loop_is_running() -> None:
     assert run_sync(twice(5)) == 10
