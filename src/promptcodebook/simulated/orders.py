@@ -10,6 +10,7 @@ obeyed everywhere; "as many bullets as asked" defers to the request and so is co
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -164,7 +165,7 @@ class Skills:
     def _read_condition(self, condition: str) -> frozenset[int]:
         """Skills that a condition speaks of: by its words, else by the signs in it."""
         said = content_stems(condition)
-        scores = [sum(w for s, w in own.items() if s in said) for own in self._conditions]
+        scores = [math.fsum(w for s, w in own.items() if s in said) for own in self._conditions]
         best = max(scores, default=0.0)
         if best >= 1.0:
             return frozenset(k for k, score in enumerate(scores) if score == best)

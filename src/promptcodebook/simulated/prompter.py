@@ -65,7 +65,7 @@ def _ranked(mind: Mind, entries: Sequence[Entry]) -> list[Entry]:
     def likeness(text: str) -> float:
         """How much a text's words look like the input's; those that stand everywhere count less."""
         own = content_stems(text)
-        total = sum(math.log((len(entries) + 1) / (spread[w] + 0.5)) for w in words & own)
+        total = math.fsum(math.log((len(entries) + 1) / (spread[w] + 0.5)) for w in words & own)
         return max(0.0, total) / math.sqrt(4 + len(own))
 
     def score(place: int, entry: Entry) -> float:
