@@ -11,8 +11,9 @@ Cells in order of worth, so that a run that is cut off has the headline:
    equal calls.
 
 Replies are greedy where they are judged, and kept: the seeds share the reward of (message,
-instincts). (Another batch sums in another order and may break a near tie otherwise.) Hyperparameters are the small preset's, chosen on training messages;
-nothing here was chosen on the test split.
+instincts). (Another batch sums in another order and may break a near tie otherwise.)
+Hyperparameters are the small preset's, chosen on training messages; nothing here was chosen on the
+test split.
 """
 
 from __future__ import annotations
