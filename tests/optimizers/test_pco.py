@@ -24,7 +24,7 @@ from promptcodebook.method.templates import load_templates
 from promptcodebook.optimizers.base import Problem, Result
 from promptcodebook.optimizers.pco import PCO, build_learner, initialise, with_listed_codebook
 from promptcodebook.policy.references import state_at
-from promptcodebook.progress import Note, Phase, StepDone
+from promptcodebook.progress import Note, Phase, StepDone, ValidationDone
 from promptcodebook.store import Header, RunStore
 from promptcodebook.store.events import Resumed, Started, Stepped
 from promptcodebook.tasks.program import SingleCall
@@ -133,6 +133,18 @@ async def test_the_result_is_the_last_state_where_nothing_validates(tmp_path: Pa
         assert "writing the first codebook" not in at.phases()
 
 
+async def test_every_state_that_is_due_is_validated_and_an_idle_patience_told(
+    tmp_path: Path,
+) -> None:
+    settings = config(**ENCODED, validation={"every": 1, "patience": 99})
+    with problem(tmp_path, settings, talkative, val=4) as at:
+        await at.optimized()
+        on_the_way = [e for e in at.told if isinstance(e, ValidationDone) and not e.finalist]
+        assert [event.step for event in on_the_way] == [-1, 0, 1]
+        notes = [event.text for event in at.told if isinstance(event, Note)]
+        assert any("validation.patience = 99 never stops this run" in note for note in notes)
+
+
 async def test_a_run_that_goes_on_is_not_begun_again(tmp_path: Path) -> None:
     """What a finished run says is the same when it is asked again, and nobody is asked to train."""
     with problem(tmp_path, config(**ENCODED), talkative) as at:
@@ -211,7 +223,8 @@ async def test_who_writes_the_first_codebook_is_told_and_may_be_stood_in_for(
             return '{"instincts": ["say a", "say b", "say c", "say d"]}'
         return talkative(request)
 
-    settings = config(**ENCODED, init=init)
+    own = {"instincts": [f"own {n}" for n in range(4)]} if asks else {}
+    settings = config(**ENCODED, init={**own, **init})
     with problem(tmp_path, settings, reply) as at:
         await at.optimized()
         assert ("writing the first codebook" in at.phases()) is asks
@@ -224,7 +237,8 @@ async def test_who_writes_the_first_codebook_is_told_and_may_be_stood_in_for(
     await initialise(assembled)
     assert assembled.models.ledger.total.calls == 0
     if asks:
-        assert stand_in.init.kind == "expert" and stand_in.init.prompt == settings.init.prompt
+        assert stand_in.init.kind == "expert" and stand_in.init.instincts == ()
+        assert stand_in.init.prompt == settings.init.prompt
 
 
 # --- by outcomes ---
@@ -304,6 +318,16 @@ def test_a_policy_without_encoder_must_explore() -> None:
     ):  # fmt: skip
         learner = build_learner(learned(config(**{"lm": "own", **fine})))
         assert isinstance(learner.router, OutcomeRouter | EpsilonGreedy)
+
+
+async def test_without_an_encoder_every_route_is_explored(tmp_path: Path) -> None:
+    settings = config(**ENCODED, encoder={"mode": "none"}, explore={"epsilon_min": 0.0})
+    with problem(tmp_path, settings, talkative) as at:
+        await at.optimized()
+        steps = list(at.problem.store.steps(traces=True))
+        routes = [t.rollout.route for s in steps for t in s.traces if t.rollout.route is not None]
+        assert routes and all(route.explored for route in routes)
+        assert not [r for r in at.lm.history if r.role == "encoder"]
 
 
 @pytest.mark.parametrize(
