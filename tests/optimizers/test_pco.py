@@ -321,7 +321,10 @@ def test_a_policy_without_encoder_must_explore() -> None:
 
 
 async def test_without_an_encoder_every_route_is_explored(tmp_path: Path) -> None:
-    settings = config(**ENCODED, encoder={"mode": "none"}, explore={"epsilon_min": 0.0})
+    """Long after ε has fallen."""
+    long = {**ENCODED, "update": {"epochs": 3, "batch_size": 12, "steps_per_epoch": 1}}
+    falling = {"gamma": 0.01, "epsilon_min": 0.0}
+    settings = config(**long, encoder={"mode": "none"}, explore=falling)
     with problem(tmp_path, settings, talkative) as at:
         await at.optimized()
         steps = list(at.problem.store.steps(traces=True))
