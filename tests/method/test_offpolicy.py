@@ -184,3 +184,4 @@ def test_the_best_single_is_the_best_for_all_together() -> None:
     worse = estimate([seen(i, (0,), 0.9, 1.0) for i in range(25)], forecast=Differing())
     assert worse is not None, "c_1 is forecast at 0.5 for all of them"
     assert worse.over_single.mean == pytest.approx((10 * 0.9 + 15 * 0.5) / 25 - 0.5)
+    assert worse.over_none.mean == pytest.approx((10 * 0.9 + 15 * 0.5) / 25 - 0.3)
