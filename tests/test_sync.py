@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from promptcodebook import sync
 from promptcodebook.sync import LoopThread, run_sync
 
 
@@ -225,3 +226,24 @@ def test_a_task_that_no_cancelling_ends_does_not_hold_the_process_at_its_end() -
     """Collected with the modules already gone, such a task would go round in its loop for good."""
     done = subprocess.run([sys.executable, "-c", DEAF], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_interrupt_before_the_wait_begins_cancels_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would go on unseen behind a caller who was told that it had ended."""
+    began, cancelled = threading.Event(), threading.Event()
+
+    async def endless() -> None:
+        began.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cancelled.set()
+
+    def interrupted(*_: object) -> None:
+        assert began.wait(20)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sync, "_wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_sync(endless())
+    assert cancelled.wait(20)

@@ -11,7 +11,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any, TypeVar
 
 from promptcodebook.signals import stop_signals
@@ -52,6 +52,9 @@ def run_sync(coroutine: Coroutine[Any, Any, _T], interrupt: Callable[[], None] |
         with nullcontext() if interrupt is None else stop_signals():
             result = _wait(outcome, loop, task, interrupt)
     except BaseException:
+        if not outcome.done():  # interrupted before, or while, it was waited for
+            with suppress(RuntimeError):  # it has ended just now
+                loop.call_soon_threadsafe(task.cancel)
         thread.join(_PATIENCE_S if outcome.done() else 0.0)
         raise
     thread.join()
