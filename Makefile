@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 WORKERS ?= 2
 # Half of the time of the slow tests is spent waiting for processes and servers of their own.
 SLOW_WORKERS ?= 3
+# A file has its models and servers to itself; a worker loads each once.
+LOCAL_WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest --dist worksteal
 # Bytecode is kept, whatever the environment says: the tests start hundreds of interpreters.
 export PYTHONDONTWRITEBYTECODE :=
@@ -66,7 +68,7 @@ test: $(VENV)/.dev  ## the fast tests: offline, deterministic
 	@$(PYTEST) -n $(WORKERS)
 
 test-local: $(VENV)/.local $(VENV)/.smollm2 $(VENV)-clients/.done  ## models with weights, served and asked by real clients
-	@$(BIN)/python -m pytest -m local
+	@$(BIN)/python -m pytest -m local -n $(LOCAL_WORKERS) --dist loadfile
 
 check: $(VENV)/.dev $(VENV)-core/.core  ## format, lint, types, layers, slow tests
 	$(BIN)/ruff format --check .

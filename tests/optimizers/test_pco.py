@@ -58,7 +58,7 @@ def rows(count: int, start: int = 0) -> tuple[Example, ...]:
             f"{LETTERS[i % 4] * 4} is message {i} of those that came in today",
             LETTERS[i % 4],
         )
-        for i, kind in ((i, LETTERS[i % 4]) for i in range(start, start + count))
+        for i in range(start, start + count)
     )
 
 
