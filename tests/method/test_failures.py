@@ -424,3 +424,14 @@ async def test_a_store_that_cannot_write_ends_the_run(role: str, error: Exceptio
     lm = ScriptedLM().reply_with(lambda r: error if r.role == role else talkative(r))
     with pytest.raises(type(error)):
         await World(one_batch(explore=ENCODED), lm).run(examples(5))
+
+
+async def test_fewer_examples_than_a_batch_are_a_whole_batch_to_what_stops_a_run():
+    """Else a small task's failures would be waited for until there were a batch of them."""
+    down = ScriptedLM().reply_with(
+        lambda request: DOWN if request.role == "executor" else talkative(request)
+    )
+    world = World(config(explore=ENCODED, update={"batch_size": 12, "epochs": 3}), down)
+    with pytest.raises(TooManyFailures):
+        await world.run(examples(3))
+    assert len(world.asked("executor")) == 3
