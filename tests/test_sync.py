@@ -140,7 +140,7 @@ def test_a_third_ctrl_c_does_not_wait_for_what_does_not_end() -> None:
     over.set()
     keys.join()
     assert len(pressed) == 3
-    assert took < sync._PATIENCE_S / 2
+    assert took < 2.5  # a second one alone waits for five seconds
 
 
 def test_tasks_that_nobody_waited_for_end_with_it() -> None:
