@@ -64,6 +64,24 @@ def test_the_first_ctrl_c_asks_and_the_coroutine_ends_in_order() -> None:
     key.join()
 
 
+def test_a_ctrl_c_that_reached_another_thread_is_heard() -> None:
+    """The system may give it to any; Python then acts on it once the main thread does something."""
+    asked = asyncio.Event()
+
+    async def work() -> str:
+        await asyncio.wait_for(asked.wait(), 10)
+        return "in order"
+
+    def press() -> None:
+        time.sleep(0.3)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    key = threading.Thread(target=press)
+    key.start()
+    assert run_sync(work(), asked.set) == "in order"
+    key.join()
+
+
 def test_sigterm_asks_too_where_somebody_can_be_asked() -> None:
     """Elsewhere, in a script or a server of the user's, it stays what it was."""
     asked = asyncio.Event()

@@ -8,9 +8,11 @@ Ctrl-C of a process that has no keyboard.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
+import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import nullcontext, suppress
 from typing import Any, TypeVar
 
@@ -24,6 +26,9 @@ __all__ = [
 _T = TypeVar("_T")
 _PATIENCE_S = 5.0
 """How long what was cancelled may take to end."""
+_LOOK_UP_S = 0.2
+"""How often the thread that waits does something: Python handles a signal in the main thread alone,
+and the system may have given it to another, which wakes nobody."""
 
 
 def run_sync(coroutine: Coroutine[Any, Any, _T], interrupt: Callable[[], None] | None = None) -> _T:
@@ -74,7 +79,7 @@ class LoopThread:
         """The coroutine's result, from any thread; Ctrl-C cancels it."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
-            return future.result()
+            return _result(future)
         except KeyboardInterrupt:
             future.cancel()
             raise
@@ -137,12 +142,12 @@ def _wait(
     task: asyncio.Task[_T],
     interrupt: Callable[[], None] | None,
 ) -> _T:
-    ask, patience = interrupt, None
+    ask, patience = interrupt, math.inf
     while True:
         try:
-            return outcome.result(patience)
+            return _result(outcome, patience)
         except KeyboardInterrupt:
-            if outcome.done() or patience is not None:
+            if outcome.done() or patience < math.inf:
                 raise
             if ask is not None:
                 loop.call_soon_threadsafe(ask)
@@ -150,9 +155,15 @@ def _wait(
             else:
                 loop.call_soon_threadsafe(task.cancel)
                 patience = _PATIENCE_S
-        except TimeoutError:
-            if outcome.done():
-                raise  # the coroutine's own
-            raise KeyboardInterrupt from None
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
+
+
+def _result(outcome: Future[_T], patience: float = math.inf) -> _T:
+    """The outcome's; KeyboardInterrupt where there is none after so many seconds."""
+    until = time.monotonic() + patience
+    while not outcome.done():
+        if (left := until - time.monotonic()) <= 0.0:
+            raise KeyboardInterrupt
+        wait((outcome,), min(_LOOK_UP_S, left))
+    return outcome.result()
