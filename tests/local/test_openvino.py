@@ -14,6 +14,7 @@ import pytest
 
 from promptcodebook.calls import Message
 from promptcodebook.errors import LMError, RequestRefused, ServerFault
+from promptcodebook.local import batch
 from promptcodebook.local.engine import Generation, Job, Load
 from promptcodebook.local.gguf import GgufHeader
 from promptcodebook.local.hidden_states import HiddenStates
@@ -42,6 +43,14 @@ class Tokenizer:
 
     def get_eos_token_id(self) -> int:
         return _END
+
+
+class Careful(Tokenizer):
+    """Takes its time."""
+
+    def encode(self, text: str, **_: Any) -> Any:
+        time.sleep(0.01)
+        return super().encode(text)
 
 
 @dataclass
@@ -178,6 +187,20 @@ async def test_jobs_of_the_same_time_share_steps_on_one_thread() -> None:
     assert len(pipeline.together) < 2 * 6
     assert len(pipeline.threads) == 1
     assert threading.get_ident() not in pipeline.threads
+
+
+async def test_jobs_of_one_moment_begin_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long each takes to prepare: else they come in one by one, a step for each."""
+    monkeypatch.setattr(batch, "_MOMENT_S", 1.0)
+    pipeline = Pipeline()
+    pipeline.get_tokenizer = Careful
+    engine = engine_of(pipeline)
+    jobs = [asyncio.create_task(engine.generate(ask(str(i)))) for i in range(8)]
+    await asyncio.gather(*jobs)
+    await engine.generate(ask())
+    await engine.close()
+    assert pipeline.together[0] == 8
+    assert pipeline.together == [8] * 6 + [1] * 6
 
 
 async def test_a_stream_is_its_pieces_and_the_whole() -> None:

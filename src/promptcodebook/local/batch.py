@@ -22,6 +22,10 @@ __all__ = ["AT_ONCE", "Batch", "Event", "Place", "first_line"]
 AT_ONCE = 64
 """Jobs that share a step; further ones wait for a place."""
 
+_MOMENT_S = 0.003
+"""How long after a job another one is of the same moment. Once the pipeline steps, it holds the
+interpreter's lock, and whoever prepares a job has his turn between steps only."""
+
 Event = str | Generation | PcoError
 """What a job is told: text as it comes, then the whole, or why there is none."""
 
@@ -109,10 +113,14 @@ class Batch:
             self._drop(place)
 
     def _wait(self) -> bool:
-        """Until there is work; False when closed."""
+        """Until there is work; False when closed. Jobs of one moment begin in one step."""
         with self._change:
             while not (self._closed or self._new or self._running):
                 self._change.wait()
+            come = 0
+            while not (self._closed or self._running) and come < len(self._new) < AT_ONCE:
+                come = len(self._new)
+                self._change.wait(_MOMENT_S)
             return not self._closed
 
     def _admit(self) -> list[Place]:
