@@ -23,7 +23,7 @@ from promptcodebook.text import printable
 __all__ = ["COMMANDS", "app", "guard", "load_command", "run"]
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("demo", "Learn and judge on a small real model, offline, in two minutes."),
+    "demo": ("demo", "Learn and judge on a small real model, offline, in minutes."),
     "init": ("init", "Write pco.toml, data.jsonl and reward.py to start from."),
     "config": ("init", "Every setting: its key, default and meaning."),
     "templates": ("init", "The prompt templates: list them, or copy a set to edit."),

@@ -65,7 +65,7 @@ def demo(
     plain: Plain = False,
     as_json: Annotated[bool, typer.Option("--json", help="The tables as JSON.")] = False,
 ) -> int | None:
-    """Learn which instruction helps which message, on a small real model, in about two minutes.
+    """Learn which instruction helps which message, on a small real model, in minutes.
 
     SmolLM2-135M runs in this process, offline; six ways of prompting it are judged on messages that
     nothing was learned from. A stopped demo goes on where it was. Where the model is not installed,
