@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -266,3 +267,19 @@ def test_parameters_come_from_the_file_and_settings_from_whoever_uses_it() -> No
     policy.prompt("How far?")
     assert {r.sampling.temperature for r in lm.history if r.role == "generator"} == {1.5}
     assert isinstance(policy.file.parameters, Parameters)
+
+
+@pytest.mark.parametrize("named", ["train", "path", ""])
+async def test_the_world_of_a_simulated_model_is_made_of_the_data_that_are_named(
+    tmp_path: Path, named: str
+) -> None:
+    """Whether by a folder or a file of everything, or by the training split alone."""
+    rows = [{"question": f"Which mark has item {n}?", "target": f"mark-{n}"} for n in range(12)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in rows), "utf-8")
+    data = {"input": "question", "target": "target"}
+    data |= {named: str(tmp_path / "rows.jsonl")} if named else {}
+    settings = file_of().settings(above={"lm": "simulated", "data": data})
+    async with deploy(file_of(), settings, Sources()) as policy:
+        answers = [await policy.aanswer(row["question"]) for row in rows]
+    known = sum(row["target"] in answer for row, answer in zip(rows, answers, strict=True))
+    assert (known > 0) == bool(named)
