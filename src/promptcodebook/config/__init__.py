@@ -18,6 +18,18 @@
 
 from __future__ import annotations
 
+from promptcodebook.config.groups import (
+    Budget,
+    CriticSettings,
+    DataSettings,
+    EncoderSettings,
+    Explore,
+    Init,
+    Price,
+    RouterSettings,
+    Update,
+    Validation,
+)
 from promptcodebook.config.keys import Key, describe, describe_group
 from promptcodebook.config.loading import (
     TYPED,
@@ -28,22 +40,7 @@ from promptcodebook.config.loading import (
     parse_budget,
     read_toml,
 )
-from promptcodebook.config.schema import (
-    Budget,
-    Config,
-    CriticSettings,
-    DataSettings,
-    EncoderSettings,
-    Explore,
-    Init,
-    Preset,
-    Price,
-    RoleSettings,
-    RouterSettings,
-    Update,
-    Validation,
-    preset,
-)
+from promptcodebook.config.schema import Config, Preset, RoleSettings, preset
 from promptcodebook.config.secrets import (
     body_fault,
     fill_secrets,

@@ -21,7 +21,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from promptcodebook.config.schema import Config, Price, RoleSettings, default_roles
+from promptcodebook.config.groups import Price
+from promptcodebook.config.schema import Config, RoleSettings, default_roles
 
 __all__ = ["Key", "describe", "describe_group"]
 

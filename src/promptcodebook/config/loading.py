@@ -10,7 +10,8 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
-from promptcodebook.config.schema import Budget, Config, RoleSettings, default_roles, preset
+from promptcodebook.config.groups import Budget
+from promptcodebook.config.schema import Config, RoleSettings, default_roles, preset
 from promptcodebook.config.secrets import without_secrets
 from promptcodebook.config.small import text_updates_layer
 from promptcodebook.errors import ConfigError, did_you_mean
