@@ -154,15 +154,14 @@ class Expected:
 
 
 def chosen(marginal: Sequence[float], more: float, select: int, least: int = 0) -> tuple[int, ...]:
-    """The best set of `least` to `select` instincts, sorted: by what each adds, while it adds."""
+    """The set of `least` to `select` instincts that promises most, sorted; of equals the fewest."""
     order = sorted(range(len(marginal)), key=lambda k: (-marginal[k], k))[:select]
-    taken: list[int] = []
-    for k in order:
-        gain = marginal[k] + (more if taken else 0.0)
-        if gain <= 0.0 and len(taken) >= least:
-            break
-        taken.append(k)
-    return tuple(sorted(taken))
+    size, best, promise = min(least, len(order)), -math.inf if least else 0.0, 0.0
+    for count, k in enumerate(order, start=1):
+        promise += marginal[k] + (more if count > 1 else 0.0)
+        if count >= least and promise > best:
+            size, best = count, promise
+    return tuple(sorted(order[:size]))
 
 
 class Ranker:
