@@ -140,6 +140,19 @@ def test_the_folds_go_by_name_so_that_every_process_has_the_same() -> None:
     assert found is not None and found.exact == found.overlap == mean_interval(values, 2)
 
 
+def test_of_names_only_their_order_counts() -> None:
+    """An interval of few values hangs on their order; in that of a set of names every process
+    would say something else."""
+
+    def found(prefix: str) -> object:
+        own = [
+            Imitated(f"{prefix}{i:02}", f"n{i}", (0, 1, 2)[: 1 + i * i % 7 % 3]) for i in range(40)
+        ]
+        return cross_agreement(own, TEXTS, 1)
+
+    assert len({found(prefix) for prefix in "abcdef"}) == 1
+
+
 @pytest.mark.parametrize("missing", ["numpy", "threadpoolctl"])
 def test_what_is_not_installed_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch, missing: str
