@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcodebook.calls import Reply
-from promptcodebook.errors import EndpointDown
+from promptcodebook.calls import Message, Reply
+from promptcodebook.errors import EndpointDown, LMError
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.method.encoder import repair_route, route_fault, route_schema
+from promptcodebook.method.encoder import Embedder, repair_route, route_fault, route_schema
 from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.randomness import Draws
 from promptcodebook.types import Route
@@ -199,3 +199,31 @@ def test_a_fault_names_few_indices_and_says_when_there_are_more():
     many, eight = route_fault(range(1000), 4, 2) or "", route_fault(range(4, 12), 4, 2) or ""
     assert len(many) < 120 and "10, 11] and more lie outside" in many
     assert "10, 11] lie outside" in eight
+
+
+@pytest.mark.parametrize("size", [1, 1999, 2000, 2001, 5000])
+async def test_of_a_long_input_both_ends_are_embedded(size: int):
+    """Up to 2,000 characters all of it is, and of a longer one a thousand from either end."""
+    text = "".join(f"{i} " for i in range(size))[:size]
+    lm = ScriptedLM().enqueue(Reply("", vector=(1.0, 2.0)))
+    vector, usage = await Embedder(lm).read(text)
+    (asked,) = lm.history
+    read = text if size <= 2000 else text[:1000] + text[-1000:]
+    assert asked.messages == (Message("user", read),)
+    assert (asked.role, asked.embeds) == ("encoder", True)
+    assert vector == (1.0, 2.0) and usage.calls == 1
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+async def test_an_input_without_a_word_is_embedded_as_a_dash(text: str):
+    """An endpoint refuses to embed nothing."""
+    lm = ScriptedLM().enqueue(Reply("", vector=(1.0,)))
+    await Embedder(lm).read(text)
+    assert lm.history[0].messages == (Message("user", "-"),)
+
+
+async def test_a_text_where_an_embedding_was_asked_for_is_an_error_that_says_what_to_do():
+    with pytest.raises(LMError, match="answered a request for an embedding with a text") as error:
+        await Embedder(ScriptedLM().enqueue("as you like")).read("an input")
+    assert "router.features = 'words'" in error.value.hint
+    assert "roles.encoder.model" in error.value.hint and error.value.role == "encoder"

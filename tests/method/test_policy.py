@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -12,10 +13,11 @@ from promptcodebook.errors import BudgetReached, ConfigError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.executor import Trial, roll_out
 from promptcodebook.method.policy import Deployed, Exploring, FixedPrompt
+from promptcodebook.method.ranking import BUCKETS
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.randomness import Draws
-from promptcodebook.types import Example, Output, Prompt, Rollout, Score, Stage
-from tests.method.build import World, config, number_scorer, parameters, said, talkative
+from promptcodebook.types import Example, Output, Prompt, Ranking, Rollout, Score, Stage
+from tests.method.build import World, book, config, number_scorer, parameters, said, talkative
 
 X = Example("x", "the input", "the target")
 DRAWS = Draws(0, 0, "x")
@@ -54,6 +56,18 @@ async def test_without_an_encoder_a_policy_takes_the_entries_of_highest_r_bar():
     rollout = await roll_out(deployed(world, theta=""), world.trial, X, DRAWS)
     assert rollout.route is not None and rollout.route.indices == (1, 3)
     assert world.asked("encoder") == []
+
+
+async def test_a_ranking_reads_the_texts_that_stand_in_the_codebook_now():
+    """By likeness alone: to rewritten texts an input is like in another way."""
+    ranking = Ranking((1.0,) * BUCKETS, 1.0, ((0,) * BUCKETS,) * 5, (0.0,) * 5, likeness=1.0)
+    learned = replace(STANDING, ranking=ranking)
+    composer = World(config(select=1)).composer
+    texts = ("of rivers", "of bridges", "of clocks", "of bread")
+    for turned in (texts, texts[::-1], texts):
+        now = parameters(book(*turned))
+        route, usage = await composer.route(now, learned, replace(X, input="bridges"), DRAWS)
+        assert [turned[k] for k in route.indices] == ["of bridges"] and usage.calls == 0
 
 
 async def test_a_fixed_prompt_asks_nobody_but_the_executor():

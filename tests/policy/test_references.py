@@ -1,0 +1,290 @@
+"""REF -> a policy: which state a run stands for, what its file says, what the run still needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from promptcodebook.assemble import OWN_LM
+from promptcodebook.config import merge
+from promptcodebook.errors import ConfigError, PolicyError, RunNotFound, RunNotTrusted, StoreError
+from promptcodebook.method.state import RoutingStatistics, State
+from promptcodebook.method.templates import load_templates
+from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.references import (
+    Best,
+    Reference,
+    first_policy,
+    kept_state,
+    resolve,
+    state_at,
+    stored_dataset,
+    stored_plan,
+    without_models,
+)
+from promptcodebook.store.events import Concluded, Event, Started, Stepped, Validated
+from promptcodebook.store.header import Header
+from promptcodebook.store.run import RunStore
+from promptcodebook.tasks.program import SINGLE_CALL
+from promptcodebook.types import Evaluation, Rollout
+from tests.method.build import config
+from tests.store.conftest import parameters, step
+from tests.store.edit import edit_header
+
+THEIRS = "http://theirs.test:9/v1#m"
+SMALL: dict[str, Any] = {"size": 2, "select": 1, "lm": "simulated"}
+BEGUN = Started(parameters("begun"), "expert", RoutingStatistics((0.5, 0.25), (0.5, 0.5), (1, 1)))
+TRAINED: tuple[Event, ...] = (BEGUN, Stepped(step(0)), Stepped(step(1)))
+
+
+def header(settings: Mapping[str, Any], **more: Any) -> Header:
+    return Header(id="r1", created="2026-01-31T15:45:02", version="0.2", config=settings, **more)
+
+
+def store(runs: Path, events: tuple[Event, ...] = TRAINED, **more: Any) -> Path:
+    """A run's folder with these events; `more` is of its header."""
+    made = RunStore.create(runs, header({**SMALL, **more.pop("config", {})}, **more))
+    for event in events:
+        made.append(event)
+    made.close()
+    return made.path
+
+
+def reference(settings: Mapping[str, Any] | None, program: str = "", **more: Any) -> Reference:
+    state = State.first(parameters())
+    file = PolicyFile.of(state, config(**SMALL), load_templates("default"), program, ())
+    own = None if settings is None else header(settings, base=more.pop("base", ""))
+    return Reference("r1", file, own, **more)
+
+
+def validated(step: int, score: float, scope: Any = "subset") -> Validated:
+    return Validated(step, scope, Evaluation("learned", "val", (Rollout("x", reward=score),)))
+
+
+# --- which state ---
+
+
+@pytest.mark.parametrize(
+    ("events", "keep", "best"),
+    [
+        ((BEGUN,), "best_val", Best(None, -1)),
+        (TRAINED, "best_val", Best(None, 1)),
+        ((*TRAINED, validated(0, 0.75), validated(1, 0.5)), "best_val", Best(0.75, 0, "subset")),
+        ((*TRAINED, validated(0, 0.75), validated(1, 0.5)), "last", Best(None, 1)),
+        ((*TRAINED, validated(-1, 0.75), validated(1, 0.5)), "best_val", Best(0.75, -1, "subset")),
+        (
+            (*TRAINED, validated(0, 0.75), validated(1, 0.5, "full")),
+            "best_val",
+            Best(0.5, 1, "full"),
+        ),
+    ],
+)
+def test_a_run_stands_for_its_best_validated_state_or_its_last(
+    tmp_path: Path, events: tuple[Event, ...], keep: str, best: Best
+) -> None:
+    store(tmp_path, events, config={"keep": keep})
+    found = resolve(tmp_path, "last")
+    assert found.best == best
+    made = step(best.step) if best.step >= 0 else None
+    texts = (made.parameters if made else BEGUN.parameters).codebook.texts
+    assert found.file.parameters.codebook.texts == texts
+    assert found.file.statistics.selected == (made.selected if made else (1, 1))
+
+
+def test_before_its_first_codebook_a_run_stands_for_nothing(tmp_path: Path) -> None:
+    path = store(tmp_path, ())
+    with pytest.raises(StoreError, match="stopped before its first codebook was written") as error:
+        resolve(tmp_path, "r1")
+    assert error.value.hint == f"pco train --resume {path}"
+
+
+def test_every_step_and_the_beginning_can_be_asked_for(tmp_path: Path) -> None:
+    opened = RunStore.open(store(tmp_path))
+    assert state_at(opened, -1) == State.first(BEGUN.parameters, BEGUN.statistics)
+    assert [state_at(opened, i) for i in (0, 1)] == [State.after(step(i)) for i in (0, 1)]
+    assert kept_state(opened) == (State.after(step(1)), Best(None, 1))
+    opened.close()
+    first = first_policy(tmp_path, "last")
+    assert first.parameters.codebook == BEGUN.parameters.codebook
+    with pytest.raises(RunNotFound):
+        first_policy(tmp_path, "other.json")
+
+
+def test_a_path_that_is_a_file_or_looks_like_one_is_a_policy_file(tmp_path: Path) -> None:
+    file = reference(None).file
+    file.save(tmp_path / "mine.json")
+    file.save(tmp_path / "mine")
+    for name in ("mine.json", "mine"):
+        assert resolve(tmp_path, str(tmp_path / name)) == Reference(name, file)
+    with pytest.raises(PolicyError):
+        resolve(tmp_path, str(tmp_path / "none.json"))
+    named = store(tmp_path / "runs.json")
+    assert resolve(Path("elsewhere"), str(named)).name == "r1"
+
+
+# --- what its file says ---
+
+
+def test_the_file_says_what_the_run_began_with_and_measured(tmp_path: Path) -> None:
+    texts = load_templates("paper")
+    rows = (
+        {"name": "best_fixed", "prompt": "Be fixed."},
+        {"name": "best_single", "prompt": None},
+        {"name": "none", "prompt": "not measured"},
+    )
+    store(
+        tmp_path,
+        (*TRAINED, Concluded("so", None, rows)),
+        fingerprints={"train": "aa"},
+        present="",
+        program="agent",
+        stages=("a", "b"),
+        templates=texts,
+        config={"compose_per_stage": True},
+    )
+    found = resolve(tmp_path, "r1").file
+    assert found.about == {"data": {"train": "aa"}, "present": "", "best_fixed": "Be fixed."}
+    assert (found.program, found.stages) == ("agent", ("a", "b"))
+    assert found.template_set.sources["encoder"] == texts.sources["encoder"]
+
+
+def test_a_run_of_version_01_says_less(tmp_path: Path) -> None:
+    store(tmp_path, config={"templates": "paper"})
+    found = resolve(tmp_path, "r1").file
+    assert found.about == {"data": {}} and found.stages == ()
+    assert found.template_set.sources["encoder"] == load_templates("paper").sources["encoder"]
+
+
+ROWS = "".join(f'{{"q": "q{i}", "a": "b"}}\n' for i in range(12))
+AGENT = """
+async def run(prompt, example, lm):
+    return "x"
+
+run.stages = ("draft", "check")
+"""
+
+
+def test_stages_that_no_header_tells_are_read_from_code_only_if_it_is_trusted(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "agent.py").write_text(AGENT)
+    (tmp_path / "data.jsonl").write_text(ROWS)
+    staged = {
+        "compose_per_stage": True,
+        "executor": "agent.py:run",
+        "reward": "exact",
+        "data": {"path": "data.jsonl", "input": "q", "target": "a"},
+    }
+    path = store(tmp_path / "runs", config=staged, base=str(tmp_path), program="agent.py:run")
+    assert resolve(tmp_path / "runs", "r1").file.stages == ("draft", "check")
+    edit_header(path / "run.sqlite", lambda text: text.replace("T15:", "T16:"), sealed=False)
+    for ask in (resolve, first_policy):
+        with pytest.raises(RunNotTrusted, match=r"agent\.py:run"):
+            ask(tmp_path / "runs", "r1")
+    assert resolve(tmp_path / "runs", "r1", trust=True).trusted
+    assert first_policy(tmp_path / "runs", "r1", trust=True).stages == ("draft", "check")
+
+
+def test_a_run_is_trusted_where_it_bears_the_mark_or_was_said_to_be(tmp_path: Path) -> None:
+    path = store(tmp_path)
+    assert resolve(tmp_path, "r1").trusted
+    edit_header(path / "run.sqlite", lambda text: text.replace("r1", "r2"), sealed=False)
+    found = resolve(tmp_path, str(path))
+    assert (found.name, found.trusted, found.ref) == ("r2", False, str(path))
+    assert resolve(tmp_path, str(path), trust=True).trusted
+
+
+# --- what it still needs ---
+
+
+@pytest.mark.parametrize(
+    ("settings", "program", "objects"),
+    [
+        (None, "agent", ()),
+        ({}, "", ("data", "reward")),
+        ({}, SINGLE_CALL, ("data", "reward")),
+        ({"lm": OWN_LM}, "agent", ("data", "reward", "executor", "lm")),
+        ({"executor": "a.py:run"}, "agent", ("data", "reward")),
+        ({"data": {"path": "d.jsonl"}, "reward": "r.py:f"}, "", ()),
+        ({"data": {"train": "d.jsonl"}, "reward": {"exact": 1.0}}, "agent", ("executor",)),
+        ({"data": {"test": "d.jsonl"}, "lm": "simulated"}, "", ("data", "reward")),
+        ({"task": "constraints", "lm": OWN_LM}, "agent", ()),
+    ],
+)
+def test_what_only_the_program_of_a_run_had_is_named(
+    settings: dict[str, Any] | None, program: str, objects: tuple[str, ...]
+) -> None:
+    assert reference(settings, program).objects == objects
+
+
+ROLES = {
+    "encoder": {"model": THEIRS, "headers": {"X-Title": "a"}, "temperature": 0.5},
+    "critic": {"model": "", "headers": {}, "top_p": 0.5},
+}
+
+
+def test_of_its_settings_whom_a_run_asks_can_be_told_apart_from_the_rest() -> None:
+    own = {"lm": "simulated", "roles": ROLES, "seed": 3}
+    asks = {"encoder": {"model": THEIRS, "headers": {"X-Title": "a"}}}
+    rest = {"seed": 3, "roles": {"encoder": {"temperature": 0.5}, "critic": {"top_p": 0.5}}}
+    assert reference(own).models == {"lm": "simulated", "roles": asks}
+    assert without_models(own) == rest
+    assert without_models({"lm": THEIRS}) == {"roles": {}}
+    assert merge(without_models(own), reference(own).models, {"roles": ROLES}) == own
+
+
+def test_models_that_cannot_be_used_here_are_none() -> None:
+    own = {"lm": THEIRS, "roles": ROLES}
+    assert reference(None).models == {} == reference(own, trusted=False).models
+    assert reference({**own, "lm": OWN_LM}).models == {}
+    assert reference({}).models == {"lm": None, "roles": {}}
+
+
+def test_paths_start_from_the_run_s_base() -> None:
+    assert reference({}, base="/there").base == Path("/there")
+    assert reference({}).base == reference(None).base == Path()
+
+
+def test_settings_are_the_run_s_own_unless_others_are_given() -> None:
+    run = reference({**SMALL, "timeout": 7.0})
+    assert run.settings({}).timeout == 7.0
+    assert run.settings({"timeout": 8.0}).timeout == 8.0
+    assert run.settings({}, {"timeout": 9.0, "lm": "simulated"}).timeout == 9.0
+    fresh = reference(None).settings({"lm": THEIRS})
+    assert (fresh.lm, fresh.timeout) == (THEIRS, config().timeout)
+
+
+def test_settings_that_may_not_or_cannot_be_used_are_refused() -> None:
+    foreign = reference({**SMALL, "lm": THEIRS}, trusted=False, ref="./r1")
+    with pytest.raises(RunNotTrusted) as untrusted:
+        foreign.settings({})
+    assert "./r1" in untrusted.value.hint
+    assert foreign.settings({"lm": "simulated"}).lm == "simulated"
+    assert foreign.settings({}, {"lm": "simulated"}).lm == "simulated", "nothing of the run's own"
+    assert replace(foreign, trusted=True).settings({}).lm == THEIRS
+    with pytest.raises(ConfigError, match="the run r1 was made with an LM object") as gone:
+        reference({**SMALL, "lm": OWN_LM}).settings({})
+    assert gone.value.hint == "pass --lm with a model's spec"
+
+
+def test_data_and_task_are_found_again_from_the_run_s_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "d.jsonl").write_text(ROWS)
+    columns = {"path": "d.jsonl", "input": "q", "target": "a"}
+    settings = {**SMALL, "reward": "exact", "data": columns}
+    texts = load_templates("paper")
+    there = header(settings, base=str(tmp_path), templates=texts)
+    assert len(stored_dataset(there)) == 12
+    plan = stored_plan(there)
+    assert plan.task.dataset == stored_dataset(there) and plan.templates == texts
+    monkeypatch.chdir(tmp_path)
+    assert stored_dataset(replace(there, base="")) == stored_dataset(there)
+    assert stored_plan(replace(there, base="")).task.dataset == stored_dataset(there)
+    for stored in (stored_dataset, stored_plan):
+        with pytest.raises(ConfigError, match="the run r1"):
+            stored(header({**settings, "seed": "no number"}))
