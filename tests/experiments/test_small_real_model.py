@@ -139,6 +139,9 @@ def test_text_updates_that_a_weak_model_cannot_make_are_a_result_and_no_error(
     assert off["rewrites"] == always["rewrites"] == 0
     assert always["rollouts"] < off["rollouts"]  # its critic was paid out of the same calls
     assert "| always |" in page
+    assert "No variant kept a rewrite, so that all have the same policy" in page
+    kept = {**measured.results, "texts-always": {**always, "rewrites": 1}}
+    assert "No variant kept a rewrite" not in _page(kept, tmp_path)
 
 
 def test_at_equal_calls_known_replies_count_as_well(tmp_path: Path) -> None:

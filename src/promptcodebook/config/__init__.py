@@ -7,7 +7,7 @@
 | roles.critic.temperature | 0.3 | 0.0 | the paper's own sweep: noise in the verdict breaks credit |
 | roles.generator.temperature | 0.7 | 0.6 | the paper's sweep peaks at 0.6 |
 | templates | paper | default | prefix-cacheable order, per-index gradients, the task's format |
-| update.accept | always | always | measured both on the simulated model; see docs/method.md |
+| update.accept | always | always | no real model told the rules apart yet; see docs/method.md |
 | encoder.max_fallback | 1.0 | 0.2 | unguarded, θ may drift until nothing routes any more |
 | update.encoder_on_explored | true | false | θ did not choose the explored routes |
 | update.instinct_words | 60 | 25 | longer ones turn into grab-bags of several skills |

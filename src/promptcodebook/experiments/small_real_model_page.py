@@ -295,7 +295,8 @@ def _about_curves(learned: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[
         return f"{text}."
     text += (
         ", and the paper's epsilon-greedy exploration with an LLM encoder on this same model "
-        f"({_seeds(len(asked))}), which costs one more call a query."
+        f"({_seeds(len(asked))}), which costs one more call a query. Text updates are off, so that "
+        "its directive stays as it began: what it learns is how often each instinct did well."
     )
     shares = [row["fallbacks"] for run in asked for row in run["points"].values()]
     known = [share for share in shares if share is not None]
@@ -361,7 +362,20 @@ def _texts(results: Results) -> list[str]:
         "Text updates, with the critic, the attribution and the updater on this same model; every "
         "variant ends after the same number of calls, of all roles together (1 seed):",
         _compared("text updates", rows, str),
+        *_what_updates_did(rows),
         *(["Stopped before that:\n\n" + "\n".join(f"- {s}" for s in stopped)] if stopped else []),
+    ]
+
+
+def _what_updates_did(rows: Results) -> list[str]:
+    """Where no variant kept a rewrite, what accepts them cannot be told apart."""
+    updating = [result for name, result in rows.items() if name != "off"]
+    if not updating or any(result["rewrites"] for result in updating):
+        return []
+    return [
+        "No variant kept a rewrite, so that all have the same policy, and which rule of acceptance "
+        "is best cannot be seen on this model. What critic, attribution and updater cost shows in "
+        "the rollouts that the same calls leave."
     ]
 
 
