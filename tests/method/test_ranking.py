@@ -104,8 +104,9 @@ def test_words_may_count_for_nothing_beside_an_embedding() -> None:
     assert set(vocabulary.features("my parcel", (6.0, 7.0, 2.0))) == {BUCKETS + i for i in range(3)}
     center = vocabulary.features("my parcel", vocabulary.center)
     assert center == {BUCKETS + i: 0.0 for i in range(3)}, "the middle of all has no direction"
-    with pytest.raises(PolicyError, match="embeddings of 3 numbers, and this model makes 2"):
+    with pytest.raises(PolicyError, match="embeddings of 3 numbers, and this model makes 2") as odd:
         vocabulary.features("my parcel", (1.0, 2.0))
+    assert odd.value.hint == "name the model that made them in roles.encoder.model"
 
 
 def a_ranking(seed: int, size: int = 4, likeness: float = 0.3, dimensions: int = 0) -> Ranking:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -159,6 +160,7 @@ def test_a_ranked_policy_asks_nobody_and_promises_in_the_range_of_the_task() -> 
     assert explained.ranked == ((1, 2.0), (3, 1.0), (None, 0.0), (0, 0.0), (2, -0.5))
     html = explained._repr_html_()
     assert "expected reward" in html and "2.000" in html and "none" in html
+    assert heads(html) == ["k", "instinct", "k", "alone"]
 
 
 def test_a_distilled_policy_promises_no_reward() -> None:
@@ -167,9 +169,15 @@ def test_a_distilled_policy_promises_no_reward() -> None:
     assert explained.expected is None and "expected reward" not in explained._repr_html_()
 
 
+def heads(html: str) -> list[str]:
+    """What stands over the columns of its tables."""
+    return re.findall(r"<th\b[^>]*>(.*?)</th>", html)
+
+
 def test_an_explanation_shows_doubt_and_reasons_where_there_are_any() -> None:
     plain = Explanation("x", Route((0, 2)), ((0, "a"), (2, "b")), "p")._repr_html_()
-    assert "route: 0, 2" in plain and "fallback" not in plain and "why" not in plain
+    assert "<caption>route: 0, 2</caption>" in plain and heads(plain) == ["k", "instinct"]
+    assert "fallback" not in plain and "why" not in plain
     doubted = Explanation("x", Route((0,), fallback=True, analysis="so"), ((0, "a"),), "p")
     assert "route: 0 (by fallback)" in doubted._repr_html_() and "so" in doubted._repr_html_()
 
@@ -258,7 +266,7 @@ def test_another_program_than_the_judged_one_is_warned_of(
     texts = [str(w.message) for w in caught]
     assert len(texts) == warned
     if warned:
-        assert f"judged with the program {judged_with!r}" in texts[0]
+        assert texts[0].startswith(f"the policy was judged with the program {judged_with!r}")
         assert caught[0].filename == __file__, "at whoever loads it"
 
 

@@ -53,9 +53,9 @@ def test_what_a_file_does_not_say_is_that_of_a_router_of_words_and_outcomes() ->
     assert StoredRanking.model_validate(tree).ranking == WORDS
 
 
-RARITY = f"rarity has {BUCKETS} numbers, each row of weights {SIZE}"
-SPREAD = "not as many numbers in center as in spread"
-BIAS = "not as many numbers in bias as rows of weights"
+RARITY = f"Value error, rarity has {BUCKETS} numbers, each row of weights {SIZE}"
+SPREAD = "Value error, there are not as many numbers in center as in spread"
+BIAS = "Value error, there are not as many numbers in bias as rows of weights"
 
 
 @pytest.mark.parametrize(

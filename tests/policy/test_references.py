@@ -198,6 +198,13 @@ def test_a_run_is_trusted_where_it_bears_the_mark_or_was_said_to_be(tmp_path: Pa
     assert resolve(tmp_path, str(path), trust=True).trusted
 
 
+def test_settings_that_no_run_can_have_are_those_of_a_run_by_name(tmp_path: Path) -> None:
+    store(tmp_path, config={"seed": "no number"})
+    for ask in (resolve, first_policy):
+        with pytest.raises(ConfigError, match=r"^the run r1: seed"):
+            ask(tmp_path, "r1")
+
+
 # --- what it still needs ---
 
 
@@ -286,5 +293,5 @@ def test_data_and_task_are_found_again_from_the_run_s_base(
     assert stored_dataset(replace(there, base="")) == stored_dataset(there)
     assert stored_plan(replace(there, base="")).task.dataset == stored_dataset(there)
     for stored in (stored_dataset, stored_plan):
-        with pytest.raises(ConfigError, match="the run r1"):
+        with pytest.raises(ConfigError, match=r"^the run r1: seed"):
             stored(header({**settings, "seed": "no number"}))

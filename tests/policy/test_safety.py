@@ -119,6 +119,7 @@ def test_orders_against_user_or_judge_are_refused_with_the_words(name: str):
         reason = refused(text)
         assert reason is not None, text
         assert reason.startswith(f"{order.reason}: "), (text, reason)
+        assert reason.startswith("it "), "what a critic is told of a text"
 
 
 @pytest.mark.parametrize("text", ALLOWED)
@@ -155,7 +156,8 @@ def test_an_order_that_was_there_before_is_still_refused(name: str):
 )  # fmt: skip
 def test_role_markers_and_control_tokens_are_refused(text: str):
     reason = refused(text)
-    assert reason is not None and "role marker or control token" in reason
+    assert reason is not None
+    assert reason.startswith("it contains a role marker or control token that the earlier text ")
     assert refused(text + " Be kind.", before=text) is None
 
 
@@ -192,7 +194,8 @@ def test_an_order_hidden_with_invisible_characters_is_still_read():
 )  # fmt: skip
 def test_new_addresses_are_refused_and_old_ones_stay(text: str):
     reason = refused(text)
-    assert reason is not None and "an address that the earlier text did not have" in reason
+    assert reason is not None
+    assert reason.startswith("it contains an address that the earlier text did not have: ")
     assert refused(f"Now: {text}", before=text) is None
     assert refused(text, before="See https://other.example/") is not None
 
