@@ -71,10 +71,10 @@ def validated(step: int, score: float, scope: Any = "subset") -> Validated:
 @pytest.mark.parametrize(
     ("events", "keep", "best"),
     [
-        ((BEGUN,), "best_val", Best(None, -1)),
-        (TRAINED, "best_val", Best(None, 1)),
+        ((BEGUN,), "best_val", Best(None, -1, "")),
+        (TRAINED, "best_val", Best(None, 1, "")),
         ((*TRAINED, validated(0, 0.75), validated(1, 0.5)), "best_val", Best(0.75, 0, "subset")),
-        ((*TRAINED, validated(0, 0.75), validated(1, 0.5)), "last", Best(None, 1)),
+        ((*TRAINED, validated(0, 0.75), validated(1, 0.5)), "last", Best(None, 1, "")),
         ((*TRAINED, validated(-1, 0.75), validated(1, 0.5)), "best_val", Best(0.75, -1, "subset")),
         (
             (*TRAINED, validated(0, 0.75), validated(1, 0.5, "full")),
