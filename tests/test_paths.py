@@ -9,6 +9,8 @@ import pytest
 from promptcodebook.paths import (
     cache_folder,
     data_folder,
+    make_private_file,
+    make_private_folder,
     make_secret,
     read_secret,
     reply_cache_path,
@@ -95,10 +97,47 @@ def test_a_file_takes_after_its_folder(tmp_path: Path) -> None:
         assert (folder / "report.html").stat().st_mode & 0o777 == expected
 
 
-def test_the_secret_is_made_once_and_for_nobody_else(
+def test_what_is_made_private_is_open_to_its_owner_alone(tmp_path: Path) -> None:
+    """New or old; what its owner may not do to an old one stays forbidden."""
+    for make, most in ((make_private_file, 0o600), (make_private_folder, 0o700)):
+        for mode in (None, 0o777, 0o644, 0o711, most, 0o600):
+            path = tmp_path / f"{make.__name__} {mode}"
+            if mode is not None:
+                path.touch() if make is make_private_file else path.mkdir()
+                path.chmod(mode)
+            before = os.umask(0)
+            try:
+                make(path)
+            finally:
+                os.umask(before)
+            assert path.stat().st_mode & 0o777 == (most if mode is None else most & mode)
+
+
+def test_what_is_made_private_is_so_from_its_first_moment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    """Where permissions cannot be changed afterwards, as on some network drives, too."""
+
+    def refuse(self: Path, mode: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    before = os.umask(0)
+    try:
+        make_private_file(tmp_path / "file")
+        make_private_folder(tmp_path / "folder")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "folder").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("home", ["", "data", "some/data"])
+def test_the_secret_is_made_once_and_for_nobody_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: str
+) -> None:
+    """Whether the folder that it belongs in is there or not."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / home))
     assert read_secret() is None
     before = os.umask(0)
     try:

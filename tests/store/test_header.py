@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import hmac
+import json
+
 import pytest
 
 from promptcodebook.config import load_config
 from promptcodebook.errors import RunChanged
 from promptcodebook.store import Difference, check_resumable, differences, digest
+from promptcodebook.store.header import is_sealed, seal
 
 SAME = ({"train": "aa"}, {"train": "aa"})
 
@@ -70,3 +74,32 @@ def test_changed_data_names_the_split() -> None:
 
 def test_an_unchanged_run_passes() -> None:
     check_resumable("r1", ({"seed": 1, "budget": 1}, {"seed": 1, "budget": 2}), SAME)
+
+
+SECRET = bytes(range(32))
+TEXT = r'{"id": "r1", "base": "/Gr\u00fc\udcff", "config": {"b": 2, "a": [1, 0.5]}}'
+
+
+def test_a_mark_is_of_the_same_form_in_every_version() -> None:
+    """HMAC-SHA-256 over JSON in ASCII, its keys in order: another form would make strangers of all
+    runs there are."""
+    plain = rb'{"base":"/Gr\u00fc\udcff","config":{"a":[1,0.5],"b":2},"id":"r1"}'
+    sealed = seal(TEXT, SECRET)
+    mark = hmac.new(SECRET, plain, "sha256").hexdigest()
+    assert json.loads(sealed) == {**json.loads(TEXT), "seal": mark}
+    assert sealed.isascii(), "a path may hold what no UTF-8 is"
+    assert seal(sealed, SECRET) == sealed
+
+
+def test_a_mark_holds_for_its_header_and_its_secret_alone() -> None:
+    tree = json.loads(seal(TEXT, SECRET))
+    assert is_sealed(json.dumps(tree), SECRET) is True
+    assert is_sealed(json.dumps(dict(reversed(tree.items()))), SECRET) is True
+    others: list[dict[str, object]] = [
+        *({**tree, **edit} for edit in ({"id": "r2"}, {"config": {}}, {"more": 1})),
+        *({**tree, "seal": mark} for mark in ("", "\u00fc", None, 1)),
+        json.loads(TEXT),
+    ]
+    assert [is_sealed(json.dumps(other), SECRET) for other in others] == [False] * len(others)
+    assert is_sealed(json.dumps(tree), SECRET[::-1]) is False
+    assert is_sealed(json.dumps(tree), None) is False
