@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import os
 import re
@@ -37,6 +38,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return True if f"mark.{asked}" not in told else None
     whole = _WHOLE.search(text)
     return True if whole and f"not {whole[1]}" in asked else None
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays to the end: not looked through again at every collection of
+    garbage, which saves a run of the suite a twentieth of its time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def _loopback(address: Any) -> bool:
