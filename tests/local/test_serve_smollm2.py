@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from tests.local.served import Ours, served_by_us
 
 pytestmark = pytest.mark.local
 
-ROOT = Path(__file__).resolve().parents[2]
 TURNS: Any = [{"role": "user", "content": clients.QUESTION}]
 PARIS = "The capital of France is Paris."
 
@@ -63,11 +63,9 @@ async def test_openai_asks_side_by_side_and_in_streams(smollm2: Ours) -> None:
 
 
 def test_litellm_dspy_and_gepa_get_what_they_ask_for(smollm2: Ours, tmp_path: Path) -> None:
-    python = ROOT / ".venv-clients" / "bin" / "python"
-    assert python.exists(), "the clients are installed by make test-local"
     before = smollm2.answered
     asked = subprocess.run(
-        [str(python), clients.__file__, smollm2.url, smollm2.model],
+        [sys.executable, clients.__file__, smollm2.url, smollm2.model],
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
         cwd=tmp_path,
         capture_output=True,
