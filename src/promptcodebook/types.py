@@ -147,6 +147,11 @@ class Prompt:
     text: str
     stages: Mapping[str, str] = field(default_factory=_no_stages)
 
+    @classmethod
+    def of_stages(cls, stages: Mapping[str, str]) -> Prompt:
+        """One for each stage; the whole has every one under its name."""
+        return cls("\n\n".join(f"{stage}: {text}" for stage, text in stages.items()), stages)
+
     def of(self, stage: str) -> str:
         """The prompt for one stage of a compound executor; the whole where it has none."""
         return self.stages.get(stage, self.text)

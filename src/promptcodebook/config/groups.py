@@ -17,8 +17,10 @@ __all__ = [
     "DataSettings",
     "EncoderSettings",
     "Explore",
+    "GepaSettings",
     "Group",
     "Init",
+    "MiproSettings",
     "Price",
     "RouterSettings",
     "Update",
@@ -194,6 +196,27 @@ class DataSettings(Group):
     """Shares of train, val and test where splits are drawn; they sum to 1."""
     split_seed: int = 0
     """Seed of that draw, apart from the run's `seed`."""
+
+
+class GepaSettings(Group):
+    """GEPA through the `gepa` package, for optimizer = "gepa" or "gepa-merge"."""
+
+    rollouts: int | None = Field(default=None, ge=1)
+    """Rollouts it may take; none = as many as our training would, ten times that under a budget,
+    which then ends it."""
+    minibatch: int = Field(default=3, ge=1)
+    """Training examples that each reflection looks at (the GEPA paper's)."""
+    merges: int = Field(default=5, ge=0)
+    """Merges at the most, for "gepa-merge" (the GEPA paper's)."""
+
+
+class MiproSettings(Group):
+    """MIPROv2 through the `dspy` package, for optimizer = "mipro"."""
+
+    auto: Literal["light", "medium", "heavy"] = "light"
+    """How much it tries, by its own presets."""
+    demos: int = Field(default=4, ge=0)
+    """Examples of each kind, run and labelled, that a prompt may show; 0 = instructions alone."""
 
 
 class UserCode(Group):

@@ -23,8 +23,10 @@ from promptcodebook.config.groups import (
     DataSettings,
     EncoderSettings,
     Explore,
+    GepaSettings,
     Group,
     Init,
+    MiproSettings,
     Price,
     RouterSettings,
     Update,
@@ -145,7 +147,8 @@ class Config(Group):
     select: int = Field(default=4, ge=1)
     """S, the number of instincts picked for an input."""
     optimizer: str = "pco"
-    """Which optimizer learns: "pco", or another that is installed."""
+    """Which optimizer learns: "pco", one that it is compared with ("gepa", "gepa-merge", "mipro",
+    ...; docs/baselines.md), or another that is installed."""
     base_prompt: str = ""
     """Stands word for word before every composed prompt and is never rewritten."""
     output_format: str = ""
@@ -167,6 +170,8 @@ class Config(Group):
     verdict_examples: int | None = Field(default=None, ge=1)
     """Test examples that the verdict is made on, the same for every row; none = all."""
     init: Init = Init()
+    gepa: GepaSettings = GepaSettings()
+    mipro: MiproSettings = MiproSettings()
     budget: Budget = Budget()
     user_code: UserCode = UserCode()
     concurrency: int = Field(default=64, ge=1)

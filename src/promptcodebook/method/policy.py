@@ -7,8 +7,8 @@ router has learned from outcomes ranks the entries for the input, without a call
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from promptcodebook.calls import Usage
@@ -40,14 +40,20 @@ class Prompter(Protocol):
     ) -> tuple[Route | None, Prompt, Usage]: ...
 
 
+def _no_stages() -> Mapping[str, str]:
+    return {}
+
+
 @dataclass(frozen=True, slots=True)
 class FixedPrompt:
-    """The same prompt for every input: zero-shot, the user's present prompt, `concat`."""
+    """The same prompt for every input: zero-shot, the user's present prompt, `concat`; by its name
+    also one for each of the `stages`."""
 
     text: str
+    stages: Mapping[str, str] = field(default_factory=_no_stages)
 
     async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, Prompt, Usage]:
-        return None, Prompt(self.text), Usage()
+        return None, Prompt(self.text, self.stages), Usage()
 
 
 class Composer:
@@ -124,8 +130,7 @@ class Composer:
         if not self._stages:
             return Prompt(made[0][0]), usage
         by_stage = {stage: text for stage, (text, _) in zip(self._stages, made, strict=True)}
-        whole = "\n\n".join(f"{stage}: {text}" for stage, text in by_stage.items())
-        return Prompt(whole, by_stage), usage
+        return Prompt.of_stages(by_stage), usage
 
 
 class Router(Protocol):

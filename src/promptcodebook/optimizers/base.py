@@ -8,10 +8,10 @@ are the same for all, and a stopped optimizer that is started again meets its pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from promptcodebook.assemble import Assembled
 from promptcodebook.calls import Usage
@@ -63,7 +63,8 @@ class Result:
     forms of the same result that a user could deploy instead (all instincts in one prompt, the
     first codebook); `references` are shown beside it, and decide nothing. `policy` is the file to
     deploy, where there is one. `remark` is a sentence for the verdict, `off_policy`
-    what training's own outcomes say of its routes, where that is known. `spent` is what the
+    what training's own outcomes say of its routes, where that is known. `settings` are those that
+    an optimizer of others was run with, its own defaults included. `spent` is what the
     optimizing took. `stop` is set where the optimizing was stopped before it was done, and can go
     on from there.
     """
@@ -77,6 +78,7 @@ class Result:
     references: Sequence[Result] = ()
     remark: str = ""
     off_policy: OffPolicy | None = None
+    settings: Mapping[str, Any] = field(default_factory=lambda: dict[str, Any]())
     spent: Usage = Usage()
     stop: Stop | None = None
 

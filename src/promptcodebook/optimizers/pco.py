@@ -12,7 +12,7 @@ from itertools import islice
 
 from promptcodebook.assemble import Assembled
 from promptcodebook.config import Config
-from promptcodebook.errors import BudgetReached, ConfigError, Stop
+from promptcodebook.errors import ConfigError
 from promptcodebook.incidents import no_tally
 from promptcodebook.intervals import Interval
 from promptcodebook.method.accept import Acceptance, Others, Rerun, make_acceptance
@@ -46,11 +46,12 @@ from promptcodebook.optimizers.fixed import (
     reference_rows,
     untrained_row,
 )
+from promptcodebook.optimizers.reserve import train_to_reserve
 from promptcodebook.optimizers.selection import Selection
 from promptcodebook.policy.file import MEASURED, PolicyFile
 from promptcodebook.policy.references import policy_file, state_at
 from promptcodebook.policy.safety import SafetyCheck
-from promptcodebook.progress import Note, Phase, StepDone
+from promptcodebook.progress import Phase, StepDone
 from promptcodebook.protocols import Check
 from promptcodebook.store.events import EndReason, Resumed, Started, Stepped
 from promptcodebook.store.run import RunStore
@@ -74,7 +75,8 @@ class PCO:
         learner = build_learner(assembled)
         selection = Selection(problem, learner.composer)
         state = await _first_or_stored(problem)
-        ended, stop = await _train_to_reserve(problem, learner, selection, state)
+        training = _train(problem, learner, selection, state)
+        ended, stop = await train_to_reserve(problem, training)
         best = await selection.best()
         policy = policy_file(assembled, best)
         rivals = await _rivals(problem, policy, best)
@@ -227,23 +229,6 @@ def with_listed_codebook(config: Config) -> Config:
         return config
     stand_in = config.init.model_copy(update={"kind": "expert", "instincts": ()})
     return config.model_copy(update={"init": stand_in})
-
-
-async def _train_to_reserve(
-    problem: Problem, learner: Learner, selection: Selection, state: State
-) -> tuple[EndReason, Stop | None]:
-    """Training, to its end or until only what is kept for the verdict is left of the budget."""
-    gate = problem.assembled.models.budget
-    try:
-        ended = await _train(problem, learner, selection, state)
-    except BudgetReached as reached:
-        if not gate.open_reserve():
-            raise
-        problem.store.forget_replayable()
-        problem.tell(Note(f"{reached}: choosing and judging with the rest"))
-        return "budget", reached
-    gate.open_reserve()
-    return ended, None
 
 
 async def _train(

@@ -8,15 +8,18 @@ much that takes is measured: rollouts of the learned policy on validation, times
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from promptcodebook.calls import Usage
 from promptcodebook.config import Budget
+from promptcodebook.errors import BudgetReached, Stop
 from promptcodebook.optimizers.base import Problem
 from promptcodebook.optimizers.fixed import SHORTLIST, baselines, has_best_fixed
+from promptcodebook.progress import Note
+from promptcodebook.store.events import EndReason
 from promptcodebook.types import Rollout
 
-__all__ = ["VerdictReserve"]
+__all__ = ["VerdictReserve", "count_judging", "count_selection", "train_to_reserve"]
 
 MOST = 0.2
 """Of each limit, unless `budget.reserve_for_verdict` says otherwise."""
@@ -28,25 +31,52 @@ _MARGIN = 1.1
 """Rollouts on test may take a little more than those on validation took."""
 
 
-class VerdictReserve:
-    """Keeps back what choosing and judging will take, as far as it is known by now."""
+def count_selection(problem: Problem) -> int:
+    """Rollouts that choose among the states of our optimizer, and judge it beside its rivals."""
+    config, plan = problem.assembled.config, problem.assembled.plan
+    chosen = config.validation.every > 0 and config.keep == "best_val"
+    finals = config.validation.finalists * len(plan.dataset.val) if chosen else 0
+    rows = len(baselines()) + _OUR_ROWS
+    if has_best_fixed(config):
+        rows += 1
+        finals += (SHORTLIST + 1) * min(
+            len(plan.dataset.val or plan.dataset.train), config.validation.subset
+        )
+    if config.router.kind == "outcomes":
+        rows += _ROUTER_ROWS
+        finals += SHORTLIST * min(len(plan.dataset.val), config.validation.subset)
+    return finals + rows * len(plan.judged)
 
-    def __init__(self, problem: Problem) -> None:
-        config, plan = problem.assembled.config, problem.assembled.plan
+
+def count_judging(problem: Problem) -> int:
+    """Rollouts that judge a single result beside what the user has today."""
+    return (len(baselines()) + 1) * len(problem.assembled.plan.judged)
+
+
+async def train_to_reserve(
+    problem: Problem, training: Awaitable[EndReason]
+) -> tuple[EndReason, Stop | None]:
+    """Training, to its end or until only what is kept for the verdict is left of the budget."""
+    gate = problem.assembled.models.budget
+    try:
+        ended = await training
+    except BudgetReached as reached:
+        if not gate.open_reserve():
+            raise
+        problem.store.forget_replayable()
+        problem.tell(Note(f"{reached}: choosing and judging with the rest"))
+        return "budget", reached
+    gate.open_reserve()
+    return ended, None
+
+
+class VerdictReserve:
+    """Keeps back what so many `rollouts` will take, as far as it is known by now."""
+
+    def __init__(self, problem: Problem, rollouts: int) -> None:
         self._gate = problem.assembled.models.budget
-        self._limits = config.budget
-        chosen = config.validation.every > 0 and config.keep == "best_val"
-        finals = config.validation.finalists * len(plan.dataset.val) if chosen else 0
-        rows = len(baselines()) + _OUR_ROWS
-        if has_best_fixed(config):
-            rows += 1
-            finals += (SHORTLIST + 1) * min(
-                len(plan.dataset.val or plan.dataset.train), config.validation.subset
-            )
-        if config.router.kind == "outcomes":
-            rows += _ROUTER_ROWS
-            finals += SHORTLIST * min(len(plan.dataset.val), config.validation.subset)
-        self._rollouts = finals + rows * len(plan.judged)
+        self._limits = problem.assembled.config.budget
+        self._rollouts = rollouts
         self._keep(None, None)
 
     def measure(self, rollouts: Sequence[Rollout], seconds: float | None = None) -> None:

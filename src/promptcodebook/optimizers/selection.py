@@ -9,7 +9,7 @@ from promptcodebook.method.policy import Composer, Deployed
 from promptcodebook.method.schedule import Schedule
 from promptcodebook.method.state import State
 from promptcodebook.optimizers.base import Problem, evaluate
-from promptcodebook.optimizers.reserve import VerdictReserve
+from promptcodebook.optimizers.reserve import VerdictReserve, count_selection
 from promptcodebook.policy.references import state_at
 from promptcodebook.progress import Note, ValidationDone
 from promptcodebook.store.events import EndReason, Mark, Scope, Validated
@@ -31,7 +31,7 @@ class Selection:
         self._settings = config.validation
         self._config = config
         self._store = problem.store
-        self.reserve = VerdictReserve(problem)
+        self.reserve = VerdictReserve(problem, count_selection(problem))
         self._whole = problem.assembled.dataset.val
         self._subset = self._fixed_subset()
         outline = self._store.outline()

@@ -285,14 +285,15 @@ def _resumed(runs_dir: str | Path, resume: str) -> Path | None:
 async def finish(opened: Opened) -> Run:
     """Runs an opened run to its end and closes it.
 
-    A run that stopped before it had a codebook has nothing to deploy: its Stop is raised. An error
+    A run that stopped before it had a codebook or a verdict has nothing to deploy: its Stop is
+    raised. An error
     bears the run as it stands. One whose settings no codebook can be made of is removed again.
     """
     store, empty = opened.store, False
     try:
         outcome = await opened.session.run()
         run = _result(opened, outcome)
-        if outcome.stop is not None and run.learned is None:
+        if outcome.stop is not None and run.learned is None and not run.rows:
             outcome.stop.run = run
             raise outcome.stop
         if outcome.stop is not None and store.header.command == IN_PYTHON:

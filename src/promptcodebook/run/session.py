@@ -92,6 +92,7 @@ class Session:
                 conclusion.rows_as_json(),
                 conclusion.deploy,
                 result.off_policy,
+                result.settings,
             )
         )
         if result.stop is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from promptcodebook.method.offpolicy import OffPolicy
@@ -79,14 +79,15 @@ class Compared:
 @dataclass(frozen=True, slots=True)
 class Concluded:
     """The verdict in a plain sentence, whether it is worth deploying, its table, the row to deploy
-    ('' = unclear, or a run of version 0.1), and what training's own outcomes say of the learned
-    routes (None = they were not learned so)."""
+    ('' = unclear, or a run of version 0.1), what training's own outcomes say of the learned
+    routes (None = they were not learned so), and the `settings` of an optimizer of others."""
 
     text: str
     worth: bool | None
     rows: tuple[Mapping[str, Any], ...] = ()
     deploy: str = ""
     off_policy: OffPolicy | None = None
+    settings: Mapping[str, Any] = field(default_factory=lambda: dict[str, Any]())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,174 @@
+"""GEPA and GEPA+Merge (Agrawal et al. 2025) through the `gepa` package, unmodified.
+
+One component for each stage that gets a prompt of its own, else one for the whole program. It
+begins with what the user has today, reflects on our training split and selects on our validation
+split; the reflection is the role `updater`, by that role's model and sampling. What a reflection
+reads beside the program's work is what our critic reads: the reward, what it says, and y*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from promptcodebook.calls import Message
+from promptcodebook.errors import import_extra
+from promptcodebook.method.critic import reference
+from promptcodebook.optimizers.base import Problem, Result
+from promptcodebook.optimizers.outside import WHOLE, Library, Outside, optimize_outside
+from promptcodebook.types import Example, Rollout
+
+__all__ = ["GEPA", "GEPAMerge"]
+
+_UNDER_A_BUDGET = 10
+"""Times the rollouts of our training: the budget is what ends it. It must end without one too, for
+a sampling without randomness asks the same again, and the journal answers for nothing."""
+
+
+class GEPA:
+    """Reflects on single mistakes, keeps a Pareto front of prompts, and takes the best of it."""
+
+    merges = False
+
+    async def optimize(self, problem: Problem) -> Result:
+        library = import_extra("gepa", "GEPA", "baselines")
+        name = "gepa-merge" if self.merges else "gepa"
+        settings = _settings(problem, merges=self.merges)
+
+        def work(outside: Outside) -> Mapping[str, str]:
+            found = library.optimize(
+                seed_candidate=outside.first,
+                trainset=list(outside.train),
+                valset=list(outside.val) or None,
+                adapter=_Adapter(outside, library),
+                reflection_lm=lambda prompt: outside.ask("updater", _messages(prompt)),  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+                logger=_Silent(),
+                track_best_outputs=False,
+                **_arguments(settings),
+            )
+            return found.best_candidate
+
+        title = "the prompt that GEPA+Merge found" if self.merges else "the prompt that GEPA found"
+        return await optimize_outside(
+            problem, Library(name, title, settings, work, settings["max_metric_calls"])
+        )
+
+
+class GEPAMerge(GEPA):
+    """GEPA that also crosses prompts of its front stage by stage."""
+
+    merges = True
+
+
+def _settings(problem: Problem, *, merges: bool) -> dict[str, Any]:
+    """All that it is run with, the package's own defaults included."""
+    config = problem.assembled.config
+    given, budget = config.gepa, config.budget
+    ours = config.update.epochs * len(problem.assembled.dataset.train)
+    bounded = any(v is not None for v in (*_limits(budget.limits), budget.seconds))
+    return {
+        "library": f"gepa {version('gepa')}",
+        "reflection": "role updater",
+        "max_metric_calls": given.rollouts or (_UNDER_A_BUDGET * ours if bounded else ours),
+        "reflection_minibatch_size": given.minibatch,
+        "candidate_selection_strategy": "pareto",
+        "frontier_type": "instance",
+        "module_selector": "round_robin",
+        "acceptance_criterion": "strict_improvement",
+        "skip_perfect_score": True,
+        "perfect_score": config.reward_range[1],
+        "use_merge": merges,
+        "max_merge_invocations": given.merges,
+        "cache_evaluation": False,
+        "seed": config.seed,
+    }
+
+
+def _limits(limits: Any) -> tuple[float | None, ...]:
+    return limits.calls, limits.tokens, limits.usd
+
+
+def _arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in settings.items() if k not in ("library", "reflection")}
+
+
+def _messages(prompt: str | Sequence[Mapping[str, str]]) -> list[Message]:
+    if isinstance(prompt, str):
+        return [Message("user", prompt)]
+    return [Message(m["role"], m["content"]) for m in prompt]  # pyright: ignore[reportArgumentType]
+
+
+class _Silent:
+    """Takes its messages: they quote data and prompts, and the run's store has what happened."""
+
+    def log(self, message: str) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A rollout with its example: what a reflection is made of."""
+
+    example: Example
+    rollout: Rollout
+
+
+class _Adapter:
+    """The program under a candidate's texts, as the package wants it (its GEPAAdapter)."""
+
+    propose_new_texts = None
+
+    def __init__(self, outside: Outside, library: Any) -> None:
+        self._outside = outside
+        self._batch = library.EvaluationBatch
+
+    def evaluate(
+        self, batch: list[Example], candidate: dict[str, str], capture_traces: bool = False
+    ) -> Any:
+        rollouts = self._outside.roll_out(candidate, batch)
+        seen = [_Seen(example, r) for example, r in zip(batch, rollouts, strict=True)]
+        return self._batch(
+            outputs=[rollout.output for rollout in rollouts],
+            scores=[self._outside.reward(rollout) for rollout in rollouts],
+            trajectories=seen if capture_traces else None,
+        )
+
+    def make_reflective_dataset(
+        self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
+    ) -> dict[str, list[dict[str, Any]]]:
+        seen: Sequence[_Seen] = eval_batch.trajectories
+        return {
+            stage: [record for each in seen for record in self._records(each, stage)]
+            for stage in components_to_update
+        }
+
+    def _records(self, seen: _Seen, stage: str) -> list[dict[str, Any]]:
+        """What one rollout shows of a stage; of the whole program where it is one."""
+        example, rollout = seen.example, seen.rollout
+        feedback = self._feedback(seen)
+        if stage == WHOLE:
+            steps = {s.name: {"input": s.input, "output": s.output} for s in rollout.stages}
+            inputs: dict[str, Any] = {"input": example.input}
+            if len(steps) > 1:
+                inputs["steps on the way"] = steps
+            return [_record(inputs, rollout.output, feedback)]
+        taken = [s for s in rollout.stages if s.name == stage]
+        if not taken:
+            return [_record({"input": example.input}, rollout.output, feedback)]
+        return [_record({"input": s.input}, s.output, feedback) for s in taken]
+
+    def _feedback(self, seen: _Seen) -> str:
+        rollout = seen.rollout
+        low, high = self._outside.problem.assembled.config.reward_range
+        reward = (
+            f"Reward {self._outside.reward(rollout):g} ({low:g} is the least, {high:g} the best)."
+        )
+        if rollout.failure is not None:
+            return f"{reward} It failed: {rollout.failure.kind}: {rollout.failure.message}"
+        return f"{reward} {reference(seen.example, rollout.feedback)}"
+
+
+def _record(inputs: Mapping[str, Any], output: str, feedback: str) -> dict[str, Any]:
+    return {"Inputs": inputs, "Generated Outputs": output, "Feedback": feedback}

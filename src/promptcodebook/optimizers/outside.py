@@ -1,0 +1,364 @@
+"""Optimizers of others: libraries that are not async, at work in a thread of their own.
+
+What they want run or asked goes to the run's loop and passes the problem's models, so that journal,
+cache, budget, meter and limit are the same for all. Draws are keyed by how often the same thing was
+asked for: a run that is begun again meets its paid replies and goes the same way, as long as the
+library is a function of its seed. As with ours, validation examples are run greedily and all others
+as the roles' settings have it.
+
+A stop comes out of `run` as that stop, whatever the library does with errors: in its threads it is
+no Exception, and nothing is asked any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from promptcodebook.calls import Message, Request, Role
+from promptcodebook.errors import LMError, PcoError, RequestRefused, Stop
+from promptcodebook.lm.extraction import strip_think
+from promptcodebook.method.executor import Trial
+from promptcodebook.method.failures import FailureWatch, gather_all
+from promptcodebook.method.generator import join_prompts
+from promptcodebook.method.policy import FixedPrompt
+from promptcodebook.optimizers.base import Problem, Result, spending
+from promptcodebook.optimizers.reserve import VerdictReserve, count_judging, train_to_reserve
+from promptcodebook.progress import Note, Phase
+from promptcodebook.store.events import Amended, EndReason, Resumed
+from promptcodebook.tasks.user_prints import hush
+from promptcodebook.types import Example, Prompt, Rollout, Trace
+
+__all__ = ["WHOLE", "Ended", "Library", "Outside", "optimize_outside"]
+
+WHOLE = "prompt"
+"""Names the one text of a program whose stages get no prompt each."""
+_RECENT = 60
+"""So many rollouts measure what those of the verdict will take."""
+_FEW = 10
+"""So many failures at least are no accident."""
+
+_T = TypeVar("_T")
+
+
+class Ended(BaseException):
+    """Raised in the library's threads once the run has stopped.
+
+    No Exception: a library that goes on after every error must not go on after this.
+    """
+
+
+@dataclass(frozen=True)
+class Library:
+    """An optimizer of others: `name` is its row, `title` what is found called in a sentence.
+
+    `settings` are all that it is run with, `rollouts` how many it makes at the most (None = it
+    alone knows). `work` runs in a thread of its own and returns the texts by stage.
+    """
+
+    name: str
+    title: str
+    settings: Mapping[str, Any]
+    work: Callable[[Outside], Mapping[str, str]]
+    rollouts: int | None = None
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """A prompt that was run, and what it earned on the examples that validate."""
+
+    texts: Mapping[str, str]
+    rewards: dict[str, float] = field(default_factory=lambda: dict[str, float]())
+
+    @property
+    def mean(self) -> float:
+        """Of what it earned there."""
+        return sum(self.rewards.values()) / len(self.rewards)
+
+
+class Outside:
+    """The problem, as the threads of a library see it."""
+
+    def __init__(self, problem: Problem, library: Library) -> None:
+        assembled = problem.assembled
+        dataset, config = assembled.dataset, assembled.config
+        self.problem = problem
+        self.stages = assembled.plan.prompt_stages or (WHOLE,)
+        self.train, self.val = dataset.train, dataset.val
+        self.failed = 0
+        """Rollouts that failed so far."""
+        self._library = library
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._ended: BaseException | None = None
+        self._running: set[asyncio.Task[Any]] = set()
+        self._asked: Counter[object] = Counter()
+        self._drawn, self._greedy = assembled.trial(), assembled.trial(greedy=True)
+        self._validating = {e.id for e in dataset.val or dataset.train}
+        self._candidates: dict[tuple[str, ...], _Candidate] = {}
+        self._made = 0
+        self._recent: deque[Rollout] = deque(maxlen=_RECENT)
+        self._reserve = VerdictReserve(problem, count_judging(problem))
+        self._watch = FailureWatch(max(_FEW, min(config.update.batch_size, len(dataset.train))))
+
+    @property
+    def first(self) -> dict[str, str]:
+        """What the user has today, by stage; `base_prompt` stands before it and is no part."""
+        plan = self.problem.assembled.plan
+        text = plan.config.init.prompt or plan.task.zero_shot
+        return dict.fromkeys(self.stages, text)
+
+    def prompt_of(self, texts: Mapping[str, str]) -> Prompt:
+        """The prompt that these texts make."""
+        base = self.problem.assembled.config.base_prompt
+        whole = {stage: join_prompts(base, texts[stage]) for stage in self.stages}
+        return Prompt(whole[WHOLE]) if self.stages == (WHOLE,) else Prompt.of_stages(whole)
+
+    async def run(self, work: Callable[[Outside], _T]) -> _T:
+        """What `work` returns in a thread of its own. Raises Stop, or what ended the run, and what
+        the library raised."""
+        done: asyncio.Future[tuple[_T | None, BaseException | None]] = self._loop.create_future()
+
+        def hand_over(value: _T | None, error: BaseException | None) -> None:
+            if not done.done():
+                done.set_result((value, error))
+
+        def thread() -> None:
+            value: _T | None = None
+            error: BaseException | None = None
+            try:
+                with hush():
+                    value = work(self)
+            except BaseException as raised:
+                error = raised
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(hand_over, value, error)
+
+        name = f"promptcodebook {self._library.name}"
+        threading.Thread(target=thread, name=name, daemon=True).start()
+        try:
+            value, error = await done
+        except BaseException:
+            self._end(Ended())
+            for task in list(self._running):
+                task.cancel()
+            raise
+        ended = self._ended
+        self._end(Ended())
+        # What other threads of the library have in flight comes home before the budget goes on.
+        while self._running:
+            await asyncio.wait(self._running)
+        if ended is not None:
+            raise ended
+        if error is not None:
+            raise error
+        return value  # pyright: ignore[reportReturnType]
+
+    def roll_out(self, texts: Mapping[str, str], examples: Sequence[Example]) -> list[Rollout]:
+        """The examples under the prompt of these texts, side by side; called from any thread."""
+        return self._wait_for(self._roll_out(texts, examples))
+
+    def ask(self, role: Role, messages: Sequence[Message]) -> str:
+        """A role's reply, by its own model and sampling; called from any thread.
+
+        Raises RequestRefused, for one, where only this request was no good.
+        """
+        return self._wait_for(self._ask(role, tuple(messages)))
+
+    def unit(self, rollout: Rollout) -> float:
+        """Its reward in [0, 1]; a failed one earned the least."""
+        low, high = self.problem.assembled.config.reward_range
+        return (self.reward(rollout) - low) / (high - low)
+
+    def reward(self, rollout: Rollout) -> float:
+        """Its reward in the task's range; a failed one earned the least."""
+        floor, _ = self.problem.assembled.config.reward_range
+        return floor if rollout.reward is None else rollout.reward
+
+    @property
+    def best(self) -> Mapping[str, str]:
+        """The texts of best mean reward, of those measured on the most examples that validate; the
+        first of equals, and what the user has today where nothing was measured."""
+        measured = [c for c in self._candidates.values() if c.rewards]
+        if not measured:
+            return self.first
+        widest = max(len(c.rewards) for c in measured)
+        wide = [c for c in measured if len(c.rewards) == widest]
+        return max(wide, key=lambda c: c.mean).texts
+
+    def in_words(self, texts: Mapping[str, str]) -> str:
+        """What was tried, for the verdict."""
+        title, tried = self._library.settings["library"], len(self._candidates)
+        said = f"{title} tried {tried} {'prompt' if tried == 1 else 'prompts'} in {self._made} "
+        said += "rollout" if self._made == 1 else "rollouts"
+        said += f", {self.failed} of which failed" if self.failed else ""
+        kept = self._candidates.get(self._key(texts))
+        split = "validation" if self.val else "training"
+        if kept is not None and kept.rewards:
+            said += f"; what it kept earned {kept.mean:.3f} on {len(kept.rewards)} {split} examples"
+        return f"{said}."
+
+    def _end(self, reason: BaseException) -> None:
+        with self._lock:
+            if self._ended is None:
+                self._ended = reason
+
+    def _wait_for(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """The coroutine's result, from a thread. Ended, once the run has stopped."""
+        if self._ended is not None:
+            coroutine.close()
+            raise Ended
+        try:
+            return asyncio.run_coroutine_threadsafe(self._tracked(coroutine), self._loop).result()
+        except CancelledError:
+            raise Ended from None
+        except RequestRefused:
+            raise
+        except Exception as error:
+            if isinstance(error, LMError) and error.answered:
+                raise
+            self._end(error)
+            raise Ended from error
+
+    async def _tracked(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"
+        self._running.add(task)
+        try:
+            if self._ended is not None:
+                coroutine.close()
+                raise asyncio.CancelledError
+            return await coroutine
+        finally:
+            self._running.discard(task)
+
+    async def _ask(self, role: Role, messages: tuple[Message, ...]) -> str:
+        times = self._count((role, messages))
+        sample = self.problem.assembled.config.randomness.integer("outside", role, times)
+        request = Request(role, messages, sample=sample)
+        reply = await self.problem.assembled.models.lm(request)
+        return strip_think(reply.text)
+
+    async def _roll_out(
+        self, texts: Mapping[str, str], examples: Sequence[Example]
+    ) -> list[Rollout]:
+        prompt, key = self.prompt_of(texts), self._key(texts)
+        keyed = [(example, self._count((key, example.id))) for example in examples]
+        made = await gather_all(self._one(prompt, example, times) for example, times in keyed)
+        self._note(self._candidates.setdefault(key, _Candidate(dict(texts))), made)
+        return made
+
+    async def _one(self, prompt: Prompt, example: Example, times: int) -> Rollout:
+        greedy = bool(self.val) and example.id in self._validating
+        trial: Trial = self._greedy if greedy else self._drawn
+        draws = self.problem.assembled.config.randomness.at(times, example.id)
+        return await trial.run(example, prompt, draws, Rollout(example.id, prompt=prompt.text))
+
+    def _note(self, candidate: _Candidate, made: Sequence[Rollout]) -> None:
+        """Remembers, counts and tells; raises TooManyFailures."""
+        for rollout in made:
+            self._note_failure(rollout)
+            if rollout.example_id in self._validating:
+                candidate.rewards[rollout.example_id] = self.reward(rollout)
+        self._made += len(made)
+        self._recent.extend(made)
+        self._reserve.measure(tuple(self._recent))
+        tell, total = self.problem.tell, self._library.rollouts
+        tell(spending(self.problem.assembled.models))
+        if total is not None:
+            tell(Phase(f"rollouts of {self._library.name}", min(self._made, total), total))
+        self._watch.see_rollouts(tuple(map(Trace, made)))
+
+    def _note_failure(self, rollout: Rollout) -> None:
+        """The first is told of: the library gets each as a rollout that earned the least."""
+        failure = rollout.failure
+        if failure is None:
+            return
+        self.failed += 1
+        if self.failed == 1:
+            what = f"{failure.kind}: {failure.message}"
+            self.problem.tell(Note(f"a rollout failed at {failure.stage}: {what}"))
+
+    def _key(self, texts: Mapping[str, str]) -> tuple[str, ...]:
+        return tuple(texts[stage] for stage in self.stages)
+
+    def _count(self, asked: object) -> int:
+        """How often it was asked for before."""
+        times = self._asked[asked]
+        self._asked[asked] += 1
+        return times
+
+
+async def optimize_outside(problem: Problem, library: Library) -> Result:
+    """What the library found, until the budget leaves only what the verdict takes.
+
+    A library that fails is a result too: the present prompt, with the failure in the remark.
+    """
+    _begin_again(problem)
+    outside = Outside(problem, library)
+    found: Mapping[str, str] = outside.first
+    failure: Exception | None = None
+
+    async def training() -> EndReason:
+        nonlocal found, failure
+        try:
+            found = await outside.run(library.work)
+        except PcoError as error:
+            if isinstance(error, LMError) and (error.answered or isinstance(error, RequestRefused)):
+                failure = error
+            else:
+                raise
+        except Exception as error:
+            failure = error
+        return "finished"
+
+    ended, stop = await train_to_reserve(problem, training())
+    if stop is not None:
+        found = outside.best
+    remark = outside.in_words(found)
+    if failure is not None:
+        remark = _failed(library, failure)
+        problem.tell(Note(remark))
+    return _result(library, outside.prompt_of(found), (ended, stop), remark)
+
+
+def _result(
+    library: Library, prompt: Prompt, end: tuple[EndReason, Stop | None], remark: str
+) -> Result:
+    ended, stop = end
+    return Result(
+        name=library.name,
+        title=library.title,
+        prompter=FixedPrompt(prompt.text, prompt.stages),
+        ended=ended,
+        remark=remark,
+        settings=library.settings,
+        stop=stop,
+    )
+
+
+def _failed(library: Library, error: Exception) -> str:
+    said = " ".join(str(error).split())
+    short = said if len(said) <= 300 else f"{said[:300]}..."
+    return (
+        f"{library.settings['library']} failed with {type(error).__name__}: {short} "
+        "The present prompt stands in its place."
+    )
+
+
+def _begin_again(problem: Problem) -> None:
+    """Where the run was begun before: what was judged then was another result."""
+    store = problem.store
+    outline = store.outline()
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    if outline.tests:
+        store.append(Amended((), now, extended=True))
+    if outline.ended is not None or store.usage():
+        store.append(Resumed(outline.step, now))
