@@ -15,7 +15,7 @@ from promptcodebook.assemble import Sources
 from promptcodebook.calls import LM, Role, Usage
 from promptcodebook.config import Budget, Config, budget_layer, load_config
 from promptcodebook.data import Dataset
-from promptcodebook.errors import ConfigError, PcoError, PolicyError, Stop
+from promptcodebook.errors import ConfigError, MissingExtra, PcoError, PolicyError, Stop
 from promptcodebook.notebook import shown_table, shown_text
 from promptcodebook.policy.policy import Explanation, Policy, role_layers
 from promptcodebook.policy.references import Best, kept_state
@@ -287,7 +287,8 @@ async def finish(opened: Opened) -> Run:
 
     A run that stopped before it had a codebook or a verdict has nothing to deploy: its Stop is
     raised. An error
-    bears the run as it stands. One whose settings no codebook can be made of is removed again.
+    bears the run as it stands. One whose settings no codebook can be made of, or whose optimizer is
+    not installed, is removed again.
     """
     store, empty = opened.store, False
     try:
@@ -300,7 +301,7 @@ async def finish(opened: Opened) -> Run:
             _log.warning("%s; go on with: %s", outcome.stop, outcome.stop.hint)
         return run
     except PcoError as error:
-        if isinstance(error, ConfigError):
+        if isinstance(error, ConfigError | MissingExtra):
             empty = store.outline().parameters is None and not store.usage()
         if opened.session.failed is not None and not empty:
             with suppress(PcoError):  # what went wrong may be the disk

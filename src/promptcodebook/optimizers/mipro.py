@@ -1,0 +1,227 @@
+"""MIPROv2 (Opsahl-Ong et al. 2024) through the `dspy` package, unmodified.
+
+The program is a `dspy.Module` with a predictor for each stage that gets a prompt of its own, else
+one for the whole. A predictor's instruction and demonstrations become that prompt; what runs is our
+program, and what its stages read and wrote is the trace that the demonstrations are bootstrapped
+from. Its proposer asks the role `updater`, by that role's model and sampling (dspy's own
+temperatures are not passed on). It gives the library a reward in [0, 1] and no feedback, as it uses
+none. A weak model's reply that its adapter cannot parse ends it: that is its result.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from promptcodebook.calls import Message
+from promptcodebook.errors import import_extra, require_modules
+from promptcodebook.method.generator import join_prompts
+from promptcodebook.optimizers.base import Problem, Result
+from promptcodebook.optimizers.outside import WHOLE, Library, Outside, optimize_outside
+from promptcodebook.types import Example, Rollout
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+__all__ = ["MIPROv2"]
+
+
+class MIPROv2:
+    """Proposes instructions and demonstrations, and searches their combinations by trial."""
+
+    async def optimize(self, problem: Problem) -> Result:
+        require_modules(("dspy", "optuna"), "MIPROv2", "baselines")
+        dspy = import_extra("dspy", "MIPROv2", "baselines")
+        optuna = import_extra("optuna", "MIPROv2", "baselines")
+        settings = _settings(problem)
+
+        def work(outside: Outside) -> Mapping[str, str]:
+            with _quiet(dspy, optuna):
+                return _compile(dspy, outside, settings)
+
+        library = Library("mipro", "the prompt that MIPROv2 found", settings, work)
+        return await optimize_outside(problem, library)
+
+
+def _settings(problem: Problem) -> dict[str, Any]:
+    """All that it is run with, the package's own defaults included."""
+    config = problem.assembled.config
+    return {
+        "library": f"MIPROv2 (dspy {version('dspy')}, optuna {version('optuna')})",
+        "proposals": "role updater",
+        "auto": config.mipro.auto,
+        "max_bootstrapped_demos": config.mipro.demos,
+        "max_labeled_demos": config.mipro.demos,
+        "metric_threshold": None,
+        "minibatch_size": 35,
+        "minibatch_full_eval_steps": 5,
+        "seed": config.seed,
+        "num_threads": config.concurrency,
+    }
+
+
+def _compile(dspy: Any, outside: Outside, settings: Mapping[str, Any]) -> Mapping[str, str]:
+    """The texts that its compiled program has."""
+    lm = dspy.LM(
+        "promptcodebook/updater", engine=_Engine(dspy, outside), cache=False, num_retries=0
+    )
+    program = _program(dspy, outside)
+    optimizer = dspy.MIPROv2(
+        metric=lambda example, prediction, trace=None: prediction.reward,  # pyright: ignore[reportUnknownLambdaType, reportUnknownMemberType]
+        prompt_model=lm,
+        task_model=lm,
+        **{k: settings[k] for k in ("auto", "metric_threshold", "seed", "num_threads")},
+        **{k: settings[k] for k in ("max_bootstrapped_demos", "max_labeled_demos")},
+    )
+    with dspy.context(lm=lm, adapter=dspy.ChatAdapter()):
+        compiled = optimizer.compile(
+            program,
+            trainset=[_row(dspy, e) for e in outside.train],
+            valset=[_row(dspy, e) for e in outside.val] or None,
+            minibatch_size=settings["minibatch_size"],
+            minibatch_full_eval_steps=settings["minibatch_full_eval_steps"],
+        )
+    return compiled.texts()
+
+
+class _Input(str):
+    """x as text, which dspy hands on as it is, so that its example is known where it is run."""
+
+    example: Example
+
+    @classmethod
+    def of(cls, example: Example) -> _Input:
+        made = cls(example.input)
+        made.example = example
+        return made
+
+    def __deepcopy__(self, memo: object) -> _Input:
+        return self
+
+
+def _row(dspy: Any, example: Example) -> Any:
+    known = {} if example.target is None else {"output": example.target}
+    return dspy.Example(input=_Input.of(example), **known).with_inputs("input")
+
+
+def _program(dspy: Any, outside: Outside) -> Any:
+    """The program as a module. What its proposer reads of it is the source of this class."""
+    stages = outside.stages
+    names = {stage: f"stage_{k}" for k, stage in enumerate(stages)}
+
+    class Pipeline(dspy.Module):
+        """Answers an input by a pipeline of calls to a language model; `run` runs it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            for stage, name in names.items():
+                signature = dspy.Signature(_fields(stage), outside.first[stage])
+                setattr(self, name, dspy.Predict(signature))
+
+        def forward(self, input: str) -> Any:
+            [rollout] = outside.roll_out(self.texts(), [cast("_Input", input).example])
+            self._remember(input, rollout)
+            return dspy.Prediction(output=rollout.output, reward=outside.unit(rollout))
+
+        def texts(self) -> dict[str, str]:
+            """Instruction and demonstrations of each stage, as its prompt."""
+            return {s: _text(getattr(self, name), *_names(s)) for s, name in names.items()}
+
+        def _remember(self, input: str, rollout: Rollout) -> None:
+            """What the stages read and wrote, where dspy keeps a trace."""
+            trace = dspy.settings.trace
+            if trace is None or rollout.failure is not None:
+                return
+            for stage, name in names.items():
+                read, written = _names(stage)
+                for source, made in _steps(stage, input, rollout):
+                    inputs, outputs = {read: source}, dspy.Prediction(**{written: made})
+                    trace.append((getattr(self, name), inputs, outputs))
+
+    return Pipeline()
+
+
+def _names(stage: str) -> tuple[str, str]:
+    """The fields of a stage's predictor: those of our rows where it is the whole program."""
+    if stage == WHOLE:
+        return "input", "output"
+    safe = "".join(c if c.isalnum() else "_" for c in stage)
+    return f"{safe}_input", f"{safe}_output"
+
+
+def _fields(stage: str) -> str:
+    return " -> ".join(_names(stage))
+
+
+def _steps(stage: str, text: str, rollout: Rollout) -> Sequence[tuple[str, str]]:
+    if stage == WHOLE:
+        return [(str(text), rollout.output)]
+    return [(s.input, s.output) for s in rollout.stages if s.name == stage]
+
+
+def _text(predictor: Any, read: str, written: str) -> str:
+    """A prompt of an instruction and demonstrations; one that lacks a field of this predictor is
+    left out, as dspy's adapter does."""
+    shown = [d for d in predictor.demos if d.get(read) and d.get(written)]
+    demos = [f"Input: {d[read]}\nOutput: {d[written]}" for d in shown]
+    if not demos:
+        return predictor.signature.instructions
+    examples = "\n\n".join(["Examples:", *demos])
+    return join_prompts(predictor.signature.instructions, examples)
+
+
+class _Engine:
+    """dspy's model: one request to our role `updater`."""
+
+    def __init__(self, dspy: Any, outside: Outside) -> None:
+        self._lm15 = dspy.lm15
+        self._outside = outside
+
+    def __deepcopy__(self, memo: object) -> _Engine:
+        return self
+
+    def complete(self, request: Any) -> Any:
+        text = self._outside.ask("updater", _messages(request))
+        return self._lm15.Response(
+            id=None,
+            model=request.model,
+            message=self._lm15.Message.assistant([self._lm15.TextPart(text)]),
+            finish_reason="stop",
+            usage=self._lm15.Usage(input_tokens=0, output_tokens=0, total_tokens=0),
+        )
+
+    def stream(self, request: Any) -> Any:
+        return self._lm15.response_to_events(self.complete(request))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _messages(request: Any) -> list[Message]:
+    system = request.system
+    if system is not None and not isinstance(system, str):
+        system = "".join(part.text for part in system)
+    turns = [
+        Message(cast("Literal['user', 'assistant']", m.role), m.text or "")
+        for m in request.messages
+    ]
+    return [Message("system", system), *turns] if system else turns
+
+
+@contextmanager
+def _quiet(dspy: Any, optuna: Any) -> Generator[None]:
+    """Neither library logs to the screen; both do again afterwards, if they did before."""
+    stream: Any = import_extra(
+        "dspy.utils.logging_utils", "MIPROv2", "baselines"
+    ).DSPY_LOGGING_STREAM
+    enabled, verbosity = stream.enabled, optuna.logging.get_verbosity()
+    stream.enabled = False
+    optuna.logging.set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        stream.enabled = enabled
+        optuna.logging.set_verbosity(verbosity)

@@ -1,0 +1,62 @@
+"""A task that one sentence in the prompt solves the more of, the later it was proposed; and the
+model behind it, which answers the same to the same request."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+import promptcodebook as pco
+from promptcodebook.calls import Request
+from promptcodebook.lm.scripted import ScriptedLM
+from tests.run.test_optimize import data, reward
+
+QUICK: dict[str, Any] = {"preset": "quick", "update": {"epochs": 6, "batch_size": 6}}
+
+
+def answer(request: Request) -> str:
+    """Of the executor: the stated use, for as many of eight inputs as its prompt's level. Of the
+    updater: a prompt of a level that the request decides, in the forms that gepa and dspy read."""
+    if request.role == "updater":
+        return _propose(request)
+    system = "".join(m.content for m in request.messages if m.role == "system")
+    question = request.messages[-1].content
+    levels = re.findall(r"at level (\d)", system)
+    words, topic = re.findall(r"In (\d+) words: what are (\w+)", question)[-1]
+    if levels and int(words) % 8 < int(levels[-1]):
+        return f"use {topic} {words}"
+    return "no idea"
+
+
+def _propose(request: Request) -> str:
+    said = "\x1f".join(m.content for m in request.messages) + str(request.sample)
+    level = hashlib.sha256(said.encode()).digest()[0] % 8 + 1
+    text = f"Give the stated use, at level {level}."
+    fields = re.findall(r"`\[\[ ## (\w+) ## \]\]`", request.messages[-1].content)
+    if not fields:
+        return f"```\n{text}\n```"
+    return "\n".join(f"[[ ## {name} ## ]]\n{text}" for name in fields)
+
+
+def model() -> ScriptedLM:
+    return ScriptedLM().reply_with(answer)
+
+
+def learn(tmp_path: Path, optimizer: str, lm: Any = None, **more: Any) -> pco.Run:
+    """A run of that optimizer on the task."""
+    config = {**QUICK, "optimizer": optimizer, **more.pop("config", {})}
+    return pco.optimize(
+        data(),
+        more.pop("reward", reward),
+        lm if lm is not None else model(),
+        config=config,
+        runs_dir=tmp_path / more.pop("name", "runs"),
+        progress=False,
+        **more,
+    )
+
+
+def total(run: pco.Run) -> int:
+    return sum(usage.calls for usage in run.usage.values())

@@ -1,0 +1,155 @@
+"""GEPA as an optimizer of ours: the package itself, on our program, models, budget and store."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import promptcodebook as pco
+from promptcodebook.calls import Request
+from promptcodebook.errors import MissingExtra
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.store.run import RunStore
+from tests.cli.invoked import pco as pco_command
+from tests.optimizers.teachable import answer, learn, model, total
+from tests.run.test_optimize import rows
+
+SHORT = {"gepa": {"rollouts": 60}}
+
+
+def settings_of(run: pco.Run) -> dict[str, Any]:
+    store = RunStore.open(run.path)
+    concluded = store.outline().conclusion
+    store.close()
+    assert concluded is not None
+    return dict(concluded.settings)
+
+
+@pytest.mark.parametrize("name", ["gepa", "gepa-merge"])
+def test_it_learns_a_prompt_through_our_models(tmp_path: Path, name: str) -> None:
+    lm = model()
+    run = learn(tmp_path, name, lm, config=SHORT)
+    assert run.ended == "finished" and [*run.rows] == ["present", name]
+    assert run.rows[name].score.mean > run.rows["present"].score.mean
+    prompt = run.rows[name].prompt
+    assert prompt is not None and "at level" in prompt
+    assert total(run) == len(lm.history) and run.usage["updater"].calls > 2
+    settings = settings_of(run)
+    assert settings["use_merge"] == (name == "gepa-merge")
+    assert settings["library"].startswith("gepa 0.")
+    assert (settings["max_metric_calls"], settings["reflection_minibatch_size"]) == (60, 3)
+    assert f"{settings['library']} tried " in run.verdict
+
+
+def test_a_reflection_reads_what_our_critic_reads(tmp_path: Path) -> None:
+    lm = model()
+    learn(tmp_path, "gepa", lm, config={**SHORT, "init": {"prompt": "Be brief."}})
+    first = next(r for r in lm.history if r.role == "updater").messages[-1].content
+    assert "```\nBe brief.\n```" in first, "it begins with what the user has today"
+    assert "what are" in first and "no idea" in first
+    assert "Reward 0 (0 is the least, 1 the best)." in first
+    assert "Reference answer: use " in first
+    assert "Feedback of the checker: give the stated use" in first
+
+
+@pytest.mark.parametrize("limit", [{"calls": 90}, {"tokens": 4000}])
+def test_a_budget_stops_it_and_the_best_so_far_is_judged(
+    tmp_path: Path, limit: dict[str, int]
+) -> None:
+    lm = model()
+    short = {"executor": {"max_tokens": 20}, "updater": {"max_tokens": 20}}
+    config = {"budget": {**limit, "reserve_for_verdict": 0.4}}
+    run = learn(tmp_path, "gepa", lm, config=config, roles=short)
+    assert run.ended == "budget" and [*run.rows] == ["present", "gepa"]
+    assert run.spent.calls <= limit.get("calls", 9999)
+    assert run.spent.tokens <= limit.get("tokens", 9999)
+    assert total(run) == len(lm.history)
+    assert settings_of(run)["max_metric_calls"] == 10 * 6 * 16, "the budget is what ends it"
+
+
+def test_a_run_that_was_stopped_comes_to_the_same_and_pays_for_nothing_twice(
+    tmp_path: Path,
+) -> None:
+    whole = learn(tmp_path, "gepa", name="whole", config=SHORT)
+    lm = model()
+    kept = {"name": "part", "config": {**SHORT, "budget": {"reserve_for_verdict": 0.0}}}
+    with pytest.raises(pco.PcoError, match="budget is reached"):
+        learn(tmp_path, "gepa", lm, budget="31calls", **kept)
+    rest = learn(tmp_path, "gepa", lm, resume="last", budget="999calls", **kept)
+    assert (rest.ended, rest.verdict) == ("finished", whole.verdict)
+    assert rest.rows["gepa"].prompt == whole.rows["gepa"].prompt
+    assert total(rest) == total(whole) == len(lm.history)
+
+
+async def two_steps(prompt: pco.Prompt, example: pco.Example, lm: pco.Chat) -> pco.Output:
+    plan = await lm("Plan: " + example.input, system=prompt.of("plan"), purpose="plan")
+    said = await lm(example.input, system=prompt.of("say"), purpose="say")
+    trace = (pco.Stage("plan", example.input, plan.text), pco.Stage("say", plan.text, said.text))
+    return pco.Output(said.text, trace)
+
+
+two_steps.stages = ("plan", "say")  # type: ignore[attr-defined]
+
+
+def test_each_stage_is_a_component_of_its_own(tmp_path: Path) -> None:
+    lm = model()
+    config = {**SHORT, "compose_per_stage": True, "init": {"prompt": "Be brief."}}
+    run = learn(tmp_path, "gepa", lm, config=config, executor=two_steps)
+    asked = [r.messages[-1].content for r in lm.history if r.role == "updater"]
+    assert "# Example 1\n## Inputs\n### input\nIn " in asked[0]
+    prompt = run.rows["gepa"].prompt
+    assert prompt is not None and prompt.startswith("plan: ") and "\n\nsay: " in prompt
+    systems = {r.messages[0].content for r in lm.history if r.role == "executor"}
+    assert systems >= {"Be brief."} and not any("plan: " in s for s in systems)
+
+
+def test_a_missing_package_is_named_before_anything_is_paid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "gepa", None)
+    lm = model()
+    with pytest.raises(MissingExtra, match="GEPA needs an optional dependency") as caught:
+        learn(tmp_path, "gepa", lm)
+    assert caught.value.hint == "pip install 'promptcodebook[baselines]'"
+    assert lm.history == [] and not [*(tmp_path / "runs").iterdir()]
+
+
+def test_a_perfect_prompt_does_not_keep_it_busy_forever(tmp_path: Path) -> None:
+    """At temperature 0 the same rollouts cost nothing, so that no budget would end it."""
+
+    def perfect(request: Request) -> str:
+        words, topic = request.messages[-1].content.split()[1], "rivers"
+        for topic in ("rivers", "bridges", "clocks", "bread", "maps", "lamps", "boats", "seeds"):
+            if f" {topic} " in request.messages[-1].content:
+                return f"use {topic} {words}"
+        return answer(request)
+
+    lm = ScriptedLM().reply_with(perfect)
+    cold = {"executor": {"temperature": 0.0}}
+    run = learn(tmp_path, "gepa", lm, roles=cold, budget="9999calls")
+    assert run.ended == "finished" and total(run) == len(lm.history) < 100
+
+
+def test_it_runs_from_a_configuration_file(tmp_path: Path) -> None:
+    (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, rows())))
+    (tmp_path / "reward.py").write_text(
+        "def reward(example, output):\n    return float((example.target or '') in output)\n"
+    )
+    (tmp_path / "pco.toml").write_text(
+        'lm = "simulated"\noptimizer = "gepa"\npreset = "quick"\nreward = "reward.py:reward"\n'
+        '[data]\npath = "data.jsonl"\ninput = "question"\ntarget = "answer"\n'
+        "[gepa]\nrollouts = 40\n"
+    )
+    told = pco_command("train", "--json", "--plain", cwd=tmp_path)
+    assert told.code == 0, told.err
+    tree = json.loads(told.out)
+    assert [row["name"] for row in tree["rows"]] == ["present", "gepa"]
+    assert "Iteration" not in told.out + told.err
+    shown = pco_command("runs", "show", "last", cwd=tmp_path)
+    assert shown.code == 0 and "gepa" in shown.out
+    report = pco_command("report", "last", "-o", "report.html", cwd=tmp_path)
+    assert report.code == 0, report.err

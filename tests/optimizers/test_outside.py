@@ -1,0 +1,297 @@
+"""What a library in a thread of its own gets of the run, and what it cannot do to it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import promptcodebook as pco
+from promptcodebook.assemble import Sources
+from promptcodebook.calls import Message, Request
+from promptcodebook.config import load_config
+from promptcodebook.errors import EndpointDown, Interrupted, RequestRefused, TooManyFailures
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.optimizers.base import Problem, Result
+from promptcodebook.optimizers.outside import WHOLE, Library, Outside, optimize_outside
+from promptcodebook.progress import Note, Phase, ProgressEvent
+from promptcodebook.run.opening import Opened, Where, open_run
+from promptcodebook.run.optimize import finish
+from promptcodebook.run.session import IN_PYTHON
+from promptcodebook.store.run import RunStore
+from promptcodebook.sync import run_sync
+from tests.optimizers.teachable import QUICK, learn, model, total
+from tests.run.test_optimize import data, reward
+
+Work = Callable[[Outside], Mapping[str, str]]
+LEVEL = {n: {WHOLE: f"Give the stated use, at level {n}."} for n in range(9)}
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], None]:
+    """Makes `optimizer = "theirs"` a library that does this work."""
+    works: list[Work] = []
+
+    class Theirs:
+        async def optimize(self, problem: Problem) -> Result:
+            settings = {"library": "theirs 1.0", "patience": 3}
+            library = Library("theirs", "the prompt of theirs", settings, works[-1], 144)
+            return await optimize_outside(problem, library)
+
+    module = type(sys)("theirs_outside")
+    module.Theirs = Theirs  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "theirs_outside", module)
+    info = tmp_path / "site" / "theirs-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[promptcodebook.optimizers]\ntheirs = theirs_outside:Theirs\n"
+    )
+    monkeypatch.syspath_prepend(info.parent)
+    return works.append
+
+
+def climb(outside: Outside) -> Mapping[str, str]:
+    """Measures every level on the validation split, best last, and asks before each."""
+    for level in range(1, 7):
+        outside.ask("updater", [Message("user", "What next?")])
+        outside.roll_out(LEVEL[level], outside.train)
+        outside.roll_out(LEVEL[level], outside.val)
+    return outside.best
+
+
+def stubborn(outside: Outside) -> Mapping[str, str]:
+    """Takes every error for a reason to try again."""
+    for _ in range(2000):
+        try:
+            climb(outside)
+        except Exception:
+            continue
+    return LEVEL[0]
+
+
+def test_its_calls_are_metered_and_its_settings_are_stored(tmp_path: Path, install: Any) -> None:
+    install(climb)
+    lm = model()
+    run = learn(tmp_path, "theirs", lm)
+    assert run.ended == "finished" and [*run.rows] == ["present", "theirs"]
+    assert run.rows["theirs"].prompt == LEVEL[6][WHOLE]
+    assert total(run) == len(lm.history)
+    # 6 levels on 16 and on 8 examples, and the verdict's two rows on 8.
+    assert (run.usage["updater"].calls, run.usage["executor"].calls) == (6, 6 * 24 + 2 * 8)
+    assert "theirs 1.0 tried 6 prompts in 144 rollouts; what it kept earned" in run.verdict
+    store = RunStore.open(run.path)
+    concluded = store.outline().conclusion
+    store.close()
+    assert concluded is not None and concluded.settings == {"library": "theirs 1.0", "patience": 3}
+
+
+def test_what_is_asked_again_is_another_sample_and_validation_is_greedy(
+    tmp_path: Path, install: Any
+) -> None:
+    def twice(outside: Outside) -> Mapping[str, str]:
+        for text in (LEVEL[1], LEVEL[1], LEVEL[2]):
+            outside.roll_out(text, outside.train[:2])
+            outside.roll_out(text, outside.val[:1])
+            outside.ask("updater", [Message("user", "What next?")])
+        return LEVEL[1]
+
+    install(twice)
+    lm = model()
+    learn(tmp_path, "theirs", lm)
+    asked = [r for r in lm.history if r.sampling.temperature]
+    executor = [r for r in asked if r.role == "executor"]
+    samples = [r.sample for r in executor]
+    assert len(executor) == 6, "three rollouts of two examples; those on validation are greedy"
+    assert samples[:2] == samples[4:] != samples[2:4], "by how often the same was asked for"
+    assert len({r.sample for r in asked if r.role == "updater"}) == 3
+
+
+@pytest.mark.parametrize("limit", [{"calls": 50}, {"calls": 103}, {"tokens": 3000}])
+def test_a_budget_ends_what_swallows_every_error_and_leaves_its_best(
+    tmp_path: Path, install: Any, limit: dict[str, int]
+) -> None:
+    install(stubborn)
+    lm = model()
+    config = {"budget": {**limit, "reserve_for_verdict": 0.4}}
+    short = {"executor": {"max_tokens": 20}, "updater": {"max_tokens": 20}}
+    run = learn(tmp_path, "theirs", lm, config=config, roles=short)
+    assert run.ended == "budget" and run.stop is not None
+    assert run.spent.calls <= limit.get("calls", 9999)
+    assert run.spent.tokens <= limit.get("tokens", 9999)
+    assert total(run) == len(lm.history)
+    assert [*run.rows] == ["present", "theirs"], "the verdict is made from what was kept back"
+    prompt = run.rows["theirs"].prompt
+    assert prompt is not None and "at level" in prompt
+
+
+def test_a_run_stopped_anywhere_goes_the_same_way(tmp_path: Path, install: Any) -> None:
+    install(climb)
+    whole = learn(tmp_path, "theirs", name="whole")
+    lm = model()
+    kept = {"name": "part", "config": {"budget": {"reserve_for_verdict": 0.3}}}
+    part = learn(tmp_path, "theirs", lm, budget="60calls", **kept)
+    prompts = [part.rows["theirs"].prompt]
+    for calls in (110, 190):
+        assert part.ended == "budget" and [*part.rows] == ["present", "theirs"]
+        again = {"resume": part.id, "budget": f"{calls}calls"}
+        part = learn(tmp_path, "theirs", lm, **kept, **again)
+        prompts.append(part.rows["theirs"].prompt)
+    assert len(set(prompts)) == 3, "each verdict is of the best so far"
+    rest = learn(tmp_path, "theirs", lm, **kept, resume=part.id, budget="999calls")
+    assert (rest.ended, rest.verdict) == ("finished", whole.verdict)
+    store = RunStore.open(rest.path)
+    judged = [evaluation.name for evaluation in store.test_evaluations()]
+    store.close()
+    assert judged == ["present", "theirs"], "of what was judged on the way nothing is left"
+    keys = [(r.messages, r.sample, r.sampling) for r in lm.history]
+    assert len(keys) == len({str(key) for key in keys}), "nothing is paid for twice"
+
+
+def test_an_interrupt_ends_it_at_once_and_it_goes_on(tmp_path: Path, install: Any) -> None:
+    install(stubborn)
+    before = model()
+    opened: list[Opened] = []
+
+    def interrupt(event: ProgressEvent) -> None:
+        if len(before.history) >= 20 and isinstance(event, Phase):
+            opened[0].session.interrupt()
+
+    config = load_config({**QUICK, "optimizer": "theirs"})
+    sources, where = Sources(data=data(), reward=reward, lm=before), Where(tmp_path / "runs")
+    opened.append(open_run(config, sources, replace(where, command=IN_PYTHON), interrupt))
+    with pytest.raises(Interrupted):
+        run_sync(finish(opened[0]))
+    assert len(before.history) < 60
+    install(climb)
+    after = model()
+    run = learn(tmp_path, "theirs", after, resume="last")
+    whole = learn(tmp_path, "theirs", name="whole")
+    assert run.verdict == whole.verdict
+    assert len(before.history) + len(after.history) == total(run) == total(whole)
+
+
+def test_a_library_that_fails_is_a_row_that_says_how(tmp_path: Path, install: Any) -> None:
+    def fails(outside: Outside) -> Mapping[str, str]:
+        climb(outside)
+        raise ValueError("no field `answer` in\n the reply")
+
+    install(fails)
+    run = learn(tmp_path, "theirs", config={"init": {"prompt": "Be brief."}})
+    assert run.ended == "finished"
+    assert run.rows["theirs"].prompt == run.rows["present"].prompt == "Be brief."
+    said = "theirs 1.0 failed with ValueError: no field `answer` in the reply"
+    assert f"{said} The present prompt stands in its place." in run.verdict
+
+
+async def clumsy(prompt: str, example: pco.Example, lm: pco.Chat) -> str:
+    if "level 3" in prompt and " rivers " in example.input:
+        raise RuntimeError("dropped it")
+    return (await lm(example.input, system=prompt)).text
+
+
+def test_a_failed_rollout_earns_the_least_and_is_counted(tmp_path: Path, install: Any) -> None:
+    seen: list[tuple[float, str]] = []
+
+    def one(outside: Outside) -> Mapping[str, str]:
+        for rollout in outside.roll_out(LEVEL[3], outside.train):
+            if rollout.failure is not None:
+                seen.append((outside.reward(rollout), rollout.failure.message))
+        return LEVEL[3]
+
+    install(one)
+    notes: list[str] = []
+
+    def hear(event: ProgressEvent) -> None:
+        notes.extend([event.text] if isinstance(event, Note) else [])
+
+    signed = {"reward_range": (-1.0, 1.0)}
+    run = learn(tmp_path, "theirs", executor=clumsy, config=signed, listener=hear)
+    assert seen and set(seen) == {(-1.0, "dropped it")}
+    assert f"in 16 rollouts, {len(seen)} of which failed" in run.verdict
+    assert any("a rollout failed at execute: RuntimeError: dropped it" in n for n in notes)
+
+
+async def broken(prompt: str, example: pco.Example, lm: pco.Chat) -> str:
+    raise RuntimeError("dropped it")
+
+
+def test_more_than_half_failing_ends_the_run(tmp_path: Path, install: Any) -> None:
+    install(stubborn)
+    with pytest.raises(TooManyFailures, match="dropped it") as caught:
+        learn(tmp_path, "theirs", executor=broken)
+    assert caught.value.traces
+
+
+def test_a_model_that_goes_away_ends_the_run_and_a_refused_request_is_the_library_s(
+    tmp_path: Path, install: Any
+) -> None:
+    refused: list[str] = []
+
+    def asks(outside: Outside) -> Mapping[str, str]:
+        try:
+            outside.ask("updater", [Message("user", "much too long")])
+        except RequestRefused as error:
+            refused.append(str(error))
+        outside.ask("updater", [Message("user", "short")])
+        return LEVEL[2]
+
+    def replies(request: Request) -> str | Exception:
+        if request.role != "updater":
+            return "no idea"
+        long = request.messages[-1].content == "much too long"
+        return RequestRefused("over the context") if long else EndpointDown("nothing answers")
+
+    install(asks)
+    with pytest.raises(EndpointDown, match="nothing answers"):
+        learn(tmp_path, "theirs", ScriptedLM().reply_with(replies))
+    assert refused == ["over the context"]
+    run = learn(tmp_path, "theirs", resume="last")
+    assert run.ended == "finished" and run.rows["theirs"].prompt == LEVEL[2][WHOLE]
+
+
+def test_its_other_threads_ask_nobody_once_it_has_ended(tmp_path: Path, install: Any) -> None:
+    ended, late = threading.Event(), threading.Event()
+    pool = ThreadPoolExecutor(2)
+
+    def leaves_work_behind(outside: Outside) -> Mapping[str, str]:
+        def ask_late() -> None:
+            ended.wait(5)
+            try:
+                outside.roll_out(LEVEL[5], outside.train)
+            finally:
+                late.set()
+
+        pool.submit(ask_late)
+        outside.roll_out(LEVEL[1], outside.val)
+        return LEVEL[1]
+
+    install(leaves_work_behind)
+    lm = model()
+    run = learn(tmp_path, "theirs", lm)
+    before = len(lm.history)
+    ended.set()
+    assert late.wait(5) and len(lm.history) == before == total(run)
+    pool.shutdown()
+
+
+def test_what_it_prints_is_not_seen(
+    tmp_path: Path, install: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def prints(outside: Outside) -> Mapping[str, str]:
+        sys.stdout.write("Bootstrapping set 1/6")
+        sys.stderr.write("100 %")
+        return LEVEL[1]
+
+    install(prints)
+    out, err = sys.stdout, sys.stderr
+    learn(tmp_path, "theirs")
+    assert (sys.stdout, sys.stderr) == (out, err)
+    shown = capsys.readouterr()
+    assert "Bootstrapping" not in shown.out + shown.err and "100 %" not in shown.out + shown.err
