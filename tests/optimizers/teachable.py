@@ -17,15 +17,15 @@ QUICK: dict[str, Any] = {"preset": "quick", "update": {"epochs": 6, "batch_size"
 
 
 def answer(request: Request) -> str:
-    """Of the executor: the stated use, for as many of eight inputs as its prompt's level. Of the
+    """Of the executor: the stated use, for as many of eight inputs as its prompt says. Of the
     updater: a prompt of a level that the request decides, in the forms that gepa and dspy read."""
     if request.role == "updater":
         return _propose(request)
     system = "".join(m.content for m in request.messages if m.role == "system")
     question = request.messages[-1].content
-    levels = re.findall(r"at level (\d)", system)
+    levels = re.findall(r"at level (\d)", system) or ["1"]
     words, topic = re.findall(r"In (\d+) words: what are (\w+)", question)[-1]
-    if levels and int(words) % 8 < int(levels[-1]):
+    if int(words) % 8 < int(levels[-1]):
         return f"use {topic} {words}"
     return "no idea"
 

@@ -130,7 +130,8 @@ def test_a_perfect_prompt_does_not_keep_it_busy_forever(tmp_path: Path) -> None:
 
     lm = ScriptedLM().reply_with(perfect)
     cold = {"executor": {"temperature": 0.0}}
-    run = learn(tmp_path, "gepa", lm, roles=cold, budget="9999calls")
+    short = {"update": {"epochs": 1, "batch_size": 6}}
+    run = learn(tmp_path, "gepa", lm, roles=cold, budget="9999calls", config=short)
     assert run.ended == "finished" and total(run) == len(lm.history) < 100
 
 

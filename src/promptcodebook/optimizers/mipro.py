@@ -35,11 +35,10 @@ class MIPROv2:
     async def optimize(self, problem: Problem) -> Result:
         require_modules(("dspy", "optuna"), "MIPROv2", "baselines")
         dspy = import_extra("dspy", "MIPROv2", "baselines")
-        optuna = import_extra("optuna", "MIPROv2", "baselines")
         settings = _settings(problem)
 
         def work(outside: Outside) -> Mapping[str, str]:
-            with _quiet(dspy, optuna):
+            with _quiet():
                 return _compile(dspy, outside, settings)
 
         library = Library("mipro", "the prompt that MIPROv2 found", settings, work)
@@ -212,16 +211,14 @@ def _messages(request: Any) -> list[Message]:
 
 
 @contextmanager
-def _quiet(dspy: Any, optuna: Any) -> Generator[None]:
-    """Neither library logs to the screen; both do again afterwards, if they did before."""
-    stream: Any = import_extra(
-        "dspy.utils.logging_utils", "MIPROv2", "baselines"
-    ).DSPY_LOGGING_STREAM
-    enabled, verbosity = stream.enabled, optuna.logging.get_verbosity()
-    stream.enabled = False
-    optuna.logging.set_verbosity(logging.ERROR)
+def _quiet() -> Generator[None]:
+    """Neither library logs, for it would quote data and prompts; both do again afterwards."""
+    loggers = [logging.getLogger(name) for name in ("dspy", "optuna")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        stream.enabled = enabled
-        optuna.logging.set_verbosity(verbosity)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
