@@ -36,6 +36,7 @@ def test_it_learns_a_prompt_with_demonstrations_through_our_models(
     assert "Bootstrapp" not in told.out + told.err and "Trial" not in told.out + told.err
 
 
+@pytest.mark.slow
 def test_it_comes_to_the_same_again_and_a_stopped_run_pays_for_nothing_twice(
     tmp_path: Path,
 ) -> None:

@@ -40,6 +40,7 @@ __all__ = [
     "Present",
     "baselines",
     "best_fixed_row",
+    "best_prompt",
     "best_single_row",
     "concat_row",
     "has_best_fixed",
@@ -101,7 +102,7 @@ async def best_fixed_row(problem: Problem, policy: PolicyFile, state: State) -> 
     prompts += islice(_typical(problem, policy, rollouts, uses), SHORTLIST)
     dataset = problem.assembled.dataset
     examples = sample(dataset.val or dataset.train, config.validation.subset)
-    best = await _best_prompt(problem, BEST_FIXED, list(dict.fromkeys(prompts)), examples)
+    best = await best_prompt(problem, BEST_FIXED, list(dict.fromkeys(prompts)), examples)
     title = "the best of its prompts, used for all inputs (best_fixed)"
     return Result(BEST_FIXED, title, FixedPrompt(best))
 
@@ -163,11 +164,11 @@ async def best_single_row(problem: Problem, policy: PolicyFile) -> Result:
     promise = await _promise(problem, policy, [example.input for example in train])
     listed = sorted(range(len(texts)), key=lambda k: (-promise[k], k))[:SHORTLIST]
     prompts = [join_prompts(policy.base_prompt, texts[k]) for k in listed]
-    best = await _best_prompt(problem, BEST_SINGLE, prompts, val)
+    best = await best_prompt(problem, BEST_SINGLE, prompts, val)
     return Result(BEST_SINGLE, "the best single instinct", FixedPrompt(best))
 
 
-async def _best_prompt(
+async def best_prompt(
     problem: Problem, row: str, prompts: Sequence[str], examples: Sequence[Example]
 ) -> str:
     """The one that earns most on the examples; the first where there is nothing to measure."""

@@ -60,7 +60,7 @@ from promptcodebook.types import (
     Trace,
 )
 
-__all__ = ["PCO", "build_learner", "initialise", "with_listed_codebook"]
+__all__ = ["PCO", "build_learner", "first_or_stored", "initialise", "with_listed_codebook"]
 
 
 class PCO:
@@ -74,7 +74,7 @@ class PCO:
         assembled, store = problem.assembled, problem.store
         learner = build_learner(assembled)
         selection = Selection(problem, learner.composer)
-        state = await _first_or_stored(problem)
+        state = await first_or_stored(problem)
         training = _train(problem, learner, selection, state)
         ended, stop = await train_to_reserve(problem, training)
         best = await selection.best()
@@ -195,7 +195,7 @@ def _checks(assembled: Assembled) -> Check:
     )
 
 
-async def _first_or_stored(problem: Problem) -> State:
+async def first_or_stored(problem: Problem) -> State:
     """Where training stands: initialised now, or read back."""
     store, assembled = problem.store, problem.assembled
     outline = store.outline()
