@@ -39,7 +39,8 @@ _WIDTH = 79
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """The run is set up: its id, folder, models by role, and how many steps are planned."""
+    """The run is set up: its id, folder, models by role, and how many steps are planned (0 = its
+    optimizer knows no steps)."""
 
     run_id: str
     path: str
@@ -128,7 +129,8 @@ class ProgressLog:
             case Began():
                 self._label = "[simulated] " if event.simulated else ""
                 self._steps = event.steps
-                self._say(f"run {event.run_id} in {event.path}: {event.steps} steps")
+                steps = f": {event.steps} steps" if event.steps else ""
+                self._say(f"run {event.run_id} in {event.path}{steps}")
             case StepDone(step):
                 self._say(f"step {step.index + 1} of {self._steps}: {_figures(step)}")
             case ValidationDone(step, evaluation):
@@ -239,6 +241,8 @@ class ProgressLine:
         steps = self._run.steps
         left = _left(self._seconds, self._done - self._run.first, steps - self._done)
         facts = "".join(f", {name} {value}" for name, value in self._facts.items())
+        if not steps:
+            return f"{label} at work{facts}"
         return f"{label} step {self._done} of {steps}{facts}{left}"
 
 

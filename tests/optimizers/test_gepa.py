@@ -150,7 +150,14 @@ def test_it_runs_from_a_configuration_file(tmp_path: Path) -> None:
     tree = json.loads(told.out)
     assert [row["name"] for row in tree["rows"]] == ["present", "gepa"]
     assert "Iteration" not in told.out + told.err
+    assert "K = " not in told.err and " steps" not in told.err, "these are ours"
+    unknown = pco_command("estimate", cwd=tmp_path)
+    unknown.error(2, "only our own optimizer is estimated", "--budget 500calls")
     shown = pco_command("runs", "show", "last", cwd=tmp_path)
     assert shown.code == 0 and "gepa" in shown.out
+    for row in tree["rows"]:
+        printed = pco_command("prompt", "last", "--row", row["name"], cwd=tmp_path)
+        assert printed.out == f"{row['prompt']}\n"
+    pco_command("prompt", "last", "--row", "gepo", cwd=tmp_path).error(2, "unknown row 'gepo'")
     report = pco_command("report", "last", "-o", "report.html", cwd=tmp_path)
     assert report.code == 0, report.err

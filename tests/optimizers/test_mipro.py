@@ -28,6 +28,7 @@ def test_it_learns_a_prompt_with_demonstrations_through_our_models(
     assert settings["library"].startswith("MIPROv2 (dspy 3.")
     assert (settings["auto"], settings["seed"]) == ("light", 0)
     systems = [r.messages[0].content for r in lm.history if r.role == "executor"]
+    assert not any("Given the fields" in s for s in systems), "words of dspy's for no prompt"
     shown = [s for s in systems if "\n\nExamples:\n\nInput: In " in s]
     assert shown, "some prompts show examples"
     held_out = [e.input for e in (*data().val, *data().test)]

@@ -119,8 +119,10 @@ class LiveLayout:
         if view.run is None:
             return []
         done, planned = view.step + 1, view.run.steps
+        if not planned:
+            return [] if self.ended else [self._now(width)]
         line = _label("step")
-        line.append(bar(done / planned if planned else 0.0, _bar_width(width)), style="cyan")
+        line.append(bar(done / planned, _bar_width(width)), style="cyan")
         line.append(f" {done} of {planned}")
         left = view.training_left()
         if left and not self.ended:
@@ -132,6 +134,8 @@ class LiveLayout:
         view, line = self.view, _label("now")
         phase = view.phase
         if phase is None:
+            if view.run is not None and not view.run.steps:
+                return line.append("at work")
             last = view.run is not None and view.step + 1 >= view.run.steps
             return line.append("finishing" if last else f"training step {view.step + 2}")
         share = phase.done / phase.total if phase.total else 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -45,7 +46,7 @@ RowName = Annotated[
         "--row",
         metavar="ROW",
         help="present, none, concat, best_fixed, best_single, untrained or learned: as the "
-        "verdict.",
+        "verdict; or the row of another optimizer, such as gepa.",
     ),
 ]
 
@@ -73,6 +74,9 @@ def prompt(
     from promptcodebook.cli.reference import Typed
     from promptcodebook.policy.references import resolve
 
+    if (found := _of_another_optimizer(ref, row)) is not None:
+        _say(ref, row, found, as_json=as_json)
+        return
     if row not in _ROWS:
         raise ConfigError(
             f"unknown row {row!r}{did_you_mean(row, _ROWS)}", hint=f"--row {' | '.join(_ROWS)}"
@@ -90,12 +94,34 @@ def prompt(
         )
     else:
         made = _fixed(ref, reference, row)
+    _say(reference.name, row, made, as_json=as_json)
+
+
+def _say(name: str, row: str, made: str, *, as_json: bool) -> None:
     if as_json:
-        emit({"ref": reference.name, "row": row, "prompt": made})
-    else:
-        if not made:
-            note(f"the row {row} is zero-shot: no prompt at all")
-        print(made)
+        emit({"ref": name, "row": row, "prompt": made})
+        return
+    if not made:
+        note(f"the row {row} is zero-shot: no prompt at all")
+    print(made)
+
+
+def _of_another_optimizer(ref: str, row: str) -> str | None:
+    """The one prompt of a row that only another optimizer's run has, or of a run without a
+    codebook."""
+    from promptcodebook.store.run import RunStore
+    from promptcodebook.store.runs import find_run
+
+    if Path(ref).suffix == ".json":
+        return None
+    store = RunStore.open(find_run(runs_dir(), ref))
+    try:
+        outline = store.outline()
+    finally:
+        store.close()
+    if outline.conclusion is None or (row in _ROWS and outline.parameters is not None):
+        return None
+    return {r["name"]: r.get("prompt") for r in outline.conclusion.rows}.get(row)
 
 
 def _first(ref: str, reference: Reference, *, trust: bool) -> Reference:

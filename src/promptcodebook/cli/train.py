@@ -176,6 +176,10 @@ def _verdict_text(run: Run) -> str:
         lines.append(f"policy: {run.path / POLICY}")
         typed = run_reference(run.path)
         lines.append(f"next: {_next(run, typed)}\n      pco report {typed}")
+    elif rows:
+        typed = run_reference(run.path)
+        row = run.deploy or rows[-1].name
+        lines.append(f"next: pco prompt {typed} --row {row}\n      pco report {typed}")
     return "\n".join(lines)
 
 

@@ -110,7 +110,8 @@ class LineView:
 
     def _write_start(self, run: Began) -> None:
         steps = f"step {run.first + 1} of {run.steps}" if run.first else f"{run.steps} steps"
-        self._write_figures(f"run {run.run_id}: {steps}, K = {run.size}, {self._view.models}")
+        ours = f"{steps}, K = {run.size}, " if run.steps else ""
+        self._write_figures(f"run {run.run_id}: {ours}{self._view.models}")
         again = f"pco train --resume {run_reference(Path(run.path))}"
         self._write(f"in {run.path}; Ctrl-C stops, `{again}` goes on from there")
 

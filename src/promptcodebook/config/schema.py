@@ -147,8 +147,8 @@ class Config(Group):
     select: int = Field(default=4, ge=1)
     """S, the number of instincts picked for an input."""
     optimizer: str = "pco"
-    """Which optimizer learns: "pco", one that it is compared with ("gepa", "gepa-merge", "mipro",
-    ...; docs/baselines.md), or another that is installed."""
+    """Which optimizer learns: "pco", another of docs/baselines.md such as "gepa", or one that is
+    installed."""
     base_prompt: str = ""
     """Stands word for word before every composed prompt and is never rewritten."""
     output_format: str = ""

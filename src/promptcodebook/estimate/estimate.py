@@ -19,6 +19,7 @@ from promptcodebook.calls import ROLES, Message, Request, Role, Usage
 from promptcodebook.config import Budget
 from promptcodebook.config.small import text_updates_remark
 from promptcodebook.data import sample
+from promptcodebook.errors import ConfigError
 from promptcodebook.estimate.counting import ANSWER, Manner, Work
 from promptcodebook.estimate.dry import DryWork, Scale, dry_run, shorten_plan
 from promptcodebook.lm.prices import PriceTable
@@ -125,8 +126,14 @@ def estimate(
     """What `pco train` would take; no model is asked.
 
     `seconds` are those a call takes, by model; `short` is the plan that is gone through in its
-    place (None = `shorten_plan`). Raises what a run raises before its first call.
+    place (None = `shorten_plan`). Raises what a run raises before its first call, and ConfigError
+    for an optimizer that is not ours: how its work grows with the plan is not known.
     """
+    if plan.config.optimizer != "pco":
+        raise ConfigError(
+            f"only our own optimizer is estimated, and optimizer = {plan.config.optimizer!r}",
+            hint="bound what it may spend, e.g. pco train --budget 500calls",
+        )
     stand_in = short or shorten_plan(plan)
     scale = Scale.between(plan, stand_in)
 

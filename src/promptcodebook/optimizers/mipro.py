@@ -112,12 +112,14 @@ def _program(dspy: Any, outside: Outside) -> Any:
     names = {stage: f"stage_{k}" for k, stage in enumerate(stages)}
 
     class Pipeline(dspy.Module):
-        """Answers an input by a pipeline of calls to a language model; `run` runs it."""
+        """Answers an input by calls to a language model, each stage under its own instruction."""
 
         def __init__(self) -> None:
-            super().__init__()
+            super().__init__()  # pyright: ignore[reportUnknownMemberType]
+            self.first: dict[str, str] = {}
             for stage, name in names.items():
                 signature = dspy.Signature(_fields(stage), outside.first[stage])
+                self.first[stage] = signature.instructions
                 setattr(self, name, dspy.Predict(signature))
 
         def forward(self, input: str) -> Any:
@@ -126,8 +128,15 @@ def _program(dspy: Any, outside: Outside) -> Any:
             return dspy.Prediction(output=rollout.output, reward=outside.unit(rollout))
 
         def texts(self) -> dict[str, str]:
-            """Instruction and demonstrations of each stage, as its prompt."""
-            return {s: _text(getattr(self, name), *_names(s)) for s, name in names.items()}
+            """Instruction and demonstrations of each stage, as its prompt. An instruction that is
+            still the first one is ours to the letter: dspy has words of its own for none."""
+            return {stage: self._text(stage, getattr(self, name)) for stage, name in names.items()}
+
+        def _text(self, stage: str, predictor: Any) -> str:
+            written = predictor.signature.instructions
+            kept = written == self.first[stage]
+            instruction = outside.first[stage] if kept else written
+            return join_prompts(instruction, _demonstrations(predictor.demos, *_names(stage)))
 
         def _remember(self, input: str, rollout: Rollout) -> None:
             """What the stages read and wrote, where dspy keeps a trace."""
@@ -161,15 +170,12 @@ def _steps(stage: str, text: str, rollout: Rollout) -> Sequence[tuple[str, str]]
     return [(s.input, s.output) for s in rollout.stages if s.name == stage]
 
 
-def _text(predictor: Any, read: str, written: str) -> str:
-    """A prompt of an instruction and demonstrations; one that lacks a field of this predictor is
-    left out, as dspy's adapter does."""
-    shown = [d for d in predictor.demos if d.get(read) and d.get(written)]
-    demos = [f"Input: {d[read]}\nOutput: {d[written]}" for d in shown]
-    if not demos:
-        return predictor.signature.instructions
-    examples = "\n\n".join(["Examples:", *demos])
-    return join_prompts(predictor.signature.instructions, examples)
+def _demonstrations(demos: Sequence[Any], read: str, written: str) -> str:
+    """As a part of a prompt; one that lacks a field of its predictor is left out, as dspy's adapter
+    does."""
+    shown = [d for d in demos if d.get(read) and d.get(written)]
+    texts = [f"Input: {d[read]}\nOutput: {d[written]}" for d in shown]
+    return "\n\n".join(["Examples:", *texts]) if texts else ""
 
 
 class _Engine:

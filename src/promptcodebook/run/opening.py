@@ -126,7 +126,7 @@ def _announcement(assembled: Assembled, store: RunStore) -> Began:
     return Began(
         run_id=store.header.id,
         path=str(store.path),
-        steps=len(schedule.updates()),
+        steps=len(schedule.updates()) if config.optimizer == "pco" else 0,
         first=store.outline().step + 1,
         size=config.size,
         models=assembled.models.by_role(),

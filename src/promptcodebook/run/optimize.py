@@ -100,7 +100,7 @@ class Run:
         if self.learned is None:
             raise PolicyError(
                 "this run's optimizer leaves no policy",
-                hint="its prompts are in the run: pco report " + self.id,
+                hint="its prompts are in the rows of its verdict: run.rows[...].prompt",
             )
         return self.learned
 
