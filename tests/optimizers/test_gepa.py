@@ -11,7 +11,7 @@ import pytest
 
 import promptcodebook as pco
 from promptcodebook.calls import Request
-from promptcodebook.errors import MissingExtra
+from promptcodebook.errors import MissingExtra, RunChanged
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.store.run import RunStore
 from tests.cli.invoked import pco as pco_command
@@ -83,6 +83,18 @@ def test_a_run_that_was_stopped_comes_to_the_same_and_pays_for_nothing_twice(
     assert (rest.ended, rest.verdict) == ("finished", whole.verdict)
     assert rest.rows["gepa"].prompt == whole.rows["gepa"].prompt
     assert total(rest) == total(whole) == len(lm.history)
+
+
+def test_a_finished_run_may_take_more_rollouts(tmp_path: Path) -> None:
+    more = {"gepa": {"rollouts": 90}}
+    whole = learn(tmp_path, "gepa", name="whole", config=more)
+    short = learn(tmp_path, "gepa", name="short", config=SHORT)
+    with pytest.raises(RunChanged, match="nothing to resume") as caught:
+        learn(tmp_path, "gepa", name="short", config=SHORT, resume=short.id)
+    assert "config={'gepa': {'rollouts': MORE}}" in caught.value.hint
+    longer = learn(tmp_path, "gepa", name="short", config=more, resume=short.id)
+    assert longer.rows["gepa"].prompt == whole.rows["gepa"].prompt
+    assert longer.verdict == whole.verdict
 
 
 async def two_steps(prompt: pco.Prompt, example: pco.Example, lm: pco.Chat) -> pco.Output:

@@ -34,14 +34,16 @@ __all__ = [
     "settings_then_and_now",
 ]
 
-_LONGER = ("update.epochs", "validation.patience", "validation.target_score")
+_LONGER = ("update.epochs", "validation.patience", "validation.target_score", "gepa.rollouts")
 """Settings that decide when the training ends, and nothing of what came before its end."""
 _ENOUGH: Mapping[EndReason, str] = {
     "finished": "update.epochs",
     "early_stop": "validation.patience",
     "target": "validation.target_score",
 }
-"""What must be raised for a run that ended so."""
+"""What must be raised for a run that ended so, if the optimizer is ours."""
+_ENOUGH_OF_OTHERS = {"gepa": "gepa.rollouts", "gepa-merge": "gepa.rollouts"}
+"""The same for an optimizer of others; one that is not here cannot be let go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +140,10 @@ def _longer(
     """Each key that puts the end off, with what is said of it."""
     for key in _LONGER:
         old, new = _at(then, key), _at(now, key)
-        # No patience is one that follows from the planned validations; no target is never reached.
-        farther = key == "validation.patience" if old is None else new is None or new > old
+        # No patience and no rollouts follow from what was planned; no
+        # target is never reached.
+        followed = key in ("validation.patience", "gepa.rollouts")
+        farther = followed if old is None else new is None or new > old
         if old == new or not farther:
             continue
         said = f"{key}: {_number(old)} → {_number(new)}"
@@ -165,26 +169,34 @@ def _exploring(state: RunState, config: Config) -> str:
 
 
 def _require_unfinished(header: Header, state: RunState, ref: str, longer: list[str]) -> None:
-    key = _ENOUGH.get(state.ended) if state.ended is not None else None
-    if key is None or key in longer:
+    if state.ended not in _ENOUGH:
+        return
+    name = header.settings.get("optimizer", "pco")
+    key = _ENOUGH[state.ended] if name == "pco" else _ENOUGH_OF_OTHERS.get(name)
+    if key in longer:
         return
     why = {
         "finished": "is finished",
         "early_stop": "ended early, since its last validations brought no gain",
         "target": "ended at its target",
     }
+    raise RunChanged(
+        f"the run {header.id} {why[state.ended]}: there is nothing to resume",
+        hint="start a new run" if key is None else _how_to_go_on(header, key, ref),
+    )
+
+
+def _how_to_go_on(header: Header, key: str, ref: str) -> str:
+    """What to type for a finished run; `key` is what must be raised."""
     if header.command == IN_PYTHON:
         group, _, name = key.partition(".")
         more = f"{{{group!r}: {{{name!r}: MORE}}}}"
-        hint = f"to let it go on: optimize(..., resume={ref!r}, config={more})"
-    else:
-        hint = (
-            f"to let it go on: pco train --resume {ref} --set {key}=MORE; or start a new run from "
-            "its policy: --set init.kind=file --set init.path=RUN/policy.json"
-        )
-    raise RunChanged(
-        f"the run {header.id} {why[str(state.ended)]}: there is nothing to resume", hint=hint
-    )
+        return f"to let it go on: optimize(..., resume={ref!r}, config={more})"
+    longer = f"to let it go on: pco train --resume {ref} --set {key}=MORE"
+    if key in _ENOUGH_OF_OTHERS.values():
+        return longer
+    again = "--set init.kind=file --set init.path=RUN/policy.json"
+    return f"{longer}; or start a new run from its policy: {again}"
 
 
 def _edited(
