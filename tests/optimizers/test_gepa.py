@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,20 +12,11 @@ import promptcodebook as pco
 from promptcodebook.calls import Request
 from promptcodebook.errors import MissingExtra, RunChanged
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.store.run import RunStore
 from tests.cli.invoked import pco as pco_command
 from tests.optimizers.teachable import answer, learn, model, total
 from tests.run.test_optimize import rows
 
 SHORT = {"gepa": {"rollouts": 60}}
-
-
-def settings_of(run: pco.Run) -> dict[str, Any]:
-    store = RunStore.open(run.path)
-    concluded = store.outline().conclusion
-    store.close()
-    assert concluded is not None
-    return dict(concluded.settings)
 
 
 @pytest.mark.parametrize("name", ["gepa", "gepa-merge"])
@@ -38,7 +28,7 @@ def test_it_learns_a_prompt_through_our_models(tmp_path: Path, name: str) -> Non
     prompt = run.rows[name].prompt
     assert prompt is not None and "at level" in prompt
     assert total(run) == len(lm.history) and run.usage["updater"].calls > 2
-    settings = settings_of(run)
+    settings = run.settings
     assert settings["use_merge"] == (name == "gepa-merge")
     assert settings["library"].startswith("gepa 0.")
     assert (settings["max_metric_calls"], settings["reflection_minibatch_size"]) == (60, 3)
@@ -68,7 +58,7 @@ def test_a_budget_stops_it_and_the_best_so_far_is_judged(
     assert run.spent.calls <= limit.get("calls", 9999)
     assert run.spent.tokens <= limit.get("tokens", 9999)
     assert total(run) == len(lm.history)
-    assert settings_of(run)["max_metric_calls"] == 10 * 6 * 16, "the budget is what ends it"
+    assert run.settings["max_metric_calls"] == 10 * 6 * 16, "the budget is what ends it"
 
 
 def test_a_run_that_was_stopped_comes_to_the_same_and_pays_for_nothing_twice(

@@ -12,7 +12,7 @@ from promptcodebook.calls import Request
 from promptcodebook.errors import MissingExtra
 from promptcodebook.lm.scripted import ScriptedLM
 from tests.optimizers.teachable import answer, learn, model, total
-from tests.optimizers.test_gepa import settings_of, two_steps
+from tests.optimizers.test_gepa import two_steps
 from tests.run.test_optimize import data
 
 
@@ -24,7 +24,7 @@ def test_it_learns_a_prompt_with_demonstrations_through_our_models(
     assert run.ended == "finished" and [*run.rows] == ["present", "mipro"]
     assert run.rows["mipro"].score.mean > run.rows["present"].score.mean
     assert total(run) == len(lm.history) and run.usage["updater"].calls > 5
-    settings = settings_of(run)
+    settings = run.settings
     assert settings["library"].startswith("MIPROv2 (dspy 3.")
     assert (settings["auto"], settings["seed"]) == ("light", 0)
     systems = [r.messages[0].content for r in lm.history if r.role == "executor"]

@@ -89,7 +89,8 @@ def test_its_calls_are_metered_and_its_settings_are_stored(tmp_path: Path, insta
     store = RunStore.open(run.path)
     concluded = store.outline().conclusion
     store.close()
-    assert concluded is not None and concluded.settings == {"library": "theirs 1.0", "patience": 3}
+    assert concluded is not None
+    assert concluded.settings == run.settings == {"library": "theirs 1.0", "patience": 3}
 
 
 def test_what_is_asked_again_is_another_sample_and_validation_is_greedy(
@@ -188,6 +189,41 @@ def test_a_library_that_fails_is_a_row_that_says_how(tmp_path: Path, install: An
     assert run.rows["theirs"].prompt == run.rows["present"].prompt == "Be brief."
     said = "theirs 1.0 failed with ValueError: no field `answer` in the reply"
     assert f"{said} The present prompt stands in its place." in run.verdict
+
+
+PRIVATE_TASK = """
+from promptcodebook.tasks.program import SingleCall
+from promptcodebook.tasks.task import Task, asks_nobody
+from tests.run.test_optimize import data, reward
+
+
+def load(data_dir):
+    return Task("secret", data(), asks_nobody(reward), SingleCall(), private=True)
+"""
+
+
+async def test_of_private_data_it_is_not_told_what_an_error_quotes(
+    tmp_path: Path, install: Any
+) -> None:
+    def fails(outside: Outside) -> Mapping[str, str]:
+        raise ValueError(f"cannot parse: {outside.train[0].input}")
+
+    install(fails)
+    (tmp_path / "site" / "secret_task.py").write_text(PRIVATE_TASK)
+    entries = tmp_path / "site" / "theirs-1.0.dist-info" / "entry_points.txt"
+    added = "[promptcodebook.tasks]\nsecret = secret_task:load\n"
+    entries.write_text(entries.read_text() + added)
+    heard: list[str] = []
+
+    def hear(event: ProgressEvent) -> None:
+        heard.extend([event.text] if isinstance(event, Note) else [])
+
+    config = load_config({**QUICK, "optimizer": "theirs", "task": "secret", "lm": "own"})
+    opened = open_run(config, Sources(lm=model()), Where(tmp_path / "runs"), hear)
+    run = await finish(opened)
+    told = "theirs 1.0 failed with ValueError: what it said is withheld, since the data are private"
+    assert told in run.verdict and any(told in text for text in heard)
+    assert not any("what are" in text for text in (run.verdict, *heard))
 
 
 async def clumsy(prompt: str, example: pco.Example, lm: pco.Chat) -> str:

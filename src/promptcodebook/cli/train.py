@@ -243,6 +243,7 @@ def _verdict_json(run: Run) -> dict[str, Any]:
         "cost": run.cost,
         "lost": asdict(run.lost),
         "budget": run.budget.model_dump(),
+        "settings": dict(run.settings),
         "tallies": dict(run.tallies),
         "policy": str(run.path / POLICY) if (run.path / POLICY).is_file() else None,
     }

@@ -324,7 +324,7 @@ async def optimize_outside(problem: Problem, library: Library) -> Result:
         found = outside.best
     remark = outside.in_words(found)
     if failure is not None:
-        remark = _failed(library, failure)
+        remark = _failed(library, failure, private=problem.assembled.task.private)
         problem.tell(Note(remark))
     return _result(library, outside.prompt_of(found), (ended, stop), remark)
 
@@ -344,11 +344,13 @@ def _result(
     )
 
 
-def _failed(library: Library, error: Exception) -> str:
+def _failed(library: Library, error: Exception, *, private: bool) -> str:
+    """How it failed, in a sentence. What it says may quote a reply, and so the data."""
     said = " ".join(str(error).split())
     short = said if len(said) <= 300 else f"{said[:300]}..."
+    how = "what it said is withheld, since the data are private." if private else short
     return (
-        f"{library.settings['library']} failed with {type(error).__name__}: {short} "
+        f"{library.settings['library']} failed with {type(error).__name__}: {how} "
         "The present prompt stands in its place."
     )
 

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,8 @@ class Run:
     name: str = ""
     lost: Usage = Usage()
     budget: Budget = Budget()
+    settings: Mapping[str, Any] = field(default_factory=lambda: dict[str, Any]())
+    """What an optimizer of others was run with, its own defaults included."""
 
     def __repr__(self) -> str:
         score = "none" if self.best.score is None else f"{self.best.score:.3f}"
@@ -316,6 +318,7 @@ async def finish(opened: Opened) -> Run:
 def _result(opened: Opened, outcome: Outcome) -> Run:
     """What the user gets of a session that ended."""
     store = opened.store
+    concluded = store.outline().conclusion
     learned = store.outline().parameters is not None
     best = kept_state(store)[1] if learned else Best(None, store.outline().step)
     conclusion = outcome.conclusion
@@ -334,4 +337,5 @@ def _result(opened: Opened, outcome: Outcome) -> Run:
         name=store.header.name,
         lost=opened.assembled.models.ledger.lost_total,
         budget=opened.assembled.config.budget,
+        settings=concluded.settings if concluded is not None else {},
     )

@@ -140,8 +140,7 @@ def _longer(
     """Each key that puts the end off, with what is said of it."""
     for key in _LONGER:
         old, new = _at(then, key), _at(now, key)
-        # No patience and no rollouts follow from what was planned; no
-        # target is never reached.
+        # No patience and no rollouts follow from what was planned; no target is never reached.
         followed = key in ("validation.patience", "gepa.rollouts")
         farther = followed if old is None else new is None or new > old
         if old == new or not farther:
