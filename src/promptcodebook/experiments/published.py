@@ -6,8 +6,8 @@ have no numbers: Tables 8, 12 and 14, and Figure 7, whose heatmaps are not in th
 and 7 are settings and splits. Rows, columns and digits are the paper's.
 
 A number is paired by its metric: a cell asked for under another one is None. What each metric is
-stands in `METRICS`; those of Table 1 are the ones that its figures fit (decision 18 of
-docs/method.md), not the ones that the paper names in Table 7.
+stands in `METRICS`; those of Table 1 are the ones that its figures fit on Qwen3-8B
+(decision 18 of docs/method.md), not the ones that the paper names in Table 7.
 """
 
 from __future__ import annotations
