@@ -13,8 +13,11 @@ import pytest
 from promptcodebook.calls import Reply, Request, Usage
 from promptcodebook.errors import Interrupted
 from promptcodebook.experiments import small_real_model as small
+from promptcodebook.experiments.experiment import Measured, Order
 from promptcodebook.experiments.lab import Cell, open_lab
-from promptcodebook.experiments.reproduce import EXPERIMENTS, Measured, Order, measure
+from promptcodebook.experiments.page import markdown
+from promptcodebook.experiments.reproduce import measure
+from promptcodebook.experiments.small_real_model_page import EXPERIMENT
 from promptcodebook.store.lock import RunLock
 
 SPEC = "http://127.0.0.1:9/v1#scripted"
@@ -44,10 +47,10 @@ class Storyteller:
 def _chosen(names: Sequence[str]) -> Order:
     """The experiment, a fraction of its work and only these cells."""
 
-    def cells(preset: str, seeds: int, spec: str) -> list[Cell]:
-        return [c for c in small.cells(replace(SCALE, seeds=seeds), spec) if c.name in names]
+    def cells(order: Order, spec: str) -> list[Cell]:
+        return [c for c in small.cells(replace(SCALE, seeds=order.seeds), spec) if c.name in names]
 
-    return Order(replace(EXPERIMENTS["small-real-model"], cells=cells), "quick", 2)
+    return Order(replace(EXPERIMENT, cells=cells), "quick", 2)
 
 
 ORDER = _chosen(["route-0", "rules-4", "curve-0"])
@@ -57,7 +60,7 @@ def _measured(folder: Path, lm: Storyteller, order: Order = ORDER) -> tuple[Meas
     lab = open_lab(folder, SPEC, lm=lm)
     try:
         measured = measure(order, lab, lambda _: None)
-        return measured, order.experiment.page(measured)
+        return measured, markdown(order.experiment.page(measured))
     finally:
         lab.close()
 
@@ -194,9 +197,9 @@ def _route(**rows: Sequence[float]) -> Mapping[str, Any]:
 
 def _page(results: Mapping[str, Mapping[str, Any]], tmp_path: Path) -> str:
     lab = open_lab(tmp_path, SPEC, lm=Storyteller())
-    order = Order(EXPERIMENTS["small-real-model"], "default", 5)
+    order = Order(EXPERIMENT, "default", 5)
     try:
-        return order.experiment.page(Measured(order, lab, results, {}))
+        return markdown(order.experiment.page(Measured(order, lab, results, {})))
     finally:
         lab.close()
 

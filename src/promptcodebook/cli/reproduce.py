@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
 from promptcodebook.cli.console import emit, note
 from promptcodebook.cli.settings import Json, Model, Plain, command_group, runs_dir
-from promptcodebook.errors import ConfigError, did_you_mean
 from promptcodebook.paths import BENCH
 
 if TYPE_CHECKING:
+    from promptcodebook.experiments.experiment import Measured, Order
     from promptcodebook.experiments.lab import Lab
-    from promptcodebook.experiments.reproduce import Order
+    from promptcodebook.progress import Listener
 
 __all__ = ["app", "show"]
 
@@ -26,14 +28,22 @@ app = command_group()
 
 @app.command()
 def reproduce(
-    name: Annotated[str, typer.Argument(help="What to measure: small-real-model.")],
+    name: Annotated[
+        str, typer.Argument(help="A table or figure (docs/experiments.md lists them), or all.")
+    ],
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Seeds; the page's own number unless given.")
     ] = None,
-    preset: Annotated[str, typer.Option(help="default, or quick: does everything run.")] = (
-        "default"
-    ),
+    preset: Annotated[
+        str, typer.Option(help="quick: does everything run; default; paper: the paper's size.")
+    ] = "default",
     lm: Model = None,
+    task: Annotated[str, typer.Option(help="Measure it on this task, not on the page's own.")] = "",
+    data: Annotated[str, typer.Option(help="Folder of the task's data.")] = "",
+    independent: Annotated[
+        str, typer.Option(help="Model of the independent critic (critic).")
+    ] = "",
+    weak: Annotated[str, typer.Option(help="Model of the weak critic (critic).")] = "",
     out: Annotated[Path, typer.Option(help="Folder of the page, NAME.md.")] = Path("docs/results"),
     plain: Plain = False,
     as_json: Json = False,
@@ -42,55 +52,94 @@ def reproduce(
 
     Cell by cell, those that matter most first. What is finished is not measured again and no reply
     is paid for twice: stopped by Ctrl-C, the same command goes on. What is not measured yet stands
-    on the page as missing. Runs and replies lie in RUNS/bench/NAME. The model is the page's own
-    unless --lm names another; PCO_LM is not read.
+    on the page as missing. Runs and replies lie in RUNS/bench. The model is the page's own unless
+    --lm names another; PCO_LM is not read.
     """
     from promptcodebook.cli.views import make_view
-    from promptcodebook.experiments.lab import open_lab
-    from promptcodebook.experiments.reproduce import PRESETS, Order, experiment_named
+    from promptcodebook.experiments.experiment import Order
+    from promptcodebook.experiments.reproduce import (
+        experiment_named,
+        experiment_names,
+        require_preset,
+    )
 
-    experiment = experiment_named(name)
-    if preset not in PRESETS:
-        raise ConfigError(
-            f"unknown preset {preset!r}{did_you_mean(preset, PRESETS)}",
-            hint=f"--preset {' or '.join(PRESETS)}",
-        )
-    order = Order(experiment, preset, seeds or experiment.seeds)
-    typed = shlex.join(["pco", *sys.argv[1:]])
-    with make_view(sys.stderr, plain=plain) as view:
-        lab = open_lab(runs_dir() / BENCH / name, lm or experiment.lm, typed, view)
-        try:
-            return show(order, lab, out, as_json=as_json)
-        finally:
-            lab.close()
+    orders: list[Order] = []
+    for each in experiment_names() if name == "all" else (name,):
+        experiment = experiment_named(each)
+        if name == "all" and preset not in experiment.presets:
+            continue
+        require_preset(experiment, preset)
+        count = seeds or (1 if preset == "quick" else experiment.seeds)
+        orders.append(Order(experiment, preset, count, task, data, independent, weak))
+    with make_view(sys.stderr, plain=plain) as view, _Labs(lm, view) as labs:
+        worst = 0
+        for order in orders:
+            measured = _measured(order, labs.of(order))
+            show(measured, out, as_json=as_json)
+            if measured.stop is not None:
+                note(f"pco: stopped: {measured.stop}\n  next: the same command goes on from here")
+                return measured.stop.exit_code
+            worst = max(worst, 1 if measured.missing else 0)
+        return worst
 
 
-def show(order: Order, lab: Lab, out: Path, *, as_json: bool) -> int:
-    """Measures, writes the page however far it came, and says where it is."""
-    from promptcodebook.experiments.reproduce import measure, write_page
+class _Labs:
+    """The labs of one command: experiments of one folder and model share theirs, and the model."""
 
-    measured = measure(order, lab, note)
-    page = out / f"{order.experiment.name}.md"
-    write_page(page, order.experiment.page(measured))
-    if as_json:
-        paid = lab.replies.paid
-        emit(
-            {
-                "experiment": order.experiment.name,
-                "page": str(page),
-                "finished": list(measured.results),
-                "missing": dict(measured.missing),
-                "paid": {"calls": paid.calls, "tokens": paid.tokens},
-                "known": lab.replies.known,
-                "results": dict(measured.results),
-            }
-        )
-    else:
+    def __init__(self, lm: str | None, view: Listener) -> None:
+        self._lm = lm
+        self._view = view
+        self._open: dict[tuple[str, str], Lab] = {}
+
+    def of(self, order: Order) -> Lab:
+        from promptcodebook.experiments.lab import open_lab
+
+        experiment = order.experiment
+        spec = self._lm or (experiment.lm_quick if order.preset == "quick" else experiment.lm)
+        key = experiment.folder, spec
+        if key not in self._open:
+            beside = "" if spec == experiment.lm else f"-{re.sub('[^A-Za-z0-9.]+', '-', spec)}"
+            folder = runs_dir() / BENCH / f"{experiment.folder}{beside}"
+            typed = shlex.join(["pco", *sys.argv[1:]])
+            self._open[key] = open_lab(folder, spec, typed, self._view)
+        return self._open[key]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with ExitStack() as closing:
+            for lab in self._open.values():
+                closing.callback(lab.close)
+
+
+def _measured(order: Order, lab: Lab) -> Measured:
+    from promptcodebook.experiments.reproduce import measure
+
+    return measure(order, lab, note)
+
+
+def show(measured: Measured, out: Path, *, as_json: bool) -> None:
+    """Writes the page however far it came, and says where it is."""
+    from promptcodebook.calls import Usage
+    from promptcodebook.experiments.reproduce import write_page
+
+    page, lab = write_page(out, measured), measured.lab
+    if not as_json:
         print(_summary(page, len(measured.results), measured.missing))
-    if measured.stop is not None:
-        note(f"pco: stopped: {measured.stop}\n  next: the same command again goes on from here")
-        return measured.stop.exit_code
-    return 1 if measured.missing else 0
+        return
+    paid = lab.replies.paid if lab.replies is not None else Usage()
+    emit(
+        {
+            "experiment": measured.order.experiment.name,
+            "page": str(page),
+            "finished": list(measured.results),
+            "missing": dict(measured.missing),
+            "paid": {"calls": paid.calls, "tokens": paid.tokens},
+            "known": lab.replies.known if lab.replies is not None else 0,
+            "results": dict(measured.results),
+        }
+    )
 
 
 def _summary(page: Path, finished: int, missing: Mapping[str, str]) -> str:

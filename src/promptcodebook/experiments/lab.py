@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from promptcodebook.assemble import Assembled, Sources, plan_run
 from promptcodebook.calls import LM
@@ -22,6 +22,7 @@ from promptcodebook.config import Config
 from promptcodebook.errors import BudgetReached
 from promptcodebook.experiments.replies import Replies
 from promptcodebook.lm.connections import Endpoints, InProcess
+from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.local.lm import LocalModels
 from promptcodebook.local.weights import find_weights
 from promptcodebook.method.evaluate import Evaluator
@@ -39,6 +40,7 @@ from promptcodebook.types import Evaluation, Example
 __all__ = ["Cell", "Lab", "Training", "open_lab", "read_training", "row_json"]
 
 Result = Mapping[str, Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +75,20 @@ class Training:
 
 @dataclass(frozen=True)
 class Lab:
-    """One model, one folder. `command` is what was typed."""
+    """One model, one folder. `command` is what was typed. `replies` is None for the simulated
+    model, which a run makes of its own data, and whose replies cost nothing."""
 
     folder: Path
     spec: str
-    replies: Replies
+    replies: Replies | None
     command: str = ""
     listener: Listener = silent
     close_model: Callable[[], None] = lambda: None
 
     def close(self) -> None:
         try:
-            self.replies.close()
+            if self.replies is not None:
+                self.replies.close()
         finally:
             self.close_model()
 
@@ -115,7 +119,7 @@ class Lab:
     @cached_property
     def weights(self) -> str:
         """SHA-256 of the model's file; '' where the model is somewhere else."""
-        if "#" in self.spec or self.spec.startswith(("simulated", "hf:", "openai/", "litellm/")):
+        if not is_local(self.spec) or self.spec.startswith("hf:"):
             return ""
         with open(find_weights(self.spec).source, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -145,31 +149,38 @@ class Lab:
             return read_training(ended[-1].path)
         resume = runs[-1].path if runs else None
         where = Where(self.folder, resume, self.command)
-        sources = Sources(lm=self.replies.counted) if counted else self._sources
+        sources = self._counted if counted else self._sources
         opened = open_run(config, sources, where, self.listener)
         run = run_sync(finish(opened), opened.session.interrupt)
         if run.stop is not None and not isinstance(run.stop, BudgetReached):
             raise run.stop
         return read_training(run.path)
 
-    def judge(
-        self, config: Config, prompter: Callable[[Assembled], Prompter], examples: Sequence[Example]
-    ) -> Evaluation:
-        """A way of prompting over examples, greedily."""
+    def work(self, config: Config, work: Callable[[Assembled], Awaitable[T]]) -> T:
+        """What a piece of work comes to that has no run of its own: with data, task and models."""
         assembled = plan_run(config, self._sources).connect()
 
-        async def whole() -> Evaluation:
+        async def whole() -> T:
             try:
-                floor, _ = config.reward_range
-                trial = assembled.trial(greedy=True)
-                evaluator = Evaluator(trial, config.randomness, floor)
-                return await evaluator.evaluate(
-                    "row", prompter(assembled), examples, "test", self._count(len(examples))
-                )
+                return await work(assembled)
             finally:
                 await assembled.models.close()
 
         return run_sync(whole())
+
+    def judge(
+        self, config: Config, prompter: Callable[[Assembled], Prompter], examples: Sequence[Example]
+    ) -> Evaluation:
+        """A way of prompting over examples, greedily."""
+
+        async def over(assembled: Assembled) -> Evaluation:
+            floor, _ = config.reward_range
+            evaluator = Evaluator(assembled.trial(greedy=True), config.randomness, floor)
+            return await evaluator.evaluate(
+                "row", prompter(assembled), examples, "test", self._count(len(examples))
+            )
+
+        return self.work(config, over)
 
     def judge_state(self, config: Config, path: Path, step: int) -> Evaluation:
         """The policy that a step of a run left behind (-1 = the untrained one), on the test
@@ -187,7 +198,16 @@ class Lab:
 
     @property
     def _sources(self) -> Sources:
-        return Sources(lm=self.replies)
+        return Sources() if self.replies is None else Sources(lm=self.replies)
+
+    @property
+    def _counted(self) -> Sources:
+        return Sources() if self.replies is None else Sources(lm=self.replies.counted)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether nothing measured here says anything about a model with weights."""
+        return parse_spec(self.spec).kind == "simulated"
 
     def _count(self, total: int) -> Callable[[object], None]:
         done = 0
@@ -206,6 +226,8 @@ def open_lab(
     """A lab over the model of `spec`, or over `lm`. ConfigError or MissingExtra where there is no
     such model."""
     folder.mkdir(parents=True, exist_ok=True)
+    if lm is None and parse_spec(spec).kind == "simulated":
+        return Lab(folder, spec, None, command, listener)
     models = LocalModels()
     endpoints = Endpoints(here=InProcess(local=models.connect))
     inner = lm or endpoints.connect(spec)
@@ -248,4 +270,5 @@ def row_json(evaluation: Evaluation) -> dict[str, Any]:
         "completion_tokens": used.completion_tokens / n,
         "seconds": used.latency_s / n,
         "longest_prompt": length.longest if length is not None else 0,
+        "total_prompt": length.total if length is not None else 0,
     }

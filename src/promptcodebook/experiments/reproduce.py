@@ -2,102 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from promptcodebook.errors import ConfigError, PcoError, Stop, did_you_mean
-from promptcodebook.experiments import small_real_model, small_real_model_page
-from promptcodebook.experiments.lab import Cell, Lab
+from promptcodebook.errors import ConfigError, MissingExtra, PcoError, Stop, did_you_mean
+from promptcodebook.experiments.drawing import draw
+from promptcodebook.experiments.experiment import Experiment, Measured, Order
+from promptcodebook.experiments.lab import Lab
+from promptcodebook.experiments.page import latex, markdown, plain
 
-__all__ = [
-    "EXPERIMENTS",
-    "PRESETS",
-    "Experiment",
-    "Measured",
-    "Order",
-    "experiment_named",
-    "measure",
-    "write_page",
-]
+__all__ = ["experiment_named", "experiment_names", "measure", "require_preset", "write_page"]
 
-PRESETS = ("default", "quick")
-
-
-@dataclass(frozen=True, slots=True)
-class Experiment:
-    """What `pco reproduce NAME` measures, and how the page is written."""
-
-    name: str
-    lm: str
-    seeds: int
-    cells: Callable[[str, int, str], Sequence[Cell]]
-    """Of a preset, a number of seeds and a model's spec."""
-    page: Callable[[Measured], str]
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What is to be measured, how much of it, and for how many seeds."""
-
-    experiment: Experiment
-    preset: str
-    seeds: int
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Results by cell; `missing` are the cells without one, with the reason where there is one;
-    `stop` is what ended it early."""
-
-    order: Order
-    lab: Lab
-    results: Mapping[str, Mapping[str, Any]]
-    missing: Mapping[str, str]
-    stop: Stop | None = None
-
-
-def _cells_of_small(preset: str, seeds: int, spec: str) -> Sequence[Cell]:
-    return small_real_model.cells(small_real_model.scale_of(preset, seeds), spec)
-
-
-def _page_of_small(measured: Measured) -> str:
-    order, lab = measured.order, measured.lab
-    about = small_real_model_page.About(
-        command=f"pco reproduce small-real-model --preset {order.preset} --seeds {order.seeds} "
-        f"--lm {lab.spec}",
-        lm=lab.spec,
-        weights=lab.weights,
-        versions=lab.versions,
-        scale=small_real_model.scale_of(order.preset, order.seeds),
-        missing=measured.missing,
-    )
-    return small_real_model_page.page(measured.results, about)
-
-
-EXPERIMENTS: Mapping[str, Experiment] = {
-    "small-real-model": Experiment(
-        "small-real-model", "smollm2", 5, _cells_of_small, _page_of_small
-    )
+_HOMES: Mapping[str, str] = {
+    "main": "main:MAIN",
+    "prompt-length": "deployment:PROMPT_LENGTH",
+    "codebook-usage": "codebook:USAGE",
+    "specialisation": "codebook:SPECIALISATION",
+    "ablation": "ablation:EXPERIMENT",
+    "sweep-k": "sweeps:SWEEP_K",
+    "sweep-s": "sweeps:SWEEP_S",
+    "critic": "critic:EXPERIMENT",
+    "cost": "deployment:COST",
+    "attribution": "attribution:EXPERIMENT",
+    "sensitivity": "sweeps:SENSITIVITY",
+    "init": "initial:EXPERIMENT",
+    "routing": "codebook:ROUTING",
+    "evolution": "codebook:EVOLUTION",
+    "prompts": "codebook:PROMPTS",
+    "theory": "theory:EXPERIMENT",
+    "when-it-pays": "when_it_pays:EXPERIMENT",
+    "small-real-model": "small_real_model_page:EXPERIMENT",
 }
+"""Where each experiment is, in the order of the paper."""
+
+
+def experiment_names() -> tuple[str, ...]:
+    """In the order of the paper."""
+    return tuple(_HOMES)
 
 
 def experiment_named(name: str) -> Experiment:
     """ConfigError for an unknown one."""
-    if name not in EXPERIMENTS:
+    if name not in _HOMES:
         raise ConfigError(
-            f"there is nothing to reproduce under the name {name!r}"
-            f"{did_you_mean(name, EXPERIMENTS)}",
-            hint=f"pco reproduce {' | '.join(EXPERIMENTS)}",
+            f"there is nothing to reproduce under the name {name!r}{did_you_mean(name, _HOMES)}",
+            hint=f"pco reproduce {' | '.join(_HOMES)}",
         )
-    return EXPERIMENTS[name]
+    module, _, variable = _HOMES[name].partition(":")
+    return getattr(import_module(f"promptcodebook.experiments.{module}"), variable)
+
+
+def require_preset(experiment: Experiment, preset: str) -> None:
+    """ConfigError for one that the experiment does not have."""
+    if preset not in experiment.presets:
+        raise ConfigError(
+            f"{experiment.name} has no preset {preset!r}{did_you_mean(preset, experiment.presets)}",
+            hint=f"--preset {' or '.join(experiment.presets)}",
+        )
 
 
 def measure(order: Order, lab: Lab, tell: Callable[[str], None]) -> Measured:
     """Every cell that is not finished, in turn: one that fails is noted and the others go on; a
     Stop ends all, and what was finished is kept."""
-    cells = order.experiment.cells(order.preset, order.seeds, lab.spec)
+    cells = order.experiment.cells(order, lab.spec)
     results: dict[str, Mapping[str, Any]] = {}
     missing: dict[str, str] = {}
     stop: Stop | None = None
@@ -120,7 +90,33 @@ def measure(order: Order, lab: Lab, tell: Callable[[str], None]) -> Measured:
     return Measured(order, lab, results, missing, stop)
 
 
-def write_page(path: Path, text: str) -> None:
-    """The page at `path`, its folder made where it is not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, "utf-8")
+def write_page(out: Path, measured: Measured) -> Path:
+    """NAME.md in `out`, and in its folder NAME every table as LaTeX, every figure as SVG and PNG,
+    and `results.json`: what the cells came to, and the tables. Where matplotlib is missing the page
+    says so in each figure's place; asked for again, the command draws without measuring."""
+    name, page = measured.order.experiment.name, measured.order.experiment.page(measured)
+    folder, undrawn = out / name, ""
+    folder.mkdir(parents=True, exist_ok=True)
+    for table in page.tables:
+        (folder / f"{table.name}.tex").write_text(latex(table), "utf-8")
+    try:
+        for figure in page.figures:
+            draw(figure, folder)
+    except MissingExtra as missing:
+        undrawn = f"not drawn ({missing.hint})"
+    kept = {
+        "experiment": name,
+        "preset": measured.order.preset,
+        "seeds": measured.order.seeds,
+        "model": measured.lab.spec,
+        "weights": measured.lab.weights,
+        "versions": measured.lab.versions,
+        "missing": dict(measured.missing),
+        "tables": plain(page),
+        "results": dict(measured.results),
+    }
+    text = json.dumps(kept, ensure_ascii=False, sort_keys=True)
+    (folder / "results.json").write_text(text + "\n", "utf-8")
+    path = out / f"{name}.md"
+    path.write_text(markdown(page, name, undrawn), "utf-8")
+    return path

@@ -5,19 +5,26 @@ Every sentence that judges is made from an interval; what is not measured is sai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from promptcodebook.experiments.small_real_model import ACCEPTING, BATCH, COUNTS, SELECTS, Scale
-from promptcodebook.intervals import Interval, crossed_interval, crossed_ratio
+from promptcodebook.experiments.experiment import Experiment, Measured, Order
+from promptcodebook.experiments.lab import Cell
+from promptcodebook.experiments.page import Block, Page, Table, shown
+from promptcodebook.experiments.rewards import difference, score, share
+from promptcodebook.experiments.small_real_model import (
+    ACCEPTING,
+    BATCH,
+    COUNTS,
+    SELECTS,
+    cells,
+    scale_of,
+)
 from promptcodebook.units import percent
 
-__all__ = ["About", "page"]
+__all__ = ["EXPERIMENT"]
 
 Results = Mapping[str, Mapping[str, Any]]
-Rewards = Sequence[Sequence[float]]
-"""By run, then by example."""
 
 _TITLES: Mapping[str, str] = {
     "none": "no instructions",
@@ -31,89 +38,44 @@ _GOAL = 0.8
 """Share of the right rules' gain that was aimed at."""
 
 
-@dataclass(frozen=True, slots=True)
-class About:
-    """What the figures were made with."""
-
-    command: str
-    lm: str
-    weights: str
-    versions: Mapping[str, str]
-    scale: Scale
-    missing: Mapping[str, str]
-
-
-def page(results: Results, about: About) -> str:
-    """Markdown."""
+def _page(measured: Measured) -> Page:
+    """All of it, however far the cells came."""
+    results = measured.results
     parts = [
-        _head(about),
+        *_head(measured),
         *_headline(results),
         *_lengths(results),
         *_curves(results),
         *_sweeps(results),
         *_texts(results),
-        *_missing(about.missing),
+        *_missing(measured.missing),
     ]
-    return "\n\n".join(parts) + "\n"
+    return Page("What routing does on a small real model", parts)
 
 
-def _head(about: About) -> str:
-    scale = about.scale
-    versions = ", ".join(f"{name} {version}" for name, version in about.versions.items())
-    weights = f" (SHA-256 of its file {about.weights})" if about.weights else ""
+def _head(measured: Measured) -> list[Block]:
+    order, lab = measured.order, measured.lab
+    scale = scale_of(order.preset, order.seeds)
+    versions = ", ".join(f"{name} {version}" for name, version in lab.versions.items())
+    weights = f" (SHA-256 of its file {lab.weights})" if lab.weights else ""
     test = "all test messages" if scale.test is None else f"{scale.test} test messages"
-    return "\n".join(
-        [
-            "# What routing does on a small real model",
-            "",
-            "A generated page: every figure and every judgement on it comes from",
-            "",
-            "```",
-            about.command,
-            "```",
-            "",
-            f"Model: `{about.lm}`{weights}. Versions: {versions}. Task: `houserules`, messages to "
-            f"a shop, each topic with a house rule for the form of its answer; {test}. Replies are "
-            "greedy, 64 new tokens at the most, in training too, and kept: all seeds see the same "
-            "reply to a message under an instruction, and differ in what they try. "
-            "Preset `small`: verbatim composition, one call a query, the router learns from "
-            f"outcomes; {scale.steps} steps of at most {BATCH} rollouts, {scale.seeds} "
-            f"{'seed' if scale.seeds == 1 else 'seeds'}. Hyperparameters were chosen on training "
-            "messages; nothing was chosen on the test split. Intervals are 95 %; differences are "
-            "paired by message, and where several seeds took part, seeds and messages are both "
-            "drawn again (`intervals.py::crossed_interval`). The same command again measures only "
-            "what is missing.",
-        ]
-    )
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def _figures(of: Interval, *, signed: bool = False) -> str:
-    if signed:
-        return f"{of.mean:+.3f} ({of.low:+.3f} to {of.high:+.3f})"
-    return f"{of.mean:.3f} ({of.low:.3f} to {of.high:.3f})"
-
-
-def _score(runs: Rewards) -> Interval:
-    return crossed_interval(runs)
-
-
-def _difference(a: Rewards, b: Rewards) -> Interval:
-    """The mean of a - b; where only one of the two has several runs, the other stands beside each
-    of them."""
-    runs = max(len(a), len(b))
-    wide_a, wide_b = (list(x) * runs if len(x) == 1 else x for x in (a, b))
-    return crossed_interval(
-        [
-            [round(x - y, 12) for x, y in zip(one, other, strict=True)]
-            for one, other in zip(wide_a, wide_b, strict=True)
-        ],
-        bounds=(-1.0, 1.0),
-    )
+    return [
+        "A generated page: every figure and every judgement on it comes from",
+        "```\n"
+        f"pco reproduce small-real-model --preset {order.preset} --seeds {order.seeds} "
+        f"--lm {lab.spec}\n```",
+        f"Model: `{lab.spec}`{weights}. Versions: {versions}. Task: `houserules`, messages to "
+        f"a shop, each topic with a house rule for the form of its answer; {test}. Replies are "
+        "greedy, 64 new tokens at the most, in training too, and kept: all seeds see the same "
+        "reply to a message under an instruction, and differ in what they try. "
+        "Preset `small`: verbatim composition, one call a query, the router learns from "
+        f"outcomes; {scale.steps} steps of at most {BATCH} rollouts, {scale.seeds} "
+        f"{'seed' if scale.seeds == 1 else 'seeds'}. Hyperparameters were chosen on training "
+        "messages; nothing was chosen on the test split. Intervals are 95 %; differences are "
+        "paired by message, and where several seeds took part, seeds and messages are both "
+        "drawn again (`intervals.py::crossed_interval`). The same command again measures only "
+        "what is missing.",
+    ]
 
 
 def _numbered(results: Results, prefix: str) -> list[Mapping[str, Any]]:
@@ -126,11 +88,11 @@ def _rows(runs: Sequence[Mapping[str, Any]], name: str) -> list[list[float]]:
     return [run["rows"][name]["rewards"] for run in runs if name in run["rows"]]
 
 
-def _headline(results: Results) -> list[str]:
+def _headline(results: Results) -> list[Block]:
     runs, read = _numbered(results, "route"), _numbered(results, "embed")
-    parts = ["## 1. Routed prompts against one prompt"] if runs or read else []
+    parts: list[Block] = ["## 1. Routed prompts against one prompt"] if runs or read else []
     if runs:
-        parts += [*_judged(runs), _verdicts(runs)]
+        parts += [*_judged("routed", runs), _verdicts(runs)]
     if read:
         parts += [
             "### With embeddings",
@@ -138,7 +100,7 @@ def _headline(results: Results) -> list[str]:
             "router reads the embedding that this same model makes of it, one more and cheaper "
             "call a query. That embeddings help was seen before on training messages alone (their "
             "topics told by a ridge regression, four folds).",
-            *_judged(read),
+            *_judged("embeddings", read),
             *_both(runs, read),
             _verdicts(read),
         ]
@@ -152,20 +114,20 @@ def _both(runs: Sequence[Mapping[str, Any]], read: Sequence[Mapping[str, Any]]) 
     if not read or not runs:
         return []
     words = _rows(runs, "learned")[: len(read)]
-    gain = _difference(_rows(read, "learned"), words)
+    gain = difference(_rows(read, "learned"), words)
     return [
         f"Learned with embeddings - learned by words, {_seeds(len(read))}: "
-        f"{_figures(gain, signed=True)}."
+        f"{shown(gain, signed=True)}."
     ]
 
 
-def _judged(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+def _judged(title: str, runs: Sequence[Mapping[str, Any]]) -> list[Block]:
     """Every row's reward, and what learned gains."""
     names = [name for name in _TITLES if all(name in run["rows"] for run in runs)]
     rows = [
         [
             _TITLES[name],
-            _figures(_score(_rows(runs, name))),
+            shown(score(_rows(runs, name))),
             f"{_mean(runs, name, 'calls'):.1f}",
             f"{_mean(runs, name, 'prompt_tokens') + _mean(runs, name, 'completion_tokens'):.0f}",
             f"{_mean(runs, name, 'seconds'):.2f}",
@@ -174,14 +136,14 @@ def _judged(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
     n = len(runs[0]["rows"][names[0]]["rewards"])
     head = ["prompt", "reward (95 %)", "calls", "tokens", "seconds"]
-    parts = [
+    parts: list[Block] = [
         f"{n} test messages, {_seeds(len(runs))}, {runs[0]['rollouts']} training rollouts each; "
         "calls, tokens and seconds are per query; seconds are those of a reply among up to 32 at "
         "once, its wait for a place and whatever else the machine did included. What no seed has "
         "a part in (no instructions, present prompt, concat, right rules) is the same for all.",
-        _table(head, rows),
+        Table(title, head, rows),
     ]
-    return [*parts, *_gains(runs, set(names))]
+    return [*parts, *_gains(title, runs, set(names))]
 
 
 def _seeds(count: int) -> str:
@@ -202,33 +164,27 @@ _PAIRS = (
 )
 
 
-def _gains(runs: Sequence[Mapping[str, Any]], names: set[str]) -> list[str]:
+def _gains(title: str, runs: Sequence[Mapping[str, Any]], names: set[str]) -> list[Block]:
     pairs = [pair for pair in _PAIRS if set(pair) <= names]
-    gains = {pair: _difference(_rows(runs, pair[0]), _rows(runs, pair[1])) for pair in pairs}
-    rows = [[f"{a} - {b}", _figures(gain, signed=True)] for (a, b), gain in gains.items()]
-    parts = [_table(["paired difference", "95 %"], rows)]
+    gains = {pair: difference(_rows(runs, pair[0]), _rows(runs, pair[1])) for pair in pairs}
+    rows = [[f"{a} - {b}", shown(gain, signed=True)] for (a, b), gain in gains.items()]
+    parts: list[Block] = [Table(f"{title}-differences", ["paired difference", "95 %"], rows)]
     if not {"learned", "none", "oracle", "best_single", "present"} <= names:
         return parts
-    none = _rows(runs, "none")
-    won = [_minus(x, y) for x, y in zip(_rows(runs, "learned"), none, strict=True)]
-    right = [_minus(x, y) for x, y in zip(_rows(runs, "oracle"), none, strict=True)]
-    share = crossed_ratio(won, right)
+    learned, oracle, none = (_rows(runs, name) for name in ("learned", "oracle", "none"))
+    part = share(learned, oracle, none)
     above = [
         f"{name.replace('_', ' ')} {_met(gains['learned', name].low > 0)}"
         for name in ("best_single", "present")
     ]
     return [
         *parts,
-        f"Share of the right rules' gain over no instructions: {percent(share.mean)} "
-        f"({percent(share.low)} to {percent(share.high)}).",
+        f"Share of the right rules' gain over no instructions: {percent(part.mean)} "
+        f"({percent(part.low)} to {percent(part.high)}).",
         "Goals, set before the run: learned above "
         f"{' and above '.join(above)} (the whole interval above 0); at least {percent(_GOAL)} of "
-        f"the right rules' gain: {_met(share.mean >= _GOAL)}.",
+        f"the right rules' gain: {_met(part.mean >= _GOAL)}.",
     ]
-
-
-def _minus(a: Sequence[float], b: Sequence[float]) -> list[float]:
-    return [round(x - y, 12) for x, y in zip(a, b, strict=True)]
 
 
 def _met(holds: bool) -> str:
@@ -240,7 +196,7 @@ def _verdicts(runs: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(["What `pco train` said at the end of each run:", "", *lines])
 
 
-def _lengths(results: Results) -> list[str]:
+def _lengths(results: Results) -> list[Block]:
     found = {count: results.get(f"rules-{count}") for count in COUNTS}
     rows = {count: result["row"] for count, result in found.items() if result is not None}
     if not rows:
@@ -249,24 +205,23 @@ def _lengths(results: Results) -> list[str]:
     table = [
         [
             str(count),
-            _figures(_score([row["rewards"]])),
-            ""
-            if count == min(rows)
-            else _figures(_difference([row["rewards"]], [first]), signed=True),
+            shown(score([row["rewards"]])),
+            "" if count == min(rows) else shown(difference([row["rewards"]], [first]), signed=True),
             f"{row['prompt_tokens']:.0f}",
         ]
         for count, row in rows.items()
     ]
+    head = ["rules", "reward (95 %)", f"against {min(rows)}", "prompt tokens"]
     return [
         "## 2. What a long prompt costs",
         f"The {len(first)} test messages with one topic. The rule that applies stands in the "
         "prompt among others, drawn by message, in the present prompt's order; the reward is of "
         "the one that applies.",
-        _table(["rules", "reward (95 %)", f"against {min(rows)}", "prompt tokens"], table),
+        Table("lengths", head, table),
     ]
 
 
-def _curves(results: Results) -> list[str]:
+def _curves(results: Results) -> list[Block]:
     learned, asked = _numbered(results, "curve"), _numbered(results, "encoder")
     if not (learned or asked):
         return []
@@ -276,16 +231,16 @@ def _curves(results: Results) -> list[str]:
     rows: list[list[str]] = []
     for point in points:
         ours, theirs = _at(learned, point), _at(asked, point)
-        over = _difference(ours, single) if ours and len(single) == len(ours) else None
+        over = difference(ours, single) if ours and len(single) == len(ours) else None
         rows.append(
             [
                 str(point),
-                _figures(_score(ours)) if ours else "",
-                _figures(over, signed=True) if over is not None else "",
-                _figures(_score(theirs)) if theirs else "",
+                shown(score(ours)) if ours else "",
+                shown(over, signed=True) if over is not None else "",
+                shown(score(theirs)) if theirs else "",
             ]
         )
-    return ["## 3. Learning curve", _about_curves(learned, asked), _table(head, rows)]
+    return ["## 3. Learning curve", _about_curves(learned, asked), Table("curve", head, rows)]
 
 
 def _about_curves(learned: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, Any]]) -> str:
@@ -311,10 +266,10 @@ def _at(runs: Sequence[Mapping[str, Any]], point: int) -> list[list[float]]:
     return [run["points"][key]["rewards"] for run in runs if key in run["points"]]
 
 
-def _sweeps(results: Results) -> list[str]:
+def _sweeps(results: Results) -> list[Block]:
     selects = {str(s): results.get(f"select-{s}") for s in SELECTS}
     sized = {n.rpartition("-")[2]: r for n, r in results.items() if n.startswith("size-")}
-    parts: list[str] = []
+    parts: list[Block] = []
     for letter, what, found in (
         ("S", "instincts in a route at the most", selects),
         (
@@ -326,34 +281,35 @@ def _sweeps(results: Results) -> list[str]:
     ):
         rows = {key: result for key, result in found.items() if result is not None}
         if rows:
-            parts += [f"{letter}, {what} (1 seed):", _compared(letter, rows, str)]
+            parts += [f"{letter}, {what} (1 seed):", _compared(letter, rows)]
     return ["## 4. S, K, and text updates", *parts] if parts else []
 
 
-def _compared(head: str, rows: Mapping[str, Mapping[str, Any]], title: Callable[[str], str]) -> str:
+def _compared(head: str, rows: Results) -> Table:
     """Rows beside the first of them."""
     first = next(iter(rows))
     base = rows[first]["row"]["rewards"]
     table = [
         [
-            title(key),
-            _figures(_score([result["row"]["rewards"]])),
+            key,
+            shown(score([result["row"]["rewards"]])),
             ""
             if key == first
-            else _figures(_difference([result["row"]["rewards"]], [base]), signed=True),
+            else shown(difference([result["row"]["rewards"]], [base]), signed=True),
             str(result["rollouts"]),
             str(result["calls"]),
             str(result["rewrites"]),
         ]
         for key, result in rows.items()
     ]
-    return _table(
-        [head, "reward (95 %)", f"against {title(first)}", "rollouts", "calls", "rewrites kept"],
+    return Table(
+        head.replace(" ", "-"),
+        [head, "reward (95 %)", f"against {first}", "rollouts", "calls", "rewrites kept"],
         table,
     )
 
 
-def _texts(results: Results) -> list[str]:
+def _texts(results: Results) -> list[Block]:
     rows = {name: results[f"texts-{name}"] for name in ACCEPTING if f"texts-{name}" in results}
     if not rows:
         return []
@@ -361,7 +317,7 @@ def _texts(results: Results) -> list[str]:
     return [
         "Text updates, with the critic, the attribution and the updater on this same model; every "
         "variant ends after the same number of calls, of all roles together (1 seed):",
-        _compared("text updates", rows, str),
+        _compared("text updates", rows),
         *_what_updates_did(rows),
         *(["Stopped before that:\n\n" + "\n".join(f"- {s}" for s in stopped)] if stopped else []),
     ]
@@ -384,3 +340,19 @@ def _missing(missing: Mapping[str, str]) -> list[str]:
         return []
     lines = [f"- `{name}`{f': {why}' if why else ''}" for name, why in missing.items()]
     return ["\n".join(["## Not measured", "", *lines])]
+
+
+def _cells(order: Order, spec: str) -> Sequence[Cell]:
+    return cells(scale_of(order.preset, order.seeds), spec)
+
+
+EXPERIMENT = Experiment(
+    name="small-real-model",
+    paper="",
+    lm="smollm2",
+    seeds=5,
+    cells=_cells,
+    page=_page,
+    presets=("quick", "default"),
+    folder="small-real-model",
+)

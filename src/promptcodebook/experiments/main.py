@@ -1,0 +1,312 @@
+"""`main` (Table 1): PCO and other optimizers on the same tasks, once at equal tokens and once at
+equal calls.
+
+All methods train with the same budget; what choosing and judging take is kept apart. A benchmark
+takes part where the model leaves its floor: where, on up to 50 test examples without any
+optimizing, the interval of its reward does not touch 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from promptcodebook.assemble import Assembled
+from promptcodebook.config import load_config, merge
+from promptcodebook.experiments.experiment import Experiment, Measured, Order
+from promptcodebook.experiments.grid import about, base, missing, stopped
+from promptcodebook.experiments.lab import Cell, Lab, Result, row_json
+from promptcodebook.experiments.page import Block, Page, Table, shown
+from promptcodebook.experiments.published import published
+from promptcodebook.experiments.rewards import difference, score
+from promptcodebook.experiments.trained import rewards, runs_of, trained
+from promptcodebook.lm.spec import parse_spec
+from promptcodebook.method.evaluate import Evaluator
+from promptcodebook.method.policy import FixedPrompt
+from promptcodebook.run.suite import BENCHMARKS
+
+__all__ = [
+    "FIXED",
+    "MAIN",
+    "METHODS",
+    "Line",
+    "Method",
+    "cells_of",
+    "kinds_of",
+    "lines_of",
+    "tasks_of",
+]
+
+FLOOR = 50
+"""Test examples that tell whether a model leaves the floor of a benchmark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One line of Table 1: the settings of its runs, its row in their verdicts, and the paper's
+    name of it."""
+
+    title: str
+    settings: Mapping[str, Any]
+    row: str
+    paper: str = ""
+
+
+METHODS: Mapping[str, Method] = {
+    "pco": Method("PCO", {}, "learned", "PCO"),
+    "gepa": Method("GEPA", {"optimizer": "gepa"}, "gepa", "GEPA"),
+    "gepa-merge": Method("GEPA+Merge", {"optimizer": "gepa-merge"}, "gepa-merge", "GEPA+Merge"),
+    "mipro": Method("MIPROv2", {"optimizer": "mipro"}, "mipro", "MIPROv2"),
+    "learned-router": Method(
+        "ours: PCO with a learned router",
+        {"router": {"kind": "outcomes"}, "compose": "verbatim", "select": 1},
+        "learned",
+    ),
+    "random-routes": Method(
+        "random routes over the first codebook", {"optimizer": "random_routes"}, "random_routes"
+    ),
+    "best-single": Method("best single instinct", {"optimizer": "best_single"}, "best_single"),
+}
+"""Rows that every run has beside its own (zero-shot, concat, untrained) are taken from PCO's."""
+FIXED: Mapping[str, str] = {
+    "present": "zero-shot",
+    "concat": "all first and learned instincts in one prompt (concat)",
+    "untrained": "untrained codebook",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Cap:
+    """What a run may train with, the share of its budget that is kept for choosing and judging, and
+    how many epochs of PCO about fill it (None = the paper's 50)."""
+
+    training: int
+    kept: float
+    epochs: int | None
+
+    @property
+    def whole(self) -> int:
+        return round(self.training / (1 - self.kept))
+
+
+_BUDGETS: Mapping[str, Mapping[str, _Cap]] = {
+    "quick": {"calls": _Cap(100, 0.6, 4)},
+    "default": {"tokens": _Cap(400_000, 0.4, 12), "calls": _Cap(1_200, 0.4, 20)},
+    "paper": {"tokens": _Cap(9_050_000, 0.2, None), "calls": _Cap(20_000, 0.2, None)},
+}
+"""By preset and kind. The paper's tokens are what its Table 5 gives PCO."""
+
+
+def tasks_of(order: Order, spec: str) -> tuple[str, ...]:
+    if order.task:
+        return (order.task,)
+    kind = parse_spec(spec).kind
+    if kind == "simulated":
+        return ("constraints",)
+    ours = ("houserules",) if kind == "local" else ()
+    return ours if order.preset == "quick" else (*ours, *BENCHMARKS)
+
+
+def _floor(order: Order, spec: str, task: str) -> Cell:
+    settings = {**_settings(order, spec, task), "verdict_examples": FLOOR}
+
+    def measure(lab: Lab) -> Result:
+        config = load_config(settings, where="the experiment")
+
+        async def work(assembled: Assembled) -> Result:
+            low, _ = config.reward_range
+            evaluator = Evaluator(assembled.trial(greedy=True), config.randomness, low)
+            prompt = FixedPrompt(assembled.plan.present_prompt)
+            row = await evaluator.evaluate("floor", prompt, assembled.plan.judged, "test")
+            return {"row": row_json(row)}
+
+        return lab.work(config, work)
+
+    return Cell(f"{task}/floor", settings, measure)
+
+
+def _settings(order: Order, spec: str, task: str) -> dict[str, Any]:
+    return {**base(order, spec, task), "task": task}
+
+
+def cells_of(order: Order, spec: str, methods: Sequence[str] = tuple(METHODS)) -> Sequence[Cell]:
+    cells: list[Cell] = []
+    for task in tasks_of(order, spec):
+        floor = _floor(order, spec, task)
+        settings = _settings(order, spec, task)
+        cells.append(floor)
+        for seed in range(order.seeds):
+            for kind, cap in _BUDGETS[order.preset].items():
+                for name in methods:
+                    held: dict[str, Any] = {
+                        "budget": {kind: cap.whole, "reserve_for_verdict": cap.kept},
+                        "update": {} if cap.epochs is None else {"epochs": cap.epochs},
+                        "seed": seed,
+                    }
+                    own = merge(settings, METHODS[name].settings, held)
+                    cells.append(_above(floor, trained(f"{task}/{name}-{kind}/{seed}", own)))
+    return cells
+
+
+def _above(floor: Cell, cell: Cell) -> Cell:
+    """The cell where the model leaves the floor; else a result that says that it does not."""
+
+    def measure(lab: Lab) -> Result:
+        known = lab.read(floor)
+        if known is None or not _leaves(known):
+            return {"floor": True, "rows": {}, "stopped": ""}
+        return cell.measure(lab)
+
+    return Cell(cell.name, cell.settings, measure)
+
+
+def _leaves(floor: Result) -> bool:
+    return score([floor["row"]["rewards"]]).low > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A row of a table of methods: runs by task, and which row of their verdicts."""
+
+    title: str
+    row: str
+    runs: Mapping[str, Sequence[Result]]
+
+
+def lines_of(measured: Measured, kind: str) -> list[Line]:
+    """Fixed prompts first, then methods; those without a single result are left out."""
+    tasks = tasks_of(measured.order, measured.lab.spec)
+    of = {
+        name: {task: _judged(measured, f"{task}/{name}-{kind}") for task in tasks}
+        for name in METHODS
+    }
+    lines = [Line(title, row, of["pco"]) for row, title in FIXED.items()]
+    lines += [Line(m.title, m.row, of[name]) for name, m in METHODS.items()]
+    return [line for line in lines if any(rewards(r, line.row) for r in line.runs.values())]
+
+
+def _judged(measured: Measured, name: str) -> list[Result]:
+    return [run for run in runs_of(measured.results, name) if run["rows"]]
+
+
+def kinds_of(order: Order) -> Sequence[str]:
+    return tuple(_BUDGETS[order.preset])
+
+
+def _main_page(measured: Measured) -> Page:
+    tasks = tasks_of(measured.order, measured.lab.spec)
+    blocks = about(measured, tasks[0], "PCO and other optimizers, after")
+    blocks += [_floors(measured, tasks)]
+    for kind in kinds_of(measured.order):
+        lines = lines_of(measured, kind)
+        if lines:
+            cap = _BUDGETS[measured.order.preset][kind]
+            blocks.append(f"## At equal {kind}: at most {cap.training:,} for training")
+            blocks += [_rewards_table(lines, tasks, kind), *_failed(measured, kind)]
+    return Page("PCO and other optimizers", [*blocks, _NOT_HERE, *_printed(), *missing(measured)])
+
+
+_NOT_HERE = (
+    "GRPO changes weights and is no row here. GEPA+Merge differs from GEPA only where a program "
+    "has stages of its own. Differences are to PCO, paired by example."
+)
+
+
+def _floors(measured: Measured, tasks: Sequence[str]) -> Table:
+    rows: list[list[str]] = []
+    for task in tasks:
+        result = measured.results.get(f"{task}/floor")
+        if result is not None:
+            taking = "yes" if _leaves(result) else "no: the interval touches 0"
+            rows.append([task, shown(score([result["row"]["rewards"]])), taking])
+    head = ["task", "zero-shot (95 %)", "takes part"]
+    return Table("floor", head, rows, f"Up to {FLOOR} test examples without any optimizing")
+
+
+def _rewards_table(lines: Sequence[Line], tasks: Sequence[str], kind: str) -> Table:
+    there = [t for t in tasks if any(rewards(line.runs[t], line.row) for line in lines)]
+    head = ["method", *(f"{task} (95 %)" for task in there), "mean", "mean minus PCO"]
+    head += ["tokens in training", "calls in training"]
+    pco = next((line for line in lines if line.row == "learned" and line.title == "PCO"), None)
+    rows = [
+        [
+            line.title,
+            *(_cell(line, task) for task in there),
+            *_aggregate(line, pco, there),
+            *(_spent(line, there, what) for what in ("tokens", "calls")),
+        ]
+        for line in lines
+    ]
+    return Table(f"main-{kind}", head, rows)
+
+
+def _cell(line: Line, task: str) -> str:
+    found = rewards(line.runs[task], line.row)
+    return shown(score(found)) if found else ""
+
+
+def _aggregate(line: Line, pco: Line | None, tasks: Sequence[str]) -> list[str]:
+    """The plain mean over the tasks that a method has all of, and what it has over PCO's."""
+    if not all(rewards(line.runs[task], line.row) for task in tasks):
+        return ["", ""]
+    mean = fmean(score(rewards(line.runs[task], line.row)).mean for task in tasks)
+    if pco is None or line is pco or len(tasks) > 1:
+        over = "" if pco is None or line is pco else _plain(line, pco, tasks)
+        return [f"{mean:.3f}", over]
+    a, b = (rewards(each.runs[tasks[0]], each.row) for each in (line, pco))
+    shared = min(len(a), len(b))
+    return [f"{mean:.3f}", shown(difference(a[:shared], b[:shared]), signed=True)]
+
+
+def _plain(line: Line, pco: Line, tasks: Sequence[str]) -> str:
+    pairs = [
+        (rewards(line.runs[task], line.row), rewards(pco.runs[task], pco.row)) for task in tasks
+    ]
+    if not all(a and b for a, b in pairs):
+        return ""
+    return f"{fmean(score(a).mean - score(b).mean for a, b in pairs):+.3f}"
+
+
+def _spent(line: Line, tasks: Sequence[str], what: str) -> str:
+    if line.row in FIXED:
+        return "0"
+    runs = [run for task in tasks for run in line.runs[task] if line.row in run["rows"]]
+    return f"{fmean(run['whole'][what] - run['judging'][what] for run in runs):,.0f}"
+
+
+def _failed(measured: Measured, kind: str) -> list[Block]:
+    """Optimizers that failed by themselves say how in their verdict."""
+    tasks = tasks_of(measured.order, measured.lab.spec)
+    lines: list[str] = []
+    for name, method in METHODS.items():
+        made = [run for task in tasks for run in runs_of(measured.results, f"{task}/{name}-{kind}")]
+        told = {run["verdict"] for run in made if "failed" in run.get("verdict", "")}
+        lines += [f"- {method.title}: {verdict}" for verdict in sorted(told)]
+    runs = {
+        name: [r for task in tasks for r in runs_of(measured.results, f"{task}/{name}-{kind}")]
+        for name in METHODS
+    }
+    return [*(["\n".join(lines)] if lines else []), *stopped(runs)]
+
+
+def _printed() -> list[Block]:
+    """The paper's Table 1 as it stands there, apart from ours."""
+    blocks: list[Block] = ["## The paper's own figures"]
+    for executor in ("Qwen3-8B", "LLaMA-3.1-8B"):
+        table = published("Table 1", executor)
+        names = list(dict.fromkeys(value.row for value in table.values))
+        columns = list(dict.fromkeys(value.column for value in table.values))
+        found = {(value.row, value.column): value for value in table.values}
+        metrics = {c: next(v.metric for v in table.values if v.column == c) for c in columns}
+        rows = [
+            [row, *(found[row, c].printed if (row, c) in found else "" for c in columns)]
+            for row in names
+        ]
+        head = ["method", *(f"{c} ({metrics[c]})" for c in columns)]
+        blocks.append(Table(f"paper-{executor}", head, rows, f"The paper, {executor}, in percent"))
+    return blocks
+
+
+MAIN = Experiment("main", "Table 1", "smollm2", 5, cells_of, _main_page)

@@ -1,0 +1,97 @@
+"""The paper's tables on the simulated model: each can be made, and says what it is."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from promptcodebook.config import Explore
+from promptcodebook.errors import ConfigError
+from promptcodebook.experiments.codebook import _spearman  # pyright: ignore[reportPrivateUsage]
+from promptcodebook.experiments.experiment import Measured, Order
+from promptcodebook.experiments.lab import open_lab
+from promptcodebook.experiments.page import Page
+from promptcodebook.experiments.reproduce import (
+    experiment_named,
+    experiment_names,
+    measure,
+    require_preset,
+)
+from promptcodebook.experiments.theory import active_after, collapse
+
+TABLES = [n for n in experiment_names() if n != "small-real-model"]
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Measured, Page]]:
+    """All of them in one lab, as `pco reproduce all` makes them."""
+    made: dict[str, tuple[Measured, Page]] = {}
+    lab = open_lab(tmp_path_factory.mktemp("lab"), "simulated")
+    try:
+        for name in TABLES:
+            experiment = experiment_named(name)
+            measured = measure(Order(experiment, "quick", 1), lab, lambda _: None)
+            made[name] = measured, experiment.page(measured)
+    finally:
+        lab.close()
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_of_the_paper_can_be_made_and_is_marked(
+    name: str, pages: dict[str, tuple[Measured, Page]]
+) -> None:
+    measured, page = pages[name]
+    assert not measured.missing
+    first, *rest = [block for block in page.blocks if isinstance(block, str)]
+    assert first.startswith("**Simulated.**")
+    assert f"pco reproduce {name} --preset quick --seeds 1 --lm simulated" in rest[1]
+    assert all(len(row) == len(table.head) for table in page.tables for row in table.rows)
+    assert page.tables or page.figures or name in ("prompts", "evolution")
+
+
+@pytest.mark.slow
+def test_the_papers_numbers_stand_in_columns_of_their_own(
+    pages: dict[str, tuple[Measured, Page]],
+) -> None:
+    [table] = pages["ablation"][1].tables
+    theirs = [k for k, head in enumerate(table.head) if head.startswith("paper: ")]
+    assert [table.head[k] for k in theirs] == [f"paper: {c}" for c in ("Acc", "CSR", "Ent.", "Δ")]
+    assert [table.rows[0][k] for k in theirs] == ["34.18", "36.73", "3.76", "+3.23"]
+    ours = [cell for row in table.rows for k, cell in enumerate(row) if k not in theirs]
+    assert not [cell for cell in ours if re.search(r"3[0-9]\.\d\d", cell)]
+
+
+@pytest.mark.slow
+def test_tables_share_the_runs_that_they_have_in_common(
+    pages: dict[str, tuple[Measured, Page]],
+) -> None:
+    full = {
+        measured.results[cell]["run"]
+        for name, cell in (("ablation", "pco/0"), ("sweep-k", "K-8/0"), ("theory", "pco/0"))
+        for measured in [pages[name][0]]
+    }
+    assert len(full) == 1
+
+
+def test_exploration_reaches_what_stands_worst_and_without_it_s_entries_remain() -> None:
+    ema = [0.0] + [1.0] * 15
+    steps = [1.0] * 400
+    assert active_after(Explore(), 4, ema, steps, 0) == set(range(16))
+    assert active_after(Explore(), 4, ema, [0.0] * 400, 0) == set()
+    assert collapse(16, 4, [0.0] * 400, 0) == 4
+    assert collapse(16, 4, [0.3] * 400, 0) == 16
+
+
+def test_rank_correlation_looks_at_ranks_alone_and_at_nothing_that_is_constant() -> None:
+    assert _spearman([1, 2, 30], [5, 6, 7]) == pytest.approx(1.0)
+    assert _spearman([1, 2, 3], [9, 4, 1]) == pytest.approx(-1.0)
+    assert _spearman([1, 1, 2, 3], [1, 1, 2, 3]) == pytest.approx(1.0)
+    assert _spearman([2, 2, 2], [1, 2, 3]) == 0.0
+
+
+def test_a_preset_that_an_experiment_does_not_have_is_refused() -> None:
+    with pytest.raises(ConfigError, match="small-real-model has no preset 'paper'"):
+        require_preset(experiment_named("small-real-model"), "paper")
