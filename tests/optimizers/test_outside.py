@@ -226,6 +226,26 @@ async def test_of_private_data_it_is_not_told_what_an_error_quotes(
     assert not any("what are" in text for text in (run.verdict, *heard))
 
 
+def test_replies_that_were_cut_are_counted_and_handed_on(tmp_path: Path, install: Any) -> None:
+    got: list[str] = []
+
+    def asks(outside: Outside) -> Mapping[str, str]:
+        for text in ("One?", "Two?", "Three?"):
+            got.append(outside.ask("updater", [Message("user", text)]))
+        return LEVEL[1]
+
+    def replies(request: Request) -> str | pco.Reply:
+        if request.messages[-1].content == "Two?":
+            return pco.Reply("Give the", finish="length")
+        return "no idea"
+
+    install(asks)
+    run = learn(tmp_path, "theirs", ScriptedLM().reply_with(replies))
+    assert got == ["no idea", "Give the", "no idea"]
+    cut = "1 of the 3 replies it asked for were cut at their length cap: raise roles.updater"
+    assert cut in run.verdict and run.tallies["truncated"] == 1
+
+
 async def clumsy(prompt: str, example: pco.Example, lm: pco.Chat) -> str:
     if "level 3" in prompt and " rivers " in example.input:
         raise RuntimeError("dropped it")

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 from promptcodebook.calls import Message, Request, Role
 from promptcodebook.errors import LMError, PcoError, RequestRefused, Stop
+from promptcodebook.incidents import Incident
 from promptcodebook.lm.extraction import strip_think
 from promptcodebook.method.executor import Trial
 from promptcodebook.method.failures import FailureWatch, gather_all
@@ -103,7 +104,7 @@ class Outside:
         self._drawn, self._greedy = assembled.trial(), assembled.trial(greedy=True)
         self._validating = {e.id for e in dataset.val or dataset.train}
         self._candidates: dict[tuple[str, ...], _Candidate] = {}
-        self._made = 0
+        self._made = self._replies = self._cut = 0
         self._recent: deque[Rollout] = deque(maxlen=_RECENT)
         self._reserve = VerdictReserve(problem, count_judging(problem))
         self._watch = FailureWatch(max(_FEW, min(config.update.batch_size, len(dataset.train))))
@@ -166,7 +167,8 @@ class Outside:
         return self._wait_for(self._roll_out(texts, examples))
 
     def ask(self, role: Role, messages: Sequence[Message]) -> str:
-        """A role's reply, by its own model and sampling; called from any thread.
+        """A role's reply, by its own model and sampling; called from any thread. One that was cut
+        at its cap is handed on as it is, as the library's own client would, and counted.
 
         Raises RequestRefused, for one, where only this request was no good.
         """
@@ -203,7 +205,15 @@ class Outside:
         split = "validation" if self.val else "training"
         if kept is not None and kept.rewards:
             said += f"; what it kept earned {kept.mean:.3f} on {len(kept.rewards)} {split} examples"
-        return f"{said}."
+        return f"{said}.{self.cut_in_words}"
+
+    @property
+    def cut_in_words(self) -> str:
+        """What became of the replies it asked for; '' where none was cut."""
+        if not self._cut:
+            return ""
+        asked = f"{self._cut} of the {self._replies} replies it asked for were"
+        return f" {asked} cut at their length cap: raise roles.updater.max_tokens."
 
     def _end(self, reason: BaseException) -> None:
         with self._lock:
@@ -243,7 +253,13 @@ class Outside:
         times = self._count((role, messages))
         sample = self.problem.assembled.config.randomness.integer("outside", role, times)
         request = Request(role, messages, sample=sample)
-        reply = await self.problem.assembled.models.lm(request)
+        models = self.problem.assembled.models
+        reply = await models.lm(request)
+        self._replies += 1
+        if reply.finish == "length":
+            self._cut += 1
+            if reply.source == "live":
+                models.tally(Incident.TRUNCATED)
         return strip_think(reply.text)
 
     async def _roll_out(
@@ -325,6 +341,7 @@ async def optimize_outside(problem: Problem, library: Library) -> Result:
     remark = outside.in_words(found)
     if failure is not None:
         remark = _failed(library, failure, private=problem.assembled.task.private)
+        remark += outside.cut_in_words
         problem.tell(Note(remark))
     return _result(library, outside.prompt_of(found), (ended, stop), remark)
 

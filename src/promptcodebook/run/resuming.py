@@ -168,7 +168,7 @@ def _exploring(state: RunState, config: Config) -> str:
 
 
 def _require_unfinished(header: Header, state: RunState, ref: str, longer: list[str]) -> None:
-    if state.ended not in _ENOUGH:
+    if state.ended is None or state.ended not in _ENOUGH:
         return
     name = header.settings.get("optimizer", "pco")
     key = _ENOUGH[state.ended] if name == "pco" else _ENOUGH_OF_OTHERS.get(name)
