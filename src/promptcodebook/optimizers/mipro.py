@@ -76,8 +76,8 @@ def _compile(dspy: Any, outside: Outside, settings: Mapping[str, Any]) -> Mappin
         **{k: settings[k] for k in ("max_bootstrapped_demos", "max_labeled_demos")},
     )
     # Whatever the process has configured besides: nobody else listens, and nothing is kept.
-    ours = {"lm": lm, "adapter": dspy.ChatAdapter(), "callbacks": [], "disable_history": True}
-    with dspy.context(**ours, track_usage=False):
+    apart: dict[str, Any] = {"callbacks": [], "disable_history": True, "track_usage": False}
+    with dspy.context(lm=lm, adapter=dspy.ChatAdapter(), **apart):
         compiled = optimizer.compile(
             program,
             trainset=[_row(dspy, e) for e in outside.train],
