@@ -79,7 +79,7 @@ def run(job: Job) -> Done:
             spent = sum(store.usage().values(), Usage())
         finally:
             store.close()
-    reverted = sum(s.reverted for s in steps)
+    reverted = sum(len(s.reverted) for s in steps)
     return Done(rows["learned"].rewards, spent, judging, len(steps), reverted)
 
 

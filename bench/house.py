@@ -64,9 +64,10 @@ def _module(path: Path, source: Path) -> str:
 def _imports(name: str, text: str, known: Mapping[str, Path]) -> frozenset[str]:
     wanted: set[str] = set()
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ImportFrom) and node.module in known:
-            inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            wanted |= {each if each in known else node.module for each in inner}
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module in known:
+            module = node.module
+            inner = {f"{module}.{alias.name}" for alias in node.names}
+            wanted |= {each if each in known else module for each in inner}
         elif isinstance(node, ast.Import):
             wanted |= {alias.name for alias in node.names if alias.name in known}
     return frozenset(wanted - {name})

@@ -60,7 +60,7 @@ async def counted(
     kept = load_templates(config.templates)
     encoder = Encoder(models.ask, kept, config.select, models.tally)
     seeds = load_task("constraints").seeds
-    parameters = await Initialiser(models.ask, kept, config).parameters(seeds)
+    parameters = (await Initialiser(models.ask, kept, config).first(seeds)).parameters
     share, length = shared(encoder, parameters, examples)
     server.reset()
     for example in examples:

@@ -79,7 +79,7 @@ class Incident(StrEnum):
 class Tally(Protocol):
     """Counts an incident."""
 
-    def __call__(self, incident: Incident, count: int = 1) -> None: ...
+    def __call__(self, incident: Incident, /, count: int = 1) -> None: ...
 
 
 def no_tally(incident: Incident, count: int = 1) -> None:
@@ -93,6 +93,6 @@ class Counts:
         self.values: Counter[str] = Counter(start or {})
         self._sink = sink
 
-    def __call__(self, incident: Incident, count: int = 1) -> None:
+    def __call__(self, incident: Incident, /, count: int = 1) -> None:
         self.values[incident] += count
         self._sink(incident, count)
