@@ -24,8 +24,13 @@ import aiohttp  # noqa: F401  what the endpoint client keeps in memory belongs t
 
 from bench.figures import Figure, shown
 from promptcodebook.calls import Message, Reply, Request, Usage
+from promptcodebook.config import Budget
+from promptcodebook.lm.attempt import Attempted
+from promptcodebook.lm.budget import BudgetGate
 from promptcodebook.lm.cache import Cache
 from promptcodebook.lm.journal import Journaled
+from promptcodebook.lm.ledger import Ledger
+from promptcodebook.lm.prices import PriceTable
 from promptcodebook.randomness import keyed_random
 from promptcodebook.store import Header, RunStore, Started, Stepped
 from promptcodebook.types import (
@@ -64,7 +69,9 @@ def write(folder: Path, calls: int) -> float:
         return Reply(text, usage=Usage(1, 800, 300, 0, 0.001, 0.2))
 
     async def call_all(store: RunStore) -> None:
-        cache = Cache(model, folder / "cache.sqlite", store.count)
+        gate = BudgetGate(Budget(), PriceTable(), Ledger(log=store.attempt_log))
+        booked = Attempted(model, gate, store.count)
+        cache = Cache(booked, folder / "cache.sqlite", store.count)
         lm = Journaled(cache, store.reply_log, store.count)
         shared = Message("system", prose(300, "system"))
         numbers = iter(range(calls))

@@ -1,8 +1,8 @@
 """`main` (Table 1): PCO and other optimizers on the same tasks, once at equal tokens and once at
 equal calls.
 
-All methods train with the same budget; what choosing and judging take is kept apart. A benchmark
-takes part where the model leaves its floor: where, on up to 50 test examples without any
+All methods train with the same budget; what choosing and judging take is kept apart. A benchmark of
+the paper takes part where the model leaves its floor: where, on up to 50 test examples without any
 optimizing, the interval of its reward does not touch 0.
 """
 
@@ -146,7 +146,8 @@ def cells_of(order: Order, spec: str, methods: Sequence[str] = tuple(METHODS)) -
                         "seed": seed,
                     }
                     own = merge(settings, METHODS[name].settings, held)
-                    cells.append(_above(floor, trained(f"{task}/{name}-{kind}/{seed}", own)))
+                    cell = trained(f"{task}/{name}-{kind}/{seed}", own)
+                    cells.append(_above(floor, cell) if task in BENCHMARKS else cell)
     return cells
 
 
@@ -220,6 +221,7 @@ def _floors(measured: Measured, tasks: Sequence[str]) -> Table:
         result = measured.results.get(f"{task}/floor")
         if result is not None:
             taking = "yes" if _leaves(result) else "no: the interval touches 0"
+            taking = taking if task in BENCHMARKS else "yes, in any case"
             rows.append([task, shown(score([result["row"]["rewards"]])), taking])
     head = ["task", "zero-shot (95 %)", "takes part"]
     return Table("floor", head, rows, f"Up to {FLOOR} test examples without any optimizing")
