@@ -14,12 +14,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from promptcodebook.calls import Message
+from promptcodebook.calls import Reply
 from promptcodebook.errors import import_extra, require_modules
 from promptcodebook.method.generator import join_prompts
 from promptcodebook.optimizers.base import Problem, Result
+from promptcodebook.optimizers.dspy_model import dspy_model
 from promptcodebook.optimizers.outside import WHOLE, Library, Outside, optimize_outside
 from promptcodebook.types import Example, Rollout
 
@@ -64,9 +65,7 @@ def _settings(problem: Problem) -> dict[str, Any]:
 
 def _compile(dspy: Any, outside: Outside, settings: Mapping[str, Any]) -> Mapping[str, str]:
     """The texts that its compiled program has."""
-    lm = dspy.LM(
-        "promptcodebook/updater", engine=_Engine(dspy, outside), cache=False, num_retries=0
-    )
+    lm = dspy_model(dspy, lambda asked: Reply(outside.ask("updater", asked)), "updater")
     program = _program(dspy, outside)
     optimizer = dspy.MIPROv2(
         metric=lambda example, prediction, trace=None: prediction.reward,  # pyright: ignore[reportUnknownLambdaType, reportUnknownMemberType]
@@ -178,44 +177,6 @@ def _demonstrations(demos: Sequence[Any], read: str, written: str) -> str:
     shown = [d for d in demos if d.get(read) and d.get(written)]
     texts = [f"Input: {d[read]}\nOutput: {d[written]}" for d in shown]
     return "\n\n".join(["Examples:", *texts]) if texts else ""
-
-
-class _Engine:
-    """dspy's model: one request to our role `updater`."""
-
-    def __init__(self, dspy: Any, outside: Outside) -> None:
-        self._lm15 = dspy.lm15
-        self._outside = outside
-
-    def __deepcopy__(self, memo: object) -> _Engine:
-        return self
-
-    def complete(self, request: Any) -> Any:
-        text = self._outside.ask("updater", _messages(request))
-        return self._lm15.Response(
-            id=None,
-            model=request.model,
-            message=self._lm15.Message.assistant([self._lm15.TextPart(text)]),
-            finish_reason="stop",
-            usage=self._lm15.Usage(input_tokens=0, output_tokens=0, total_tokens=0),
-        )
-
-    def stream(self, request: Any) -> Any:
-        return self._lm15.response_to_events(self.complete(request))
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-def _messages(request: Any) -> list[Message]:
-    system = request.system
-    if system is not None and not isinstance(system, str):
-        system = "".join(part.text for part in system)
-    turns = [
-        Message(cast("Literal['user', 'assistant']", m.role), m.text or "")
-        for m in request.messages
-    ]
-    return [Message("system", system), *turns] if system else turns
 
 
 @contextmanager

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import warnings
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from promptcodebook.assemble import NO_DATA, Assembled, Sources, assemble
+from promptcodebook.calls import Message, Reply, Request
 from promptcodebook.config import Config
 from promptcodebook.data.columns import parse_input_template
 from promptcodebook.errors import ConfigError, DataError, PolicyError, did_you_mean
+from promptcodebook.lm.extraction import strip_think
 from promptcodebook.lm.stack import simulated_here, specs_of
 from promptcodebook.method.evaluate import EVALUATION
 from promptcodebook.method.executor import roll_out
@@ -30,6 +33,7 @@ from promptcodebook.tasks.program import SINGLE_CALL
 from promptcodebook.types import (
     Codebook,
     Example,
+    Prompt,
     Rollout,
     Route,
 )
@@ -118,7 +122,22 @@ class Policy:
 
     async def aprompt(self, x: X) -> str:
         """The composed prompt for x (Eq. 10)."""
-        return (await self._route_and_prompt(x))[1]
+        return (await self.acompose(x))[1].text
+
+    async def acompose(self, x: X) -> tuple[Route, Prompt]:
+        """z and the composed prompt for x, with one for each stage where it was trained so."""
+        example = self._example(x)
+        route, prompt, _ = await self._deployed.prompt(example, self._draws(example))
+        assert route is not None, "a learned policy always routes"
+        return route, prompt
+
+    async def areply(self, messages: Sequence[Message]) -> Reply:
+        """What the executor's model says to these messages, without any prompt of the policy's."""
+        said = json.dumps([(m.role, m.content) for m in messages])
+        sample = self._draws_of(_id_of(said)).sample("execute reply")
+        request = Request("executor", tuple(messages), sample=sample, greedy=True)
+        reply = await self._assembled.models.lm(request)
+        return replace(reply, text=strip_think(reply.text))
 
     async def aanswer(self, x: X) -> str:
         """The executor's answer under the composed prompt; raises what a failed pass raised."""
@@ -134,10 +153,10 @@ class Policy:
 
     async def aexplain(self, x: X) -> Explanation:
         """Route, chosen instincts, composed prompt and the encoder's reasons."""
-        route, prompt = await self._route_and_prompt(x)
+        route, prompt = await self.acompose(x)
         chosen = tuple((k, self.codebook[k].text) for k in route.indices)
         text = self._example(x).input
-        return Explanation(text, route, chosen, prompt, await self._expected(text))
+        return Explanation(text, route, chosen, prompt.text, await self._expected(text))
 
     async def _expected(self, text: str) -> Expected | None:
         """What each instinct promises, in the task's range of rewards."""
@@ -156,6 +175,12 @@ class Policy:
     def prompt(self, x: X) -> str:
         return self._run(self.aprompt(x))
 
+    def compose(self, x: X) -> tuple[Route, Prompt]:
+        return self._run(self.acompose(x))
+
+    def reply(self, messages: Sequence[Message]) -> Reply:
+        return self._run(self.areply(messages))
+
     def answer(self, x: X) -> str:
         return self._run(self.aanswer(x))
 
@@ -169,6 +194,10 @@ class Policy:
         Raises PolicyError for any other: `prompt(x)` is what the learned policy gives each input.
         """
         return FixedRow(name, self.file.fixed_prompt(name))
+
+    def with_file(self, file: PolicyFile) -> Policy:
+        """Another policy on the same models and program."""
+        return Policy(file, self._assembled)
 
     def save(self, path: str | Path) -> None:
         """Writes the policy file whole or not at all."""
@@ -219,15 +248,11 @@ class Policy:
         finally:
             await self.aclose()
 
-    async def _route_and_prompt(self, x: X) -> tuple[Route, str]:
-        example = self._example(x)
-        draws = self._draws(example)
-        route, prompt, _ = await self._deployed.prompt(example, draws)
-        assert route is not None, "a learned policy always routes"
-        return route, prompt.text
-
     def _draws(self, example: Example) -> Draws:
-        return self._assembled.config.randomness.at(EVALUATION, example.id)
+        return self._draws_of(example.id)
+
+    def _draws_of(self, name: str) -> Draws:
+        return self._assembled.config.randomness.at(EVALUATION, name)
 
     def _require_program(self) -> None:
         """Raises PolicyError when the policy was judged with a program that is not here."""

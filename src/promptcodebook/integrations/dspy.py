@@ -1,0 +1,266 @@
+"""DSPy: a teleprompter that compiles a program into one that is prompted for each input.
+
+    from promptcodebook.integrations.dspy import PCO, ComposedProgram
+    compiled = PCO(metric, "openai/gpt-x", budget="2usd").compile(program, trainset=rows)
+    compiled.save("program.json")
+    program = ComposedProgram(MyProgram(), "openai/gpt-x")
+    program.load("program.json")
+
+The prompt is composed once for an input of the program, as everywhere here, and stands before each
+predictor's own instruction and demonstrations, which stay what they were; with `compose_per_stage`
+each predictor has one of its own. So the row `present` of the verdict is the program as it came.
+
+The metric is asked as `dspy.Evaluate` asks it, with no trace: many metrics of dspy's are stricter
+where they are given one. A reply that dspy's adapter cannot parse is no failed rollout: it earned
+the least, and the critic reads what was wrong with it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from promptcodebook.calls import LM, Chat, Message, Reply
+from promptcodebook.config import Config
+from promptcodebook.data import Dataset
+from promptcodebook.data.columns import parse_input_template
+from promptcodebook.data.dataset import Split, draw_splits
+from promptcodebook.errors import (
+    ConfigError,
+    DataError,
+    RewardError,
+    import_extra,
+)
+from promptcodebook.integrations.composed_program import (
+    ComposedProgram,
+    attend,
+    require_student,
+    tell,
+)
+from promptcodebook.integrations.scored import read_score, scored_output
+from promptcodebook.optimizers.dspy_model import dspy_model
+from promptcodebook.progress import Listener
+from promptcodebook.run.optimize import optimize
+from promptcodebook.types import Example, Output, Prompt, Score, Stage
+
+__all__ = ["PCO", "ComposedProgram"]
+
+_dspy: Any = import_extra("dspy", "promptcodebook.integrations.dspy", "baselines")
+_ParseError: Any = import_extra("dspy.utils.exceptions", __name__, "baselines").AdapterParseError
+
+_VALIDATING = 1 / 3
+"""Of the training rows, where nothing is given to validate on."""
+
+
+class PCO(_dspy.teleprompt.Teleprompter):
+    """Learns a codebook for a DSPy program.
+
+    `metric` is dspy's: (example, prediction, trace) -> number, bool, or a Prediction with `score`
+    and `feedback`, which reaches the critic. `lm`, `roles`, `budget`, `config`, `runs_dir`, `name`,
+    `listener` and `progress` are those of `pco.optimize`. What the program asks itself is asked of
+    the dspy LM that it or dspy is configured with, past our budget; where there is none, of our
+    role `executor`, within it.
+    """
+
+    def __init__(  # noqa: PLR0913 - the keywords of `optimize`
+        self,
+        metric: Callable[..., object],
+        lm: str | LM = "",
+        *,
+        roles: Mapping[str, Any] | None = None,
+        budget: str | None = None,
+        config: Config | Mapping[str, Any] | None = None,
+        runs_dir: str | Path = "runs",
+        name: str = "",
+        listener: Listener | None = None,
+        progress: bool = True,
+    ) -> None:
+        super().__init__()  # pyright: ignore[reportUnknownMemberType]
+        self.metric = metric
+        self._lm = lm
+        self._options: dict[str, Any] = {
+            "roles": roles,
+            "budget": budget,
+            "config": config,
+            "runs_dir": runs_dir,
+            "name": name,
+            "listener": listener,
+            "progress": progress,
+        }
+
+    def compile(
+        self,
+        student: Any,
+        *,
+        trainset: Sequence[Any],
+        teacher: Any = None,
+        valset: Sequence[Any] | None = None,
+        testset: Sequence[Any] | None = None,
+        resume: str = "",
+    ) -> ComposedProgram:
+        """The student, composed; itself it stays as it was. `compiled.run` is the run behind it.
+
+        Without a `valset` a third of the training rows is drawn to validate on; a `testset` gives
+        `compiled.run` a verdict. `resume` names a run to go on with, as in `pco.optimize`.
+
+        Raises ConfigError, DataError, and what `pco.optimize` raises.
+        """
+        if teacher is not None:
+            raise ConfigError("PCO learns without a teacher", hint="compile(student, trainset=...)")
+        require_student(student)
+        given = {"train": trainset, "val": valset or (), "test": testset or ()}
+        data, rows = _read_rows(cast("Mapping[Split, Sequence[Any]]", given))
+        runner = _Runner(student, self.metric, rows, _floor(self._options["config"]))
+        run = optimize(
+            data, read_score, self._lm, executor=cast("Any", runner), resume=resume, **self._options
+        )
+        made = ComposedProgram(student, self._lm, roles=self._options["roles"], policy=run.policy)
+        made.run = run
+        return made
+
+
+class _Runner:
+    """The student as an executor of ours, with what its prediction earned in its output."""
+
+    def __init__(
+        self, student: Any, metric: Callable[..., object], rows: Mapping[str, Any], floor: float
+    ) -> None:
+        self.__qualname__ = type(student).__qualname__
+        self._student = attend(student.deepcopy())
+        self.stages = tuple(name for name, _ in self._student.named_predictors())
+        self._metric = _Metric.of(metric)
+        self._rows = rows
+        self._floor = floor
+        # As they are where `compile` is called: rollouts run in threads of their own.
+        self._settings = dict(_dspy.settings.copy())
+        models = [p.lm for p in self._student.predictors()]
+        self._asks_us = self._settings.get("lm") is None and not any(models)
+
+    def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
+        row = self._rows[example.id]
+        told: dict[str, Any] = {**self._settings, "trace": [], "disable_history": True}
+        if self._asks_us:
+
+            def ask(messages: Sequence[Message]) -> Reply:
+                return cast("Reply", lm(messages))  # in a thread it is the reply itself
+
+            told["lm"] = dspy_model(_dspy, ask, "executor")
+        with tell(prompt, **told):
+            try:
+                prediction = self._student(**row.inputs())
+            except _ParseError as error:
+                return self._unparsed(error, self._taken())
+            taken = self._taken()
+        with _dspy.context(**self._settings):
+            score = self._metric.score(row, prediction)
+        return scored_output(_text(prediction), taken, score)
+
+    def _unparsed(self, error: Any, taken: Sequence[Stage]) -> Output:
+        wanted = ", ".join(error.signature.output_fields)
+        feedback = f"The reply could not be parsed into the fields that it must have: {wanted}."
+        return scored_output(str(error.lm_response), taken, Score(self._floor, feedback))
+
+    def _taken(self) -> list[Stage]:
+        """What each predictor read and wrote."""
+        names = {id(p): name for name, p in self._student.named_predictors()}
+        trace: Sequence[tuple[Any, Any, Any]] = _dspy.settings.trace
+        known = [(names.get(id(p)), read, made) for p, read, made in trace]
+        return [Stage(name, _text(read), _text(made)) for name, read, made in known if name]
+
+
+@dataclass(frozen=True, slots=True)
+class _Metric:
+    """A metric of dspy's and how many arguments it needs."""
+
+    function: Callable[..., object]
+    count: int
+
+    @classmethod
+    def of(cls, function: Callable[..., object]) -> _Metric:
+        """ConfigError for one that takes other arguments."""
+        signature = inspect.signature(function)
+        for count in (3, 2, 5):  # 5: as dspy's GEPA has it
+            try:
+                signature.bind(*range(count))
+            except TypeError:
+                continue
+            return cls(function, count)
+        raise ConfigError(
+            "the metric does not take (example, prediction, trace)",
+            hint="def metric(example, prediction, trace=None): ...",
+        )
+
+    def score(self, row: Any, prediction: Any) -> Score:
+        """RewardError for what is neither a number nor has a score."""
+        said: Any = self.function(row, prediction, *[None] * (self.count - 2))
+        feedback: object = ""
+        if not isinstance(said, bool | int | float | Score):
+            get = said.get if isinstance(said, Mapping | _dspy.Prediction) else lambda _: None  # pyright: ignore[reportUnknownLambdaType, reportUnknownVariableType, reportUnknownMemberType]
+            said, feedback = get("score"), get("feedback")  # pyright: ignore[reportUnknownVariableType]
+        if isinstance(said, Score):
+            said, feedback = said.value, said.feedback
+        try:
+            return Score(float(said), str(feedback or ""))  # pyright: ignore[reportUnknownArgumentType]
+        except (TypeError, ValueError):
+            raise RewardError(
+                "the metric returned neither a number nor a score",
+                hint="return a float, a bool, or dspy.Prediction(score=..., feedback=...)",
+            ) from None
+
+
+def _floor(config: Config | Mapping[str, Any] | None) -> float:
+    """The least that can be earned."""
+    if isinstance(config, Config):
+        return config.reward_range[0]
+    return float((config or {}).get("reward_range", (0.0, 1.0))[0])
+
+
+def _text(fields: Any) -> str:
+    """A prediction, or what a predictor read: its one field, else each behind its name."""
+    if not isinstance(fields, Mapping | _dspy.Example):
+        return str(fields)
+    items = [(str(k), str(v)) for k, v in fields.items()]
+    return items[0][1] if len(items) == 1 else "\n".join(f"{k}: {v}" for k, v in items)
+
+
+def _read_rows(given: Mapping[Split, Sequence[Any]]) -> tuple[Dataset, dict[str, Any]]:
+    """Our data of dspy's rows, and each row by the id of its example."""
+    rows = {f"{split}-{k}": row for split, rows in given.items() for k, row in enumerate(rows)}
+    if not given["train"]:
+        raise DataError("the trainset is empty", hint="compile(student, trainset=[...])")
+    inputs = {id: _inputs(id, row) for id, row in rows.items()}
+    first, *others = inputs.values()
+    names = [name for name in first if all(name in other for other in others)]
+    if not names:
+        raise DataError("the rows have no input in common", hint="row.with_inputs('question')")
+    template = names[0] if len(names) == 1 else "\n\n".join(f"{n}: {{{n}}}" for n in names)
+    render = parse_input_template(template if len(names) > 1 else f"{{{names[0]}}}").render
+
+    def read(id: str) -> Example:
+        labels = rows[id].labels()
+        text = render({name: str(inputs[id][name]) for name in names})
+        return Example(id, text, _text(labels) if len(labels) else None)
+
+    counts: dict[Split, int] = {split: len(rows) for split, rows in given.items()}
+    splits: dict[Split, tuple[Example, ...]] = {
+        split: tuple(read(f"{split}-{k}") for k in range(n)) for split, n in counts.items()
+    }
+    if not splits["val"]:
+        shares: dict[Split, float] = {"train": 1 - _VALIDATING, "val": _VALIDATING}
+        splits |= draw_splits(splits["train"], shares, 0, "the trainset")
+    return Dataset(splits["train"], splits["val"], splits["test"], "dspy", template), rows
+
+
+def _inputs(id: str, row: Any) -> dict[str, Any]:
+    """A row's inputs by name. DataError where it does not say which they are."""
+    try:
+        return dict(row.inputs().items())
+    except (AttributeError, ValueError):
+        split, _, index = id.partition("-")
+        raise DataError(
+            f"{split}set[{index}] does not say what its inputs are",
+            hint="dspy.Example(question='...', answer='...').with_inputs('question')",
+        ) from None

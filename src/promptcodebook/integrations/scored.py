@@ -1,0 +1,26 @@
+"""A program that knows its own score: it travels in the output, and the reward reads it there.
+
+Where another library runs a program and scores it in one go, neither can be had without the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from promptcodebook.types import Example, Output, Score, Stage
+
+__all__ = ["read_score", "scored_output"]
+
+_VALUE, _FEEDBACK = "score", "feedback"
+
+
+def scored_output(text: str, stages: Sequence[Stage], score: Score) -> Output:
+    """y with the stages on the way and what it earned."""
+    return Output(text, tuple(stages), fields={_VALUE: score.value, _FEEDBACK: score.feedback})
+
+
+def read_score(example: Example, output: Output) -> Score:
+    """What the output earned where it was made."""
+    value, feedback = output.fields[_VALUE], output.fields[_FEEDBACK]
+    assert isinstance(value, float) and isinstance(feedback, str), "as scored_output has it"
+    return Score(value, feedback)
