@@ -142,13 +142,15 @@ def attend(student: Any) -> Any:
     """The student, its predictors attending. Their class changes and they do not, for a program may
     hold one in several places, and may be of a class of its own."""
     for name, predictor in student.named_predictors():
-        own = type(predictor)
-        if not issubclass(own, _Attending):
-            bases = cast("tuple[type, ...]", (_Attending, own))
-            predictor.__class__ = types.new_class(own.__name__, bases)
+        if not isinstance(predictor, _Attending):
+            predictor.__class__ = _attending(predictor.__class__)
         predictor.stage_name = name
     student._compiled = False  # a compiled part hides its predictors, and so its state
     return student
+
+
+def _attending(own: type) -> type:
+    return types.new_class(own.__name__, (_Attending, own))
 
 
 def tell(prompt: Prompt, **settings: Any) -> Any:

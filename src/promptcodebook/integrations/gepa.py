@@ -1,0 +1,319 @@
+"""gepa: what a GEPAAdapter evaluates as a task of ours, and a policy of ours as its candidate.
+
+    task = AdapterTask(adapter, {"system_prompt": "Be brief."}, trainset, valset)
+    run = pco.optimize(task.data, task.reward, "openai/gpt-x", executor=task.executor)
+
+    adapter = PolicyAdapter(task, run.policy)
+    found = gepa.optimize(adapter.candidate, trainset, valset, adapter=adapter, ...)
+    policy = adapter.policy(found.best_candidate)
+
+Nothing of gepa's is needed but its interface: `evaluate` and `make_reflective_dataset`. A composed
+prompt stands before a component's own text, which stays what the seed candidate says ("" = the
+prompt is the whole text), so the row `present` of a verdict is the seed candidate. Examples are
+evaluated one by one, side by side in threads, since each has a prompt of its own. What an adapter
+asks of a model is its own affair, past our budget, unless it was given a `TaskModel`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+from promptcodebook.calls import Chat, Message, Reply
+from promptcodebook.data import Dataset
+from promptcodebook.errors import ConfigError, DataError, LMError, import_extra
+from promptcodebook.integrations.scored import read_score, scored_output
+from promptcodebook.method.generator import join_prompts
+from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.policy import Policy
+from promptcodebook.types import Example, Output, Prompt, Route, Score, Stage
+
+__all__ = ["AdapterTask", "PolicyAdapter", "TaskModel", "read_instance"]
+
+_log = logging.getLogger(__name__)
+_Ask = Callable[[Sequence[Message]], Reply]
+_asking: ContextVar[_Ask | None] = ContextVar("promptcodebook_task_model", default=None)
+_INPUTS = ("input", "question", "query")
+_ANSWERS = ("answer", "target", "ground_truth_answer")
+_INSTINCT = "instinct "
+
+
+class TaskModel:
+    """A model for adapters, messages -> text: the executor of the run, or of the policy, that the
+    example in hand is evaluated for; so within its budget, journal and meter."""
+
+    def __call__(self, messages: str | Sequence[Mapping[str, str]]) -> str:
+        """ConfigError outside of an evaluation, or in a thread that an adapter started itself."""
+        ask = _asking.get()
+        if ask is None:
+            raise ConfigError(
+                "a TaskModel was asked outside of an evaluation",
+                hint="ask it in the thread that calls adapter.evaluate",
+            )
+        if isinstance(messages, str):
+            return ask([Message("user", messages)]).text
+        return ask([Message(cast("Any", m["role"]), m["content"]) for m in messages]).text
+
+
+def read_instance(instance: Any) -> tuple[str, str | None]:
+    """An instance's input and reference as texts: a text, or a mapping with `input`, `question` or
+    `query`, and `answer`, `target` or `ground_truth_answer`. DataError for any other."""
+    if isinstance(instance, str):
+        return instance, None
+    if isinstance(instance, Mapping):
+        columns = cast("Mapping[str, object]", instance)
+        text = next((columns[name] for name in _INPUTS if name in columns), None)
+        known = next((columns[name] for name in _ANSWERS if name in columns), None)
+        if text is not None:
+            return str(text), None if known is None else str(known)
+    raise DataError(
+        f"an instance of type {type(cast('object', instance)).__name__} does not say what its "
+        "input is",
+        hint="AdapterTask(..., read=lambda row: (row.text, row.answer))",
+    )
+
+
+@dataclass(frozen=True)
+class AdapterTask:
+    """A GEPAAdapter and its instances, as data, reward and executor of `pco.optimize`.
+
+    `read` gives the input and the reference (None = there is none) of an instance. The reflective
+    dataset that the adapter makes of an evaluation is what the reward says to our critic.
+    """
+
+    adapter: Any
+    seed_candidate: Mapping[str, str]
+    trainset: Sequence[Any]
+    valset: Sequence[Any] = ()
+    testset: Sequence[Any] = ()
+    read: Callable[[Any], tuple[str, str | None]] = read_instance
+
+    @property
+    def data(self) -> Dataset:
+        """The instances as examples, their ids by split and place."""
+        train, val, test = (
+            tuple(self._example(f"{split}-{k}", each) for k, each in enumerate(instances))
+            for split, instances in self._splits.items()
+        )
+        return Dataset(train, val, test, "gepa")
+
+    @property
+    def reward(self) -> Any:
+        """What the adapter scored, and its feedback."""
+        return read_score
+
+    @property
+    def executor(self) -> Any:
+        """The adapter's evaluation under a composed prompt."""
+        return _Executor(self)
+
+    def evaluate(self, instance: Any, prompt: Prompt, ask: _Ask | None) -> Output:
+        """One instance under the prompt, scored; `ask` is the model of a TaskModel meanwhile."""
+        candidate = {
+            name: join_prompts(prompt.of(name), text) for name, text in self.seed_candidate.items()
+        }
+        with _answering(ask):
+            made = self.adapter.evaluate([instance], candidate, capture_traces=True)
+            records = {name: self._records(candidate, made, name) for name in candidate}
+        several = len(candidate) > 1
+        stages = [
+            Stage(name, _text(record.get("Inputs", "")), _text(record.get("Generated Outputs", "")))
+            for name, shown in records.items()
+            for record in shown
+            if several
+        ]
+        said = dict.fromkeys(_feedback(record) for shown in records.values() for record in shown)
+        score = Score(float(made.scores[0]), "\n".join(text for text in said if text))
+        return scored_output(_text(made.outputs[0]), stages, score)
+
+    def instance(self, id: str) -> Any:
+        """That of an example."""
+        split, _, index = id.partition("-")
+        return self._splits[split][int(index)]
+
+    @property
+    def _splits(self) -> dict[str, Sequence[Any]]:
+        return {"train": self.trainset, "val": self.valset, "test": self.testset}
+
+    def _example(self, id: str, instance: Any) -> Example:
+        text, target = self.read(instance)
+        return Example(id, text, target)
+
+    def _records(self, candidate: dict[str, str], made: Any, name: str) -> list[dict[str, Any]]:
+        """What one component's reflection would read; [] where the adapter has nothing to show."""
+        try:
+            shown = self.adapter.make_reflective_dataset(candidate, made, [name])
+        except Exception as error:  # some raise for a batch in which nothing can be shown
+            _log.warning("no feedback on %s: %s: %s", name, type(error).__name__, error)
+            return []
+        return [dict(record) for record in shown.get(name, ())]
+
+
+class _Executor:
+    """The adapter as an agent of ours."""
+
+    def __init__(self, task: AdapterTask) -> None:
+        self.__qualname__ = type(task.adapter).__qualname__
+        self.stages = tuple(task.seed_candidate)
+        self._task = task
+
+    def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
+        def ask(messages: Sequence[Message]) -> Reply:
+            return cast("Reply", lm(messages))  # in a thread it is the reply itself
+
+        return self._task.evaluate(self._task.instance(example.id), prompt, ask)
+
+
+@contextmanager
+def _answering(ask: _Ask | None) -> Generator[None]:
+    token = _asking.set(ask)
+    try:
+        yield
+    finally:
+        _asking.reset(token)
+
+
+def _feedback(record: Mapping[str, Any]) -> str:
+    """What a record says of the program's work; all of it where it has fields of its own."""
+    for name in ("Feedback", "feedback"):
+        if name in record:
+            return _text(record[name])
+    rest = {k: v for k, v in record.items() if k not in ("Inputs", "Generated Outputs")}
+    return _text(rest) if rest else ""
+
+
+def _text(value: Any) -> str:
+    """As text: the one field of a mapping, else JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        fields = cast("Mapping[str, Any]", value)
+        if len(fields) == 1:
+            return _text(next(iter(fields.values())))
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """An instance under the policy: its input, route, prompt, and what came of it."""
+
+    text: str
+    route: Route
+    prompt: str
+    output: Output
+
+    @property
+    def score(self) -> Score:
+        return read_score(Example("", self.text), self.output)
+
+
+class PolicyAdapter:
+    """A policy as a candidate of gepa's, to evaluate or to go on from; an adapter around a task's.
+
+    Its components are the texts that the policy learned: θ ('encoder') and φ ('generator') where
+    they are asked, and each instinct that is not frozen ('instinct 0', ...). An instance is routed
+    and composed for as the policy does it, then evaluated by the task's own adapter, up to
+    `threads` at once (1 for an adapter that is not thread-safe). An instinct's reflective dataset
+    has the instances that were routed to it. What was known of how each did stays as it was.
+    """
+
+    propose_new_texts = None
+
+    def __init__(self, task: AdapterTask, policy: Policy, *, threads: int = 8) -> None:
+        self._batch: Any = import_extra("gepa", __name__, "baselines").EvaluationBatch
+        self._task = task
+        self._policy = policy
+        self._threads = threads
+
+    @property
+    def candidate(self) -> dict[str, str]:
+        """The policy's texts: a seed candidate for `gepa.optimize`."""
+        return _texts_of(self._policy.file)
+
+    def policy(self, candidate: Mapping[str, str]) -> Policy:
+        """The policy that a candidate's texts make; a blank one stays what it was."""
+        file = self._policy.file
+        kept = _texts_of(file)
+        new = {name: text.strip() or kept[name] for name, text in candidate.items()}
+        entries = (
+            entry.model_copy(update={"text": new.get(f"{_INSTINCT}{k}", entry.text)})
+            for k, entry in enumerate(file.codebook)
+        )
+        update = {
+            "encoder": new.get("encoder", file.encoder),
+            "generator": new.get("generator", file.generator),
+            "codebook": tuple(entries),
+        }
+        return self._policy.with_file(file.model_copy(update=update))
+
+    def evaluate(
+        self, batch: list[Any], candidate: dict[str, str], capture_traces: bool = False
+    ) -> Any:
+        """Scores under the policy that the candidate makes. LMError where no model can be asked; a
+        single prompt that failed is an example that earned nothing."""
+        with self.policy(candidate) as policy, ThreadPoolExecutor(self._threads) as pool:
+            seen = list(pool.map(partial(self._one, policy), batch))
+        return self._batch(
+            outputs=[each.output.text for each in seen],
+            scores=[each.score.value for each in seen],
+            trajectories=seen if capture_traces else None,
+        )
+
+    def make_reflective_dataset(
+        self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
+    ) -> dict[str, list[dict[str, Any]]]:
+        seen: Sequence[_Seen] = eval_batch.trajectories
+        return {name: _records(name, candidate, seen) for name in components_to_update}
+
+    def _one(self, policy: Policy, instance: Any) -> _Seen:
+        text, _ = self._task.read(instance)
+        try:
+            route, prompt = policy.compose(text)
+        except LMError as error:
+            if not error.answered:
+                raise
+            failed = Score(0.0, f"No prompt was composed: {error}")
+            return _Seen(text, Route(()), "", scored_output("", (), failed))
+        output = self._task.evaluate(instance, prompt, policy.reply)
+        return _Seen(text, route, prompt.text, output)
+
+
+def _texts_of(file: PolicyFile) -> dict[str, str]:
+    """The learned texts that a deployed policy is prompted with, by component."""
+    asked = {
+        "encoder": file.encoder if file.router is None else "",
+        "generator": file.generator if file.compose == "generator" else "",
+    }
+    instincts = {
+        f"{_INSTINCT}{k}": entry.text for k, entry in enumerate(file.codebook) if not entry.frozen
+    }
+    return {**{name: text for name, text in asked.items() if text}, **instincts}
+
+
+def _records(
+    name: str, candidate: Mapping[str, str], seen: Sequence[_Seen]
+) -> list[dict[str, Any]]:
+    """What the instances show of one of our texts."""
+    records: list[dict[str, Any]] = []
+    for each in seen:
+        routed = {f"{_INSTINCT}{k}": k for k in each.route.indices}
+        chosen = {str(k): candidate.get(key, "") for key, k in routed.items()}
+        inputs: dict[str, Any] = {"input": each.text}
+        if name == "encoder":
+            outputs: object = {"route": ", ".join(chosen)}
+        elif name == "generator":
+            inputs, outputs = {**inputs, "instincts": chosen}, {"prompt": each.prompt}
+        elif name in routed:
+            inputs, outputs = {**inputs, "prompt": each.prompt}, each.output.text
+        else:
+            continue
+        feedback = f"Score {each.score.value:g}. {each.score.feedback}".strip()
+        records.append({"Inputs": inputs, "Generated Outputs": outputs, "Feedback": feedback})
+    return records

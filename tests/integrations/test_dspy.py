@@ -1,0 +1,229 @@
+"""PCO as a teleprompter of dspy's: trained, saved, loaded elsewhere, and prompted for each input."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+
+import promptcodebook as pco
+from promptcodebook.calls import Request
+from promptcodebook.errors import ConfigError, DataError, MissingExtra, PolicyError
+from promptcodebook.integrations.dspy import PCO, ComposedProgram
+from tests.integrations.programs import (
+    CONFIG,
+    RULES,
+    TOPICS,
+    TwoSteps,
+    metric,
+    model,
+    reply,
+    rows,
+)
+
+QUESTION = "7: what are clocks?"
+
+
+def compile(tmp_path: Path, lm: Any = None, **more: Any) -> ComposedProgram:
+    config = {**CONFIG, **more.pop("config", {})}
+    teleprompter = PCO(
+        more.pop("metric", metric),
+        lm if lm is not None else model(),
+        config=config,
+        runs_dir=tmp_path / "runs",
+        progress=False,
+        budget=more.pop("budget", None),
+    )
+    given = {"trainset": rows(8), "valset": rows(12)[8:], **more}
+    return teleprompter.compile(given.pop("student", TwoSteps()), **given)
+
+
+def test_a_compiled_program_is_prompted_for_each_input(tmp_path: Path) -> None:
+    lm, student = model(), TwoSteps()
+    assert isinstance(PCO(metric), dspy.teleprompt.Teleprompter)
+    compiled = compile(tmp_path, lm, student=student, testset=rows(36)[12:])
+    run = compiled.run
+    assert run is not None and run.rows["present"].score.mean == 0.0
+    assert run.rows["learned"].score.mean == 1.0
+    assert sum(usage.calls for usage in run.usage.values()) == len(lm.history)
+    with compiled:
+        for topic, rule in zip(TOPICS, RULES, strict=True):
+            lm.history.clear()
+            assert compiled(question=f"7: what are {topic}?").answer == topic.upper()
+            told = [r.messages[0].content for r in lm.history if r.role == "executor"]
+            assert len(told) == 2, "one call for each predictor"
+            assert all(rule in text for text in told)
+            assert not any(other in text for text in told for other in RULES if other != rule)
+            assert "Answer in capitals." in told[1], "its own instruction stays"
+    assert "Answer in capitals." in student.say.predict.signature.instructions
+    assert RULES[2] not in str(student), "the student itself is as it was"
+
+
+def test_it_is_saved_and_loaded_in_a_new_process(tmp_path: Path) -> None:
+    student = TwoSteps()
+    student.plan.demos = [dspy.Example(question="1: what are maps?", plan="unfold")]
+    compiled = compile(tmp_path, student=student)
+    file = tmp_path / "program.json"
+    compiled.save(file)
+    command = [sys.executable, "-m", "tests.integrations.programs", str(file)]
+    made = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
+    )
+    assert made.returncode == 0, made.stderr
+    told = json.loads(made.stdout)
+    assert told["answers"] == [topic.upper() for topic in TOPICS]
+    assert told["demos"] == 1
+    assert [RULES[k // 2] in text for k, text in enumerate(told["told"])] == [True] * 8
+    saved = json.loads(file.read_text("utf-8"))
+    assert saved["promptcodebook"]["policy"] == json.loads(compiled.policy.file.text())
+    bare = TwoSteps()
+    bare.load(file)
+    assert len(bare.plan.demos) == 1, "what is the student's own is a student's"
+
+
+def test_the_model_that_dspy_is_configured_with_answers(tmp_path: Path) -> None:
+    lm = model()
+    answers = {"reasoning": "hm", "plan": "think", "answer": "CLOCKS"}
+    dummy = dspy.utils.DummyLM({"what are": answers})
+    with dspy.context(lm=dummy):
+        compiled = compile(tmp_path, lm)
+        assert compiled(question=QUESTION).answer == "CLOCKS"
+    assert not any(r.role == "executor" for r in lm.history)
+    assert compiled.run is not None and "executor" not in compiled.run.usage
+    assert RULES[2] in dummy.history[-1]["messages"][0]["content"]
+
+
+def test_feedback_reaches_the_critic_and_so_does_what_could_not_be_parsed(tmp_path: Path) -> None:
+    def babbling(request: Request) -> Any:
+        babbles = request.role == "executor" and "rivers" in request.messages[-1].content
+        if babbles:
+            return "babble"
+        if request.role == "encoder":
+            return reply(request).replace("[1]", "[2]")
+        return reply(request)
+
+    lm = model(babbling)
+    compiled = compile(tmp_path, lm)
+    asked = ["\n".join(m.content for m in r.messages) for r in lm.history if r.role == "critic"]
+    wrong = next(text for text in asked if "what are bridges?" in text)
+    assert "Feedback of the checker: SAY IT LOUD" in wrong
+    assert "Reference answer: BRIDGES" in wrong
+    assert "- plan: 0: what are bridges? -> think" in wrong or "think" in wrong
+    unread = next(text for text in asked if "what are rivers?" in text)
+    assert "could not be parsed into the fields that it must have: plan." in unread
+    assert "babble" in unread
+    assert compiled.run is not None and compiled.run.ended == "finished"
+
+
+def test_each_predictor_may_have_a_prompt_of_its_own(tmp_path: Path) -> None:
+    lm = model()
+    compiled = compile(tmp_path, lm, config={"compose_per_stage": True})
+    assert compiled.policy.file.stages == ("plan", "say.predict")
+    assert set(compiled.policy.compose({"question": QUESTION})[1].stages) == {"plan", "say.predict"}
+    assert compiled(question=QUESTION).answer == "CLOCKS"
+
+
+def test_it_is_awaited_and_copied(tmp_path: Path) -> None:
+    compiled = compile(tmp_path)
+    copy = compiled.deepcopy()
+    assert copy.student is not compiled.student and copy.policy is compiled.policy
+    made = asyncio.run(copy.acall(question=QUESTION))
+    assert made.answer == "CLOCKS"
+    assert compiled.explain(question=QUESTION).route.indices == (2,)
+
+
+def test_a_budget_covers_the_students_calls(tmp_path: Path) -> None:
+    lm = model()
+    with pytest.raises(pco.PcoError, match="budget is reached"):
+        compile(tmp_path, lm, budget="5calls")
+    assert len(lm.history) <= 5
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        lambda example, prediction: True,
+        lambda gold, pred, trace, pred_name, pred_trace: {"score": 1, "feedback": "fine"},
+        lambda example, prediction, trace=None: 1.0 if trace is None else 0.0,
+    ],
+)
+def test_metrics_of_every_form_of_dspys(tmp_path: Path, said: Any) -> None:
+    compiled = compile(tmp_path, metric=said, trainset=rows(4), valset=rows(6)[4:])
+    assert compiled.run is not None and compiled.run.best.score == 1.0
+
+
+def test_without_a_valset_some_of_the_training_rows_validate(tmp_path: Path) -> None:
+    compiled = compile(tmp_path, trainset=rows(9), valset=None)
+    assert compiled.run is not None and compiled.run.best.score == 1.0
+
+
+def test_several_inputs_are_read_as_they_were_trained(tmp_path: Path) -> None:
+    class Read(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.say = dspy.Predict("context, question -> answer")
+
+        def forward(self, context: str, question: str) -> Any:
+            return self.say(context=context, question=question)
+
+    made = [
+        dspy.Example(context=["a", "b"], question=row.question, answer=row.answer)
+        for row in rows(8)
+    ]
+    given = [row.with_inputs("context", "question") for row in made]
+    compiled = compile(tmp_path, student=Read(), trainset=given[:6], valset=given[6:])
+    explained = compiled.explain(question=QUESTION, context=["c"])
+    assert explained.input == f"context: ['c']\n\nquestion: {QUESTION}"
+    assert compiled(context=["c"], question=QUESTION).answer == "CLOCKS"
+
+
+def test_what_cannot_be_compiled_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a function cannot be compiled by PCO"):
+        compile(tmp_path, student=metric)
+    with pytest.raises(ConfigError, match="Module has no predictors"):
+        compile(tmp_path, student=dspy.Module())
+    with pytest.raises(ConfigError, match="the metric does not take"):
+        compile(tmp_path, metric=lambda example: 1.0)
+    with pytest.raises(DataError, match=r"trainset\[0\] does not say what its inputs are"):
+        compile(tmp_path, trainset=[dspy.Example(question="x")])
+    with pytest.raises(DataError, match="the trainset is empty"):
+        compile(tmp_path, trainset=[])
+
+
+def test_a_program_without_a_policy_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PCO_LM", raising=False)
+    program = ComposedProgram(TwoSteps(), model())
+    with pytest.raises(PolicyError, match="no policy yet"):
+        program(question=QUESTION)
+    TwoSteps().save(tmp_path / "bare.json")
+    with pytest.raises(PolicyError, match="holds no policy of promptcodebook"):
+        program.load(tmp_path / "bare.json")
+    compile(tmp_path).save(tmp_path / "program.json")
+    with pytest.raises(ConfigError, match="names no model to route and compose with"):
+        ComposedProgram(TwoSteps()).load(tmp_path / "program.json")
+
+
+def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (
+        "promptcodebook.integrations.dspy",
+        "promptcodebook.integrations.composed_program",
+    ):
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "dspy", None)
+    with pytest.raises(MissingExtra, match="needs an optional dependency") as caught:
+        __import__("promptcodebook.integrations.dspy")
+    assert caught.value.hint == "pip install 'promptcodebook[baselines]'"
+
+
+def test_the_package_itself_imports_neither_library() -> None:
+    code = "import promptcodebook, sys; print({'dspy', 'gepa'} & set(sys.modules))"
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert made.stdout.strip() == "set()"
