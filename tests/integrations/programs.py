@@ -93,7 +93,7 @@ def main(path: str) -> None:
     answers = [program(question=question).answer for question in questions]
     told = [r.messages[0].content for r in lm.history if r.role == "executor"]
     demos = len(program.student.plan.demos)
-    print(json.dumps({"answers": answers, "told": told, "demos": demos}))
+    sys.stdout.write(json.dumps({"answers": answers, "told": told, "demos": demos}))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,237 @@
+"""GEPAAdapters as tasks of ours, and policies of ours as candidates of gepa's."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import gepa
+import pytest
+from gepa.adapters.default_adapter.default_adapter import DefaultAdapter, EvaluationResult
+
+import promptcodebook as pco
+from promptcodebook.calls import Request
+from promptcodebook.errors import ConfigError, DataError, EndpointDown, MissingExtra, ParseError
+from promptcodebook.integrations.gepa import AdapterTask, PolicyAdapter, TaskModel
+from promptcodebook.lm.scripted import ScriptedLM
+from tests.method.build import routed, talkative
+
+TOPICS = ("rivers", "bridges", "clocks", "bread")
+RULES = tuple(f"About {topic}: say {topic.upper()}." for topic in TOPICS)
+CONFIG: dict[str, Any] = {
+    "size": 4,
+    "select": 1,
+    "init": {"instincts": RULES},
+    "compose": "verbatim",
+    "encoder": {"max_fallback": 1.0},
+    "explore": {"policy": "none"},
+    "update": {"epochs": 1, "batch_size": 4, "text_updates": False},
+    "validation": {"every": 1, "subset": 4},
+}
+
+
+class Shouting(gepa.GEPAAdapter[dict[str, str], dict[str, Any], str]):
+    """Written against gepa's interface alone: says what each of its texts tells it to say."""
+
+    def __init__(self) -> None:
+        self.candidates: list[dict[str, str]] = []
+        self.lock = threading.Lock()
+
+    def evaluate(
+        self, batch: list[dict[str, str]], candidate: dict[str, str], capture_traces: bool = False
+    ) -> Any:
+        with self.lock:
+            self.candidates += [dict(candidate) for _ in batch]
+        outputs = [self.say(candidate) for _ in batch]
+        scores = [float(o == i["answer"]) for o, i in zip(outputs, batch, strict=True)]
+        traces = [{"row": i, "out": o} for o, i in zip(outputs, batch, strict=True)]
+        return gepa.EvaluationBatch(outputs, scores, traces if capture_traces else None)
+
+    def say(self, candidate: dict[str, str]) -> str:
+        return " ".join(re.findall(r"say ([A-Z]+)\.", "\n".join(candidate.values())))
+
+    def make_reflective_dataset(
+        self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
+    ) -> dict[str, list[dict[str, Any]]]:
+        records = [
+            {
+                "Inputs": {"input": trace["row"]["input"]},
+                "Generated Outputs": trace["out"],
+                "Feedback": f"THE ANSWER IS {trace['row']['answer']}",
+            }
+            for trace in eval_batch.trajectories
+        ]
+        return {name: records for name in components_to_update}
+
+
+def instances(count: int, start: int = 0) -> list[dict[str, str]]:
+    pairs = [(f"{k}: what are {topic}?", topic.upper()) for k in range(9) for topic in TOPICS]
+    return [{"input": text, "answer": answer} for text, answer in pairs[start : start + count]]
+
+
+def reply(request: Request) -> Any:
+    """Routes to the topic's rule; does what the system prompt says."""
+    if request.role == "encoder":
+        text = request.messages[-1].content
+        return routed(next(k for k, topic in enumerate(TOPICS) if f"what are {topic}?" in text))
+    if request.role == "executor":
+        said = re.findall(r"say ([A-Z]+)\.", request.messages[0].content)
+        return " ".join(said) or "no idea"
+    return talkative(request)
+
+
+def task(adapter: Any, seed: dict[str, str] | None = None, tests: int = 0) -> AdapterTask:
+    seed = seed if seed is not None else {"system_prompt": "Be brief."}
+    return AdapterTask(adapter, seed, instances(8), instances(4, 8), instances(tests, 12))
+
+
+def learn(tmp_path: Path, made: AdapterTask, lm: Any = None, **config: Any) -> pco.Run:
+    return pco.optimize(
+        made.data,
+        made.reward,
+        lm or ScriptedLM().reply_with(reply),
+        executor=made.executor,
+        config={**CONFIG, **config},
+        runs_dir=tmp_path / "runs",
+        progress=False,
+    )
+
+
+def test_an_adapter_is_a_task(tmp_path: Path) -> None:
+    adapter = Shouting()
+    run = learn(tmp_path, task(adapter, tests=24))
+    assert run.rows["present"].score.mean == 0.0 and run.rows["learned"].score.mean == 1.0
+    assert run.policy.file.program == "Shouting"
+    told = {candidate["system_prompt"] for candidate in adapter.candidates}
+    assert {"Be brief.", *(f"{rule}\n\nBe brief." for rule in RULES)} <= told
+
+
+def test_its_reflective_dataset_reaches_the_critic(tmp_path: Path) -> None:
+    def astray(request: Request) -> Any:
+        return routed(0) if request.role == "encoder" else reply(request)
+
+    lm = ScriptedLM().reply_with(astray)
+    learn(tmp_path, task(Shouting(), {"one": "", "two": "Be brief."}), lm)
+    asked = ["\n".join(m.content for m in r.messages) for r in lm.history if r.role == "critic"]
+    wrong = next(text for text in asked if "what are clocks?" in text)
+    assert wrong.count("THE ANSWER IS CLOCKS") == 1
+    assert "Reference answer: CLOCKS" in wrong
+    assert "- one: 0: what are clocks? -> RIVERS" in wrong, "each component is a stage"
+
+
+def test_each_component_may_have_a_prompt_of_its_own(tmp_path: Path) -> None:
+    adapter = Shouting()
+    made = task(adapter, {"one": "", "two": "Be brief."})
+    run = learn(tmp_path, made, compose_per_stage=True)
+    assert run.policy.file.stages == ("one", "two")
+    assert {c["one"] for c in adapter.candidates} <= {"", *RULES}
+
+
+def test_the_packages_own_adapter_asks_within_our_budget(tmp_path: Path) -> None:
+    def evaluate(data: Any, response: str) -> EvaluationResult:
+        return EvaluationResult(float(response == data["answer"]), f"want {data['answer']}")
+
+    lm = ScriptedLM().reply_with(reply)
+    run = learn(tmp_path, task(DefaultAdapter(TaskModel(), evaluate), tests=24), lm)
+    assert run.rows["learned"].score.mean == 1.0
+    asked = sum(r.role == "executor" for r in lm.history)
+    assert run.usage["executor"].calls == asked > 0
+    with pytest.raises(ConfigError, match="outside of an evaluation"):
+        TaskModel()([{"role": "user", "content": "x"}])
+
+
+def test_gepa_starts_from_a_policy_and_its_best_is_a_policy(tmp_path: Path) -> None:
+    wrong = (*RULES[:3], "About bread: say NOTHING.")
+    made = task(Shouting())
+    run = learn(tmp_path, made, init={"instincts": wrong})
+    adapter = PolicyAdapter(made, run.policy)
+    seed = adapter.candidate
+    assert [*seed] == ["encoder", *(f"instinct {k}" for k in range(4))]
+    assert seed["instinct 3"] == wrong[3]
+    read: list[str] = []
+
+    def reflect(prompt: Any) -> str:
+        read.append(str(prompt))
+        return "```\nAbout bread: say BREAD.\n```" if "NOTHING" in str(prompt) else "```\nsame\n```"
+
+    found = gepa.optimize(
+        seed_candidate=seed,
+        trainset=instances(8),
+        valset=instances(4, 8),
+        adapter=adapter,
+        reflection_lm=reflect,
+        reflection_minibatch_size=8,
+        max_metric_calls=120,
+        skip_perfect_score=False,
+        seed=0,
+    )
+    assert found.val_aggregate_scores[0] == 0.75, "the policy itself is the first candidate"
+    assert max(found.val_aggregate_scores) == 1.0
+    assert found.best_candidate["instinct 3"] == "About bread: say BREAD."
+    about_bread = next(text for text in read if "NOTHING" in text)
+    assert "THE ANSWER IS BREAD" in about_bread and "CLOCKS" not in about_bread
+    policy = adapter.policy(found.best_candidate)
+    assert policy.prompt("5: what are bread?") == "About bread: say BREAD."
+    policy.save(tmp_path / "policy.json")
+    assert "say BREAD." in (tmp_path / "policy.json").read_text("utf-8")
+    assert run.policy.prompt("5: what are bread?") == wrong[3]
+
+
+def test_what_a_composed_policy_shows_of_each_of_its_texts(tmp_path: Path) -> None:
+    made = task(Shouting())
+    run = learn(tmp_path, made, compose="generator")
+    adapter = PolicyAdapter(made, run.policy, threads=1)
+    seed = adapter.candidate
+    assert [*seed][:2] == ["encoder", "generator"]
+    batch = adapter.evaluate(instances(2), seed, capture_traces=True)
+    assert batch.scores == [0.0, 0.0]
+    shown = adapter.make_reflective_dataset(seed, batch, ["encoder", "generator", "instinct 3"])
+    assert [r["Generated Outputs"] for r in shown["encoder"]] == [{"route": "0"}, {"route": "1"}]
+    composed = shown["generator"][1]
+    assert composed["Inputs"]["instincts"] == {"1": RULES[1]}
+    assert composed["Generated Outputs"] == {"prompt": "Follow the rules."}
+    assert composed["Feedback"] == "Score 0. THE ANSWER IS BRIDGES"
+    assert shown["instinct 3"] == [], "no instance was routed to it"
+    assert adapter.evaluate(instances(2), seed).trajectories is None
+
+
+def test_a_prompt_that_fails_earns_nothing_and_a_model_that_is_gone_is_raised(
+    tmp_path: Path,
+) -> None:
+    lm = ScriptedLM().reply_with(reply)
+    made = task(Shouting())
+    run = learn(tmp_path, made, lm, compose="generator")
+    adapter = PolicyAdapter(made, run.policy, threads=1)
+
+    def failing(error: Exception) -> Any:
+        return lambda r: error if r.role == "generator" else reply(r)
+
+    lm.reply_with(failing(ParseError("no prompt in this")))
+    batch = adapter.evaluate(instances(1), adapter.candidate, capture_traces=True)
+    assert batch.scores == [0.0]
+    [record] = adapter.make_reflective_dataset(adapter.candidate, batch, ["encoder"])["encoder"]
+    assert "No prompt was composed: no prompt in this" in record["Feedback"]
+    lm.reply_with(failing(EndpointDown("nobody there")))
+    with pytest.raises(EndpointDown):
+        adapter.evaluate(instances(1), adapter.candidate)
+
+
+def test_instances_of_other_kinds_are_read_as_one_says(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="an instance of type tuple") as caught:
+        _ = AdapterTask(Shouting(), {"one": ""}, [("x", "y")]).data
+    assert "read=" in caught.value.hint
+    read = AdapterTask(Shouting(), {"one": ""}, [("x", "y")], read=lambda row: row).data
+    assert (read.train[0].input, read.train[0].target) == ("x", "y")
+    assert AdapterTask(Shouting(), {"one": ""}, ["just text"]).data.train[0].target is None
+
+
+def test_a_missing_package_is_named_with_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "gepa", None)
+    with pytest.raises(MissingExtra, match="needs an optional dependency") as caught:
+        PolicyAdapter(task(None), None)  # type: ignore[arg-type]
+    assert caught.value.hint == "pip install 'promptcodebook[baselines]'"
