@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,11 @@ def compile(tmp_path: Path, lm: Any = None, **more: Any) -> ComposedProgram:
     )
     given = {"trainset": rows(8), "valset": rows(12)[8:], **more}
     return teleprompter.compile(given.pop("student", TwoSteps()), **given)
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> ComposedProgram:
+    return compile(tmp_path_factory.mktemp("compiled"))
 
 
 def test_a_compiled_program_is_prompted_for_each_input(tmp_path: Path) -> None:
@@ -113,7 +119,7 @@ def test_feedback_reaches_the_critic_and_so_does_what_could_not_be_parsed(tmp_pa
     wrong = next(text for text in asked if "what are bridges?" in text)
     assert "Feedback of the checker: SAY IT LOUD" in wrong
     assert "Reference answer: BRIDGES" in wrong
-    assert "- plan: 0: what are bridges? -> think" in wrong
+    assert re.search(r"- plan: \d: what are bridges\? -> think\n", wrong)
     unread = next(text for text in asked if "what are rivers?" in text)
     assert "could not be parsed into the fields that it must have: plan." in unread
     assert "babble" in unread
@@ -128,8 +134,7 @@ def test_each_predictor_may_have_a_prompt_of_its_own(tmp_path: Path) -> None:
     assert compiled(question=QUESTION).answer == "CLOCKS"
 
 
-def test_it_is_awaited_and_copied(tmp_path: Path) -> None:
-    compiled = compile(tmp_path)
+def test_it_is_awaited_and_copied(compiled: ComposedProgram) -> None:
     copy = compiled.deepcopy()
     assert copy.student is not compiled.student and copy.policy is compiled.policy
     made = asyncio.run(copy.acall(question=QUESTION))
@@ -194,7 +199,7 @@ def test_what_cannot_be_compiled_is_said(tmp_path: Path) -> None:
 
 
 def test_a_program_without_a_policy_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: ComposedProgram
 ) -> None:
     monkeypatch.delenv("PCO_LM", raising=False)
     program = ComposedProgram(TwoSteps(), model())
@@ -203,7 +208,7 @@ def test_a_program_without_a_policy_says_what_to_do(
     TwoSteps().save(tmp_path / "bare.json")
     with pytest.raises(PolicyError, match="holds no policy of promptcodebook"):
         program.load(tmp_path / "bare.json")
-    compile(tmp_path).save(tmp_path / "program.json")
+    compiled.save(tmp_path / "program.json")
     with pytest.raises(ConfigError, match="names no model to route and compose with"):
         ComposedProgram(TwoSteps()).load(tmp_path / "program.json")
 
