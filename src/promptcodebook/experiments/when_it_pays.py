@@ -36,6 +36,8 @@ __all__ = ["EXPERIMENT", "Setting", "rules_of", "settings_of"]
 TASK = "houserules"
 COMMON = "Answer with emojis."
 """A rule for every message; the check of the kind `emoji` tells whether it is kept."""
+LITTLE = 0.1
+"""A gain that would not be worth a router."""
 TOPICS = (1, 2, 4, 8, 14)
 NEEDED = (1, 2)
 FILLED = (0, 8, 32)
@@ -168,7 +170,8 @@ def _page(measured: Measured) -> Page:
             head = [axis, "messages", "one prompt (95 %)", "own prompt (95 %)", "own - one"]
             blocks.append(Table(axis, [*head, "tokens, one", "tokens, own", "pays"], rows, title))
     blocks.append(
-        "It pays where the whole interval of the difference lies above 0. The own prompt is told "
+        "It pays where the whole interval of the difference lies above 0, and does not where it "
+        f"ends below {LITTLE:g}. The own prompt is told "
         "the right rules: a router that has to learn them brings less (`small-real-model`)."
     )
     return Page("When a prompt for each input pays", [*blocks, *missing(measured)])
@@ -185,7 +188,7 @@ def _line(value: str, result: Result) -> list[str]:
         shown(gain, signed=True),
         f"{one['prompt_tokens']:.0f}",
         f"{own['prompt_tokens']:.0f}",
-        "yes" if gain.low > 0 else "no" if gain.high <= 0 else "not clear",
+        "yes" if gain.low > 0 else "no" if gain.high < LITTLE else "not clear",
     ]
 
 
