@@ -99,7 +99,7 @@ def test_their_optimizers_run_through_ours_and_the_server_counts_what_our_meter_
     def reward(example: pco.Example, output: str) -> pco.Score:
         return pco.Score(float((example.target or "") in output), "say the sum")
 
-    rows = [{"input": f"What is {a} plus 2?", "target": f"{a + 2}"} for a in range(12)]
+    rows = [{"input": f"What is {a} plus 2?", "target": f"{a + 2}"} for a in range(8)]
     calls, tokens = served()
     run = pco.optimize(
         pco.load(rows),
@@ -109,15 +109,15 @@ def test_their_optimizers_run_through_ours_and_the_server_counts_what_our_meter_
             "preset": "quick",
             "optimizer": optimizer,
             "cache": False,
-            "gepa": {"rollouts": 12},
+            "gepa": {"rollouts": 8},
         },
-        roles={"executor": {"max_tokens": 8}, "updater": {"max_tokens": 60}},
+        roles={"executor": {"max_tokens": 4}, "updater": {"max_tokens": 24}},
         runs_dir=tmp_path,
         progress=False,
     )
     assert run.ended == "finished" and [*run.rows] == ["present", optimizer]
     after = served()
-    assert run.spent.calls == after[0] - calls > 12
+    assert run.spent.calls == after[0] - calls >= 8
     assert run.spent.tokens == after[1] - tokens
     # Whether so weak a model's proposals can be read is its own affair; that it is told is ours.
     assert "rollouts" in run.verdict or "failed with" in run.verdict
