@@ -13,8 +13,9 @@ from typing import Any
 import dspy
 import pytest
 
+import promptcodebook as pco
 from promptcodebook.calls import Request
-from promptcodebook.errors import ConfigError, DataError, MissingExtra, PolicyError
+from promptcodebook.errors import ConfigError, DataError, EndpointDown, MissingExtra, PolicyError
 from promptcodebook.integrations.dspy import PCO, ComposedProgram
 from tests.integrations.programs import (
     CONFIG,
@@ -46,7 +47,9 @@ def compile(tmp_path: Path, lm: Any = None, **more: Any) -> ComposedProgram:
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> ComposedProgram:
-    return compile(tmp_path_factory.mktemp("compiled"))
+    student = TwoSteps()
+    student.plan.demos = [dspy.Example(question="1: what are maps?", plan="unfold")]
+    return compile(tmp_path_factory.mktemp("compiled"), student=student)
 
 
 def test_a_compiled_program_is_prompted_for_each_input(tmp_path: Path) -> None:
@@ -70,10 +73,7 @@ def test_a_compiled_program_is_prompted_for_each_input(tmp_path: Path) -> None:
     assert RULES[2] not in str(student), "the student itself is as it was"
 
 
-def test_it_is_saved_and_loaded_in_a_new_process(tmp_path: Path) -> None:
-    student = TwoSteps()
-    student.plan.demos = [dspy.Example(question="1: what are maps?", plan="unfold")]
-    compiled = compile(tmp_path, student=student)
+def test_it_is_saved_and_loaded_in_a_new_process(tmp_path: Path, compiled: ComposedProgram) -> None:
     file = tmp_path / "program.json"
     compiled.save(file)
     command = [sys.executable, "-m", "tests.integrations.programs", str(file)]
@@ -150,10 +150,21 @@ def test_a_budget_covers_the_students_calls(tmp_path: Path) -> None:
     assert run.usage["executor"].calls > 0 and run.spent.calls == len(lm.history) <= 9
 
 
+def test_a_model_that_is_gone_is_not_a_fault_of_the_program(tmp_path: Path) -> None:
+    def gone(request: Request) -> Any:
+        error = EndpointDown("nobody there", hint="start it")
+        return error if request.role == "executor" else reply(request)
+
+    lm = model(gone)
+    with pytest.raises(pco.PcoError, match="nobody there") as caught:
+        compile(tmp_path, lm)
+    assert "LMUnexpectedError" not in str(caught.value)
+    assert "correct the executor" not in caught.value.hint
+
+
 @pytest.mark.parametrize(
     "said",
     [
-        lambda example, prediction: True,
         lambda gold, pred, trace, pred_name, pred_trace: {"score": 1, "feedback": "fine"},
         lambda example, prediction, trace=None: 1.0 if trace is None else 0.0,
     ],
@@ -164,7 +175,7 @@ def test_metrics_of_every_form_of_dspys(tmp_path: Path, said: Any) -> None:
 
 
 def test_without_a_valset_some_of_the_training_rows_validate(tmp_path: Path) -> None:
-    compiled = compile(tmp_path, trainset=rows(9), valset=None)
+    compiled = compile(tmp_path, trainset=rows(9), valset=None, metric=lambda row, made: True)
     assert compiled.run is not None and compiled.run.best.score == 1.0
 
 
