@@ -55,7 +55,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> ComposedProgram:
 def test_a_compiled_program_is_prompted_for_each_input(tmp_path: Path) -> None:
     lm, student = model(), TwoSteps()
     assert isinstance(PCO(metric), dspy.teleprompt.Teleprompter)
-    compiled = compile(tmp_path, lm, student=student, testset=rows(36)[12:])
+    compiled = compile(tmp_path, lm, student=student, testset=rows(20)[12:])
     run = compiled.run
     assert run is not None and run.rows["present"].score.mean == 0.0
     assert run.rows["learned"].score.mean == 1.0
@@ -160,6 +160,11 @@ def test_a_model_that_is_gone_is_not_a_fault_of_the_program(tmp_path: Path) -> N
         compile(tmp_path, lm)
     assert "LMUnexpectedError" not in str(caught.value)
     assert "correct the executor" not in caught.value.hint
+    lm.reply_with(reply)
+    compiled = compile(tmp_path, lm)
+    lm.reply_with(gone)
+    with pytest.raises(EndpointDown, match="nobody there"):
+        compiled(question=QUESTION)
 
 
 @pytest.mark.parametrize(
@@ -174,12 +179,7 @@ def test_metrics_of_every_form_of_dspys(tmp_path: Path, said: Any) -> None:
     assert compiled.run is not None and compiled.run.best.score == 1.0
 
 
-def test_without_a_valset_some_of_the_training_rows_validate(tmp_path: Path) -> None:
-    compiled = compile(tmp_path, trainset=rows(9), valset=None, metric=lambda row, made: True)
-    assert compiled.run is not None and compiled.run.best.score == 1.0
-
-
-def test_several_inputs_are_read_as_they_were_trained(tmp_path: Path) -> None:
+def test_several_inputs_are_read_as_trained_and_some_rows_validate(tmp_path: Path) -> None:
     class Read(dspy.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -190,7 +190,14 @@ def test_several_inputs_are_read_as_they_were_trained(tmp_path: Path) -> None:
 
     made = [dspy.Example(context=["a", "b"], **row) for row in rows(8)]
     given = [row.with_inputs("context", "question") for row in made]
-    compiled = compile(tmp_path, student=Read(), trainset=given[:6], valset=given[6:])
+    compiled = compile(
+        tmp_path,
+        student=Read(),
+        trainset=given,
+        valset=None,
+        metric=lambda row, made: row.answer == made.answer,
+    )
+    assert compiled.run is not None and compiled.run.best.score == 1.0
     explained = compiled.explain(question=QUESTION, context=["c"])
     assert explained.input == f"context: ['c']\n\nquestion: {QUESTION}"
     assert compiled(context=["c"], question=QUESTION).answer == "CLOCKS"

@@ -102,7 +102,7 @@ def learn(tmp_path: Path, made: AdapterTask, lm: Any = None, **config: Any) -> p
 
 def test_an_adapter_is_a_task(tmp_path: Path) -> None:
     adapter = Shouting()
-    run = learn(tmp_path, task(adapter, tests=24))
+    run = learn(tmp_path, task(adapter, tests=8))
     assert run.rows["present"].score.mean == 0.0 and run.rows["learned"].score.mean == 1.0
     assert run.policy.file.program == "Shouting"
     told = {candidate["system_prompt"] for candidate in adapter.candidates}
@@ -135,7 +135,7 @@ def test_the_packages_own_adapter_asks_within_our_budget(tmp_path: Path) -> None
         return EvaluationResult(float(response == data["answer"]), f"want {data['answer']}")
 
     lm = ScriptedLM().reply_with(reply)
-    run = learn(tmp_path, task(DefaultAdapter(TaskModel(), evaluate), tests=24), lm)
+    run = learn(tmp_path, task(DefaultAdapter(TaskModel(), evaluate), tests=8), lm)
     assert run.rows["learned"].score.mean == 1.0
     asked = sum(r.role == "executor" for r in lm.history)
     assert run.usage["executor"].calls == asked > 0

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import LM
-from promptcodebook.errors import ConfigError, PolicyError, import_extra
+from promptcodebook.errors import ConfigError, PcoError, PolicyError, import_extra
 from promptcodebook.method.generator import join_prompts
 from promptcodebook.optimizers.dspy_model import dspy_model
 from promptcodebook.policy.file import PolicyFile
@@ -153,9 +153,18 @@ def _attending(own: type) -> type:
     return types.new_class(own.__name__, (_Attending, own))
 
 
-def tell(prompt: Prompt, **settings: Any) -> Any:
-    """A context in which attending predictors have this prompt, and dspy these settings."""
-    return _dspy.context(**{**settings, _PROMPT: prompt})
+@contextmanager
+def tell(prompt: Prompt, **settings: Any) -> Generator[None]:
+    """Within it attending predictors have this prompt, and dspy these settings. What our models
+    raise comes out as it was, without the error of dspy's around it."""
+    with _dspy.context(**{**settings, _PROMPT: prompt}):
+        try:
+            yield
+        except Exception as error:
+            ours = error.__cause__
+            if not isinstance(ours, PcoError):
+                raise
+            raise ours from None
 
 
 def require_student(student: Any) -> None:

@@ -31,7 +31,6 @@ from promptcodebook.data.dataset import Split, draw_splits
 from promptcodebook.errors import (
     ConfigError,
     DataError,
-    PcoError,
     RewardError,
     import_extra,
 )
@@ -141,19 +140,19 @@ class _Runner:
         self._asks_us = self._settings.get("lm") is None and not any(models)
 
     def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        row, model = self._rows[example.id], _Model(lm)
+        row = self._rows[example.id]
         told: dict[str, Any] = {**self._settings, "trace": [], "disable_history": True}
         if self._asks_us:
-            told["lm"] = dspy_model(_dspy, model.ask, "executor")
+
+            def ask(messages: Sequence[Message]) -> Reply:
+                return cast("Reply", lm(messages))  # in a thread it is the reply itself
+
+            told["lm"] = dspy_model(_dspy, ask, "executor")
         with tell(prompt, **told):
             try:
                 prediction = self._student(**row.inputs())
             except _ParseError as error:
                 return self._unparsed(error, self._taken())
-            except Exception:
-                if model.failed is None:
-                    raise
-                raise model.failed from None  # dspy has wrapped it in an error of its own
             taken = self._taken()
         with _dspy.context(**self._settings):
             score = self._metric.score(row, prediction)
@@ -170,21 +169,6 @@ class _Runner:
         trace: Sequence[tuple[Any, Any, Any]] = _dspy.settings.trace
         known = [(names.get(id(p)), read, made) for p, read, made in trace]
         return [Stage(name, _text(read), _text(made)) for name, read, made in known if name]
-
-
-class _Model:
-    """The rollout's chat; `failed` is what it raised last."""
-
-    def __init__(self, chat: Chat) -> None:
-        self._chat = chat
-        self.failed: PcoError | None = None
-
-    def ask(self, messages: Sequence[Message]) -> Reply:
-        try:
-            return cast("Reply", self._chat(messages))  # in a thread it is the reply itself
-        except PcoError as error:
-            self.failed = error
-            raise
 
 
 @dataclass(frozen=True, slots=True)
