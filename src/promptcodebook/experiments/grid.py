@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from promptcodebook.config import merge
@@ -76,7 +77,7 @@ def base(order: Order, spec: str, paper: str) -> dict[str, Any]:
         "verdict_examples": scale.test,
     }
     if order.data:
-        settings["data"] = {"path": order.data}
+        settings["data_dir"] = str(Path(order.data).resolve())
     if scale.epochs is not None and scale.batch is not None:
         settings["update"] = {"epochs": scale.epochs, "batch_size": scale.batch}
     if is_local(spec):
@@ -106,7 +107,7 @@ def about(measured: Measured, paper: str, what: str) -> list[Block]:
     task = task_of(order, lab.spec, paper)
     scale = scale_of(order.preset)
     typed = f"pco reproduce {order.experiment.name} --preset {order.preset} --seeds {order.seeds} "
-    typed += f"--lm {lab.spec}" + (f" --task {order.task}" if order.task else "")
+    typed += " ".join([f"--lm {lab.spec}", *(f"--{k} {v}" for k, v in _named(order).items() if v)])
     versions = ", ".join(f"{name} {version}" for name, version in lab.versions.items())
     weights = f" (SHA-256 of its file {lab.weights})" if lab.weights else ""
     test = "all test examples" if scale.test is None else f"{scale.test} test examples at the most"
@@ -123,6 +124,16 @@ def about(measured: Measured, paper: str, what: str) -> list[Block]:
     elif is_local(lab.spec):
         blocks.append(_SMALL)
     return blocks
+
+
+def _named(order: Order) -> dict[str, str]:
+    """What else was named on the command line."""
+    return {
+        "task": order.task,
+        "data": order.data,
+        "independent": order.independent,
+        "weak": order.weak,
+    }
 
 
 def _after(order: Order) -> str:
