@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -95,3 +96,16 @@ def test_rank_correlation_looks_at_ranks_alone_and_at_nothing_that_is_constant()
 def test_a_preset_that_an_experiment_does_not_have_is_refused() -> None:
     with pytest.raises(ConfigError, match="small-real-model has no preset 'paper'"):
         require_preset(experiment_named("small-real-model"), "paper")
+
+
+def test_a_benchmark_whose_floor_is_not_known_is_no_result(tmp_path: Path) -> None:
+    """Else it would be kept as one that the model cannot do, and never be measured."""
+    order = Order(experiment_named("main"), "quick", 1, "pupa", str(tmp_path / "nowhere"))
+    lab = open_lab(tmp_path / "lab", "simulated")
+    try:
+        measured = measure(order, lab, lambda _: None)
+    finally:
+        lab.close()
+    assert not measured.results
+    assert "pupa/floor" in measured.missing
+    assert "pupa/floor has no result" in measured.missing["pupa/pco-calls/0"]

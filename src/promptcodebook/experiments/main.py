@@ -15,6 +15,7 @@ from typing import Any
 
 from promptcodebook.assemble import Assembled
 from promptcodebook.config import load_config, merge
+from promptcodebook.errors import DataError
 from promptcodebook.experiments.experiment import Experiment, Measured, Order
 from promptcodebook.experiments.grid import about, base, missing, stopped
 from promptcodebook.experiments.lab import Cell, Lab, Result, row_json
@@ -131,7 +132,7 @@ def _settings(order: Order, spec: str, task: str) -> dict[str, Any]:
     return {**base(order, spec, task), "task": task}
 
 
-def cells_of(order: Order, spec: str, methods: Sequence[str] = tuple(METHODS)) -> Sequence[Cell]:
+def cells_of(order: Order, spec: str) -> Sequence[Cell]:
     cells: list[Cell] = []
     for task in tasks_of(order, spec):
         floor = _floor(order, spec, task)
@@ -139,7 +140,7 @@ def cells_of(order: Order, spec: str, methods: Sequence[str] = tuple(METHODS)) -
         cells.append(floor)
         for seed in range(order.seeds):
             for kind, cap in _BUDGETS[order.preset].items():
-                for name in methods:
+                for name in METHODS:
                     held: dict[str, Any] = {
                         "budget": {kind: cap.whole, "reserve_for_verdict": cap.kept},
                         "update": {} if cap.epochs is None else {"epochs": cap.epochs},
@@ -156,9 +157,11 @@ def _above(floor: Cell, cell: Cell) -> Cell:
 
     def measure(lab: Lab) -> Result:
         known = lab.read(floor)
-        if known is None or not _leaves(known):
-            return {"floor": True, "rows": {}, "stopped": ""}
-        return cell.measure(lab)
+        if known is None:
+            raise DataError(f"its task is left out, since {floor.name} has no result")
+        if _leaves(known):
+            return cell.measure(lab)
+        return {"floor": True, "rows": {}, "stopped": ""}
 
     return Cell(cell.name, cell.settings, measure)
 
