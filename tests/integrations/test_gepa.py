@@ -17,20 +17,8 @@ from promptcodebook.calls import Request
 from promptcodebook.errors import ConfigError, DataError, EndpointDown, MissingExtra, ParseError
 from promptcodebook.integrations.gepa import AdapterTask, PolicyAdapter, TaskModel
 from promptcodebook.lm.scripted import ScriptedLM
+from tests.integrations.programs import CONFIG, RULES, TOPICS
 from tests.method.build import routed, talkative
-
-TOPICS = ("rivers", "bridges", "clocks", "bread")
-RULES = tuple(f"About {topic}: say {topic.upper()}." for topic in TOPICS)
-CONFIG: dict[str, Any] = {
-    "size": 4,
-    "select": 1,
-    "init": {"instincts": RULES},
-    "compose": "verbatim",
-    "encoder": {"max_fallback": 1.0},
-    "explore": {"policy": "none"},
-    "update": {"epochs": 1, "batch_size": 4, "text_updates": False},
-    "validation": {"every": 1, "subset": 4},
-}
 
 
 class Shouting(gepa.GEPAAdapter[dict[str, str], dict[str, Any], str]):

@@ -66,8 +66,8 @@ def compared(name: str, rows: Sequence[Row], beside: Beside | None = None) -> Ta
 
 def _ours(row: Row, first: Row) -> list[str]:
     mine = rewards(row.runs, row.row)
-    routed = [counts(run) for run in row.runs if run["routes"] and row.row == LEARNED]
-    trained_ = row.row == LEARNED
+    learned = row.row == LEARNED
+    routed = [counts(run) for run in row.runs if run["routes"] and learned]
     return [
         row.title,
         shown(score(mine)),
@@ -75,7 +75,7 @@ def _ours(row: Row, first: Row) -> list[str]:
         _mean(routed, entropy, ".2f"),
         _mean(routed, lambda c: 100 * utilisation(c), ".0f", " %"),
         f"{fmean(tokens(run, row.row) for run in row.runs if row.row in run['rows']):.0f}",
-        f"{fmean(_training(run) for run in row.runs):.0f}" if trained_ else "0",
+        f"{fmean(_training(run) for run in row.runs):.0f}" if learned else "0",
         str(len(mine)),
     ]
 

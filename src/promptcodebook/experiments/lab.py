@@ -37,7 +37,7 @@ from promptcodebook.store.run import RunStore
 from promptcodebook.sync import run_sync
 from promptcodebook.types import Evaluation, Example
 
-__all__ = ["Cell", "Lab", "Training", "open_lab", "read_training", "row_json"]
+__all__ = ["Cell", "Lab", "Result", "Training", "open_lab", "read_training", "row_json"]
 
 Result = Mapping[str, Any]
 T = TypeVar("T")
