@@ -27,7 +27,9 @@ from promptcodebook.experiments.page import (
 from promptcodebook.experiments.reproduce import measure, write_page
 from promptcodebook.lm.scripted import ScriptedLM
 
-TABLE = Table("ablation", ["setting", "Acc (%)"], [["w/o ε_greedy", "28.2 ± 1.0"], ["a|b", "50 %"]])
+TABLE = Table(
+    "ablation", ["setting", "Acc (%)"], [["w/o ε_greedy", "28.2 ± 1.0"], ["a|b & c", "50 %"]]
+)
 FIGURES: list[Figure] = [
     Bars("usage", "How often", "uses", ["0", "1"], {"with": [3.0, None], "without": [9.0, 1.0]}),
     Curves(
@@ -50,7 +52,7 @@ def test_markdown_has_the_tables_cells_and_a_picture_for_each_figure() -> None:
     assert text.startswith(
         "# Ablation\n\nWhat is left out.\n\n| setting | Acc (%) |\n| --- | --- |\n"
     )
-    assert "| a\\|b | 50 % |" in text
+    assert "| a\\|b & c | 50 % |" in text
     assert [f"](ablation/{figure.name}.svg)" in text for figure in FIGURES] == [True] * 3
 
 
@@ -58,7 +60,7 @@ def test_latex_has_no_sign_that_latex_reads_as_its_own() -> None:
     text = latex(TABLE)
     assert r"w/o $\varepsilon$\_greedy & 28.2 $\pm$ 1.0 \\" in text
     assert r"setting & Acc (\%) \\" in text
-    assert r"a|b & 50 \% \\" in text
+    assert r"a|b \& c & 50 \% \\" in text
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda f: f.name)
