@@ -20,6 +20,7 @@ from promptcodebook.signals import stop_signals
 
 __all__ = [
     "LoopThread",
+    "Relay",
     "run_sync",
 ]
 
@@ -31,9 +32,43 @@ _LOOK_UP_S = 0.2
 and the system may have given it to another, which wakes nobody."""
 
 
-def run_sync(coroutine: Coroutine[Any, Any, _T], interrupt: Callable[[], None] | None = None) -> _T:
+class Relay:
+    """Hands Ctrl-C on to those who wait in other threads: the system tells the main thread alone.
+
+    Who begins to wait later hears of it too.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def interrupt(self) -> None:
+        """A Ctrl-C for everybody who waits. Called by one thread only."""
+        self._count += 1
+
+    def listen(self) -> Callable[[], bool]:
+        """Says once for each Ctrl-C that there was one."""
+        heard = 0
+
+        def called() -> bool:
+            nonlocal heard
+            more = heard < self._count
+            heard += more
+            return more
+
+        return called
+
+
+def _silent() -> bool:
+    return False
+
+
+def run_sync(
+    coroutine: Coroutine[Any, Any, _T],
+    interrupt: Callable[[], None] | None = None,
+    relay: Relay | None = None,
+) -> _T:
     """The coroutine's result. `interrupt` is called on the first Ctrl-C, if given; then SIGTERM and
-    SIGHUP count as one too.
+    SIGHUP count as one too. Outside the main thread a Ctrl-C is what `relay` says is one.
 
     A second Ctrl-C cancels it; when code that holds the loop keeps that from happening, the loop is
     left to itself after `_PATIENCE_S`, and KeyboardInterrupt is raised all the same.
@@ -55,7 +90,8 @@ def run_sync(coroutine: Coroutine[Any, Any, _T], interrupt: Callable[[], None] |
     thread.start()
     try:
         with nullcontext() if interrupt is None else stop_signals():
-            result = _wait(outcome, loop, task, interrupt)
+            called = _silent if relay is None else relay.listen()
+            result = _wait(outcome, loop, task, interrupt, called)
     except BaseException:
         if not outcome.done():  # interrupted before, or while, it was waited for
             with suppress(RuntimeError):  # it has ended just now
@@ -75,9 +111,13 @@ class LoopThread:
         self._thread = threading.Thread(target=self._work, name="promptcodebook", daemon=True)
         self._thread.start()
 
+    def begin(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
+        """Starts the coroutine, from any thread."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         """The coroutine's result, from any thread; Ctrl-C cancels it."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        future = self.begin(coroutine)
         try:
             return _result(future)
         except KeyboardInterrupt:
@@ -141,11 +181,12 @@ def _wait(
     loop: asyncio.AbstractEventLoop,
     task: asyncio.Task[_T],
     interrupt: Callable[[], None] | None,
+    called: Callable[[], bool],
 ) -> _T:
     ask, patience = interrupt, math.inf
     while True:
         try:
-            return _result(outcome, patience)
+            return _result(outcome, patience, called)
         except KeyboardInterrupt:
             if outcome.done() or patience < math.inf:
                 raise
@@ -159,10 +200,14 @@ def _wait(
             raise KeyboardInterrupt from None
 
 
-def _result(outcome: Future[_T], patience: float = math.inf) -> _T:
-    """The outcome's; KeyboardInterrupt where there is none after so many seconds."""
+def _result(
+    outcome: Future[_T], patience: float = math.inf, called: Callable[[], bool] = _silent
+) -> _T:
+    """The outcome's; KeyboardInterrupt where there is none after so many seconds, or `called`."""
     until = time.monotonic() + patience
     while not outcome.done():
+        if called():
+            raise KeyboardInterrupt
         if (left := until - time.monotonic()) <= 0.0:
             raise KeyboardInterrupt
         wait((outcome,), min(_LOOK_UP_S, left))

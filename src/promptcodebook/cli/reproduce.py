@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
@@ -44,6 +44,12 @@ def reproduce(
         str, typer.Option(help="Model of the independent critic (critic).")
     ] = "",
     weak: Annotated[str, typer.Option(help="Model of the weak critic (critic).")] = "",
+    cells: Annotated[
+        int, typer.Option(min=1, help="Cells at once; 1 shows the progress within each.")
+    ] = 4,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Calls in flight at once, of all cells together.")
+    ] = 64,
     out: Annotated[Path, typer.Option(help="Folder of the page, NAME.md.")] = Path("docs/results"),
     plain: Plain = False,
     as_json: Json = False,
@@ -62,6 +68,7 @@ def reproduce(
         experiment_names,
         require_preset,
     )
+    from promptcodebook.progress import silent
 
     orders: list[Order] = []
     for each in experiment_names() if name == "all" else (name,):
@@ -71,10 +78,12 @@ def reproduce(
         require_preset(experiment, preset)
         count = seeds or (1 if preset == "quick" else experiment.seeds)
         orders.append(Order(experiment, preset, count, task, data, independent, weak))
-    with make_view(sys.stderr, plain=plain) as view, _Labs(lm, view) as labs:
+    # Steps of several runs at once would be told as those of one.
+    view = make_view(sys.stderr, plain=plain) if cells == 1 else nullcontext(silent)
+    with view as listener, _Labs(lm, listener, concurrency) as labs:
         worst = 0
         for order in orders:
-            measured = _measured(order, labs.of(order))
+            measured = _measured(order, labs.of(order), cells)
             show(measured, out, as_json=as_json)
             if measured.stop is not None:
                 note(f"pco: stopped: {measured.stop}\n  next: the same command goes on from here")
@@ -86,9 +95,10 @@ def reproduce(
 class _Labs:
     """The labs of one command: experiments of one folder and model share theirs, and the model."""
 
-    def __init__(self, lm: str | None, view: Listener) -> None:
+    def __init__(self, lm: str | None, view: Listener, concurrency: int) -> None:
         self._lm = lm
         self._view = view
+        self._concurrency = concurrency
         self._open: dict[tuple[str, str], Lab] = {}
 
     def of(self, order: Order) -> Lab:
@@ -101,7 +111,9 @@ class _Labs:
             beside = "" if spec == experiment.lm else f"-{re.sub('[^A-Za-z0-9.]+', '-', spec)}"
             folder = runs_dir() / BENCH / f"{experiment.folder}{beside}"
             typed = shlex.join(["pco", *sys.argv[1:]])
-            self._open[key] = open_lab(folder, spec, typed, self._view)
+            self._open[key] = open_lab(
+                folder, spec, typed, self._view, concurrency=self._concurrency
+            )
         return self._open[key]
 
     def __enter__(self) -> Self:
@@ -113,10 +125,11 @@ class _Labs:
                 closing.callback(lab.close)
 
 
-def _measured(order: Order, lab: Lab) -> Measured:
+def _measured(order: Order, lab: Lab, cells: int) -> Measured:
     from promptcodebook.experiments.reproduce import measure
+    from promptcodebook.experiments.workers import Threads
 
-    return measure(order, lab, note)
+    return measure(order, lab, note, Threads(lab, cells))
 
 
 def show(measured: Measured, out: Path, *, as_json: bool) -> None:

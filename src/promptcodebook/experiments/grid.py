@@ -83,7 +83,7 @@ def base(order: Order, spec: str, paper: str) -> dict[str, Any]:
     if is_local(spec):
         others = ("encoder", "generator", "critic", "attribution", "updater")
         settings["roles"] = {
-            "executor": {"temperature": 0.0, "max_tokens": 64},
+            "executor": {"temperature": 0.0, "max_tokens": 64 if task == "houserules" else 512},
             **{role: WEAK for role in others},
         }
     return settings

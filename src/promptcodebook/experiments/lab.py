@@ -6,11 +6,11 @@ is finished. A lab that was killed and is opened again finds all three.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
@@ -20,8 +20,8 @@ from promptcodebook.assemble import Assembled, Sources, plan_run
 from promptcodebook.calls import LM
 from promptcodebook.config import Config
 from promptcodebook.errors import BudgetReached
-from promptcodebook.experiments.replies import Replies
-from promptcodebook.lm.connections import Endpoints, InProcess
+from promptcodebook.experiments.replies import OneLoop, Replies
+from promptcodebook.lm.connections import CallSettings, Endpoints, InProcess
 from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.local.lm import LocalModels
 from promptcodebook.local.weights import find_weights
@@ -34,7 +34,7 @@ from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
 from promptcodebook.run.suite import fitting_runs
 from promptcodebook.store.run import RunStore
-from promptcodebook.sync import run_sync
+from promptcodebook.sync import LoopThread, Relay, run_sync
 from promptcodebook.types import Evaluation, Example
 
 __all__ = ["Cell", "Lab", "Result", "Training", "open_lab", "read_training", "row_json"]
@@ -46,11 +46,12 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One measurement: `settings` are all that decides it beside the model and the data, `measure`
-    gives plain JSON values."""
+    gives plain JSON values. `after` names cells that it is measured after."""
 
     name: str
     settings: Mapping[str, Any]
     measure: Callable[[Lab], Result]
+    after: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,10 @@ class Training:
 @dataclass(frozen=True)
 class Lab:
     """One model, one folder. `command` is what was typed. `replies` is None for the simulated
-    model, which a run makes of its own data, and whose replies cost nothing."""
+    model, which a run makes of its own data, and whose replies cost nothing.
+
+    Several threads may be at work in it, all of whom `relay` interrupts.
+    """
 
     folder: Path
     spec: str
@@ -84,6 +88,9 @@ class Lab:
     command: str = ""
     listener: Listener = silent
     close_model: Callable[[], None] = lambda: None
+    relay: Relay = field(default_factory=Relay)
+    turns: dict[str, threading.Lock] = field(default_factory=lambda: dict[str, threading.Lock]())
+    """Two cells that need the same run make it one after the other."""
 
     def close(self) -> None:
         try:
@@ -142,6 +149,10 @@ class Lab:
         Raises what a run raises, StoreError where another process is at it, and the Stop that
         ended it early, unless its budget did.
         """
+        with self.turns.setdefault(config.model_dump_json(), threading.Lock()):
+            return self._train(config, counted=counted)
+
+    def _train(self, config: Config, *, counted: bool) -> Training:
         runs = fitting_runs(self.folder, plan_run(config, self._sources))
         still = [run for run in runs if not run.running]
         ended = [run for run in still if not run.resumable or run.ended == "budget"]
@@ -151,7 +162,7 @@ class Lab:
         where = Where(self.folder, resume, self.command)
         sources = self._counted if counted else self._sources
         opened = open_run(config, sources, where, self.listener)
-        run = run_sync(finish(opened), opened.session.interrupt)
+        run = run_sync(finish(opened), opened.session.interrupt, self.relay)
         if run.stop is not None and not isinstance(run.stop, BudgetReached):
             raise run.stop
         return read_training(run.path)
@@ -166,7 +177,7 @@ class Lab:
             finally:
                 await assembled.models.close()
 
-        return run_sync(whole())
+        return run_sync(whole(), relay=self.relay)
 
     def judge(
         self, config: Config, prompter: Callable[[Assembled], Prompter], examples: Sequence[Example]
@@ -221,23 +232,36 @@ class Lab:
 
 
 def open_lab(
-    folder: Path, spec: str, command: str = "", listener: Listener = silent, lm: LM | None = None
+    folder: Path,
+    spec: str,
+    command: str = "",
+    listener: Listener = silent,
+    lm: LM | None = None,
+    concurrency: int = CallSettings.concurrency,
 ) -> Lab:
-    """A lab over the model of `spec`, or over `lm`. ConfigError or MissingExtra where there is no
-    such model."""
+    """A lab over the model of `spec`, or over `lm`; `concurrency` are the calls in flight at once,
+    of all its cells together. ConfigError or MissingExtra where there is no such model."""
     folder.mkdir(parents=True, exist_ok=True)
     if lm is None and parse_spec(spec).kind == "simulated":
         return Lab(folder, spec, None, command, listener)
     models = LocalModels()
-    endpoints = Endpoints(here=InProcess(local=models.connect))
+    settings = CallSettings(concurrency=concurrency)
+    endpoints = Endpoints(settings, here=InProcess(local=models.connect))
     inner = lm or endpoints.connect(spec)
+    loop = LoopThread()
 
-    async def close() -> None:
+    async def close_all() -> None:
         await endpoints.close()
         await models.close()
 
-    replies = Replies(inner, folder / "replies.sqlite")
-    return Lab(folder, spec, replies, command, listener, lambda: asyncio.run(close()))
+    def close() -> None:
+        try:
+            loop.run(close_all())
+        finally:
+            loop.close()
+
+    replies = Replies(OneLoop(inner, loop), folder / "replies.sqlite")
+    return Lab(folder, spec, replies, command, listener, close)
 
 
 def read_training(path: Path) -> Training:

@@ -9,7 +9,7 @@ optimizing, the interval of its reward does not touch 0.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
@@ -46,24 +46,32 @@ FLOOR = 50
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One line of Table 1: the settings of its runs, its row in their verdicts, and the paper's
-    name of it."""
+    """One line of Table 1: the settings of its runs, its row in their verdicts, the paper's name of
+    it, and what a rollout of its training about takes, by kind of budget ({} = no epochs)."""
 
     title: str
     settings: Mapping[str, Any]
     row: str
     paper: str = ""
+    rollout: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 METHODS: Mapping[str, Method] = {
-    "pco": Method("PCO", {}, "learned", "PCO"),
+    "pco": Method("PCO", {}, "learned", "PCO", {"calls": 7.5, "tokens": 4_000}),
     "gepa": Method("GEPA", {"optimizer": "gepa"}, "gepa", "GEPA"),
     "gepa-merge": Method("GEPA+Merge", {"optimizer": "gepa-merge"}, "gepa-merge", "GEPA+Merge"),
     "mipro": Method("MIPROv2", {"optimizer": "mipro"}, "mipro", "MIPROv2"),
     "learned-router": Method(
         "ours: PCO with a learned router",
-        {"router": {"kind": "outcomes"}, "compose": "verbatim", "select": 1},
+        {
+            "router": {"kind": "outcomes"},
+            "compose": "verbatim",
+            "select": 1,
+            "keep": "last",
+            "update": {"batch_size": 32, "text_updates": False},
+        },
         "learned",
+        rollout={"calls": 1, "tokens": 150},
     ),
     "random-routes": Method(
         "random routes over the first codebook", {"optimizer": "random_routes"}, "random_routes"
@@ -80,12 +88,11 @@ FIXED: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class _Cap:
-    """What a run may train with, the share of its budget that is kept for choosing and judging, and
-    how many epochs of PCO about fill it (None = the paper's 50)."""
+    """What a run may train with, and the share of its budget that is kept for choosing and
+    judging."""
 
     training: int
     kept: float
-    epochs: int | None
 
     @property
     def whole(self) -> int:
@@ -93,9 +100,9 @@ class _Cap:
 
 
 _BUDGETS: Mapping[str, Mapping[str, _Cap]] = {
-    "quick": {"calls": _Cap(100, 0.6, 4)},
-    "default": {"tokens": _Cap(400_000, 0.4, 12), "calls": _Cap(1_200, 0.4, 20)},
-    "paper": {"tokens": _Cap(9_050_000, 0.2, None), "calls": _Cap(20_000, 0.2, None)},
+    "quick": {"calls": _Cap(100, 0.6)},
+    "default": {"tokens": _Cap(100_000, 0.5), "calls": _Cap(400, 0.5)},
+    "paper": {"tokens": _Cap(9_050_000, 0.2), "calls": _Cap(20_000, 0.2)},
 }
 """By preset and kind. The paper's tokens are what its Table 5 gives PCO."""
 
@@ -129,7 +136,7 @@ def _floor(order: Order, spec: str, task: str) -> Cell:
 
 
 def _settings(order: Order, spec: str, task: str) -> dict[str, Any]:
-    return {**base(order, spec, task), "task": task}
+    return base(replace(order, task=task), spec, task)
 
 
 def cells_of(order: Order, spec: str) -> Sequence[Cell]:
@@ -141,15 +148,26 @@ def cells_of(order: Order, spec: str) -> Sequence[Cell]:
         for seed in range(order.seeds):
             for kind, cap in _BUDGETS[order.preset].items():
                 for name in METHODS:
-                    held: dict[str, Any] = {
-                        "budget": {kind: cap.whole, "reserve_for_verdict": cap.kept},
-                        "update": {} if cap.epochs is None else {"epochs": cap.epochs},
-                        "seed": seed,
-                    }
-                    own = merge(settings, METHODS[name].settings, held)
+                    own = merge(
+                        settings,
+                        METHODS[name].settings,
+                        {"budget": {kind: cap.whole, "reserve_for_verdict": cap.kept}},
+                        {"seed": seed},
+                    )
+                    own = merge(own, _epochs(order, METHODS[name], kind, own))
                     cell = trained(f"{task}/{name}-{kind}/{seed}", own)
                     cells.append(_above(floor, cell) if task in BENCHMARKS else cell)
     return cells
+
+
+def _epochs(order: Order, method: Method, kind: str, own: Mapping[str, Any]) -> dict[str, Any]:
+    """So many that the budget is about used up when exploration has faded; the paper's own where
+    that is its preset."""
+    batch = own["update"].get("batch_size")
+    if batch is None or kind not in method.rollout:
+        return {}
+    rollouts = _BUDGETS[order.preset][kind].training / method.rollout[kind]
+    return {"update": {"epochs": max(1, round(rollouts / batch))}}
 
 
 def _above(floor: Cell, cell: Cell) -> Cell:
@@ -163,7 +181,7 @@ def _above(floor: Cell, cell: Cell) -> Cell:
             return cell.measure(lab)
         return {"floor": True, "rows": {}, "stopped": ""}
 
-    return Cell(cell.name, cell.settings, measure)
+    return Cell(cell.name, cell.settings, measure, after=(floor.name,))
 
 
 def _leaves(floor: Result) -> bool:

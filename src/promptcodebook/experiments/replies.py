@@ -6,13 +6,31 @@ more. Here the cap is part of the question, and most replies of a small model ar
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 from promptcodebook.calls import LM, Reply, Request, Usage, request_key
 from promptcodebook.lm.cache import ReplyCache
+from promptcodebook.sync import LoopThread
 
-__all__ = ["Replies"]
+__all__ = ["OneLoop", "Replies"]
+
+
+class OneLoop:
+    """An LM whose calls all run in one loop, whatever loop they come from: the cells of an
+    experiment, each in a thread and loop of its own, share its connections and its limit."""
+
+    def __init__(self, inner: LM, loop: LoopThread) -> None:
+        self._inner = inner
+        self._loop = loop
+
+    async def __call__(self, request: Request) -> Reply:
+        async def ask() -> Reply:
+            return await self._inner(request)
+
+        return await asyncio.wrap_future(self._loop.begin(ask()))
 
 
 class Replies:
@@ -20,12 +38,13 @@ class Replies:
     it was opened.
 
     What is drawn is held too: its key holds the seed of the draw. A held reply costs a run nothing,
-    unless it is asked for through `counted`.
+    unless it is asked for through `counted`. Any thread may ask.
     """
 
     def __init__(self, inner: LM, path: Path) -> None:
         self._inner = inner
         self._file = ReplyCache(path)
+        self._counting = threading.Lock()
         self.paid = Usage()
         self.known = 0
 
@@ -38,11 +57,13 @@ class Replies:
         key = request_key(request)
         known = self._file.get(key)
         if known is not None:
-            self.known += 1
+            with self._counting:
+                self.known += 1
             return replace(known, source="cache")
         reply = await self._inner(request)
         self._file.put(key, reply)
-        self.paid += reply.usage
+        with self._counting:
+            self.paid += reply.usage
         return reply
 
     def close(self) -> None:

@@ -6,13 +6,13 @@ import json
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from promptcodebook.errors import ConfigError, MissingExtra, PcoError, Stop, did_you_mean
 from promptcodebook.experiments.drawing import draw
 from promptcodebook.experiments.experiment import Experiment, Measured, Order
-from promptcodebook.experiments.lab import Lab
+from promptcodebook.experiments.lab import Cell, Lab, Result
 from promptcodebook.experiments.page import latex, markdown, plain
+from promptcodebook.experiments.workers import Progress, Threads, Workers
 
 __all__ = ["experiment_named", "experiment_names", "measure", "require_preset", "write_page"]
 
@@ -64,29 +64,32 @@ def require_preset(experiment: Experiment, preset: str) -> None:
         )
 
 
-def measure(order: Order, lab: Lab, tell: Callable[[str], None]) -> Measured:
-    """Every cell that is not finished, in turn: one that fails is noted and the others go on; a
-    Stop ends all, and what was finished is kept."""
+def measure(
+    order: Order, lab: Lab, tell: Callable[[str], None], workers: Workers | None = None
+) -> Measured:
+    """Every cell that is not finished, by `workers` (None = one after the other): one that fails is
+    noted and the others go on; a Stop ends all, and what was finished is kept."""
     cells = order.experiment.cells(order, lab.spec)
-    results: dict[str, Mapping[str, Any]] = {}
+    found = {cell.name: known for cell in cells if (known := lab.read(cell)) is not None}
     missing: dict[str, str] = {}
+
+    def ended(cell: Cell, outcome: Result | PcoError) -> None:
+        if isinstance(outcome, PcoError):
+            missing[cell.name] = str(outcome)
+            return
+        lab.keep(cell, outcome)
+        found[cell.name] = outcome
+
     stop: Stop | None = None
-    for number, cell in enumerate(cells, 1):
-        known = lab.read(cell)
-        if known is None and stop is None:
-            tell(f"{cell.name} ({number} of {len(cells)})")
-            try:
-                known = cell.measure(lab)
-                lab.keep(cell, known)
-            except Stop as reached:
-                stop = reached
-            except PcoError as error:
-                missing[cell.name] = str(error)
-                tell(f"{cell.name} failed: {error}")
-        if known is not None:
-            results[cell.name] = known
-        else:
-            missing.setdefault(cell.name, "")
+    left = [cell for cell in cells if cell.name not in found]
+    try:
+        if left:
+            progress = Progress(len(cells), len(found), tell)
+            (workers or Threads(lab)).measure(left, progress, ended)
+    except Stop as reached:
+        stop = reached
+    results = {cell.name: found[cell.name] for cell in cells if cell.name in found}
+    missing = {c.name: missing.get(c.name, "") for c in cells if c.name not in found}
     return Measured(order, lab, results, missing, stop)
 
 

@@ -1,0 +1,184 @@
+"""Cells at work side by side: one limit for all, one order where it matters, one Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from promptcodebook.calls import Reply, Request
+from promptcodebook.errors import DataError, DiskFull, Interrupted
+from promptcodebook.experiments.experiment import Experiment, Measured, Order
+from promptcodebook.experiments.lab import Cell, Lab, Result, open_lab
+from promptcodebook.experiments.page import Page
+from promptcodebook.experiments.reproduce import measure
+from promptcodebook.experiments.trained import trained
+from promptcodebook.experiments.workers import Threads
+from promptcodebook.sync import run_sync
+from tests.lm.server import Server, says
+
+SPEC = "http://127.0.0.1:9/v1#scripted"
+SETTINGS = {
+    "task": "constraints",
+    "lm": SPEC,
+    "size": 4,
+    "select": 1,
+    "update": {"epochs": 1, "batch_size": 4, "text_updates": False},
+    "router": {"kind": "outcomes"},
+    "compose": "verbatim",
+    "keep": "last",
+    "validation": {"every": 0, "subset": 2},
+    "verdict_examples": 4,
+}
+
+
+class Counting:
+    """Answers slowly, and knows how many calls were in flight at the most, in how many loops."""
+
+    def __init__(self, seconds: float = 0.01) -> None:
+        self._seconds = seconds
+        self.now = self.most = self.calls = 0
+        self.loops: set[int] = set()
+
+    async def __call__(self, request: Request) -> Reply:
+        self.calls += 1
+        self.now += 1
+        self.most = max(self.most, self.now)
+        self.loops.add(id(asyncio.get_running_loop()))
+        await asyncio.sleep(self._seconds)
+        self.now -= 1
+        return Reply("ok")
+
+
+def order(cells: Sequence[Cell]) -> Order:
+    one = Experiment(
+        "e", "", SPEC, 1, lambda order, spec: cells, lambda measured: Page("e", []), ("quick",)
+    )
+    return Order(one, "quick", 1)
+
+
+def made(cells: Sequence[Cell], lab: Lab, width: int, told: list[str] | None = None) -> Measured:
+    tell = (told if told is not None else []).append
+    return measure(order(cells), lab, tell, Threads(lab, width))
+
+
+def waiting_for(name: str, others: threading.Barrier) -> Cell:
+    def together(lab: Lab) -> Result:
+        others.wait(10)
+        return {"name": name}
+
+    return Cell(name, {}, together)
+
+
+def test_so_many_cells_are_at_work_at_once_and_results_keep_their_order(tmp_path: Path) -> None:
+    lab, three = open_lab(tmp_path, SPEC, lm=Counting()), threading.Barrier(3)
+    told: list[str] = []
+    measured = made([waiting_for(n, three) for n in "cabfde"], lab, 3, told)
+    lab.close()
+    assert list(measured.results) == list("cabfde") and not measured.missing
+    assert told[0] == "c (1 of 6)" and "5 of 6 cells finished" in told[-1] and "left" in told[-1]
+
+
+def test_runs_at_once_share_one_loop_and_an_equal_run_is_made_once(tmp_path: Path) -> None:
+    lm = Counting()
+    lab = open_lab(tmp_path, SPEC, lm=lm)
+    cells = [trained(f"{name}/0", {**SETTINGS, "seed": int(name)}) for name in "01234"]
+    again = trained("again/0", {**SETTINGS, "seed": 0})
+    measured = made([*cells, again], lab, 6)
+    lab.close()
+    assert not measured.missing and len(lm.loops) == 1
+    runs = {name: result["run"] for name, result in measured.results.items()}
+    assert runs["again/0"] == runs["0/0"] and len(set(runs.values())) == 5
+
+
+def test_a_cell_waits_for_those_it_comes_after(tmp_path: Path) -> None:
+    lab, seen = open_lab(tmp_path, SPEC, lm=Counting()), list[str]()
+
+    def noting(name: str, seconds: float) -> Cell:
+        def note(lab: Lab) -> Result:
+            time.sleep(seconds)
+            seen.append(name)
+            return {}
+
+        return Cell(name, {}, note, after=("first",) if name == "second" else ())
+
+    made([noting("second", 0), noting("first", 0.2), noting("third", 0)], lab, 2)
+    lab.close()
+    assert seen == ["third", "first", "second"]
+
+
+def test_one_that_fails_is_noted_and_the_others_go_on(tmp_path: Path) -> None:
+    lab, two = open_lab(tmp_path, SPEC, lm=Counting()), threading.Barrier(2)
+
+    def fail(lab: Lab) -> Result:
+        raise DataError("no such column")
+
+    measured = made([Cell("bad", {}, fail), *(waiting_for(n, two) for n in "ab")], lab, 3)
+    lab.close()
+    assert list(measured.results) == ["a", "b"] and measured.missing == {"bad": "no such column"}
+    assert measured.stop is None
+
+
+def asleep(started: threading.Event) -> Cell:
+    async def sleep() -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    def work(lab: Lab) -> Result:
+        run_sync(sleep(), relay=lab.relay)
+        return {}
+
+    return Cell("asleep", {}, work)
+
+
+def test_a_stop_in_one_ends_all_and_keeps_what_was_finished(tmp_path: Path) -> None:
+    lab, started = open_lab(tmp_path, SPEC, lm=Counting()), threading.Event()
+
+    def stop(lab: Lab) -> Result:
+        started.wait(10)
+        time.sleep(0.5)  # until the one that is quick has been taken
+        raise Interrupted("by the user")
+
+    quick = Cell("quick", {}, lambda lab: {"it": 1})
+    later = Cell("later", {}, lambda lab: {}, after=("stops",))
+    measured = made([asleep(started), Cell("stops", {}, stop), quick, later], lab, 3)
+    lab.close()
+    assert isinstance(measured.stop, Interrupted)
+    assert list(measured.results) == ["quick"]
+    assert set(measured.missing) == {"asleep", "stops", "later"}
+
+
+def test_a_result_that_cannot_be_kept_ends_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab, started = open_lab(tmp_path, SPEC, lm=Counting()), threading.Event()
+
+    def full(self: Lab, cell: Cell, result: Result) -> None:
+        started.wait(10)
+        raise DiskFull("no space left")
+
+    monkeypatch.setattr(Lab, "keep", full)
+    begun = time.monotonic()
+    with pytest.raises(DiskFull):
+        made([asleep(started), Cell("quick", {}, lambda lab: {})], lab, 2)
+    lab.close()
+    assert time.monotonic() - begun < 30
+
+
+async def test_the_limit_of_a_labs_model_is_that_of_all_its_cells(tmp_path: Path) -> None:
+    server = Server()
+    server.default = says("ok", delay=0.02)
+    await server.start()
+    lab = open_lab(tmp_path, server.spec, concurrency=3)
+    settings = {**SETTINGS, "lm": server.spec}
+    cells = [trained(f"s/{seed}", {**settings, "seed": seed}) for seed in range(4)]
+    try:
+        measured = await asyncio.to_thread(made, cells, lab, 4)
+        await asyncio.to_thread(lab.close)
+    finally:
+        await server.stop()
+    assert not measured.missing and server.peak == 3
