@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["app", "show"]
 
 app = command_group()
+_NAMED = 8
+"""Cells without a result that a summary names."""
 
 
 @app.command()
@@ -50,6 +52,9 @@ def reproduce(
     concurrency: Annotated[
         int, typer.Option(min=1, help="Calls in flight at once, of all cells together.")
     ] = 64,
+    ray: Annotated[
+        str, typer.Option(help="Run the cells on a Ray cluster: its address, or local.")
+    ] = "",
     out: Annotated[Path, typer.Option(help="Folder of the page, NAME.md.")] = Path("docs/results"),
     plain: Plain = False,
     as_json: Json = False,
@@ -63,11 +68,14 @@ def reproduce(
     """
     from promptcodebook.cli.views import make_view
     from promptcodebook.experiments.experiment import Order
+    from promptcodebook.experiments.on_ray import OnRay
     from promptcodebook.experiments.reproduce import (
         experiment_named,
         experiment_names,
+        measure,
         require_preset,
     )
+    from promptcodebook.experiments.workers import Threads
     from promptcodebook.progress import silent
 
     orders: list[Order] = []
@@ -79,11 +87,14 @@ def reproduce(
         count = seeds or (1 if preset == "quick" else experiment.seeds)
         orders.append(Order(experiment, preset, count, task, data, independent, weak))
     # Steps of several runs at once would be told as those of one.
-    view = make_view(sys.stderr, plain=plain) if cells == 1 else nullcontext(silent)
+    alone = cells == 1 and not ray
+    view = make_view(sys.stderr, plain=plain) if alone else nullcontext(silent)
     with view as listener, _Labs(lm, listener, concurrency) as labs:
         worst = 0
         for order in orders:
-            measured = _measured(order, labs.of(order), cells)
+            lab = labs.of(order)
+            workers = OnRay(order, lab, ray, cells, concurrency) if ray else Threads(lab, cells)
+            measured = measure(order, lab, note, workers)
             show(measured, out, as_json=as_json)
             if measured.stop is not None:
                 note(f"pco: stopped: {measured.stop}\n  next: the same command goes on from here")
@@ -125,13 +136,6 @@ class _Labs:
                 closing.callback(lab.close)
 
 
-def _measured(order: Order, lab: Lab, cells: int) -> Measured:
-    from promptcodebook.experiments.reproduce import measure
-    from promptcodebook.experiments.workers import Threads
-
-    return measure(order, lab, note, Threads(lab, cells))
-
-
 def show(measured: Measured, out: Path, *, as_json: bool) -> None:
     """Writes the page however far it came, and says where it is."""
     from promptcodebook.calls import Usage
@@ -158,5 +162,7 @@ def show(measured: Measured, out: Path, *, as_json: bool) -> None:
 def _summary(page: Path, finished: int, missing: Mapping[str, str]) -> str:
     lines = [f"{finished} cells finished"]
     if missing:
-        lines.append(f"not measured: {', '.join(missing)}")
+        first, more = list(missing)[:_NAMED], len(missing) - _NAMED
+        beside = f" and {more} more, which the page names" if more > 0 else ""
+        lines.append(f"not measured: {', '.join(first)}{beside}")
     return "\n".join([*lines, f"page: {page}"])

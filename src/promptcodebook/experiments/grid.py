@@ -152,11 +152,22 @@ _SMALL = (
 
 
 def missing(measured: Measured) -> list[Block]:
-    """The cells that have no result, with the reason where one is known."""
-    if not measured.missing:
-        return []
-    lines = [f"- `{name}`{f': {why}' if why else ''}" for name, why in measured.missing.items()]
-    return ["## Not measured", "\n".join(lines)]
+    """The cells that have no result, with the reason where one is known; a line for the seeds of
+    one variant."""
+    seeds: dict[tuple[str, str], list[str]] = {}
+    for name, why in measured.missing.items():
+        variant, _, seed = name.rpartition("/")
+        seeds.setdefault((variant or name, why), []).append(seed if variant else "")
+    lines = [
+        f"- `{variant}`{_seeds(numbers)}{f': {why}' if why else ''}"
+        for (variant, why), numbers in seeds.items()
+    ]
+    return ["## Not measured", "\n".join(lines)] if lines else []
+
+
+def _seeds(numbers: Sequence[str]) -> str:
+    known = [number for number in numbers if number.isdigit()]
+    return f", {plural(len(known), 'seed')} ({', '.join(known)})" if known else ""
 
 
 def stopped(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Block]:

@@ -13,8 +13,10 @@ from promptcodebook.experiments.lab import Cell, Lab, Result
 from promptcodebook.signals import stop_signals
 from promptcodebook.units import duration
 
-__all__ = ["Progress", "Threads", "Workers", "ready"]
+__all__ = ["Crew", "Outcome", "Progress", "Threads", "Workers"]
 
+Outcome = Result | PcoError
+"""Of a cell: its result, or why it failed."""
 _LOOK_UP_S = 0.2
 
 
@@ -33,10 +35,10 @@ class Progress:
         self.begun += 1
         self.tell(f"{cell.name} ({self.known + self.begun} of {self.total})")
 
-    def end(self, cell: Cell, error: PcoError | None) -> None:
+    def end(self, cell: Cell, outcome: Outcome) -> None:
         self.ended += 1
-        if error is not None:
-            self.tell(f"{cell.name} failed: {error}")
+        if isinstance(outcome, PcoError):
+            self.tell(f"{cell.name} failed: {outcome}")
         left = self.total - self.known - self.ended
         if left:
             each = (time.monotonic() - self.since) / self.ended
@@ -53,17 +55,8 @@ class Workers(Protocol):
     """
 
     def measure(
-        self,
-        cells: Sequence[Cell],
-        progress: Progress,
-        ended: Callable[[Cell, Result | PcoError], None],
+        self, cells: Sequence[Cell], progress: Progress, ended: Callable[[Cell, Outcome], None]
     ) -> None: ...
-
-
-def ready(waiting: Sequence[Cell], at_work: Sequence[Cell]) -> Cell | None:
-    """The first that comes after none of the others."""
-    open_names = {cell.name for cell in (*waiting, *at_work)}
-    return next((cell for cell in waiting if not open_names & set(cell.after)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,23 +68,22 @@ class Threads:
     width: int = 1
 
     def measure(
-        self,
-        cells: Sequence[Cell],
-        progress: Progress,
-        ended: Callable[[Cell, Result | PcoError], None],
+        self, cells: Sequence[Cell], progress: Progress, ended: Callable[[Cell, Outcome], None]
     ) -> None:
         if self.width > 1:
-            _Crew(self, progress, ended).measure(cells)
+            with ThreadPoolExecutor(self.width, "cell") as pool:
+                crew = Crew(self.width, progress, ended, self.lab.relay.interrupt)
+                crew.measure(cells, lambda cell: pool.submit(self._attempt, cell))
             return
         waiting = list(cells)
-        while (cell := ready(waiting, ())) is not None:
+        while (cell := _ready(waiting, ())) is not None:
             waiting.remove(cell)
             progress.begin(cell)
-            outcome = self.attempt(cell)
-            progress.end(cell, outcome if isinstance(outcome, PcoError) else None)
+            outcome = self._attempt(cell)
+            progress.end(cell, outcome)
             ended(cell, outcome)
 
-    def attempt(self, cell: Cell) -> Result | PcoError:
+    def _attempt(self, cell: Cell) -> Outcome:
         """Its result, or why it failed. Raises Stop."""
         try:
             return cell.measure(self.lab)
@@ -101,61 +93,65 @@ class Threads:
             return error
 
 
-class _Crew:
-    """Threads at work, and what the first Stop among them, or Ctrl-C, says to the others."""
+class Crew:
+    """Keeps `width` cells at work, and lets the first Stop among them, or Ctrl-C, end the others.
+
+    `interrupt` asks all that are at work to end in order; a second time, at once.
+    """
 
     def __init__(
         self,
-        threads: Threads,
+        width: int,
         progress: Progress,
-        ended: Callable[[Cell, Result | PcoError], None],
+        ended: Callable[[Cell, Outcome], None],
+        interrupt: Callable[[], None],
     ) -> None:
-        self._threads, self._progress, self._ended = threads, progress, ended
-        self._at_work: dict[Future[Result | PcoError], Cell] = {}
+        self._width, self._progress, self._ended = width, progress, ended
+        self._interrupt = interrupt
+        self._at_work: dict[Future[Outcome], Cell] = {}
         self._stop: BaseException | None = None
 
-    def measure(self, cells: Sequence[Cell]) -> None:
+    def measure(self, cells: Sequence[Cell], submit: Callable[[Cell], Future[Outcome]]) -> None:
+        """Returns when nothing is at work any more. Raises what ended it early."""
         waiting = list(cells)
-        with ThreadPoolExecutor(self._threads.width, "cell") as pool, stop_signals():
+        with stop_signals():
             while waiting or self._at_work:
                 try:
-                    self._send(waiting, pool)
+                    self._send(waiting, submit)
                     done, _ = wait(self._at_work, _LOOK_UP_S, FIRST_COMPLETED)
+                    for future in done:
+                        self._take(future)
                 except KeyboardInterrupt:
-                    self._end(Interrupted("interrupted by the user"), again=True)
-                    waiting.clear()
-                    continue
-                for future in done:
-                    self._take(future)
+                    self._stop = self._stop or Interrupted("interrupted by the user")
+                    self._interrupt()
                 if self._stop is not None:
                     waiting.clear()
         if self._stop is not None:
             raise self._stop
 
-    def _send(self, waiting: list[Cell], pool: ThreadPoolExecutor) -> None:
-        while len(self._at_work) < self._threads.width:
-            cell = ready(waiting, tuple(self._at_work.values()))
+    def _send(self, waiting: list[Cell], submit: Callable[[Cell], Future[Outcome]]) -> None:
+        while len(self._at_work) < self._width:
+            cell = _ready(waiting, tuple(self._at_work.values()))
             if cell is None:
                 return
             waiting.remove(cell)
             self._progress.begin(cell)
-            self._at_work[pool.submit(self._threads.attempt, cell)] = cell
+            self._at_work[submit(cell)] = cell
 
-    def _take(self, future: Future[Result | PcoError]) -> None:
+    def _take(self, future: Future[Outcome]) -> None:
         cell = self._at_work.pop(future)
-        error = future.exception()
-        if error is not None:
-            self._end(error)
-            return
-        outcome = future.result()
-        self._progress.end(cell, outcome if isinstance(outcome, PcoError) else None)
         try:
+            outcome = future.result()
+            self._progress.end(cell, outcome)
             self._ended(cell, outcome)
-        except PcoError as unkept:
-            self._end(unkept)
+        except BaseException as why:
+            # A KeyboardInterrupt from there is what the others were interrupted with.
+            if self._stop is None:
+                self._stop = why
+                self._interrupt()
 
-    def _end(self, why: BaseException, *, again: bool = False) -> None:
-        """The others stop in order; a second Ctrl-C stops them at once."""
-        if again or self._stop is None:
-            self._threads.lab.relay.interrupt()
-        self._stop = self._stop or why
+
+def _ready(waiting: Sequence[Cell], at_work: Sequence[Cell]) -> Cell | None:
+    """The first that comes after none of the others."""
+    unfinished = {cell.name for cell in (*waiting, *at_work)}
+    return next((cell for cell in waiting if not unfinished & set(cell.after)), None)
