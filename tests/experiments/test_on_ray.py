@@ -83,7 +83,8 @@ def test_ctrl_c_on_a_cluster_keeps_what_is_finished_and_the_end_is_that_of_one_m
     tmp_path: Path,
 ) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
-    here.mkdir(), there.mkdir()
+    here.mkdir()
+    there.mkdir()
     alone, _ = reproduce(here, "--cells", "1", "--seeds", "2").communicate(timeout=120)
     first = reproduce(there, "--ray", "local", "--cells", "2", "--seeds", "2")
     until = time.monotonic() + 120

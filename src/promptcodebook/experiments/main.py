@@ -100,7 +100,7 @@ class _Cap:
 
 
 _BUDGETS: Mapping[str, Mapping[str, _Cap]] = {
-    "quick": {"calls": _Cap(100, 0.6)},
+    "quick": {"calls": _Cap(48, 0.6)},
     "default": {"calls": _Cap(240, 0.5), "tokens": _Cap(40_000, 0.5)},
     "paper": {"calls": _Cap(20_000, 0.2), "tokens": _Cap(9_050_000, 0.2)},
 }

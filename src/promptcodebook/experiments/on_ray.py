@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import platform
+import socket
 import tarfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -80,6 +81,7 @@ class OnRay:
         return {name: cells[name] for name in cell.after}
 
 
+_KNOCK_S = 5.0
 _STOPS = ("Stop", "Interrupted", "BudgetReached")
 _ORDERED = ("preset", "seeds", "task", "data", "independent", "weak")
 """What an order has beside its experiment."""
@@ -88,12 +90,20 @@ _ORDERED = ("preset", "seeds", "task", "data", "independent", "weak")
 def _connect(ray: Any, address: str, width: int) -> None:
     here = {"num_cpus": width, "include_dashboard": False} if address == LOCAL else {}
     try:
+        _knock(address)
         ray.init(address=address, log_to_driver=False, logging_level="error", **here)
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
         raise ConfigError(
             f"no Ray cluster could be joined at {address}: {error}",
             hint=f"ray start --head, then name the address that it prints; or --ray {LOCAL}",
         ) from error
+
+
+def _knock(address: str) -> None:
+    """Ray itself waits for minutes where nobody answers."""
+    host, _, port = address.rpartition("/")[2].rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), _KNOCK_S).close()
 
 
 class _Tasks:
