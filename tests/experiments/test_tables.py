@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from promptcodebook.errors import ConfigError
 from promptcodebook.experiments.codebook import _spearman  # pyright: ignore[reportPrivateUsage]
 from promptcodebook.experiments.experiment import Measured, Order
 from promptcodebook.experiments.lab import open_lab
+from promptcodebook.experiments.main import METHODS
 from promptcodebook.experiments.page import Page
 from promptcodebook.experiments.reproduce import (
     experiment_named,
@@ -20,6 +23,7 @@ from promptcodebook.experiments.reproduce import (
     require_preset,
 )
 from promptcodebook.experiments.theory import active_after, collapse
+from promptcodebook.store.run import RunStore
 
 TABLES = [n for n in experiment_names() if n != "small-real-model"]
 
@@ -51,6 +55,28 @@ def test_every_table_of_the_paper_can_be_made_and_is_marked(
     assert f"pco reproduce {name} --preset quick --seeds 1 --lm simulated" in rest[1]
     assert all(len(row) == len(table.head) for table in page.tables for row in table.rows)
     assert page.tables or page.figures or name in ("prompts", "evolution")
+
+
+@pytest.mark.slow
+def test_every_method_of_table_1_trains_with_the_same_and_is_judged(
+    pages: dict[str, tuple[Measured, Page]],
+) -> None:
+    measured, page = pages["main"]
+    made = {name.split("/")[1]: result for name, result in measured.results.items()}
+    for name, method in METHODS.items():
+        assert method.row in made[f"{name}-calls"]["rows"], name
+    assert not any("ended before" in str(block) for block in page.blocks)
+    # What ends by its budget ends at that of training, whatever judging then takes.
+    ended = {n: r for n, r in made.items() if n != "floor" and r["ended"] == "budget"}
+    assert ended and all("448 calls (48 made" in reason_of(measured, r) for r in ended.values())
+
+
+def reason_of(measured: Measured, result: Mapping[str, Any]) -> str:
+    store = RunStore.open(measured.lab.folder / result["run"])
+    try:
+        return store.outline().detail
+    finally:
+        store.close()
 
 
 @pytest.mark.slow

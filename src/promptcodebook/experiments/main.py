@@ -27,6 +27,7 @@ from promptcodebook.lm.spec import parse_spec
 from promptcodebook.method.evaluate import Evaluator
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.run.suite import BENCHMARKS
+from promptcodebook.units import plural
 
 __all__ = [
     "FIXED",
@@ -88,21 +89,25 @@ FIXED: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class _Cap:
-    """What a run may train with, and the share of its budget that is kept for choosing and
-    judging."""
+    """What a run may train with, and the most that choosing and judging may take beside it."""
 
     training: int
-    kept: float
+    judging: int
 
     @property
     def whole(self) -> int:
-        return round(self.training / (1 - self.kept))
+        return self.training + self.judging
+
+    @property
+    def kept(self) -> float:
+        """As a share: rounded down, it leaves for training what is meant for training."""
+        return (self.judging + 0.5) / self.whole
 
 
 _BUDGETS: Mapping[str, Mapping[str, _Cap]] = {
-    "quick": {"calls": _Cap(48, 0.6)},
-    "default": {"calls": _Cap(240, 0.5), "tokens": _Cap(40_000, 0.5)},
-    "paper": {"calls": _Cap(20_000, 0.2), "tokens": _Cap(9_050_000, 0.2)},
+    "quick": {"calls": _Cap(48, 400)},
+    "default": {"calls": _Cap(240, 2_000), "tokens": _Cap(40_000, 2_000_000)},
+    "paper": {"calls": _Cap(20_000, 40_000), "tokens": _Cap(9_050_000, 90_000_000)},
 }
 """By preset and kind. The paper's tokens are what its Table 5 gives PCO."""
 
@@ -304,17 +309,25 @@ def _spent(line: Line, tasks: Sequence[str], what: str) -> str:
 
 
 def _failed(measured: Measured, kind: str) -> list[Block]:
-    """Optimizers that failed by themselves say how in their verdict."""
+    """Optimizers that failed by themselves say how in their verdict; runs that ended before their
+    own row was judged are counted."""
     tasks = tasks_of(measured.order, measured.lab.spec)
-    lines: list[str] = []
-    for name, method in METHODS.items():
-        made = [run for task in tasks for run in runs_of(measured.results, f"{task}/{name}-{kind}")]
-        told = {run["verdict"] for run in made if "failed" in run.get("verdict", "")}
-        lines += [f"- {method.title}: {verdict}" for verdict in sorted(told)]
     runs = {
         name: [r for task in tasks for r in runs_of(measured.results, f"{task}/{name}-{kind}")]
         for name in METHODS
     }
+    lines: list[str] = []
+    for name, method in METHODS.items():
+        made = [run for run in runs[name] if run["rows"] and not run["stopped"]]
+        told = {run["verdict"] for run in made if "failed" in run.get("verdict", "")}
+        lines += [f"- {method.title}: {verdict}" for verdict in sorted(told)]
+        unjudged = [run for run in made if method.row not in run["rows"]]
+        if unjudged:
+            ended = ", ".join(sorted({run["ended"] for run in unjudged}))
+            lines.append(
+                f"- {method.title}: {len(unjudged)} of {plural(len(made), 'run')} ended before "
+                f"what was found could be judged ({ended})."
+            )
     return [*(["\n".join(lines)] if lines else []), *stopped(runs)]
 
 
