@@ -95,6 +95,17 @@ def test_runs_at_once_share_one_loop_and_an_equal_run_is_made_once(tmp_path: Pat
     assert runs["again/0"] == runs["0/0"] and len(set(runs.values())) == 5
 
 
+def test_a_run_under_another_budget_is_another_run(tmp_path: Path) -> None:
+    lab = open_lab(tmp_path, SPEC, lm=Counting(0))
+    small = trained("small/0", {**SETTINGS, "budget": {"calls": 30}})
+    large = trained("large/0", {**SETTINGS, "budget": {"calls": 3_000}})
+    measured = made([small, large], lab, 1)
+    lab.close()
+    ended = {name: result["ended"] for name, result in measured.results.items()}
+    assert ended == {"small/0": "budget", "large/0": "finished"}
+    assert measured.results["large/0"]["rows"].keys() > measured.results["small/0"]["rows"].keys()
+
+
 def test_a_cell_waits_for_those_it_comes_after(tmp_path: Path) -> None:
     lab, seen = open_lab(tmp_path, SPEC, lm=Counting()), list[str]()
 

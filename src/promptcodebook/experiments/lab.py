@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from promptcodebook.assemble import Assembled, Sources, plan_run
 from promptcodebook.calls import LM
-from promptcodebook.config import Config
+from promptcodebook.config import Budget, Config, load_config
 from promptcodebook.errors import BudgetReached
 from promptcodebook.experiments.replies import OneLoop, Replies
 from promptcodebook.lm.connections import CallSettings, Endpoints, InProcess
@@ -153,7 +153,9 @@ class Lab:
             return self._train(config, counted=counted)
 
     def _train(self, config: Config, *, counted: bool) -> Training:
-        runs = fitting_runs(self.folder, plan_run(config, self._sources))
+        fitting = fitting_runs(self.folder, plan_run(config, self._sources))
+        # A budget may be raised for a run that goes on; here it is what runs are compared at.
+        runs = [run for run in fitting if _budget_of(run.path) == config.budget]
         still = [run for run in runs if not run.running]
         ended = [run for run in still if not run.resumable or run.ended == "budget"]
         if ended:
@@ -262,6 +264,14 @@ def open_lab(
 
     replies = Replies(OneLoop(inner, loop), folder / "replies.sqlite")
     return Lab(folder, spec, replies, command, listener, close)
+
+
+def _budget_of(path: Path) -> Budget:
+    store = RunStore.open(path)
+    try:
+        return load_config(store.header.settings, where="the stored configuration").budget
+    finally:
+        store.close()
 
 
 def read_training(path: Path) -> Training:
