@@ -97,7 +97,7 @@ def test_runs_at_once_share_one_loop_and_an_equal_run_is_made_once(tmp_path: Pat
 
 def test_a_run_under_another_budget_is_another_run(tmp_path: Path) -> None:
     lab = open_lab(tmp_path, SPEC, lm=Counting(0))
-    small = trained("small/0", {**SETTINGS, "budget": {"calls": 30}})
+    small = trained("small/0", {**SETTINGS, "budget": {"calls": 6}})
     large = trained("large/0", {**SETTINGS, "budget": {"calls": 3_000}})
     measured = made([small, large], lab, 1)
     lab.close()
