@@ -26,6 +26,7 @@ __all__ = [
     "Origin",
     "Output",
     "Parameters",
+    "Part",
     "Prompt",
     "PromptLength",
     "Ranking",
@@ -44,6 +45,8 @@ __all__ = [
 
 Channel = Literal["encoder", "generator", "codebook"]
 """What a verdict is laid at: routing, composition, or the instincts."""
+Part = Channel | Literal["critic"]
+"""What Theorem 5 sums over: the channels, and the critic's own rubric."""
 Directive = Literal["encoder", "generator", "critic"]
 Origin = Literal["gradient", "split", "merge", "revive"]
 """What asks for a rewrite: a textual gradient, or the maintenance of the codebook."""
@@ -336,19 +339,23 @@ class Verdict:
 class Gradients:
     """g_θ, g_φ, {g_ck}, g_ψ. An empty string or an absent index means: not to blame.
 
-    `severity` is ρ per channel (method decision 20), where it was given.
+    `severity` says how grave each part's fault is, from 0 to 1, where that was given (method
+    decision 20); in a Trace it is ρ(g_v), on the scale of the verdict's ρ.
     """
 
     encoder: str = ""
     generator: str = ""
     codebook: Mapping[int, str] = field(default_factory=lambda: dict[int, str]())
     critic: str = ""
-    severity: Mapping[Channel, float] = field(default_factory=lambda: dict[Channel, float]())
+    severity: Mapping[Part, float] = field(default_factory=lambda: dict[Part, float]())
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """H with what was said of it: rollout, unit reward, verdict, penalty ρ and gradients."""
+    """H with what was said of it: rollout, unit reward, verdict, penalty ρ and gradients.
+
+    `residual` is the δ of Theorem 5, without ρ(g_ψ) where `gradients.severity` has no "critic".
+    """
 
     rollout: Rollout
     unit: float | None = None

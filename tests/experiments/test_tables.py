@@ -103,6 +103,15 @@ def test_tables_share_the_runs_that_they_have_in_common(
     assert len(full) == 1
 
 
+@pytest.mark.slow
+def test_the_residual_of_theorem_5_counts_the_blame_of_the_critic(
+    pages: dict[str, tuple[Measured, Page]],
+) -> None:
+    [table] = [table for table in pages["theory"][1].tables if table.name == "additivity"]
+    assert [row[0] for row in table.rows] == ["g_θ, g_φ, g_C and g_ψ"]
+    assert int(table.rows[0][1]) > 0
+
+
 def test_exploration_reaches_what_stands_worst_and_without_it_s_entries_remain() -> None:
     ema = [0.0] + [1.0] * 15
     steps = [1.0] * 400

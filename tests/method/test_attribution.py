@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -198,6 +199,8 @@ def test_the_residual_is_the_penalty_less_the_severities():
     gradients = gradients_of(AttributionReply.model_validate_json(text), book(), (1,), Counts())
     assert gradients.severity == {"generator": 0.1, "codebook": 0.2, "encoder": 0.05}
     assert additivity_residual(0.6, gradients) == pytest.approx(0.25)
+    whole = replace(gradients, severity={**gradients.severity, "critic": 0.15})
+    assert additivity_residual(0.6, whole) == pytest.approx(0.1)
 
 
 def test_without_severities_there_is_no_residual():

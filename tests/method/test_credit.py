@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.critic import History, unit_reward
 from promptcodebook.randomness import Draws
 from promptcodebook.types import Example, Gradients, Rollout, Route, Trace, Verdict
-from tests.method.build import World, attributed, book, config, verdict
+from tests.method.build import World, attributed, book, config, said, verdict
 
 ONE_CALL = json.dumps(
     {"score": 0.5, "feedback": "bad", "rendering_errors": "r", "instinct_errors": {},
@@ -87,7 +88,8 @@ async def test_full_is_the_top_of_the_task_s_range():
 async def test_an_empty_critique_is_not_attributed_but_may_be_questioned():
     world, trace = await assign(0.5, verdict(0.4, ""), OWN)
     assert roles(world) == ["critic", "critic"]
-    assert trace.penalty == 0.0 and trace.gradients == Gradients(critic="own")
+    assert trace.penalty == 0.0
+    assert replace(trace.gradients, severity={}) == Gradients(critic="own")
 
 
 async def test_switches_save_their_calls():
@@ -99,13 +101,71 @@ async def test_switches_save_their_calls():
     assert trace.penalty == pytest.approx(0.6) and trace.gradients == Gradients()
 
 
-async def test_the_residual_is_in_the_trace():
-    """Decision 20: 0.6 - (0.1 + 0.2 + 0)."""
-    reply = json.dumps({"rendering_errors": "r", "severity": {"rendering": 0.1, "instinct": 0.2}})
-    _, trace = await assign(0.5, verdict(0.4), OWN, attribution=reply)
+GRAVE = json.dumps(
+    {"rendering_errors": "r", "instinct_errors": {"1": "vague"}, "routing_errors": "",
+     "severity": {"rendering": 0.1, "instinct": 0.2, "routing": 0.9}}
+)  # fmt: skip
+OWN_RATED = json.dumps({"feedback": "own", "severity": 0.05})
+
+
+async def test_the_residual_counts_all_four_variables():
+    """Theorem 5: 0.6 - (0.1 + 0.2 + 0 + 0.05); ρ is 0 where nothing is said."""
+    world, trace = await assign(0.5, verdict(0.4), OWN_RATED, attribution=GRAVE)
+    assert roles(world) == ["critic", "attribution", "critic"]
+    rated = {"generator": 0.1, "codebook": 0.2, "encoder": 0.0, "critic": 0.05}
+    assert trace.gradients.severity == pytest.approx(rated)
+    assert trace.residual == pytest.approx(0.25)
+
+
+async def test_severities_are_on_the_scale_of_the_penalty():
+    _, trace = await assign(
+        0.5, verdict(0.4), OWN_RATED, attribution=GRAVE, critic={"penalty_weight": 2.0}
+    )
+    assert trace.penalty == pytest.approx(1.2)
+    assert trace.gradients.severity["codebook"] == pytest.approx(0.4)
+    assert trace.residual == pytest.approx(1.2 - 2 * 0.35)
+    unskipped = {"skip_solved": False}
+    _, full = await assign(1.0, verdict(0.4), OWN_RATED, attribution=GRAVE, critic=unskipped)
+    assert full.penalty == full.residual == 0.0 and set(full.gradients.severity.values()) == {0.0}
+
+
+@pytest.mark.parametrize("own", [OWN, "a teapot", None])
+async def test_without_a_severity_of_psi_the_residual_is_of_the_other_three(own: str | None):
+    """Not asked for, not given, or from a server that knows no such field."""
+    replies = [verdict(0.4), *([own, own] if own else [])]
+    _, trace = await assign(0.5, *replies, attribution=GRAVE, critic={"trainable": own is not None})
+    assert "critic" not in trace.gradients.severity
     assert trace.residual == pytest.approx(0.3)
-    _, plain = await assign(0.5, verdict(0.4), OWN)
-    assert plain.residual is None
+
+
+async def test_a_rubric_that_needs_no_change_counts_nothing():
+    for silent in ('{"feedback": ""}', '{"feedback": "none", "severity": 0.8}'):
+        _, trace = await assign(0.5, verdict(0.4), silent, attribution=GRAVE)
+        assert trace.gradients.severity["critic"] == 0.0
+        assert trace.residual == pytest.approx(0.3)
+
+
+async def test_a_silent_verdict_leaves_the_blame_of_the_rubric_alone():
+    """ρ(ℓ) = 0 and nobody is to blame but ψ: δ = -ρ(g_ψ)."""
+    _, trace = await assign(0.5, verdict(0.4, ""), OWN_RATED)
+    assert trace.residual == pytest.approx(-0.05)
+    _, printed = await assign(0.5, verdict(0.4, ""), OWN_RATED, templates="paper")
+    assert printed.residual is None
+
+
+async def test_without_severities_of_the_other_three_there_is_no_residual():
+    _, plain = await assign(0.5, verdict(0.4), OWN_RATED)
+    assert plain.residual is None and plain.gradients.severity == {"critic": 0.05}
+    partly = {"rendering_errors": "r", "routing_errors": "z", "severity": {"rendering": 0.1}}
+    _, part = await assign(0.5, verdict(0.4), OWN_RATED, attribution=json.dumps(partly))
+    assert part.residual is None
+    _, failed = await assign(0.5, verdict(0.4), OWN_RATED, attribution="a teapot")
+    assert failed.residual is None
+
+
+async def test_the_attribution_reads_the_score_that_severities_are_measured_by():
+    world, _ = await assign(0.5, verdict(0.35), OWN)
+    assert "Score: 0.35 on a scale" in said(world.lm.history[1])
 
 
 FILLED_UP = Route((0, 1), repaired=True, fallback=True, fault="[19] lie outside 0..15")

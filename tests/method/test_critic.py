@@ -10,7 +10,7 @@ import pytest
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.critic import History, penalty
 from promptcodebook.randomness import Draws
-from promptcodebook.types import Codebook, Example, Rollout, Route, Stage, Verdict
+from promptcodebook.types import Codebook, Example, Gradients, Rollout, Route, Stage, Verdict
 from tests.method.build import World, book, config, said, verdict
 
 DRAWS = Draws(0, 0, "x")
@@ -164,10 +164,12 @@ async def test_one_call_gives_verdict_and_gradients():
 @pytest.mark.parametrize("feedback", ["it missed the units", ""])
 async def test_the_own_gradient_reads_rubric_trace_and_verdict(feedback: str):
     """g_ψ: an adversarial call of role critic; a silent critic may have missed something."""
-    world = World(config(), ScriptedLM().enqueue(json.dumps({"feedback": " look at units "})))
+    reply = {"feedback": " look at units ", "severity": "3/10"}
+    world = World(config(), ScriptedLM().enqueue(json.dumps(reply)))
     own = await world.critic.own_gradient("PSI", history(), Verdict(0.5, feedback), DRAWS)
     seen = said(world.lm.history[0])
-    assert own == "look at units" and world.lm.history[0].role == "critic"
+    assert own == Gradients(critic="look at units", severity={"critic": 0.3})
+    assert world.lm.history[0].role == "critic"
     assert "PSI" in seen and "THE ANSWER" in seen
     assert (feedback or "found nothing to complain of") in seen
 

@@ -41,7 +41,7 @@ VALUES: dict[str, object] = {
     "format": "FORMAT", "stage": "", "route": "1, 3", "prompt": "PROMPT", "stages": "",
     "response": "RESPONSE", "reference": "REFERENCE", "reward": "0.25", "range": "0 to 1",
     "verdict": "VERDICT", "variable": "VARIABLE", "text": "TEXT", "gradient": "- GRADIENT",
-    "cap": 60, "others": "",
+    "cap": 60, "others": "", "score": "0.4",
 }  # fmt: skip
 PLACES = list(VALUES)
 STATISTICS = RoutingStatistics((0.1, 0.4, -0.2, 0.0), (0.2, 0.5, 0.6, 0.0), (3, 2, 1, 0))

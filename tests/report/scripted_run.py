@@ -240,7 +240,7 @@ def _trace(run: ScriptedRun, draw: random.Random, at: tuple[int, int], epsilon: 
     gradients = Gradients(
         encoder=f"look at lengths {run.hostile}",
         codebook={route.indices[0]: f"too vague {run.hostile}"},
-        severity={"codebook": 0.1},
+        severity={"codebook": 0.1, **({"critic": 0.0} if place else {})},
     )
     verdict = Verdict(round(reward, 1), f"The answer ignores a limit. {run.hostile}")
     return Trace(rollout, reward, verdict, 1 - reward, gradients, residual=0.9 - reward)

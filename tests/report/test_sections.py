@@ -19,6 +19,7 @@ from promptcodebook.report.operation import IncidentsSection, SpendSection
 from promptcodebook.report.summary import masthead
 from promptcodebook.report.svg import Chart, Line, draw, ticks
 from promptcodebook.store import RunStore, Started, Stepped
+from promptcodebook.units import number
 from tests.report.scripted_run import ScriptedRun
 from tests.report.strict import Page, read_page
 
@@ -195,6 +196,23 @@ def test_the_bound_of_theorem_3_stands_beside_what_was_measured(write: Write) ->
         bound = utilisation_bound(16, 4, len(explored), 0.5, wide=wide)
         assert f"{bound:.2f}" in text
     assert f"explored routes only {len({k for z in explored for k in z})} " in text
+
+
+def test_the_residual_of_theorem_5_says_whether_the_critic_s_own_is_in_it(write: Write) -> None:
+    store = write(ScriptedRun(hostile=""))
+    found: dict[bool, list[float]] = {True: [], False: []}
+    for step in store.steps(traces=True):
+        for t in step.traces:
+            if t.residual is not None:
+                found["critic" in t.gradients.severity].append(t.residual)
+    assert all(found.values())
+    text = flat(shown(store, TheorySection))
+    over = {True: "g φ, g C and g ψ", False: "that of g ψ was not given"}
+    for whole, deltas in found.items():
+        largest, mean = max(map(abs, deltas)), sum(deltas) / len(deltas)
+        assert re.search(
+            rf"{over[whole]} {len(deltas)} {number(mean)} [\d.]+ {number(largest)}", text
+        )
 
 
 def test_theorem_3_is_left_out_for_other_exploration(write: Write) -> None:

@@ -217,6 +217,7 @@ def template_values(example: Example, templates: str) -> dict[str, object]:
         "stages": "",
         "stage": "",
         "format": "Only the answer itself.",
+        "score": "0.4",
         "verdict": "The response fails on bullets: use bullet points on lines of their own.",
         "variable": "the rubric of the critic, which judges how well a prompt worked",
         "text": texts.text("psi"),

@@ -152,6 +152,15 @@ def blamed(world: World, example: Example, settings: SimulatedSettings = EXACT, 
     return json_of(ask(world, filled(example, "attribution", **said), settings))
 
 
+def test_the_adversary_rates_what_the_verdict_missed(world: World, examples: list[Example]) -> None:
+    example = with_kind(examples, "bullets")
+    told = filled(example, "adversary", reference=failing(example), verdict="score 1: fine")
+    missed = json_of(ask(world, told))
+    assert missed["feedback"] and 0.0 < float(str(missed["severity"])) <= 1.0
+    silent = json_of(ask(world, filled(example, "adversary", reference="", reward="1")))
+    assert silent == {"feedback": "", "severity": 0.0}
+
+
 def test_attribution_lays_advice_at_the_part_that_lacks_it(
     world: World, examples: list[Example]
 ) -> None:

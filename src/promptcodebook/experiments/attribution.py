@@ -100,7 +100,9 @@ class _Broken:
 
 def blamed(gradients: Gradients) -> Channel | None:
     """The channel that a verdict was laid at first and foremost; None where there is none."""
-    shares: list[tuple[float, Channel]] = [(v, k) for k, v in gradients.severity.items()]
+    shares: list[tuple[float, Channel]] = [
+        (v, k) for k, v in gradients.severity.items() if k != "critic"
+    ]
     most = max((share for share, _ in shares), default=0.0)
     first: list[Channel] = [channel for share, channel in shares if share == most]
     if most > 0 and len(first) == 1:

@@ -147,6 +147,7 @@ _SPECIAL = {
 }
 _LETTERS = {
     **{"Δ": r"$\Delta$", "ε": r"$\varepsilon$", "θ": r"$\theta$", "α": r"$\alpha$"},
+    **{"δ": r"$\delta$", "φ": r"$\phi$", "ψ": r"$\psi$", "ρ": r"$\rho$", "Σ": r"$\Sigma$"},
     **{"±": r"$\pm$", "≤": r"$\le$", "×": r"$\times$"},
 }
 

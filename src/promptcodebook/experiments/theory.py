@@ -203,18 +203,27 @@ def _collapse() -> list[Block]:
 
 def _additivity(measured: Measured) -> list[Block]:
     runs = runs_of(measured.results, "pco")
-    found = [trace for run in runs for trace in run["residuals"]]
+    found = [each for run in runs for each in run["residuals"]]
     blocks: list[Block] = ["## Theorem 5: does the blame add up?", *stopped({"pco": runs})]
     if not found:
         return [*blocks, "No attribution gave severities here, so there is no residual to show."]
-    sizes = [abs(delta) for delta in found]
+    named = {"g_θ, g_φ, g_C and g_ψ": True, "g_θ, g_φ and g_C (no severity of g_ψ)": False}
+    rows: list[list[str]] = []
+    for over, whole in named.items():
+        deltas = [each["delta"] for each in found if each["critic"] == whole]
+        if deltas:
+            sizes = [abs(delta) for delta in deltas]
+            figures = f"{fmean(deltas):+.3f}", f"{fmean(sizes):.3f}", f"{max(sizes):.3f}"
+            rows.append([over, str(len(deltas)), *figures])
     return [
         *blocks,
-        f"ρ(ℓ) less the severities of g_θ, g_φ and the instincts, over {len(found)} traces: mean "
-        f"{fmean(found):+.3f}, mean size {fmean(sizes):.3f}, largest {max(sizes):.3f}. ρ(g_ψ), "
-        "which the theorem counts as well, is not among them: the critic's own call gives no "
-        "number. The theorem says that the expected penalties differ by no more than the largest "
-        "residual, which holds of any numbers; how large it is, is what there is to see.",
+        "δ = ρ(ℓ) - Σ ρ(g_v): what no gradient carries of the verdict's penalty (below 0: what "
+        "they carry beyond it), in each trace whose gradients have severities.",
+        Table("additivity", ["Σ over", "traces", "mean δ", "mean size", "largest size"], rows),
+        "ρ is the same for all: the severity that the model names, and 0 where nothing is said; "
+        "the one number of g_C stands for the mean over the active instincts. The theorem says "
+        "that the mean of δ is no larger than its largest size, which holds of any numbers; how "
+        "large they are, is what there is to see.",
     ]
 
 

@@ -25,7 +25,7 @@ LEARNED = "learned"
 """The row of a codebook's policy in its verdict."""
 SHOWN = 6
 """Deployed prompts that are kept of a run."""
-FORM = 1
+FORM = 2
 """Counts what `_read` gives: a cell that an earlier form was kept of is read anew from its run."""
 
 
@@ -70,7 +70,12 @@ def _read(path: Path, stopped: str = "") -> Result:
                 {"epoch": s.epoch, "epsilon": s.epsilon, "selected": list(s.selected)}
                 for s in steps
             ],
-            "residuals": [t.residual for s in steps for t in s.traces if t.residual is not None],
+            "residuals": [
+                {"delta": t.residual, "critic": "critic" in t.gradients.severity}
+                for s in steps
+                for t in s.traces
+                if t.residual is not None
+            ],
             "success": list(outline.success),
             "first": list(first),
             "instincts": list(outline.parameters.codebook.texts if outline.parameters else first),

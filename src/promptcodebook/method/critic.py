@@ -27,9 +27,12 @@ from promptcodebook.method.gradients import (
     ATTRIBUTIONS,
     AttributionReply,
     OneStringAttributionReply,
+    Share,
     additivity_residual,
     blame_schema,
     gradients_of,
+    rate,
+    rho,
 )
 from promptcodebook.method.templates import (
     InstinctErrors,
@@ -124,8 +127,11 @@ class Critic:
             reply, history.codebook, history.route.indices, self._tally
         )
 
-    async def own_gradient(self, psi: str, history: History, verdict: Verdict, draws: Draws) -> str:
-        """g_ψ, the adversarial inner call: what did the rubric miss, or invent?"""
+    async def own_gradient(
+        self, psi: str, history: History, verdict: Verdict, draws: Draws
+    ) -> Gradients:
+        """g_ψ, the adversarial inner call: what did the rubric miss, or invent, and how grave is
+        it?"""
         feedback = verdict.feedback or "(the critic found nothing to complain of)"
         values = {
             **history.values(),
@@ -137,7 +143,10 @@ class Critic:
             messages=self._templates["adversary"].fill(values),
             sample=draws.sample("own gradient"),
         )
-        return (await self._ask.typed(request, RubricReply)).value.feedback.strip()
+        reply = (await self._ask.typed(request, RubricReply)).value
+        text = reply.feedback.strip()
+        severity = reply.severity if text else 0.0
+        return Gradients(critic=text, severity={} if severity is None else {"critic": severity})
 
     def _request(self, template: str, psi: str, history: History, draws: Draws) -> Request:
         return Request(
@@ -157,7 +166,11 @@ class Attribution:
 
     async def split(self, history: History, verdict: Verdict, draws: Draws) -> Gradients:
         """(g_θ, g_φ, g_C) of one verdict, the second of the two stages of App. C.2."""
-        values = {**history.values(), "verdict": verdict.feedback}
+        values = {
+            **history.values(),
+            "verdict": verdict.feedback,
+            "score": f"{verdict.score:g}",
+        }
         shape = ATTRIBUTIONS[self._templates.instinct_errors]
         request = Request(
             role="attribution",
@@ -167,6 +180,14 @@ class Attribution:
         )
         reply = (await self._ask.typed(request, shape)).value
         return gradients_of(reply, history.codebook, history.route.indices, self._tally)
+
+    def split_nothing(self) -> Gradients:
+        """(g_θ, g_φ, g_C) of a verdict that says nothing: no call; nobody is to blame, and rated so
+        where replies have severities."""
+        rates = ATTRIBUTIONS[self._templates.instinct_errors] is AttributionReply
+        return Gradients(
+            severity={"encoder": 0.0, "generator": 0.0, "codebook": 0.0} if rates else {}
+        )
 
 
 @dataclass(frozen=True)
@@ -193,8 +214,8 @@ class Credit:
             verdict, blamed = await self._judge(psi, history, draws)
         except LMError as error:
             return replace(trace, failure=failure_of("critique", error))
-        rho = penalty(verdict, unit, self.config.critic.penalty_weight)
-        trace = replace(trace, verdict=verdict, penalty=rho)
+        weight = self.config.critic.penalty_weight
+        trace = replace(trace, verdict=verdict, penalty=penalty(verdict, unit, weight))
         if not self.config.update.text_updates:
             return trace
         split, own = await gather_all(
@@ -203,15 +224,12 @@ class Credit:
                 self._own(psi, history, verdict, draws),
             ]
         )
-        gradients = replace(split.gradients, critic=own.gradients.critic)
+        gradients = rate(_joined(split.gradients, own.gradients), unit, weight)
+        residual = additivity_residual(trace.penalty, gradients)
         if history.route.fallback:
             gradients = replace(gradients, encoder=trace.gradients.encoder)
-        return replace(
-            trace,
-            gradients=gradients,
-            residual=additivity_residual(rho, gradients),
-            failure=split.failure or own.failure,
-        )
+        failure = split.failure or own.failure
+        return replace(trace, gradients=gradients, residual=residual, failure=failure)
 
     def asks_about(self, trace: Trace) -> bool:
         """Whether the critic is asked: not about what has no reward, nor about what is solved."""
@@ -246,8 +264,10 @@ class Credit:
         self, verdict: Verdict, history: History, blamed: Gradients | None, draws: Draws
     ) -> _Part:
         """g_θ, g_φ and g_C, where the verdict's own call has not given them."""
-        if blamed is not None or not verdict.feedback:
-            return _Part(blamed or Gradients())
+        if blamed is not None:
+            return _Part(blamed)
+        if not verdict.feedback:
+            return _Part(self.attribution.split_nothing())
         try:
             return _Part(await self.attribution.split(history, verdict, draws))
         except LMError as error:
@@ -258,10 +278,9 @@ class Credit:
         if not self.config.critic.trainable:
             return _Part(Gradients())
         try:
-            own = await self.critic.own_gradient(psi, history, verdict, draws)
+            return _Part(await self.critic.own_gradient(psi, history, verdict, draws))
         except LMError as error:
             return _Part(Gradients(), failure_of("adversary", error))
-        return _Part(Gradients(critic=own))
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +291,11 @@ class _Part:
     failure: Failure | None = None
 
 
+def _joined(blamed: Gradients, own: Gradients) -> Gradients:
+    """(g_θ, g_φ, g_C) and g_ψ as one."""
+    return replace(blamed, critic=own.critic, severity={**blamed.severity, **own.severity})
+
+
 def unit_reward(reward: float, reward_range: tuple[float, float]) -> float:
     """r rescaled to [0, 1] (method decision 5)."""
     low, high = reward_range
@@ -280,9 +304,7 @@ def unit_reward(reward: float, reward_range: tuple[float, float]) -> float:
 
 def penalty(verdict: Verdict, unit: float, weight: float) -> float:
     """ρ(ℓ): 0 for a full reward or an empty critique, else (1 - score) · weight (decision 5)."""
-    if unit >= 1.0 or not verdict.feedback.strip():
-        return 0.0
-    return (1.0 - verdict.score) * weight
+    return rho(1.0 - verdict.score, verdict.feedback, unit, weight)
 
 
 class VerdictReply(ReplyShape):
@@ -314,9 +336,11 @@ class OneStringCritiqueReply(OneStringAttributionReply, VerdictReply):
 
 
 class RubricReply(ReplyShape):
-    """g_ψ: what the rubric should look for, or stop looking for."""
+    """g_ψ: what the rubric should look for, or stop looking for, and how grave that is."""
 
     feedback: LenientText = bounded(600)
+    # A factory, so that the schema names no default that it does not allow.
+    severity: Share = Field(default_factory=lambda: None)
 
 
 _CRITIQUES: Mapping[InstinctErrors, type[CritiqueReply | OneStringCritiqueReply]] = {

@@ -1,17 +1,18 @@
-"""Textual gradients: what a reply may blame, and g_θ, g_φ and {g_ck} made of what it blames.
+"""Textual gradients: what a reply may blame, g_θ, g_φ and {g_ck} made of it, and ρ of each.
 
 Deviations: g_C comes by index where the set of templates asks for it so, with a severity for each
-channel (method decisions 4, 20); advice that stands in no instinct goes to the active one that is
-nearest in words, else to the emptiest.
+channel (method decisions 4, 20), one of g_C for all active entries together; advice that stands in
+no instinct goes to the active one that is nearest in words, else to the emptiest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, cast, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from promptcodebook.calls import Schema
 from promptcodebook.incidents import Incident, Tally
@@ -26,16 +27,19 @@ from promptcodebook.lm.shapes import (
 from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.templates import InstinctErrors
 from promptcodebook.text import words_of
-from promptcodebook.types import Channel, Codebook, Gradients
+from promptcodebook.types import Channel, Codebook, Gradients, Part
 
 __all__ = [
     "ATTRIBUTIONS",
     "AttributionReply",
     "OneStringAttributionReply",
+    "Share",
     "additivity_residual",
     "blame_schema",
     "gradients_of",
     "nearest_instinct",
+    "rate",
+    "rho",
 ]
 
 _SEVERITIES: Mapping[str, Channel] = {
@@ -43,7 +47,8 @@ _SEVERITIES: Mapping[str, Channel] = {
     "instinct": "codebook",
     "routing": "encoder",
 }
-_SHARE = {"type": "number", "minimum": 0, "maximum": 1}
+_SHARE: dict[str, Any] = {"type": "number", "minimum": 0, "maximum": 1}
+_CHANNELS: tuple[Channel, ...] = get_args(Channel)
 _ERRORS = 300
 _INSTINCTS_ERRORS = 1000
 """Characters asked for: of g_θ or g_φ, and of g_C as a whole."""
@@ -58,6 +63,18 @@ _MISSING = "missing"
 """Where a reply puts advice that stands in no instinct."""
 
 
+def _read_share(value: object) -> float | None:
+    """A number held to [0, 1]; None for what is none."""
+    try:
+        return min(max(read_number(value), 0.0), 1.0)
+    except ValueError:
+        return None
+
+
+Share = Annotated[float | None, BeforeValidator(_read_share), WithJsonSchema(_SHARE)]
+"""A severity that may be left out; the schema asks for a number."""
+
+
 def _read_severity(value: object) -> dict[str, float] | None:
     """By the name of its channel, held to [0, 1]. None where any of it is no number: a severity is
     left out, not invented (method decision 20)."""
@@ -67,10 +84,10 @@ def _read_severity(value: object) -> dict[str, float] | None:
     for key, told in cast("dict[str, object]", value).items():
         name = next((n for n in _SEVERITIES if key.lower().startswith(n)), None)
         if name is not None:
-            try:
-                found[name] = min(max(read_number(told), 0.0), 1.0)
-            except ValueError:
+            share = _read_share(told)
+            if share is None:
                 return None
+            found[name] = share
     return found or None
 
 
@@ -125,7 +142,7 @@ def gradients_of(
     tally: Tally,
 ) -> Gradients:
     """g_θ, g_φ and {g_ck} of a parsed reply; `active` are the route's indices."""
-    severity: dict[Channel, float] = {}
+    severity: dict[Part, float] = {}
     if isinstance(reply, AttributionReply):
         by_index = _by_index(reply.instinct_errors, codebook, active, tally)
         if reply.severity is not None:
@@ -182,8 +199,34 @@ def _long_words(text: str) -> frozenset[str]:
     return frozenset(w[:5] for w in words_of(text) if len(w) > 3 and w not in _COMMON)
 
 
+def rho(severity: float, text: str, unit: float, weight: float) -> float:
+    """ρ of a verdict or a gradient: 0 for a full reward or where nothing is said, else its severity
+    times `weight` (decision 5)."""
+    return severity * weight if unit < 1.0 and text.strip() else 0.0
+
+
+def rate(gradients: Gradients, unit: float, weight: float) -> Gradients:
+    """The gradients with ρ(g_v) for severities, by the ρ of the verdict.
+
+    A channel that a rating leaves out counts 0 if it is not to blame, and else stays unknown.
+    """
+    said: Mapping[Part, str] = {
+        "encoder": gradients.encoder,
+        "generator": gradients.generator,
+        "codebook": " ".join(gradients.codebook.values()),
+        "critic": gradients.critic,
+    }
+    given: dict[Part, float] = dict(gradients.severity)
+    if any(channel in given for channel in _CHANNELS):
+        given.update((c, 0.0) for c in _CHANNELS if not said[c])
+    return replace(
+        gradients, severity={p: rho(s, said[p], unit, weight) for p, s in sorted(given.items())}
+    )
+
+
 def additivity_residual(penalty: float, gradients: Gradients) -> float | None:
-    """δ = ρ(ℓ) - Σ ρ(g_v) over the channels with a severity (Theorem 5); None where not given."""
-    if not gradients.severity:
+    """δ = ρ(ℓ) - Σ ρ(g_v) (Theorem 5) of rated gradients: over θ, φ, C, and ψ if it was rated too;
+    None where one of the three was not."""
+    if any(channel not in gradients.severity for channel in _CHANNELS):
         return None
     return penalty - sum(gradients.severity.values())

@@ -61,7 +61,7 @@ PLACES: Mapping[str, Places] = {
     "generator": Places(("phi", "instincts", "task"), ("format", "stage")),
     "critic": Places(("psi", *_RUN, "instincts", "reference"), _TRACE),
     "critic_one": Places(("psi", *_RUN, "instincts", "reference"), _TRACE),
-    "attribution": Places(("verdict",), (*_RUN, "instincts", "reference", *_TRACE)),
+    "attribution": Places(("verdict",), ("score", *_RUN, "instincts", "reference", *_TRACE)),
     "adversary": Places(("psi", "verdict", *_RUN), ("instincts", "reference", *_TRACE)),
     "updater": Places(("text", "gradient"), ("variable", "others", "cap")),
     "merge": Places(("text", "gradient"), ("variable", "others", "cap")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 from promptcodebook.method.state import (
     State,
@@ -220,7 +221,8 @@ class RoutingSection:
 class TheorySection:
     """Two theorems beside what was measured: utilisation (Theorem 3) and additivity (Theorem 5).
 
-    Keeps the entries that exploration reached, and sums of the residual.
+    Keeps the entries that exploration reached, and sums of the residual: of those that count ρ(g_ψ)
+    and those that do not, apart.
     """
 
     title = "Theory beside measurement"
@@ -230,9 +232,7 @@ class TheorySection:
         self._context = context
         self._explored = 0
         self._reached: set[int] = set()
-        self._residuals = 0
-        self._sum = 0.0
-        self._largest = 0.0
+        self._residuals = {True: _Residuals(), False: _Residuals()}
 
     def add(self, event: Event) -> None:
         if isinstance(event, Stepped):
@@ -246,9 +246,7 @@ class TheorySection:
             self._explored += 1
             self._reached.update(route.indices)
         if trace.residual is not None:
-            self._residuals += 1
-            self._sum += abs(trace.residual)
-            self._largest = max(self._largest, abs(trace.residual))
+            self._residuals["critic" in trace.gradients.severity].add(trace.residual)
 
     def render(self) -> Html:
         return together(self._utilisation(), self._additivity())
@@ -279,22 +277,51 @@ class TheorySection:
         return context.table(caption, (Column("entries", numeric=False), Column("of K")), rows)
 
     def _additivity(self) -> Html:
-        if not self._residuals:
+        whole, without = self._residuals[True], self._residuals[False]
+        if not whole.count + without.count:
             return el(
                 "p.note",
                 "No severities were given per channel, so the additivity residual of Theorem 5 "
                 "is left out.",
             )
-        rows = [
-            ("mean of |δ|", number(self._sum / self._residuals)),
-            ("largest |δ|", number(self._largest)),
-            ("verdicts with severities", f"{self._residuals:,}"),
+        named = (
+            ("ρ of g θ, g φ, g C and g ψ", whole),
+            ("ρ of g θ, g φ and g C; that of g ψ was not given", without),
+        )
+        rows: list[tuple[Content, ...]] = [
+            (
+                over,
+                f"{r.count:,}",
+                number(r.sum / r.count),
+                number(r.size / r.count),
+                number(r.most),
+            )
+            for over, r in named
+            if r.count
         ]
+        heads = ("verdicts", "mean δ", "mean |δ|", "largest |δ|")
         return self._context.table(
-            "Theorem 5: additivity residual δ = ρ − Σ of the severities by channel.",
-            (Column("residual", numeric=False), Column("value")),
+            "Theorem 5: additivity residual δ = ρ(verdict) − Σ ρ(gradient). By the theorem, the "
+            "mean of δ is no larger than the largest |δ|.",
+            (Column("Σ over", numeric=False), *map(Column, heads)),
             rows,
         )
+
+
+@dataclass
+class _Residuals:
+    """δ of some traces: their number, the sums of δ and |δ|, and the largest |δ|."""
+
+    count: int = 0
+    sum: float = 0.0
+    size: float = 0.0
+    most: float = 0.0
+
+    def add(self, delta: float) -> None:
+        self.count += 1
+        self.sum += delta
+        self.size += abs(delta)
+        self.most = max(self.most, abs(delta))
 
 
 def _collapse(selected: tuple[int, ...]) -> str:

@@ -63,10 +63,10 @@ def adversary(mind: Mind) -> str:
     claims = enumerate(_claims(mind, _reward(mind)))
     missed = next(((n, claim) for n, claim in claims if not claim & verdict), None)
     if missed is None:
-        return mind.fill({"prose": ""}, "")
+        return mind.fill({"prose": "", "severity": 0.0}, "")
     advice = mind.advise(missed[1], "adversary", missed[0])
     said = f"Look whether the prompt says this: {_lower(advice)}"
-    return mind.fill({"prose": said}, said)
+    return mind.fill({"prose": said, "severity": 0.2}, said)
 
 
 def wrong_claims(report: str) -> list[str]:
