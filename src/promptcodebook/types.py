@@ -7,7 +7,7 @@ says `unit` (method decision 5).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -154,6 +154,21 @@ class Prompt:
     def of_stages(cls, stages: Mapping[str, str]) -> Prompt:
         """One for each stage; the whole has every one under its name."""
         return cls("\n\n".join(f"{stage}: {text}" for stage, text in stages.items()), stages)
+
+    @classmethod
+    def read(cls, text: str, stages: Sequence[str]) -> Prompt:
+        """What `of_stages` made of prompts for these stages; any other text is for all of them."""
+        found: dict[str, str] = {}
+        rest = f"\n\n{text}"
+        for stage, after in zip(stages, (*stages[1:], None), strict=False):
+            head = f"\n\n{stage}: "
+            if not rest.startswith(head):
+                return cls(text)
+            end = len(rest) if after is None else rest.find(f"\n\n{after}: ", len(head))
+            if end < 0:
+                return cls(text)
+            found[stage], rest = rest[len(head) : end], rest[end:]
+        return cls(text, found)
 
     def of(self, stage: str) -> str:
         """The prompt for one stage of a compound executor; the whole where it has none."""

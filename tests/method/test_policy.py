@@ -259,6 +259,25 @@ async def test_compose_per_stage_makes_one_prompt_for_each_stage():
     assert rollout.prompt == "ask: Prompt for ask.\n\ncheck: Prompt for check."
 
 
+@pytest.mark.parametrize(
+    ("text", "stages"),
+    [
+        ("ask: 1.\n\n2.\n\ncheck: 3: 4.", {"ask": "1.\n\n2.", "check": "3: 4."}),
+        ("ask: \n\ncheck: ", {"ask": "", "check": ""}),
+        ("Be brief.", {}),
+        ("ask: One.", {}),
+        ("check: One.\n\nask: Two.", {}),
+        ("ask: One. check: Two.", {}),
+    ],
+)  # fmt: skip
+def test_the_prompts_of_stages_are_read_out_of_the_whole(text: str, stages: dict[str, str]):
+    """What is none of `of_stages` is for all stages."""
+    read = Prompt.read(text, ("ask", "check"))
+    assert read == Prompt(text, stages)
+    assert not stages or Prompt.of_stages(read.stages) == read
+    assert Prompt.read(text, ()) == Prompt(text)
+
+
 async def test_a_stage_s_own_prompt_never_reaches_the_untrusted_role_either():
     """Decision 13, with compose_per_stage."""
     world = World(

@@ -123,7 +123,7 @@ async def test_the_result_is_the_last_state_where_nothing_validates(tmp_path: Pa
         assert last.parameters != state_at(store, -1).parameters
         fixed = result.rivals[1].prompter
         assert isinstance(fixed, FixedPrompt)
-        assert result.policy.fixed_prompt("best_fixed") == fixed.text
+        assert result.policy.fixed_prompt("best_fixed").text == fixed.text
         done = [event for event in at.told if isinstance(event, StepDone)]
         assert [event.step.index for event in done] == [0, 1]
         assert all(0.0 <= event.seconds < 60.0 for event in done)
@@ -253,7 +253,7 @@ async def test_routes_learned_from_outcomes_are_set_beside_the_best_single(tmp_p
         assert names == ["concat", "untrained", "best_single"]
         single = result.rivals[-1].prompter
         assert isinstance(single, FixedPrompt) and single.text in settings.init.instincts
-        assert result.policy.fixed_prompt("best_single") == single.text
+        assert result.policy.fixed_prompt("best_single").text == single.text
         assert [row.name for row in result.references] == []
         assert result.off_policy is not None and result.off_policy.rollouts > 24
         at.lm.history.clear()

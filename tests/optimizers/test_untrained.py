@@ -47,7 +47,7 @@ def test_the_best_of_all_single_instincts(tmp_path: Path) -> None:
     config = {"optimizer": "best_single", "init": {**BOOK, "instincts": levels}, "size": 3}
     run = train(tmp_path, lm=model(), config={**config, "select": 2})
     assert row_of(run, "best_single").prompt == levels[1]
-    assert run.policy.file.fixed_prompt("best_single") == levels[1]
+    assert run.policy.file.fixed_prompt("best_single").text == levels[1]
 
 
 def test_random_routes_are_drawn_for_each_input_and_are_the_same_again(tmp_path: Path) -> None:

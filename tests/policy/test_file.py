@@ -67,7 +67,7 @@ def test_concat_is_every_instinct_between_the_fixed_prompt_and_the_output_format
 def test_the_present_prompt_lies_beside_the_policy_and_is_no_part_of_it() -> None:
     bare = file_of()
     known = bare.with_about(present="You are terse.")
-    assert known.fixed_prompt("present") == "You are terse."
+    assert known.fixed_prompt("present").text == "You are terse."
     assert known.digest == bare.digest
     with pytest.raises(PolicyError, match="does not say which prompt"):
         bare.fixed_prompt("present")

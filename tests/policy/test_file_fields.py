@@ -237,13 +237,13 @@ def test_a_setting_typed_wrongly_is_told_apart_from_one_that_lay_there() -> None
 
 def test_the_rows_with_one_prompt_are_named() -> None:
     file = file_of()
-    assert file.fixed_prompt("concat") == "First.\n\n" + "\n".join(TEXTS) + "\n\nAs JSON."
+    assert file.fixed_prompt("concat").text == "First.\n\n" + "\n".join(TEXTS) + "\n\nAs JSON."
     with pytest.raises(PolicyError) as caught:
         file.fixed_prompt("learned")
     assert caught.value.hint == (
         "the rows with one prompt are 'present', 'none', 'concat', 'best_fixed' and 'best_single'"
     )
-    assert file.fixed_prompt("none") == "First."
+    assert file.fixed_prompt("none").text == "First."
 
 
 def test_no_part_of_a_policy_can_be_changed() -> None:

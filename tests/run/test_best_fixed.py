@@ -14,7 +14,7 @@ import pytest
 
 import promptcodebook as pco
 from promptcodebook.assemble import Sources
-from promptcodebook.calls import Request
+from promptcodebook.calls import Chat, Request
 from promptcodebook.config import load_config
 from promptcodebook.errors import PolicyError
 from promptcodebook.lm.scripted import ScriptedLM
@@ -22,7 +22,7 @@ from promptcodebook.policy.policy import load_policy
 from promptcodebook.policy.references import resolve
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
-from promptcodebook.types import Example
+from promptcodebook.types import Example, Prompt
 from tests.method.build import routed, said, talkative
 
 LETTERS = "ABCD"
@@ -74,8 +74,17 @@ def learn(folder: Path, splits: Splits, lm: Any = obey, **settings: Any) -> pco.
     train, val, test = (wants(n, x) if isinstance(x, str) else x for n, x in named)
     data = pco.Dataset(train, val, test)
     model = lm if isinstance(lm, ScriptedLM) else ScriptedLM().reply_with(lm)
+    executor = settings.pop("executor", None)
     config = {**SETTINGS, **settings}
-    return pco.optimize(data, right, lm=model, config=config, runs_dir=folder, progress=False)
+    return pco.optimize(
+        data,
+        right,
+        lm=model,
+        executor=executor,
+        config=config,
+        runs_dir=folder,
+        progress=False,
+    )
 
 
 ALIKE = ("B" * 8, "B" * 8, "B" * 24)
@@ -134,6 +143,34 @@ def test_the_instincts_chosen_most_are_tried_word_for_word(tmp_path: Path) -> No
     run = learn(tmp_path, ALIKE, lm=spoiling, **COMPOSED)
     assert run.rows["best_fixed"].prompt == "say B\n\nAs a letter."
     assert run.worth is False and run.deploy == "best_fixed"
+
+
+async def two_stages(prompt: Prompt, example: Example, lm: Chat) -> str:
+    """A draft, which only counts if it was told what drafts are told, and the answer."""
+    draft = prompt.of("draft") == "Kindly draft."
+    return (await lm(example.input, system=prompt.of("answer"))).text if draft else "?"
+
+
+two_stages.stages = ("draft", "answer")  # type: ignore[attr-defined]
+
+
+def staged(request: Request) -> str:
+    """A generator that has another text for each stage."""
+    if request.role == "generator":
+        return "Kindly draft." if "stage of the work: draft" in said(request) else "Kindly say B."
+    return obey(request)
+
+
+def test_each_stage_is_given_its_own_part_of_a_prompt_for_all(tmp_path: Path) -> None:
+    settings = {**COMPOSED, "compose_per_stage": True, "init": {**INIT, "instincts": DULL}}
+    run = learn(tmp_path, ALIKE, lm=staged, executor=two_stages, **settings)
+    assert run.rows["learned"].score.mean == 1.0
+    best = run.rows["best_fixed"]
+    assert best.prompt == "draft: Kindly draft.\n\nanswer: Kindly say B."
+    assert best.score.mean == 1.0
+    row = run.policy.row("best_fixed")
+    assert row.prompt == best.prompt
+    assert row.stages == {"draft": "Kindly draft.", "answer": "Kindly say B."}
 
 
 def test_a_prompt_that_copies_its_input_is_none_for_all(tmp_path: Path) -> None:
@@ -210,7 +247,7 @@ def test_without_a_validation_split_training_inputs_decide(tmp_path: Path) -> No
 def test_the_prompt_can_be_had_from_the_run_and_from_its_policy(tmp_path: Path) -> None:
     run = learn(tmp_path, ALIKE)
     assert run.policy.row("best_fixed").prompt == "say B"
-    assert resolve(tmp_path, run.id).file.fixed_prompt("best_fixed") == "say B"
+    assert resolve(tmp_path, run.id).file.fixed_prompt("best_fixed").text == "say B"
     run.policy.save(tmp_path / "saved.json")
     saved = load_policy(tmp_path / "saved.json", lm="simulated")
     assert saved.row("best_fixed").prompt == "say B"

@@ -163,7 +163,7 @@ def _fixed(ref: str, reference: Reference, row: str) -> str:
     from promptcodebook.store.runs import find_run
 
     try:
-        return reference.file.fixed_prompt(row)
+        return reference.file.fixed_prompt(row).text
     except PolicyError:
         if reference.header is None:
             raise

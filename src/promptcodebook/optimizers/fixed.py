@@ -102,9 +102,10 @@ async def best_fixed_row(problem: Problem, policy: PolicyFile, state: State) -> 
     prompts += islice(_typical(problem, policy, rollouts, uses), SHORTLIST)
     dataset = problem.assembled.dataset
     examples = sample(dataset.val or dataset.train, config.validation.subset)
-    best = await best_prompt(problem, BEST_FIXED, list(dict.fromkeys(prompts)), examples)
+    unique = [Prompt.read(text, policy.stages) for text in dict.fromkeys(prompts)]
+    best = await best_prompt(problem, BEST_FIXED, unique, examples)
     title = "the best of its prompts, used for all inputs (best_fixed)"
-    return Result(BEST_FIXED, title, FixedPrompt(best))
+    return Result(BEST_FIXED, title, FixedPrompt(best.text, best.stages))
 
 
 def _rollouts_of(store: RunStore, state: State) -> Sequence[Rollout]:
@@ -163,19 +164,20 @@ async def best_single_row(problem: Problem, policy: PolicyFile) -> Result:
     texts = policy.parameters.codebook.texts
     promise = await _promise(problem, policy, [example.input for example in train])
     listed = sorted(range(len(texts)), key=lambda k: (-promise[k], k))[:SHORTLIST]
-    prompts = [join_prompts(policy.base_prompt, texts[k]) for k in listed]
+    prompts = [Prompt(join_prompts(policy.base_prompt, texts[k])) for k in listed]
     best = await best_prompt(problem, BEST_SINGLE, prompts, val)
-    return Result(BEST_SINGLE, "the best single instinct", FixedPrompt(best))
+    return Result(BEST_SINGLE, "the best single instinct", FixedPrompt(best.text))
 
 
 async def best_prompt(
-    problem: Problem, row: str, prompts: Sequence[str], examples: Sequence[Example]
-) -> str:
+    problem: Problem, row: str, prompts: Sequence[Prompt], examples: Sequence[Example]
+) -> Prompt:
     """The one that earns most on the examples; the first where there is nothing to measure."""
     if not examples or len(prompts) == 1:
         return prompts[0]
     phase = "validating singles" if row == BEST_SINGLE else "validating prompts"
-    made = [await evaluate(problem, row, FixedPrompt(text), examples, phase) for text in prompts]
+    fixed = [FixedPrompt(prompt.text, prompt.stages) for prompt in prompts]
+    made = [await evaluate(problem, row, each, examples, phase) for each in fixed]
     scores = [evaluation.score or 0.0 for evaluation in made]
     return prompts[scores.index(max(scores))]
 

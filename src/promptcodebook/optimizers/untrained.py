@@ -59,7 +59,10 @@ class BestSingle:
         examples = sample(dataset.val or dataset.train, config.validation.subset)
         texts = state.parameters.codebook.texts
         prompts = list(dict.fromkeys(join_prompts(config.base_prompt, text) for text in texts))
-        best = await best_prompt(problem, BEST_SINGLE, prompts, examples)
+        found = await best_prompt(
+            problem, BEST_SINGLE, [Prompt(text) for text in prompts], examples
+        )
+        best = found.text
         return Result(
             BEST_SINGLE,
             "the best single instinct, untrained",

@@ -40,7 +40,7 @@ from promptcodebook.method.templates import (
 )
 from promptcodebook.paths import write_whole
 from promptcodebook.policy.ranking import StoredRanking
-from promptcodebook.types import Codebook, Instinct, Parameters, Ranking
+from promptcodebook.types import Codebook, Instinct, Parameters, Prompt, Ranking
 
 __all__ = [
     "BEST_FIXED",
@@ -249,14 +249,14 @@ class PolicyFile(BaseModel):
         texts = "\n".join(entry.text for entry in self.codebook)
         return join_prompts(self.base_prompt, join_prompts(texts, form))
 
-    def fixed_prompt(self, row: str) -> str:
+    def fixed_prompt(self, row: str) -> Prompt:
         """The prompt of a row that has one for every input: 'present', 'none', 'concat', and
         'best_fixed' or 'best_single' where the run measured one.
 
         Raises PolicyError for any other, and where the prompt was not recorded.
         """
         if row in (CONCAT, NONE):
-            return self.concat if row == CONCAT else self.base_prompt
+            return Prompt(self.concat if row == CONCAT else self.base_prompt)
         if row in MEASURED:
             return self._measured(row)
         if row != PRESENT:
@@ -272,12 +272,12 @@ class PolicyFile(BaseModel):
                 "version 0.1",
                 hint="it is `init.prompt` in the configuration of its run, or none",
             )
-        return present
+        return Prompt(present)
 
-    def _measured(self, row: str) -> str:
+    def _measured(self, row: str) -> Prompt:
         text = self.about.get(row)
         if isinstance(text, str):
-            return text
+            return Prompt.read(text, self.stages if row == BEST_FIXED else ())
         if row == BEST_SINGLE:
             raise PolicyError(
                 "no best single instinct was measured for this policy",

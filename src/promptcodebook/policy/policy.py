@@ -7,7 +7,7 @@ import json
 import os
 import warnings
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, cast
@@ -83,10 +83,12 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class FixedRow:
-    """One prompt for every input, to deploy without a policy where the verdict says so."""
+    """One prompt for every input, to deploy without a policy where the verdict says so; `stages`
+    has each stage's own, by its name, where it was composed so."""
 
     name: str
     prompt: str
+    stages: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class Policy:
@@ -193,7 +195,8 @@ class Policy:
 
         Raises PolicyError for any other: `prompt(x)` is what the learned policy gives each input.
         """
-        return FixedRow(name, self.file.fixed_prompt(name))
+        prompt = self.file.fixed_prompt(name)
+        return FixedRow(name, prompt.text, prompt.stages)
 
     def with_file(self, file: PolicyFile) -> Policy:
         """Another policy on the same models and program."""

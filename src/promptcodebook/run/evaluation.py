@@ -164,7 +164,8 @@ class Assessor:
             composer = assembled.composer(stages_of(file, assembled), file.template_set)
             return Deployed(composer, file.parameters, file.statistics)
         if self._row != ORACLE:
-            return FixedPrompt(file.fixed_prompt(self._row))
+            prompt = file.fixed_prompt(self._row)
+            return FixedPrompt(prompt.text, prompt.stages)
         if assembled.task.oracle is None:
             raise ConfigError(
                 f"{assembled.task.name} does not know the right instructions of its inputs",
