@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.optimizers.base import Problem, Result
 from promptcodebook.optimizers.outside import WHOLE, Library, Outside, optimize_outside
 from promptcodebook.progress import Note, Phase, ProgressEvent
+from promptcodebook.report import render_report
 from promptcodebook.run.opening import Opened, Where, open_run
 from promptcodebook.run.optimize import finish
 from promptcodebook.run.session import IN_PYTHON
@@ -91,6 +93,31 @@ def test_its_calls_are_metered_and_its_settings_are_stored(tmp_path: Path, insta
     store.close()
     assert concluded is not None
     assert concluded.settings == run.settings == {"library": "theirs 1.0", "patience": 3}
+
+
+def test_the_prompts_that_it_tried_are_in_its_report(tmp_path: Path, install: Any) -> None:
+    def some(outside: Outside) -> Mapping[str, str]:
+        for level, examples in ((1, outside.val), (5, outside.val), (3, outside.train[:2])):
+            outside.roll_out(LEVEL[level], examples)
+        return LEVEL[5]
+
+    install(some)
+    run = learn(tmp_path, "theirs", config={"base_prompt": "First."})
+    told = [(each.prompt, each.n, each.rollouts, each.kept) for each in run.candidates]
+    assert told == [
+        ("First.\n\nGive the stated use, at level 1.", 8, 8, False),
+        ("First.\n\nGive the stated use, at level 5.", 8, 8, True),
+        ("First.\n\nGive the stated use, at level 3.", 0, 2, False),
+    ]
+    low, high, none = (each.score for each in run.candidates)
+    assert low is not None and high is not None and low < high and none is None
+    store = RunStore.open(run.path)
+    page = render_report(store)
+    store.close()
+    [section] = re.findall(r'<section id="candidates">.*?</section>', page, re.DOTALL)
+    assert [section.count(f"at level {n}.") for n in (1, 3, 5)] == [1, 1, 1]
+    assert f"{low:.3f}" in section and f"{high:.3f}" in section
+    assert re.search(r"kept</span><p[^>]*>[^<]*level 5", section) and section.count(">kept<") == 1
 
 
 def test_what_is_asked_again_is_another_sample_and_validation_is_greedy(

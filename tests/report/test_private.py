@@ -6,8 +6,17 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from promptcodebook.report import render_report
-from promptcodebook.report.private import withhold
-from promptcodebook.store import Broke, Compared, RunStore, Stepped, Validated
+from promptcodebook.report.private import withhold, withhold_ending
+from promptcodebook.store import (
+    Broke,
+    Candidate,
+    Compared,
+    Concluded,
+    RunState,
+    RunStore,
+    Stepped,
+    Validated,
+)
 from promptcodebook.types import Evaluation, Refused, Rewrite
 from tests.report.scripted_run import ScriptedRun, events_of
 from tests.report.strict import read_page
@@ -41,6 +50,14 @@ def test_no_evaluation_keeps_a_text() -> None:
         assert NAME not in repr(shown)
         assert isinstance(shown, Compared | Validated)
         assert shown.evaluation.rewards == evaluation.rewards
+
+
+def test_prompts_of_another_optimizer_are_withheld() -> None:
+    """It was shown the examples, and may quote them."""
+    concluded = Concluded("so", None, candidates=(Candidate(f"As {NAME} said.", 0.5, 8, 8, True),))
+    [shown] = withhold_ending(RunState(conclusion=concluded)).conclusion.candidates  # type: ignore[union-attr]
+    assert NAME not in repr(withhold(concluded)) + repr(shown)
+    assert (shown.score, shown.kept) == (0.5, True)
 
 
 def test_gradients_and_refused_texts_are_withheld_and_kept_ones_stand() -> None:

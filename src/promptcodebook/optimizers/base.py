@@ -24,7 +24,7 @@ from promptcodebook.method.offpolicy import OffPolicy
 from promptcodebook.method.policy import Prompter
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.progress import Listener, Phase, Spent
-from promptcodebook.store.events import EndReason
+from promptcodebook.store.events import Candidate, EndReason
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Example, Rollout, Trace
 
@@ -64,7 +64,8 @@ class Result:
     first codebook); `references` are shown beside it, and decide nothing. `policy` is the file to
     deploy, where there is one. `remark` is a sentence for the verdict, `off_policy`
     what training's own outcomes say of its routes, where that is known. `settings` are those that
-    an optimizer of others was run with, its own defaults included. `spent` is what the
+    an optimizer of others was run with, its own defaults included, `candidates` the prompts that it
+    tried, in order. `spent` is what the
     optimizing took. `stop` is set where the optimizing was stopped before it was done, and can go
     on from there.
     """
@@ -79,6 +80,7 @@ class Result:
     remark: str = ""
     off_policy: OffPolicy | None = None
     settings: Mapping[str, Any] = field(default_factory=lambda: dict[str, Any]())
+    candidates: Sequence[Candidate] = ()
     spent: Usage = Usage()
     stop: Stop | None = None
 

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from promptcodebook.calls import Message, Request, Role
-from promptcodebook.errors import LMError, PcoError, RequestRefused, Stop
+from promptcodebook.errors import LMError, PcoError, RequestRefused
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.extraction import strip_think
 from promptcodebook.method.executor import Trial
@@ -33,7 +33,7 @@ from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.optimizers.base import Problem, Result, spending
 from promptcodebook.optimizers.reserve import VerdictReserve, count_judging, train_to_reserve
 from promptcodebook.progress import Note, Phase
-from promptcodebook.store.events import Amended, EndReason, Resumed
+from promptcodebook.store.events import Amended, Candidate, EndReason, Resumed
 from promptcodebook.tasks.user_prints import hush
 from promptcodebook.types import Example, Prompt, Rollout, Trace
 
@@ -77,6 +77,7 @@ class _Candidate:
 
     texts: Mapping[str, str]
     rewards: dict[str, float] = field(default_factory=lambda: dict[str, float]())
+    rollouts: int = 0
 
     @property
     def mean(self) -> float:
@@ -195,6 +196,19 @@ class Outside:
         wide = [c for c in measured if len(c.rewards) == widest]
         return max(wide, key=lambda c: c.mean).texts
 
+    def tried(self, texts: Mapping[str, str]) -> tuple[Candidate, ...]:
+        """All that was run, in order; `texts` are those that are kept."""
+        return tuple(
+            Candidate(
+                prompt=self.prompt_of(each.texts).text,
+                score=each.mean if each.rewards else None,
+                n=len(each.rewards),
+                rollouts=each.rollouts,
+                kept=key == self._key(texts),
+            )
+            for key, each in self._candidates.items()
+        )
+
     def in_words(self, texts: Mapping[str, str]) -> str:
         """What was tried, for the verdict."""
         title, tried = self._library.settings["library"], len(self._candidates)
@@ -279,6 +293,7 @@ class Outside:
 
     def _note(self, candidate: _Candidate, made: Sequence[Rollout]) -> None:
         """Remembers, counts and tells; raises TooManyFailures."""
+        candidate.rollouts += len(made)
         for rollout in made:
             self._note_failure(rollout)
             if rollout.example_id in self._validating:
@@ -343,13 +358,7 @@ async def optimize_outside(problem: Problem, library: Library) -> Result:
         remark = _failed(library, failure, private=problem.assembled.task.private)
         remark += outside.cut_in_words
         problem.tell(Note(remark))
-    return _result(library, outside.prompt_of(found), (ended, stop), remark)
-
-
-def _result(
-    library: Library, prompt: Prompt, end: tuple[EndReason, Stop | None], remark: str
-) -> Result:
-    ended, stop = end
+    prompt = outside.prompt_of(found)
     return Result(
         name=library.name,
         title=library.title,
@@ -357,6 +366,7 @@ def _result(
         ended=ended,
         remark=remark,
         settings=library.settings,
+        candidates=outside.tried(found),
         stop=stop,
     )
 

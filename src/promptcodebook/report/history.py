@@ -1,6 +1,7 @@
 """What every text of Θ went through: each rewrite, its step, gradient and word-level change.
 
-A biography runs on to the end of training; where the deployed state stands in it is marked.
+A biography runs on to the end of training; where the deployed state stands in it is marked. Of
+another optimizer: the prompts that it tried.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from promptcodebook.report.context import Context, state_name, step_name
-from promptcodebook.report.html import Content, Html, el, together
-from promptcodebook.store import Event, Started, Stepped
+from promptcodebook.report.html import MISSING, Column, Content, Html, el, together
+from promptcodebook.store import Candidate, Event, Started, Stepped
 from promptcodebook.text import shorten, word_changes
 from promptcodebook.types import Directive, Parameters, Rewrite, Variable
+from promptcodebook.units import number
 
-__all__ = ["FIRST", "LAST", "HistorySection", "word_diff"]
+__all__ = ["FIRST", "LAST", "CandidatesSection", "HistorySection", "candidates_of", "word_diff"]
 
 FIRST, LAST, REFUSED = 6, 14, 4
 """Rewrites of one variable shown: on either side of the mark the first ones and the latest ones,
@@ -259,3 +261,45 @@ def _kind(reason: str) -> str:
 
 def _rewrites(count: int) -> str:
     return f"{count:,} rewrite" if count == 1 else f"{count:,} rewrites"
+
+
+def candidates_of(context: Context) -> tuple[Candidate, ...]:
+    """What another optimizer tried, once there is a verdict; () of ours."""
+    concluded = context.state.conclusion
+    return concluded.candidates if concluded is not None else ()
+
+
+class CandidatesSection:
+    """What another optimizer tried, as its verdict has it."""
+
+    title = "Prompts tried"
+    anchor = "candidates"
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def add(self, event: Event) -> None:
+        """The conclusion is part of the run's state: nothing to gather."""
+
+    def render(self) -> Html:
+        rows: list[tuple[Content, ...]] = [
+            (
+                n,
+                number(each.score, missing=MISSING),
+                each.n,
+                each.rollouts,
+                together(
+                    el("span.tag", "kept") if each.kept else None,
+                    el("p.pre", shorten(each.prompt, _TEXT)),
+                ),
+            )
+            for n, each in enumerate(candidates_of(self._context), 1)
+        ]
+        columns = ("#", "validation score", "examples of it", "rollouts")
+        return self._context.table(
+            "The prompts that the optimizer ran, in order. The score is the mean reward on those "
+            "examples of the validation split that a prompt was run on (of the training split "
+            "where there is no other); one that was run on few of them was given up early.",
+            (*map(Column, columns), Column("prompt", numeric=False)),
+            rows,
+        )

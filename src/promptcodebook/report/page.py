@@ -14,7 +14,7 @@ from promptcodebook.report.codebook import CodebookSection, RoutingSection, Theo
 from promptcodebook.report.context import Context, ReportSection
 from promptcodebook.report.curves import CurvesSection
 from promptcodebook.report.examples import ExamplesSection
-from promptcodebook.report.history import HistorySection
+from promptcodebook.report.history import CandidatesSection, HistorySection, candidates_of
 from promptcodebook.report.html import Html, el, together
 from promptcodebook.report.operation import IncidentsSection, SettingsSection, SpendSection
 from promptcodebook.report.private import withhold
@@ -62,7 +62,7 @@ def _sections(context: Context) -> tuple[ReportSection, ...]:
         CodebookSection(context),
         RoutingSection(context),
         *((RouterSection(context),) if learns_routes(context) else ()),
-        HistorySection(context),
+        CandidatesSection(context) if candidates_of(context) else HistorySection(context),
         ExamplesSection(context),
         IncidentsSection(context),
         SpendSection(context),

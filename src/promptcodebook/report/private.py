@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from promptcodebook.store import Broke, Compared, Event, RunState, Stepped, Validated
+from promptcodebook.store import Broke, Compared, Concluded, Event, RunState, Stepped, Validated
 from promptcodebook.types import (
     Evaluation,
     Failure,
@@ -31,10 +31,11 @@ _QUOTATION = re.compile(r"""(?:^|\s)["'`‘“«]""")
 
 
 def withhold_ending(state: RunState) -> RunState:
-    """The state without what the error that ended the run may have quoted: a run of version 0.1
-    kept the server's words."""
+    """The state without what the error that ended the run may have quoted (a run of version 0.1
+    kept the server's words), and without the prompts of another optimizer, which saw the data."""
     hint = "" if state.ended == "failed" else state.hint
-    return replace(state, detail=_kind(state.detail), hint=hint)
+    concluded = state.conclusion and _conclusion(state.conclusion)
+    return replace(state, detail=_kind(state.detail), hint=hint, conclusion=concluded)
 
 
 def withhold(event: Event) -> Event:
@@ -49,12 +50,19 @@ def withhold(event: Event) -> Event:
             return replace(event, evaluation=_evaluation(event.evaluation))
         case Compared():
             return replace(event, evaluation=_evaluation(event.evaluation))
+        case Concluded():
+            return _conclusion(event)
         case _:
             return event
 
 
 def _length(text: str) -> str:
     return f"(private: {len(text)} characters)" if text else ""
+
+
+def _conclusion(concluded: Concluded) -> Concluded:
+    tried = (replace(each, prompt=_length(each.prompt)) for each in concluded.candidates)
+    return replace(concluded, candidates=tuple(tried))
 
 
 def _traces(traces: Iterable[Trace]) -> tuple[Trace, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from promptcodebook.protocols import Executor, Reward
 from promptcodebook.run.opening import Opened, Where, open_run
 from promptcodebook.run.session import IN_PYTHON, Outcome
 from promptcodebook.run.verdict import Conclusion, Row
+from promptcodebook.store.events import Candidate
 from promptcodebook.store.runs import find_run, remove_run
 from promptcodebook.sync import run_sync
 from promptcodebook.tasks.user_code import check_function
@@ -69,6 +70,8 @@ class Run:
     budget: Budget = Budget()
     settings: Mapping[str, Any] = field(default_factory=lambda: dict[str, Any]())
     """What an optimizer of others was run with, its own defaults included."""
+    candidates: Sequence[Candidate] = ()
+    """The prompts that it tried, in order: prompt, score on validation, and which was kept."""
 
     def __repr__(self) -> str:
         score = "none" if self.best.score is None else f"{self.best.score:.3f}"
@@ -338,4 +341,5 @@ def _result(opened: Opened, outcome: Outcome) -> Run:
         lost=opened.assembled.models.ledger.lost_total,
         budget=opened.assembled.config.budget,
         settings=concluded.settings if concluded is not None else {},
+        candidates=concluded.candidates if concluded is not None else (),
     )

@@ -93,6 +93,7 @@ class Session:
                 conclusion.deploy,
                 result.off_policy,
                 result.settings,
+                tuple(result.candidates),
             )
         )
         if result.stop is not None:

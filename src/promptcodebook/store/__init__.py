@@ -3,6 +3,7 @@
 from promptcodebook.store.events import (
     Amended,
     Broke,
+    Candidate,
     Compared,
     Concluded,
     Ended,
@@ -32,6 +33,7 @@ from promptcodebook.store.runs import RunSummary, find_run, list_runs, remove_ru
 __all__ = [
     "Amended",
     "Broke",
+    "Candidate",
     "Compared",
     "Concluded",
     "Difference",

@@ -13,6 +13,7 @@ from promptcodebook.types import Evaluation, Parameters, Step, Trace
 __all__ = [
     "Amended",
     "Broke",
+    "Candidate",
     "Compared",
     "Concluded",
     "EndReason",
@@ -77,10 +78,26 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
+class Candidate:
+    """A prompt that an optimizer of others tried, in `rollouts` rollouts, and whether it was kept.
+
+    `score` is its mean reward on the `n` examples that it had of those that validate (None = of
+    none).
+    """
+
+    prompt: str
+    score: float | None
+    n: int
+    rollouts: int
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Concluded:
     """The verdict in a plain sentence, whether it is worth deploying, its table, the row to deploy
     ('' = unclear, or a run of version 0.1), what training's own outcomes say of the learned
-    routes (None = they were not learned so), and the `settings` of an optimizer of others."""
+    routes (None = they were not learned so), and the `settings` of an optimizer of others with the
+    `candidates` it tried, in order (() = our own, or a run of an earlier version)."""
 
     text: str
     worth: bool | None
@@ -88,6 +105,7 @@ class Concluded:
     deploy: str = ""
     off_policy: OffPolicy | None = None
     settings: Mapping[str, Any] = field(default_factory=lambda: dict[str, Any]())
+    candidates: tuple[Candidate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
