@@ -17,6 +17,7 @@ from promptcodebook.estimate.dry import dry_run
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.ranking import Ranker
 from promptcodebook.policy.file import read_policy_file
+from promptcodebook.policy.policy import deploy
 from promptcodebook.randomness import keyed_random
 from promptcodebook.store.run import RunStore
 
@@ -108,6 +109,14 @@ def test_a_saved_policy_routes_as_the_run_did(run: pco.Run, tmp_path: Path) -> N
         text = example.input
         assert explained.route.indices == ranker.choose(text, file.select, vector(text))
         assert explained.expected == ranker.expected(text, vector(text))
+
+
+def test_an_explanation_reads_its_input_once(run: pco.Run) -> None:
+    lm = model()
+    file = run.policy.file
+    policy = deploy(file, file.settings({"lm": "own", "cache": False}), Sources(lm=lm))
+    assert policy.explain(data().test[0]).expected is not None
+    assert sum(request.embeds for request in lm.history) == 1
 
 
 def test_embeddings_of_another_model_are_told_apart(run: pco.Run) -> None:

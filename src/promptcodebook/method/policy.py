@@ -16,7 +16,7 @@ from promptcodebook.method.encoder import Embedder, Encoder, repair_route
 from promptcodebook.method.explore import Explorer
 from promptcodebook.method.failures import gather_all
 from promptcodebook.method.generator import Generator
-from promptcodebook.method.ranking import Expected, Ranker
+from promptcodebook.method.ranking import Expected, Ranker, chosen
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.randomness import Draws
 from promptcodebook.types import Example, Parameters, Prompt, Ranking, Route, Trace
@@ -84,9 +84,8 @@ class Composer:
     ) -> tuple[Route, Usage]:
         """z = E_θ(x, C); a ranking comes before it, and an empty θ means no encoder."""
         if statistics.ranking is not None:
-            ranker = self._ranker(statistics.ranking, parameters.codebook.texts)
-            vector, usage = await self._vector(statistics.ranking, example.input)
-            return Route(ranker.choose(example.input, self._select, vector)), usage
+            route, _, usage = await self.rank(parameters, statistics.ranking, example.input)
+            return route, usage
         if not parameters.encoder:
             return Route(repair_route((), statistics.standing, self._select)), Usage()
         return await self._encoder.route(
@@ -99,8 +98,16 @@ class Composer:
         """What each instinct promises for an input; None where nothing ranks them."""
         if statistics.ranking is None:
             return None
-        vector, _ = await self._vector(statistics.ranking, text)
-        return self._ranker(statistics.ranking, parameters.codebook.texts).expected(text, vector)
+        return (await self.rank(parameters, statistics.ranking, text))[1]
+
+    async def rank(
+        self, parameters: Parameters, ranking: Ranking, text: str
+    ) -> tuple[Route, Expected, Usage]:
+        """z of a ranking, and what each instinct promises, by one reading of the input."""
+        vector, usage = await self._vector(ranking, text)
+        expected = self._ranker(ranking, parameters.codebook.texts).expected(text, vector)
+        picked = chosen(expected.marginal, expected.more, self._select, ranking.least)
+        return Route(picked), expected, usage
 
     async def _vector(self, ranking: Ranking, text: str) -> tuple[Sequence[float], Usage]:
         """The input's embedding, where the ranking was learned on such; else ()."""
@@ -204,6 +211,15 @@ class Deployed:
         prompt, composing = await self.composer.compose(self.parameters, route, example, draws)
         return route, prompt, routing + composing
 
-    async def expected(self, text: str) -> Expected | None:
-        """What each instinct promises for an input, where the policy learned that."""
-        return await self.composer.expected(self.parameters, self.statistics, text)
+    async def explain(
+        self, example: Example, draws: Draws
+    ) -> tuple[Route, Prompt, Expected | None]:
+        """z, p, and what each instinct promises for the input, where the policy learned that."""
+        parameters, ranking = self.parameters, self.statistics.ranking
+        expected: Expected | None = None
+        if ranking is not None:
+            route, expected, _ = await self.composer.rank(parameters, ranking, example.input)
+        else:
+            route, _ = await self.composer.route(parameters, self.statistics, example, draws)
+        prompt, _ = await self.composer.compose(parameters, route, example, draws)
+        return route, prompt, expected

@@ -155,14 +155,14 @@ class Policy:
 
     async def aexplain(self, x: X) -> Explanation:
         """Route, chosen instincts, composed prompt and the encoder's reasons."""
-        route, prompt = await self.acompose(x)
+        example = self._example(x)
+        route, prompt, unit = await self._deployed.explain(example, self._draws(example))
         chosen = tuple((k, self.codebook[k].text) for k in route.indices)
-        text = self._example(x).input
-        return Explanation(text, route, chosen, prompt.text, await self._expected(text))
+        return Explanation(example.input, route, chosen, prompt.text, self._expected(unit))
 
-    async def _expected(self, text: str) -> Expected | None:
+    def _expected(self, unit: Expected | None) -> Expected | None:
         """What each instinct promises, in the task's range of rewards."""
-        unit, router = await self._deployed.expected(text), self.file.router
+        router = self.file.router
         if unit is None or router is None or router.kind == "distilled":
             return None
         low, high = self._assembled.config.reward_range
