@@ -32,6 +32,7 @@ from promptcodebook.lm.journal import Journaled
 from promptcodebook.lm.ledger import Ledger
 from promptcodebook.lm.prices import PriceTable
 from promptcodebook.randomness import keyed_random
+from promptcodebook.step import Step
 from promptcodebook.store import Header, RunStore, Started, Stepped
 from promptcodebook.types import (
     Codebook,
@@ -40,7 +41,6 @@ from promptcodebook.types import (
     Parameters,
     Rollout,
     Route,
-    Step,
     Trace,
     Verdict,
 )

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol, TextIO
 
 from promptcodebook.calls import Limits, Role, Usage
-from promptcodebook.types import Evaluation, Step
+from promptcodebook.step import Step
+from promptcodebook.types import Evaluation
 from promptcodebook.units import duration
 
 __all__ = [

@@ -24,6 +24,7 @@ from promptcodebook.progress import (
     StepDone,
     ValidationDone,
 )
+from promptcodebook.step import Step
 from promptcodebook.types import (
     Codebook,
     Evaluation,
@@ -32,7 +33,6 @@ from promptcodebook.types import (
     Parameters,
     Rollout,
     Route,
-    Step,
     Trace,
 )
 from tests.cli.invoked import Terminal

@@ -33,6 +33,7 @@ from promptcodebook.method.templates import load_templates
 from promptcodebook.method.train import Learner, train
 from promptcodebook.method.update import Updater
 from promptcodebook.protocols import Check, Executor, Program
+from promptcodebook.step import Step
 from promptcodebook.tasks.program import SingleCall, make_program
 from promptcodebook.types import (
     Codebook,
@@ -41,7 +42,6 @@ from promptcodebook.types import (
     Output,
     Parameters,
     Score,
-    Step,
     Trace,
     Variable,
 )

@@ -24,7 +24,8 @@ from promptcodebook.method.failures import FailureWatch
 from promptcodebook.method.schedule import Schedule
 from promptcodebook.method.state import State
 from promptcodebook.method.train import train
-from promptcodebook.types import Example, Failure, Gradients, Score, Step
+from promptcodebook.step import Step
+from promptcodebook.types import Example, Failure, Gradients, Score
 from tests.method.build import (
     ENCODED,
     World,

@@ -10,7 +10,7 @@ import pytest
 from promptcodebook.calls import Request
 from promptcodebook.errors import BudgetReached, EndpointDown
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.types import Rewrite, Step
+from promptcodebook.step import Rewrite, Step
 from tests.method.build import (
     ENCODED,
     World,

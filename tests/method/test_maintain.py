@@ -19,15 +19,8 @@ from promptcodebook.method.maintain import (
     tidied,
 )
 from promptcodebook.method.state import RoutingStatistics, State
-from promptcodebook.types import (
-    Gradients,
-    Parameters,
-    Rewrite,
-    Rollout,
-    Route,
-    Trace,
-    Verdict,
-)
+from promptcodebook.step import Rewrite
+from promptcodebook.types import Gradients, Parameters, Rollout, Route, Trace, Verdict
 from tests.method.build import (
     ENCODED,
     World,

@@ -21,6 +21,7 @@ from promptcodebook.method.ranking import Expected, dot
 from promptcodebook.method.router import OutcomeRouter, outcomes_of, recall
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.randomness import Draws
+from promptcodebook.step import Step
 from promptcodebook.types import (
     Channel,
     Codebook,
@@ -30,7 +31,6 @@ from promptcodebook.types import (
     Parameters,
     Rollout,
     Route,
-    Step,
     Trace,
 )
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from promptcodebook.method.encoder import repair_route
 from promptcodebook.method.state import RoutingStatistics, State
-from promptcodebook.types import Failure, Rollout, Route, Step, Trace
+from promptcodebook.step import Step
+from promptcodebook.types import Failure, Rollout, Route, Trace
 from tests.method.build import parameters
 
 

@@ -12,7 +12,8 @@ from promptcodebook.errors import EndpointDown
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.checks import LengthCheck, NearCopyCheck
 from promptcodebook.method.update import Pending, apply_rewrites, collect_gradients
-from promptcodebook.types import Gradients, Refused, Rewrite, Rollout, Route, Trace
+from promptcodebook.step import Refused, Rewrite
+from promptcodebook.types import Gradients, Rollout, Route, Trace
 from tests.method.build import World, book, config, parameters, said
 
 

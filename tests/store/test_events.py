@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from promptcodebook.calls import Usage
 from promptcodebook.errors import StoreError
 from promptcodebook.sqlite import pack
+from promptcodebook.step import Rewrite, Step
 from promptcodebook.store.events import (
     Amended,
     Broke,
@@ -30,11 +31,9 @@ from promptcodebook.types import (
     Gradients,
     Instinct,
     Parameters,
-    Rewrite,
     Rollout,
     Route,
     Stage,
-    Step,
     Trace,
     Verdict,
 )

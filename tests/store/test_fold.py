@@ -6,6 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from promptcodebook.step import Step
 from promptcodebook.store import (
     Compared,
     Concluded,
@@ -20,7 +21,7 @@ from promptcodebook.store import (
     fold,
     fold_event,
 )
-from promptcodebook.types import Codebook, Evaluation, Parameters, Rollout, Step
+from promptcodebook.types import Codebook, Evaluation, Parameters, Rollout
 
 MakeStep = Callable[[int], Step]
 MakeParameters = Callable[[str], Parameters]

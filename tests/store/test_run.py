@@ -16,6 +16,7 @@ from promptcodebook.calls import Message, Reply, Request, Role, Usage
 from promptcodebook.errors import DiskFull, RunBusy, RunNotFound, StoreError, StoreTooNew
 from promptcodebook.paths import make_secret, write_whole
 from promptcodebook.randomness import keyed_random
+from promptcodebook.step import Step
 from promptcodebook.store import (
     Compared,
     Ended,
@@ -26,7 +27,7 @@ from promptcodebook.store import (
     Stepped,
     Validated,
 )
-from promptcodebook.types import Codebook, Evaluation, Instinct, Parameters, Rollout, Step
+from promptcodebook.types import Codebook, Evaluation, Instinct, Parameters, Rollout
 from tests.store.edit import edit_header
 
 MakeStep = Callable[[int], Step]

@@ -32,8 +32,9 @@ from promptcodebook.units import number
 if TYPE_CHECKING:
     from promptcodebook.policy.file import PolicyFile
     from promptcodebook.policy.policy import Explanation
+    from promptcodebook.step import Rewrite, Step
     from promptcodebook.store.run import RunStore
-    from promptcodebook.types import Ranking, Rewrite, Step
+    from promptcodebook.types import Ranking
 
 __all__ = ["app", "mark_changes"]
 

@@ -18,8 +18,8 @@ from promptcodebook.progress import (
     StepDone,
     ValidationDone,
 )
+from promptcodebook.step import Step
 from promptcodebook.text import printable
-from promptcodebook.types import Step
 
 __all__ = ["WINDOW", "RunView", "advance", "one_line"]
 

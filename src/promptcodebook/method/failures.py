@@ -9,7 +9,8 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from promptcodebook.errors import LMError, TooManyFailures
-from promptcodebook.types import Failure, Rewrite, Step, Trace
+from promptcodebook.step import Rewrite, Step
+from promptcodebook.types import Failure, Trace
 
 __all__ = [
     "FailureWatch",

@@ -16,7 +16,8 @@ from promptcodebook.method.encoder import Encoder
 from promptcodebook.method.failures import gather_all
 from promptcodebook.method.state import State
 from promptcodebook.randomness import Randomness
-from promptcodebook.types import Example, Rewrite
+from promptcodebook.step import Rewrite
+from promptcodebook.types import Example
 
 __all__ = ["RouteGuard"]
 

@@ -22,13 +22,9 @@ from promptcodebook.method.state import State
 from promptcodebook.method.templates import TemplateSet
 from promptcodebook.method.update import Pending, Updater, apply_rewrites
 from promptcodebook.protocols import Check
+from promptcodebook.step import Rewrite
 from promptcodebook.text import strip_wrapping, words_of
-from promptcodebook.types import (
-    Codebook,
-    Rewrite,
-    Trace,
-    variable_name,
-)
+from promptcodebook.types import Codebook, Trace, variable_name
 
 __all__ = [
     "Maintainer",

@@ -28,7 +28,8 @@ from promptcodebook.method.outcomes import Outcome, OutcomeModel, Posterior
 from promptcodebook.method.ranking import Expected, Features, chosen, dot
 from promptcodebook.method.state import State
 from promptcodebook.randomness import Draws
-from promptcodebook.types import Codebook, Example, Route, Step, Trace
+from promptcodebook.step import Step
+from promptcodebook.types import Codebook, Example, Route, Trace
 
 __all__ = ["OutcomeRouter", "outcomes_of", "recall"]
 

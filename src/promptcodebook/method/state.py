@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from promptcodebook.method.outcomes import Outcome
-from promptcodebook.types import Parameters, Ranking, Step, Trace
+from promptcodebook.step import Step
+from promptcodebook.types import Parameters, Ranking, Trace
 
 __all__ = [
     "RoutingStatistics",

@@ -29,7 +29,8 @@ from promptcodebook.method.schedule import Schedule
 from promptcodebook.method.state import State
 from promptcodebook.method.update import Updater, apply_rewrites, collect_gradients
 from promptcodebook.randomness import Randomness
-from promptcodebook.types import Example, Rewrite, Step, Trace, Variable
+from promptcodebook.step import Rewrite, Step
+from promptcodebook.types import Example, Trace, Variable
 
 __all__ = ["Learner", "train"]
 

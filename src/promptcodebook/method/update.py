@@ -15,17 +15,9 @@ from promptcodebook.method.failures import failure_of, gather_all
 from promptcodebook.method.templates import TemplateSet
 from promptcodebook.protocols import Check
 from promptcodebook.randomness import Draws
+from promptcodebook.step import Refused, Rewrite
 from promptcodebook.text import strip_wrapping
-from promptcodebook.types import (
-    Directive,
-    Origin,
-    Parameters,
-    Refused,
-    Rewrite,
-    Trace,
-    Variable,
-    variable_name,
-)
+from promptcodebook.types import Directive, Origin, Parameters, Trace, Variable, variable_name
 
 __all__ = ["Pending", "Updater", "apply_rewrites", "collect_gradients"]
 

@@ -53,12 +53,10 @@ from promptcodebook.policy.references import policy_file, state_at
 from promptcodebook.policy.safety import SafetyCheck
 from promptcodebook.progress import Phase, StepDone
 from promptcodebook.protocols import Check
+from promptcodebook.step import Step
 from promptcodebook.store.events import EndReason, Resumed, Started, Stepped
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import (
-    Step,
-    Trace,
-)
+from promptcodebook.types import Trace
 
 __all__ = ["PCO", "build_learner", "first_or_stored", "initialise", "with_listed_codebook"]
 

@@ -11,8 +11,8 @@ from promptcodebook.method.state import entropy, selected_since, utilisation
 from promptcodebook.report.context import Context
 from promptcodebook.report.html import Html, el
 from promptcodebook.report.svg import Area, Chart, Line, Point, Spot, draw
+from promptcodebook.step import Step
 from promptcodebook.store import Event, Started, Stepped, Validated
-from promptcodebook.types import Step
 from promptcodebook.units import number
 
 __all__ = ["WINDOW", "CurvesSection"]

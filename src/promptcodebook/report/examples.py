@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from promptcodebook.randomness import keyed_int
 from promptcodebook.report.context import Context
 from promptcodebook.report.html import Content, Html, el, together
+from promptcodebook.step import Step
 from promptcodebook.store import Event, Stepped
 from promptcodebook.text import shorten
-from promptcodebook.types import Codebook, Gradients, Step, Trace
+from promptcodebook.types import Codebook, Gradients, Trace
 from promptcodebook.units import number
 
 __all__ = ["MOST", "ExamplesSection"]

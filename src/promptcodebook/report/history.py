@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 from promptcodebook.report.context import Context, state_name, step_name
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, together
+from promptcodebook.step import Rewrite
 from promptcodebook.store import Candidate, Event, Started, Stepped
 from promptcodebook.text import shorten, word_changes
-from promptcodebook.types import Directive, Parameters, Rewrite, Variable
+from promptcodebook.types import Directive, Parameters, Variable
 from promptcodebook.units import number
 
 __all__ = ["FIRST", "LAST", "CandidatesSection", "HistorySection", "candidates_of", "word_diff"]

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from promptcodebook.method.offpolicy import OffPolicy
 from promptcodebook.method.state import RoutingStatistics
-from promptcodebook.types import Evaluation, Parameters, Step, Trace
+from promptcodebook.step import Step
+from promptcodebook.types import Evaluation, Parameters, Trace
 
 __all__ = [
     "Amended",

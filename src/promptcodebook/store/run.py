@@ -18,6 +18,7 @@ from promptcodebook.lm.journal import ReplyLog
 from promptcodebook.lm.ledger import AttemptLog
 from promptcodebook.paths import make_secret, read_secret, run_reference
 from promptcodebook.sqlite import Reader, Write, Writer
+from promptcodebook.step import Step
 from promptcodebook.store.attempts import AttemptFile
 from promptcodebook.store.events import (
     Amended,
@@ -34,7 +35,7 @@ from promptcodebook.store.header import Header, is_sealed, seal
 from promptcodebook.store.lock import RunLock
 from promptcodebook.store.packing import PackedEvent, pack_event, unpack_event, unpack_traces
 from promptcodebook.store.tables import FILE, LAYOUT, RunReplies, SessionClock, add_count
-from promptcodebook.types import Evaluation, Parameters, Step, Trace
+from promptcodebook.types import Evaluation, Parameters, Trace
 
 __all__ = ["RunStore"]
 

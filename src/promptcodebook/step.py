@@ -1,0 +1,62 @@
+"""A step: what one update of Algorithm 1 tried, what it rewrote, and what it left behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from promptcodebook.types import Failure, Origin, Parameters, Ranking, Trace, Variable
+
+__all__ = ["Refused", "Rewrite", "Step"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A reply that was no rewrite, and why; another was asked for."""
+
+    text: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """One LLM_upd(v, g): kept, or refused and why; `failure` where the updater gave no text.
+
+    `earlier` is the reply before `after`, where that was refused and one more was asked for;
+    `origin` is what asked for the text: a gradient, or the maintenance of the codebook, which gives
+    its `reason` for what is kept too.
+    """
+
+    variable: Variable
+    before: str
+    after: str
+    gradient: str
+    kept: bool
+    reason: str = ""
+    failure: Failure | None = None
+    earlier: Refused | None = None
+    origin: Origin = "gradient"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One update of Algorithm 1: what was tried, what was rewritten, and the state after it.
+
+    `ema` is r̄ (of r - ρ), `success` the corrected EMA of r, `evidence` its weight (() = a run of
+    version 0.1), `selected` the cumulative selection counts; all have length K. `reverted` are the
+    variables whose rewrite passed every check and was taken back: by the guard of θ, or by
+    `update.accept`. `ranking` is what the router has learned from
+    outcomes by now (None = it does not).
+    """
+
+    index: int
+    epoch: int
+    epsilon: float
+    traces: tuple[Trace, ...]
+    rewrites: tuple[Rewrite, ...]
+    parameters: Parameters
+    ema: tuple[float, ...]
+    success: tuple[float, ...]
+    selected: tuple[int, ...]
+    reverted: tuple[Variable, ...] = ()
+    evidence: tuple[float, ...] = ()
+    ranking: Ranking | None = None
