@@ -141,7 +141,7 @@ def estimate(
         return [scale.up(await dry_run(stand_in, manner), manner.tidied) for manner in MANNERS]
 
     little, usual, much = run_sync(dry_runs())
-    sums = _Sums(plan, [_refused(plan, little), usual, _unshared(plan, much)], seconds or {})
+    sums = _Sums(plan, _with_tried(plan, little, usual, much), seconds or {})
     roles = tuple(sums.share(role, [role]) for role in sums.roles)
     simulated = any_simulated(share.model for share in roles)
     total = sums.share("total", sums.roles)
@@ -153,24 +153,23 @@ _VALIDATING: tuple[str, Role] = ("validating", "executor")
 """Where the policy's prompts are tried on all inputs (`best_fixed_row`)."""
 
 
-def _refused(plan: Plan, little: DryWork) -> DryWork:
-    """Without the composed prompts of that row: what copies its input is not tried."""
-    work = little.get(_VALIDATING, Work())
-    if not has_best_fixed(plan.config) or not work.calls:
-        return little
+def _with_tried(plan: Plan, little: DryWork, usual: DryWork, much: DryWork) -> list[DryWork]:
+    """With what that row may take. Little: without the composed prompts, since what copies its
+    input is not tried. Much: with each prompt on its own input too, which the dry run found in its
+    journal; a run may draw other inputs, and find none."""
+    if not has_best_fixed(plan.config):
+        return [little, usual, much]
     examples = sample(plan.dataset.val or plan.dataset.train, plan.config.validation.subset)
-    tried = SHORTLIST * (len(examples) - 1) * max(1, len(plan.task.program.stages))
-    return {**little, _VALIDATING: work + work.times(-min(1.0, tried / work.calls), rounds=0.0)}
+    once = SHORTLIST * max(1, len(plan.task.program.stages))
 
+    def change(works: DryWork, calls: int) -> DryWork:
+        work = works.get(_VALIDATING, Work())
+        if not work.calls:
+            return works
+        changed = work + work.times(max(-1.0, calls / work.calls), rounds=0.0)
+        return {**works, _VALIDATING: changed}
 
-def _unshared(plan: Plan, much: DryWork) -> DryWork:
-    """With the rollouts that the dry run found in its journal when it tried the policy's prompts on
-    all inputs, each on its own one too: a run may draw other inputs, and find none."""
-    work = much.get(_VALIDATING, Work())
-    if not has_best_fixed(plan.config) or not work.calls:
-        return much
-    stages = max(1, len(plan.task.program.stages))
-    return {**much, _VALIDATING: work + work.times(SHORTLIST * stages / work.calls, rounds=0.0)}
+    return [change(little, -once * (len(examples) - 1)), usual, change(much, once)]
 
 
 class _Sums:
