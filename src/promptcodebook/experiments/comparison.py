@@ -51,11 +51,11 @@ def _printed(value: Published | None) -> str:
 
 def compared(name: str, rows: Sequence[Row], beside: Beside | None = None) -> Table:
     """Reward of each row and its difference to the first, routing entropy and utilisation over the
-    test examples, tokens of a query and of the training. Of a difference only the seeds count that
-    both rows have."""
+    test examples, tokens of a query and of training and choosing. Of a difference only the seeds
+    count that both rows have."""
     known = [row for row in rows if rewards(row.runs, row.row)]
     head = ["setting", "reward (95 %)", f"minus {known[0].title}" if known else "difference"]
-    head += ["entropy (bits)", "used", "tokens a query", "tokens in training", "runs"]
+    head += ["entropy (bits)", "used", "tokens a query", "tokens in training and choosing", "runs"]
     head += beside.head() if beside is not None else []
     lines = [
         [*_ours(row, known[0]), *(beside.cells(row.paper) if beside is not None else [])]

@@ -84,7 +84,8 @@ def _cost_page(measured: Measured) -> Page:
             for line in lines_of(measured, kind)
             if rewards(line.runs[task], line.row)
         ]
-        head = ["method", "tokens in training", "tokens for the test split", "seconds a query"]
+        head = ["method", "tokens in training and choosing", "tokens for the test split"]
+        head += ["seconds a query"]
         if rows:
             blocks.append(Table(f"cost-{task}", [*head, "calls a query", "reward (95 %)"], rows))
     table = published("Table 5")

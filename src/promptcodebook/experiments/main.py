@@ -260,7 +260,7 @@ def _floors(measured: Measured, tasks: Sequence[str]) -> Table:
 def _rewards_table(lines: Sequence[Line], tasks: Sequence[str], kind: str) -> Table:
     there = [t for t in tasks if any(rewards(line.runs[t], line.row) for line in lines)]
     head = ["method", *(f"{task} (95 %)" for task in there), "mean", "mean minus PCO"]
-    head += ["tokens in training", "calls in training"]
+    head += [f"{what} in training and choosing" for what in ("tokens", "calls")]
     pco = next((line for line in lines if line.row == "learned" and line.title == "PCO"), None)
     rows = [
         [

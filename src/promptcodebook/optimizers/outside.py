@@ -351,12 +351,10 @@ async def optimize_outside(problem: Problem, library: Library) -> Result:
         return "finished"
 
     ended, stop = await train_to_reserve(problem, training())
-    if stop is not None:
-        found = outside.best
+    found = found if stop is None else outside.best
     remark = outside.in_words(found)
     if failure is not None:
-        remark = _failed(library, failure, private=problem.assembled.task.private)
-        remark += outside.cut_in_words
+        remark = f"{_failed(library, failure, problem)}{outside.cut_in_words}"
         problem.tell(Note(remark))
     prompt = outside.prompt_of(found)
     return Result(
@@ -371,10 +369,11 @@ async def optimize_outside(problem: Problem, library: Library) -> Result:
     )
 
 
-def _failed(library: Library, error: Exception, *, private: bool) -> str:
+def _failed(library: Library, error: Exception, problem: Problem) -> str:
     """How it failed, in a sentence. What it says may quote a reply, and so the data."""
     said = " ".join(str(error).split())
     short = said if len(said) <= 300 else f"{said[:300]}..."
+    private = problem.assembled.task.private
     how = "what it said is withheld, since the data are private." if private else short
     return (
         f"{library.settings['library']} failed with {type(error).__name__}: {how} "
