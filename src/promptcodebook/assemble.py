@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from promptcodebook.calls import LM, Chat, Role
+from promptcodebook.calls import LM, Chat, Reply, Request, Role
 from promptcodebook.config import Config
 from promptcodebook.data import Dataset, load_settings, sample
 from promptcodebook.errors import (
@@ -220,13 +220,28 @@ class Assembled:
         generator = Generator(models.ask, templates, composition, models.tally)
         return Composer(encoder, generator, config.select, stages, Embedder(models.lm))
 
-    def trial(self, *, greedy: bool = False, scored: bool = True) -> Trial:
-        """The program with the reward bound to it; `greedy` is how it is evaluated."""
+    def trial(self, *, greedy: bool = False, scored: bool = True, model: str = "") -> Trial:
+        """The program with the reward bound to it; `greedy` is how it is evaluated. `model` is the
+        spec of the executor, where it is another than the configured one."""
         scorer = self.scorer if scored else None
         program = self.task.program
         if self.task.private:
             program = _DiscreetProgram(program)
-        return Trial(program, scorer, self.models.lm, greedy, self.models.tally)
+        lm = _Instead(self.models.lm, model) if model else self.models.lm
+        return Trial(program, scorer, lm, greedy, self.models.tally)
+
+
+@dataclass(frozen=True)
+class _Instead:
+    """An LM whose executor is another model, named by its spec."""
+
+    inner: LM
+    model: str
+
+    async def __call__(self, request: Request) -> Reply:
+        if request.role == "executor":
+            request = replace(request, model=self.model)
+        return await self.inner(request)
 
 
 _WITHHELD = "what it said is withheld, since the data are private"

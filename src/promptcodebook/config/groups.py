@@ -219,6 +219,26 @@ class MiproSettings(Group):
     """Examples of each kind, run and labelled, that a prompt may show; 0 = instructions alone."""
 
 
+class GrpoSettings(Group):
+    """GRPO through the `trl` package, for optimizer = "grpo"."""
+
+    steps: int = Field(default=200, ge=1)
+    """Steps of its optimizer; more of them let a finished run go on."""
+    group: int = Field(default=8, ge=2)
+    """Replies to one training example, whose rewards are compared with each other."""
+    batch: int = Field(default=4, ge=1)
+    """Training examples of a step: `batch` x `group` replies are written for each."""
+    learning_rate: float = Field(default=1e-5, gt=0.0)
+    """Of AdamW, the same in every step."""
+    rank: int = Field(default=16, ge=1)
+    """Rank of the LoRA adapter."""
+    beta: float = Field(default=0.0, ge=0.0)
+    """Weight of the divergence from the model before training; 0 = none, as in `trl`."""
+    four_bit: bool | None = None
+    """Whether the model itself is held in 4 bits (NF4) while its adapter is trained; none = where a
+    GPU is at hand."""
+
+
 class UserCode(Group):
     """Your own reward and your own agent at work."""
 

@@ -25,6 +25,7 @@ from promptcodebook.config.groups import (
     Explore,
     GepaSettings,
     Group,
+    GrpoSettings,
     Init,
     MiproSettings,
     Price,
@@ -172,6 +173,7 @@ class Config(Group):
     init: Init = Init()
     gepa: GepaSettings = GepaSettings()
     mipro: MiproSettings = MiproSettings()
+    grpo: GrpoSettings = GrpoSettings()
     budget: Budget = Budget()
     user_code: UserCode = UserCode()
     concurrency: int = Field(default=64, ge=1)

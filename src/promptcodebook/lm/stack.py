@@ -92,6 +92,7 @@ class Models:
     ledger: Ledger
     budget: BudgetGate
     _endpoints: Endpoints
+    _dispatch: Dispatch
     _cache: Cache | None
     _closes: Closes | None = None
 
@@ -126,7 +127,8 @@ class Models:
             around=around,
         )
         own = None if supplies.own is None else around(supplies.own)
-        inner: LM = Dispatch({spec: own or endpoints.connect(spec, h) for spec, h in specs.items()})
+        dispatch = Dispatch({s: own or endpoints.connect(s, h) for s, h in specs.items()})
+        inner: LM = dispatch
         cache = None
         if config.cache and supplies.own is None and not simulated_here(specs):
             identity = nothing_more if local is None else local.identity
@@ -135,11 +137,16 @@ class Models:
             inner = Journaled(inner, supplies.log, tally, stop, supplies.models_then)
         roles = Roles(inner, config.roles, config.lm)
         ask = Ask(roles, tally)
-        return cls(roles, ask, tally, ledger, budget, endpoints, cache, supplies.closes)
+        return cls(roles, ask, tally, ledger, budget, endpoints, dispatch, cache, supplies.closes)
 
     def by_role(self) -> dict[Role, str]:
         """The model of every role."""
         return {role: self.lm.model_of(role) for role in ROLES}
+
+    def connect(self, spec: str) -> None:
+        """One more model, for requests that name it themselves; they take the same way, through
+        journal, cache, budget and meter. Raises ConfigError or MissingExtra."""
+        self._dispatch.add(spec, self._endpoints.connect(spec))
 
     @property
     def simulated(self) -> bool:
@@ -249,6 +256,10 @@ class Dispatch:
 
     def __init__(self, table: Mapping[str, LM]) -> None:
         self._table = dict(table)
+
+    def add(self, spec: str, lm: LM) -> None:
+        """From now on; a spec that is there already keeps its LM."""
+        self._table.setdefault(spec, lm)
 
     async def __call__(self, request: Request) -> Reply:
         lm = self._table.get(request.model)

@@ -40,13 +40,14 @@ _MOST = 1 << 24
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
     """`control_tokens` as they are written; `cache_bytes` = keys and values of one token at 16 bits
-    each, 0 where the file does not tell."""
+    each, 0 where the file does not tell; `words` names how text is split before its tokens."""
 
     name: str
     architecture: str
     context_length: int
     control_tokens: tuple[str, ...]
     cache_bytes: int
+    words: str = ""
 
 
 def read_gguf(path: str | Path) -> GgufHeader:
@@ -66,6 +67,7 @@ def read_gguf(path: str | Path) -> GgufHeader:
         context if isinstance(context, int) and context > 0 else 2048,
         _control_tokens(fields),
         _cache_bytes(fields, kind),
+        str(fields.get("tokenizer.ggml.pre", "")),
     )
 
 

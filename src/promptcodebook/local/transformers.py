@@ -23,7 +23,7 @@ from promptcodebook.local.rows import Piece, Row, Rows, Text
 from promptcodebook.local.schema_grammar import schema_ebnf
 from promptcodebook.local.weights import Weights
 
-__all__ = ["TransformersEngine", "load_transformers"]
+__all__ = ["TransformersEngine", "load_transformers", "nf4"]
 
 _WHAT = "a Hugging Face model"
 _EXTRA = "local"
@@ -49,12 +49,7 @@ def load_transformers(weights: Weights, *, four_bit: bool = False) -> Transforme
     options: dict[str, Any] = {"dtype": torch.bfloat16, "device_map": device}
     if four_bit:
         import_extra("bitsandbytes", "--4bit", _EXTRA)
-        options["quantization_config"] = library.BitsAndBytesConfig(
-            load_in_4bit=True,
-            bnb_4bit_quant_type="nf4",
-            bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=torch.bfloat16,
-        )
+        options["quantization_config"] = nf4(torch, library)
     import_extra("accelerate", _WHAT, _EXTRA)
     try:
         tokenizer = library.AutoTokenizer.from_pretrained(source)
@@ -69,6 +64,16 @@ def load_transformers(weights: Weights, *, four_bit: bool = False) -> Transforme
             f"{source} has no chat template", hint="take the model's chat or instruct version"
         )
     return TransformersEngine(model, tokenizer, weights.name)
+
+
+def nf4(torch: Any, library: Any) -> Any:
+    """The settings of NF4 with double quantisation, for `from_pretrained`."""
+    return library.BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+    )
 
 
 class TransformersEngine:

@@ -67,7 +67,8 @@ class Result:
     an optimizer of others was run with, its own defaults included, `candidates` the prompts that it
     tried, in order. `spent` is what the
     optimizing took. `stop` is set where the optimizing was stopped before it was done, and can go
-    on from there.
+    on from there. `model` is the spec of the executor that it was made for and is judged with, ''
+    = the configured one.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Result:
     candidates: Sequence[Candidate] = ()
     spent: Usage = Usage()
     stop: Stop | None = None
+    model: str = ""
 
 
 class Optimizer(Protocol):
@@ -100,9 +102,15 @@ async def optimize_metered(optimizer: Optimizer, problem: Problem) -> Result:
 
 
 async def evaluate(
-    problem: Problem, row: str, prompter: Prompter, examples: Sequence[Example], phase: str
+    problem: Problem,
+    row: str,
+    prompter: Prompter,
+    examples: Sequence[Example],
+    phase: str,
+    model: str = "",
 ) -> Evaluation:
-    """The prompter over examples of one split, greedily, with progress told as `phase`.
+    """The prompter over examples of one split, greedily, with progress told as `phase`; `model` is
+    the spec of the executor, '' = the configured one.
 
     Raises TooManyFailures when more than half failed, retries included: that is an endpoint or a
     reward, not a policy. As zeros on record it would decide what is kept and what the verdict says;
@@ -110,7 +118,8 @@ async def evaluate(
     """
     assembled = problem.assembled
     floor, _ = assembled.config.reward_range
-    evaluator = Evaluator(assembled.trial(greedy=True), assembled.config.randomness, floor)
+    trial = assembled.trial(greedy=True, model=model)
+    evaluator = Evaluator(trial, assembled.config.randomness, floor)
     split = "test" if examples is assembled.plan.judged else "val"
     count = _counter(problem.tell, phase, len(examples))
     evaluation = await evaluator.evaluate(row, prompter, examples, split, count)

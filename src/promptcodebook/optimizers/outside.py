@@ -37,7 +37,15 @@ from promptcodebook.store.events import Amended, Candidate, EndReason, Resumed
 from promptcodebook.tasks.user_prints import hush
 from promptcodebook.types import Example, Prompt, Rollout, Trace
 
-__all__ = ["WHOLE", "Ended", "Library", "Outside", "optimize_outside"]
+__all__ = [
+    "WHOLE",
+    "Ended",
+    "Library",
+    "LibraryThread",
+    "Outside",
+    "begin_again",
+    "optimize_outside",
+]
 
 WHOLE = "prompt"
 """Names the one text of a program whose stages get no prompt each."""
@@ -85,10 +93,98 @@ class _Candidate:
         return sum(self.rewards.values()) / len(self.rewards)
 
 
-class Outside:
+class LibraryThread:
+    """One thread of a library beside the run's loop, which it may ask for things to be done.
+
+    Made in the loop. The threads that the library starts by itself may ask too.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = f"promptcodebook {name}"
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._ended: BaseException | None = None
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def run(self, work: Callable[[], _T]) -> _T:
+        """What `work` returns in a thread of its own. Raises Stop, or what ended the run, and what
+        the library raised."""
+        done: asyncio.Future[tuple[_T | None, BaseException | None]] = self._loop.create_future()
+
+        def hand_over(value: _T | None, error: BaseException | None) -> None:
+            if not done.done():
+                done.set_result((value, error))
+
+        def thread() -> None:
+            value: _T | None = None
+            error: BaseException | None = None
+            try:
+                with hush():
+                    value = work()
+            except BaseException as raised:
+                error = raised
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(hand_over, value, error)
+
+        threading.Thread(target=thread, name=self._name, daemon=True).start()
+        try:
+            value, error = await done
+        except BaseException:
+            self._end(Ended())
+            for task in list(self._running):
+                task.cancel()
+            raise
+        ended = self._ended
+        self._end(Ended())
+        # What other threads of the library have in flight comes home before the budget goes on.
+        while self._running:
+            await asyncio.wait(self._running)
+        if ended is not None:
+            raise ended
+        if error is not None:
+            raise error
+        return value  # pyright: ignore[reportReturnType]
+
+    def _end(self, reason: BaseException) -> None:
+        with self._lock:
+            if self._ended is None:
+                self._ended = reason
+
+    def wait_for(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """The coroutine's result, from a thread. Ended, once the run has stopped."""
+        if self._ended is not None:
+            coroutine.close()
+            raise Ended
+        try:
+            return asyncio.run_coroutine_threadsafe(self._tracked(coroutine), self._loop).result()
+        except CancelledError:
+            raise Ended from None
+        except RequestRefused:
+            raise
+        except Exception as error:
+            if isinstance(error, LMError) and error.answered:
+                raise
+            self._end(error)
+            raise Ended from error
+
+    async def _tracked(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"
+        self._running.add(task)
+        try:
+            if self._ended is not None:
+                coroutine.close()
+                raise asyncio.CancelledError
+            return await coroutine
+        finally:
+            self._running.discard(task)
+
+
+class Outside(LibraryThread):
     """The problem, as the threads of a library see it."""
 
     def __init__(self, problem: Problem, library: Library) -> None:
+        super().__init__(library.name)
         assembled = problem.assembled
         dataset, config = assembled.dataset, assembled.config
         self.problem = problem
@@ -97,10 +193,6 @@ class Outside:
         self.failed = 0
         """Rollouts that failed so far."""
         self._library = library
-        self._loop = asyncio.get_running_loop()
-        self._lock = threading.Lock()
-        self._ended: BaseException | None = None
-        self._running: set[asyncio.Task[Any]] = set()
         self._asked: Counter[object] = Counter()
         self._drawn, self._greedy = assembled.trial(), assembled.trial(greedy=True)
         self._validating = {e.id for e in dataset.val or dataset.train}
@@ -123,49 +215,9 @@ class Outside:
         whole = {stage: join_prompts(base, texts[stage]) for stage in self.stages}
         return Prompt(whole[WHOLE]) if self.stages == (WHOLE,) else Prompt.of_stages(whole)
 
-    async def run(self, work: Callable[[Outside], _T]) -> _T:
-        """What `work` returns in a thread of its own. Raises Stop, or what ended the run, and what
-        the library raised."""
-        done: asyncio.Future[tuple[_T | None, BaseException | None]] = self._loop.create_future()
-
-        def hand_over(value: _T | None, error: BaseException | None) -> None:
-            if not done.done():
-                done.set_result((value, error))
-
-        def thread() -> None:
-            value: _T | None = None
-            error: BaseException | None = None
-            try:
-                with hush():
-                    value = work(self)
-            except BaseException as raised:
-                error = raised
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                self._loop.call_soon_threadsafe(hand_over, value, error)
-
-        name = f"promptcodebook {self._library.name}"
-        threading.Thread(target=thread, name=name, daemon=True).start()
-        try:
-            value, error = await done
-        except BaseException:
-            self._end(Ended())
-            for task in list(self._running):
-                task.cancel()
-            raise
-        ended = self._ended
-        self._end(Ended())
-        # What other threads of the library have in flight comes home before the budget goes on.
-        while self._running:
-            await asyncio.wait(self._running)
-        if ended is not None:
-            raise ended
-        if error is not None:
-            raise error
-        return value  # pyright: ignore[reportReturnType]
-
     def roll_out(self, texts: Mapping[str, str], examples: Sequence[Example]) -> list[Rollout]:
         """The examples under the prompt of these texts, side by side; called from any thread."""
-        return self._wait_for(self._roll_out(texts, examples))
+        return self.wait_for(self._roll_out(texts, examples))
 
     def ask(self, role: Role, messages: Sequence[Message]) -> str:
         """A role's reply, by its own model and sampling; called from any thread. One that was cut
@@ -173,7 +225,7 @@ class Outside:
 
         Raises RequestRefused, for one, where only this request was no good.
         """
-        return self._wait_for(self._ask(role, tuple(messages)))
+        return self.wait_for(self._ask(role, tuple(messages)))
 
     def unit(self, rollout: Rollout) -> float:
         """Its reward in [0, 1]; a failed one earned the least."""
@@ -228,40 +280,6 @@ class Outside:
             return ""
         asked = f"{self._cut} of the {self._replies} replies it asked for were"
         return f" {asked} cut at their length cap: raise roles.updater.max_tokens."
-
-    def _end(self, reason: BaseException) -> None:
-        with self._lock:
-            if self._ended is None:
-                self._ended = reason
-
-    def _wait_for(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """The coroutine's result, from a thread. Ended, once the run has stopped."""
-        if self._ended is not None:
-            coroutine.close()
-            raise Ended
-        try:
-            return asyncio.run_coroutine_threadsafe(self._tracked(coroutine), self._loop).result()
-        except CancelledError:
-            raise Ended from None
-        except RequestRefused:
-            raise
-        except Exception as error:
-            if isinstance(error, LMError) and error.answered:
-                raise
-            self._end(error)
-            raise Ended from error
-
-    async def _tracked(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        task = asyncio.current_task()
-        assert task is not None, "a coroutine runs in a task"
-        self._running.add(task)
-        try:
-            if self._ended is not None:
-                coroutine.close()
-                raise asyncio.CancelledError
-            return await coroutine
-        finally:
-            self._running.discard(task)
 
     async def _ask(self, role: Role, messages: tuple[Message, ...]) -> str:
         times = self._count((role, messages))
@@ -332,7 +350,7 @@ async def optimize_outside(problem: Problem, library: Library) -> Result:
 
     A library that fails is a result too: the present prompt, with the failure in the remark.
     """
-    _begin_again(problem)
+    begin_again(problem)
     outside = Outside(problem, library)
     found: Mapping[str, str] = outside.first
     failure: Exception | None = None
@@ -340,7 +358,7 @@ async def optimize_outside(problem: Problem, library: Library) -> Result:
     async def training() -> EndReason:
         nonlocal found, failure
         try:
-            found = await outside.run(library.work)
+            found = await outside.run(lambda: library.work(outside))
         except PcoError as error:
             if isinstance(error, LMError) and (error.answered or isinstance(error, RequestRefused)):
                 failure = error
@@ -381,7 +399,7 @@ def _failed(library: Library, error: Exception, problem: Problem) -> str:
     )
 
 
-def _begin_again(problem: Problem) -> None:
+def begin_again(problem: Problem) -> None:
     """Where the run was begun before: what was judged then was another result."""
     store = problem.store
     outline = store.outline()

@@ -34,7 +34,13 @@ __all__ = [
     "settings_then_and_now",
 ]
 
-_LONGER = ("update.epochs", "validation.patience", "validation.target_score", "gepa.rollouts")
+_LONGER = (
+    "update.epochs",
+    "validation.patience",
+    "validation.target_score",
+    "gepa.rollouts",
+    "grpo.steps",
+)
 """Settings that decide when the training ends, and nothing of what came before its end."""
 _ENOUGH: Mapping[EndReason, str] = {
     "finished": "update.epochs",
@@ -42,7 +48,11 @@ _ENOUGH: Mapping[EndReason, str] = {
     "target": "validation.target_score",
 }
 """What must be raised for a run that ended so, if the optimizer is ours."""
-_ENOUGH_OF_OTHERS = {"gepa": "gepa.rollouts", "gepa-merge": "gepa.rollouts"}
+_ENOUGH_OF_OTHERS = {
+    "gepa": "gepa.rollouts",
+    "gepa-merge": "gepa.rollouts",
+    "grpo": "grpo.steps",
+}
 """The same for an optimizer of others; one that is not here cannot be let go on."""
 
 

@@ -159,7 +159,8 @@ async def _entry(problem: Problem, row: Result) -> Entry:
         if stored.name == row.name:
             return Entry(row.title, stored)
     test = problem.assembled.plan.judged
-    evaluation = await evaluate(problem, row.name, row.prompter, test, f"judging {row.name}")
+    phase = f"judging {row.name}"
+    evaluation = await evaluate(problem, row.name, row.prompter, test, phase, row.model)
     problem.store.append(Compared(evaluation))
     return Entry(row.title, evaluation)
 

@@ -1,0 +1,223 @@
+"""A LoRA adapter trained by GRPO (Shao et al. 2024, DeepSeekMath) through `trl` and `peft`.
+
+The trainer is the package's own; here it gets its model, its prompts and its settings, and says
+before each step that it is about to write, and after it what it wrote. A checkpoint of adapter,
+optimizer and random state is written after every step: a training that was killed loses the step
+that it was in, and goes on from there in the way that it would have gone.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from promptcodebook.calls import Message
+from promptcodebook.errors import ConfigError, import_extra
+from promptcodebook.local.transformers import nf4
+
+__all__ = ["LoraTraining", "Trained", "Watch", "Written", "last_checkpoint", "train_lora"]
+
+_WHAT, _EXTRA = "GRPO", "grpo"
+_STATE = "trainer_state.json"
+"""The trainer writes it last: a checkpoint without it is half of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A reply that the model in training wrote to the conversation number `row`. Tokens as the
+    model counts them, the one that ends a reply among them; `cut` = it did not end by itself."""
+
+    row: int
+    text: str
+    prompt_tokens: int
+    completion_tokens: int
+    cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Who is told: `begin` before the replies of a step are written, with the tokens of the longest
+    prompt; `score` gives their rewards. Either may raise what ends the training."""
+
+    begin: Callable[[int], None]
+    score: Callable[[int, Sequence[Written]], Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class LoraTraining:
+    """What is trained: the model of `source` (a folder or a name of the hub), on replies to
+    `conversations`, with checkpoints in `folder`.
+
+    `arguments` are those of trl's GRPOConfig, `lora` those of peft's LoraConfig. `four_bit` None =
+    where a GPU is at hand.
+    """
+
+    source: str
+    folder: Path
+    conversations: Sequence[Sequence[Message]]
+    arguments: Mapping[str, Any]
+    lora: Mapping[str, Any]
+    four_bit: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """Where the training ran and how: `rewards` are the means of the steps, in order."""
+
+    device: str
+    dtype: str
+    four_bit: bool
+    rewards: Sequence[float] = ()
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The last whole checkpoint; half ones, of a process that was killed, are removed."""
+    found = {int(p.name.rpartition("-")[2]): p for p in folder.glob("checkpoint-*")}
+    for _, path in sorted(found.items(), reverse=True):
+        if _rewards(path):
+            return path
+        shutil.rmtree(path)
+    return None
+
+
+def checkpoint_rewards(checkpoint: Path | None) -> Sequence[float]:
+    """The mean reward of each step up to a checkpoint."""
+    return () if checkpoint is None else _rewards(checkpoint)
+
+
+def _rewards(checkpoint: Path) -> Sequence[float]:
+    try:
+        history = json.loads((checkpoint / _STATE).read_text("utf-8"))["log_history"]
+    except (OSError, ValueError, KeyError):
+        return ()
+    return tuple(entry["reward"] for entry in history if "reward" in entry)
+
+
+def train_lora(training: LoraTraining, watch: Watch) -> Trained:
+    """Trains to the last step, from the last checkpoint where there is one; takes long.
+
+    Raises MissingExtra, ConfigError for a model that cannot be loaded or a prompt that is too long
+    for it, and what `watch` raises.
+    """
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    torch: Any = import_extra("torch", _WHAT, _EXTRA)
+    on_gpu = bool(torch.cuda.is_available())
+    four_bit = on_gpu if training.four_bit is None else training.four_bit
+    dtype = torch.bfloat16 if on_gpu or four_bit else torch.float32
+    try:
+        model, tokenizer = _load(training.source, dtype, four_bit=four_bit)
+        trainer = _trainer(training, model, tokenizer, watch)
+        begun = last_checkpoint(training.folder)
+        if begun is None or trainer.args.max_steps > int(begun.name.rpartition("-")[2]):
+            trainer.train(resume_from_checkpoint=None if begun is None else str(begun))
+    finally:
+        model = trainer = None
+        gc.collect()
+        if on_gpu:
+            torch.cuda.empty_cache()
+    device = torch.cuda.get_device_name(0) if on_gpu else "cpu"
+    return Trained(device, str(dtype).removeprefix("torch."), four_bit)
+
+
+def _load(source: str, dtype: Any, *, four_bit: bool) -> tuple[Any, Any]:
+    torch: Any = import_extra("torch", _WHAT, _EXTRA)
+    library: Any = import_extra("transformers", _WHAT, _EXTRA)
+    options: dict[str, Any] = {"dtype": dtype}
+    if four_bit:
+        import_extra("bitsandbytes", "grpo.four_bit", _EXTRA)
+        options["quantization_config"] = nf4(torch, library)
+        options["device_map"] = {"": 0 if torch.cuda.is_available() else "cpu"}
+    try:
+        tokenizer = library.AutoTokenizer.from_pretrained(source, padding_side="left")
+        model = library.AutoModelForCausalLM.from_pretrained(source, **options)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"cannot load {source}: {str(error).splitlines()[0]}",
+            hint="give a folder that save_pretrained wrote, or OWNER/NAME as on the hub",
+        ) from error
+    if not tokenizer.chat_template:
+        raise ConfigError(
+            f"{source} has no chat template", hint="take the model's chat or instruct version"
+        )
+    return model, tokenizer
+
+
+def _trainer(training: LoraTraining, model: Any, tokenizer: Any, watch: Watch) -> Any:
+    """trl's own trainer, told of its prompts by their rows and of nothing else of the data."""
+    trl: Any = import_extra("trl", _WHAT, _EXTRA)
+    peft: Any = import_extra("peft", _WHAT, _EXTRA)
+    datasets: Any = import_extra("datasets", _WHAT, _EXTRA)
+    library: Any = import_extra("transformers", _WHAT, _EXTRA)
+    on_gpu = bool(import_extra("torch", _WHAT, _EXTRA).cuda.is_available())
+    turns = [[{"role": m.role, "content": m.content} for m in c] for c in training.conversations]
+    lengths = [_length(tokenizer, each) for each in turns]
+    longest = max(lengths)
+    _refuse_long(model, longest, training.arguments["max_completion_length"])
+    arguments = trl.GRPOConfig(
+        output_dir=str(training.folder),
+        save_strategy="steps",
+        save_steps=1,
+        save_total_limit=2,
+        logging_steps=1,
+        report_to="none",
+        disable_tqdm=True,
+        log_level="error",
+        use_cpu=not on_gpu,
+        bf16=on_gpu,
+        gradient_checkpointing=on_gpu,
+        dataloader_pin_memory=on_gpu,
+        **training.arguments,
+    )
+    trainer: Any = None
+
+    def reward(
+        completions: Sequence[Any], completion_ids: Sequence[Sequence[int]], row: Any, **_: Any
+    ) -> list[float]:
+        ends = set(trainer.eos_token_ids)
+        written = [
+            Written(at, said[0]["content"], lengths[at], len(ids), not ids or ids[-1] not in ends)
+            for said, ids, at in zip(completions, completion_ids, row, strict=True)
+        ]
+        return [float(each) for each in watch.score(trainer.state.global_step, written)]
+
+    class Announce(library.TrainerCallback):
+        """Says that a step is about to begin, where it may still be refused."""
+
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            watch.begin(longest)
+
+    rows = [{"prompt": each, "row": index} for index, each in enumerate(turns)]
+    trainer = trl.GRPOTrainer(
+        model=model,
+        reward_funcs=reward,
+        args=arguments,
+        train_dataset=datasets.Dataset.from_list(rows),
+        processing_class=tokenizer,
+        peft_config=peft.LoraConfig(task_type="CAUSAL_LM", **training.lora),
+        callbacks=[Announce()],
+    )
+    return trainer
+
+
+def _length(tokenizer: Any, turns: Sequence[Mapping[str, str]]) -> int:
+    return len(
+        tokenizer.apply_chat_template(
+            turns, add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+    )
+
+
+def _refuse_long(model: Any, longest: int, cap: int) -> None:
+    room = model.config.get_text_config().max_position_embeddings
+    if longest + cap > room:
+        raise ConfigError(
+            f"the longest training prompt has {longest} tokens and its reply may have {cap}, and "
+            f"the model reads {room} at most",
+            hint=f"set roles.executor.max_tokens to {max(1, room - longest)} or less",
+        )

@@ -1,0 +1,372 @@
+"""GRPO (Shao et al. 2024) through `trl` and `peft`: the executor's weights are trained, no prompt.
+
+The model writes replies under the present prompt, the task's own reward tells those to one example
+apart, and a LoRA adapter moves towards the better ones. The row `grpo` is the present prompt on the
+trained model, which the transformers engine runs in this process; the last weights are judged, not
+the best on validation, which is not looked at. Where the base is a GGUF file it is unpacked, and
+the row `converted` shows the unpacked weights before any training.
+
+trl writes the replies itself, past the run's models. They are metered all the same: a step is
+admitted by the budget before it begins, at the most that it can take, and every reply is booked as
+a call of the executor. They are in no journal: what a killed run loses is the step it was in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from promptcodebook.assemble import Assembled
+from promptcodebook.calls import LM, Message, Reply, Request, Usage
+from promptcodebook.errors import ConfigError, PcoError, Stop, require_modules
+from promptcodebook.lm.ledger import Attempt
+from promptcodebook.lm.spec import is_local
+from promptcodebook.local.conversion import convert_gguf
+from promptcodebook.local.lora import (
+    LoraTraining,
+    Trained,
+    Watch,
+    Written,
+    checkpoint_rewards,
+    last_checkpoint,
+    train_lora,
+)
+from promptcodebook.local.weights import HF, Weights, find_weights
+from promptcodebook.method.executor import Trial
+from promptcodebook.method.failures import FailureWatch, gather_all
+from promptcodebook.method.policy import FixedPrompt
+from promptcodebook.optimizers.base import Problem, Result, spending
+from promptcodebook.optimizers.fixed import baselines
+from promptcodebook.optimizers.outside import LibraryThread, begin_again
+from promptcodebook.optimizers.reserve import VerdictReserve, train_to_reserve
+from promptcodebook.progress import Note, Phase
+from promptcodebook.store.events import EndReason
+from promptcodebook.types import Example, Prompt, Rollout, Trace
+
+__all__ = ["GRPO"]
+
+CONVERTED = "converted"
+"""The row of a GGUF file's weights, unpacked and not trained."""
+_MODULES = ("torch", "transformers", "accelerate", "llguidance", "trl", "peft", "datasets")
+_FOLDER = "grpo"
+"""In the run's folder: the checkpoints."""
+_ALPHA = 2
+"""Times the rank: the weight that the adapter has."""
+_DROPOUT = 0.05
+_RECENT = 60
+"""So many replies measure what those of the verdict will take."""
+
+
+class GRPO:
+    """Trains the weights of a local model on the training split; the prompt stays as it is."""
+
+    async def optimize(self, problem: Problem) -> Result:
+        assembled = problem.assembled
+        weights = _trainable(assembled)
+        needs = (*_MODULES, "gguf") if weights.format == "gguf" else _MODULES
+        require_modules(needs, "GRPO", "grpo")
+        conversations = await _conversations(assembled)
+        begin_again(problem)
+        thread = LibraryThread("grpo")
+        base = weights.source
+        if weights.format == "gguf":
+            problem.tell(Note(f"unpacking {weights.name} for training, once on this machine"))
+            base = str(await thread.run(lambda: convert_gguf(weights)))
+        training = _training(problem, base, conversations)
+        meter = _Meter(problem, converted=weights.format == "gguf")
+        return await _train(problem, weights, training, meter)
+
+
+async def _train(
+    problem: Problem, weights: Weights, training: LoraTraining, meter: _Meter
+) -> Result:
+    """The training until only what the verdict takes is left, and what came of it."""
+    thread = LibraryThread("grpo")
+    trained: Trained | None = None
+    failure: Exception | None = None
+    watch = Watch(
+        lambda longest: thread.wait_for(meter.begin(longest)),
+        lambda step, written: thread.wait_for(meter.score(step, written)),
+    )
+
+    async def training_run() -> EndReason:
+        nonlocal trained, failure
+        try:
+            trained = await thread.run(lambda: train_lora(training, watch))
+        except PcoError:
+            raise
+        except Exception as error:  # of the libraries: that is their result
+            failure = error
+        finally:
+            meter.abandon()
+        return "finished"
+
+    ended, stop = await train_to_reserve(problem, training_run())
+    checkpoint = last_checkpoint(training.folder)
+    remark = _in_words(training, checkpoint, weights)
+    if failure is not None:
+        remark = f"{remark} {_failed(failure, private=problem.assembled.task.private)}"
+        problem.tell(Note(remark))
+    settings = _settings(problem, weights, training, (trained, checkpoint))
+    return _result(problem, weights, training, (checkpoint, ended, stop, remark, settings))
+
+
+def _result(
+    problem: Problem,
+    weights: Weights,
+    training: LoraTraining,
+    found: tuple[Path | None, EndReason, Stop | None, str, dict[str, Any]],
+) -> Result:
+    checkpoint, ended, stop, remark, settings = found
+    models, prompt = problem.assembled.models, problem.assembled.plan.present_prompt
+
+    def connected(folder: Path | str) -> str:
+        spec = f"{HF}{folder}"
+        models.connect(spec)
+        return spec
+
+    references: list[Result] = []
+    if weights.format == "gguf":
+        title = f"the present prompt on {weights.name} unpacked, before training"
+        before = connected(training.source)
+        references.append(Result(CONVERTED, title, FixedPrompt(prompt), model=before))
+    return Result(
+        name="grpo",
+        title="the model that GRPO trained",
+        prompter=FixedPrompt(prompt),
+        ended=ended,
+        references=references,
+        remark=remark,
+        settings=settings,
+        stop=stop,
+        model="" if checkpoint is None else connected(checkpoint),
+    )
+
+
+def _trainable(assembled: Assembled) -> Weights:
+    """The executor's weights. ConfigError where they, or the program, cannot be trained."""
+    spec = assembled.models.lm.model_of("executor")
+    if assembled.plan.sources.lm is not None or not is_local(spec):
+        raise ConfigError(
+            f"GRPO trains weights that lie on this machine, and the executor is {spec}",
+            hint="name a local model: --lm hf:DIR-or-NAME or --lm smollm2",
+        )
+    sampling = assembled.models.lm.sampling_of("executor")
+    if sampling.temperature == 0:
+        raise ConfigError(
+            "GRPO compares replies to the same example, and at temperature 0 they are all the same",
+            hint="set roles.executor.temperature to 1, say",
+        )
+    if sampling.max_tokens is None:
+        raise ConfigError(
+            "GRPO needs a length cap of its replies", hint="set roles.executor.max_tokens"
+        )
+    if sampling.extra:
+        raise ConfigError(
+            f"GRPO draws replies without {', '.join(sampling.extra)}",
+            hint="take it out of roles.executor.extra",
+        )
+    program = assembled.task.program
+    if assembled.plan.prompt_stages or program.stages or program.roles:
+        raise ConfigError(
+            f"GRPO trains programs of a single call, and {program.name!r} has several",
+            hint='train its prompts instead: optimizer = "gepa", for one',
+        )
+    return find_weights(spec)
+
+
+async def _conversations(assembled: Assembled) -> Sequence[Sequence[Message]]:
+    """What the program asks for each training example; ConfigError unless that is one call."""
+    prompt = Prompt(assembled.plan.present_prompt)
+    trial, draws = assembled.trial(scored=False), assembled.config.randomness
+    found: list[Sequence[Message]] = []
+    for example in assembled.dataset.train:
+        asked = _Listener()
+        await replace(trial, lm=asked).run(
+            example, prompt, draws.at(0, example.id), Rollout(example.id)
+        )
+        [*requests] = asked.requests
+        if len(requests) != 1 or requests[0].role != "executor" or requests[0].schema is not None:
+            raise ConfigError(
+                "GRPO trains programs that ask the executor once and for plain text, and "
+                f"{assembled.task.program.name!r} does not",
+                hint='train its prompts instead: optimizer = "gepa", for one',
+            )
+        found.append(requests[0].messages)
+    return found
+
+
+class _Listener:
+    """An LM that says nothing, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+
+    async def __call__(self, request: Request) -> Reply:
+        self.requests.append(request)
+        return Reply("")
+
+
+@dataclass(frozen=True)
+class _Said:
+    """An LM that says what was written already."""
+
+    reply: Reply
+
+    async def __call__(self, request: Request) -> Reply:
+        return self.reply
+
+
+def _training(
+    problem: Problem, base: str, conversations: Sequence[Sequence[Message]]
+) -> LoraTraining:
+    config = problem.assembled.config
+    given, sampling = config.grpo, problem.assembled.models.lm.sampling_of("executor")
+    arguments = {
+        "max_steps": given.steps,
+        "num_generations": given.group,
+        # One group is one backward pass, and all of a step's groups are written together.
+        "per_device_train_batch_size": given.group,
+        "gradient_accumulation_steps": min(given.batch, len(conversations)),
+        "learning_rate": given.learning_rate,
+        "lr_scheduler_type": "constant",
+        "beta": given.beta,
+        "temperature": 1.0 if sampling.temperature is None else sampling.temperature,
+        "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
+        "max_completion_length": sampling.max_tokens,
+        "seed": config.seed,
+    }
+    lora = {
+        "r": given.rank,
+        "lora_alpha": _ALPHA * given.rank,
+        "lora_dropout": _DROPOUT,
+        "target_modules": "all-linear",
+    }
+    folder = Path(problem.store.path).resolve() / _FOLDER
+    return LoraTraining(base, folder, conversations, arguments, lora, given.four_bit)
+
+
+def _settings(
+    problem: Problem,
+    weights: Weights,
+    training: LoraTraining,
+    found: tuple[Trained | None, Path | None],
+) -> dict[str, Any]:
+    """All that it was run with, and where its weights lie in the run's folder."""
+    trained, checkpoint = found
+    shown = ("trl", "peft", "transformers", "torch")
+    return {
+        "library": ", ".join(f"{name} {version(name)}" for name in shown),
+        "base": problem.assembled.models.lm.model_of("executor"),
+        "unpacked": weights.format == "gguf",
+        **training.arguments,
+        **training.lora,
+        "device": None if trained is None else trained.device,
+        "dtype": None if trained is None else trained.dtype,
+        "four_bit": None if trained is None else trained.four_bit,
+        "weights": None if checkpoint is None else f"{_FOLDER}/{checkpoint.name}",
+    }
+
+
+def _in_words(training: LoraTraining, checkpoint: Path | None, weights: Weights) -> str:
+    """What was trained, for the verdict."""
+    rewards = checkpoint_rewards(checkpoint)
+    if checkpoint is None:
+        return "GRPO made no step: its row is the model as it was."
+    steps = f"{len(rewards)} {'step' if len(rewards) == 1 else 'steps'}"
+    said = (
+        f"GRPO trained {training.arguments['num_generations']} replies to each of "
+        f"{training.arguments['gradient_accumulation_steps']} examples a step for {steps}; their "
+        f"mean reward was {rewards[0]:.3f} in the first step and {rewards[-1]:.3f} in the last."
+    )
+    if weights.format == "gguf":
+        said += f" Its base is {weights.name} unpacked, which the row `{CONVERTED}` shows."
+    return said
+
+
+def _failed(error: Exception, *, private: bool) -> str:
+    said = " ".join(str(error).split())[:300]
+    how = "what it said is withheld, since the data are private." if private else said
+    return f"It failed with {type(error).__name__}: {how}"
+
+
+class _Meter:
+    """Admits and books what trl writes, and gives it the task's reward. Used in the run's loop."""
+
+    def __init__(self, problem: Problem, *, converted: bool) -> None:
+        config = problem.assembled.config
+        judged = len(problem.assembled.plan.judged)
+        self._problem = problem
+        self._trial = problem.assembled.trial()
+        self._count = config.grpo.group * min(
+            config.grpo.batch, len(problem.assembled.dataset.train)
+        )
+        self._reserve = VerdictReserve(problem, (len(baselines()) + 1 + converted) * judged)
+        self._recent: deque[Rollout] = deque(maxlen=_RECENT)
+        self._watch = FailureWatch(self._count)
+        self._open: list[Attempt] = []
+        self._whole = Usage()
+        self._begun = 0.0
+
+    async def begin(self, longest: int) -> None:
+        """Reserves the most that a step's replies can take. Raises Stop."""
+        models = self._problem.assembled.models
+        gate, cap = models.budget, models.lm.sampling_of("executor").max_tokens or 0
+        cost = gate.prices.bound(models.lm.model_of("executor"), longest, cap)
+        most = Usage(1, longest, cap, 0, cost)
+        whole = sum([most] * self._count, Usage())
+        await gate.enter(whole)
+        self._whole = whole
+        self._open = [models.ledger.begin("executor", most) for _ in range(self._count)]
+        self._begun = time.perf_counter()
+
+    async def score(self, step: int, written: Sequence[Written]) -> list[float]:
+        """Books the replies of a step, and gives the reward of each."""
+        took = (time.perf_counter() - self._begun) / len(written)
+        usages = [self._book(each, took) for each in written]
+        self._close()
+        made = await gather_all(
+            self._judge(step, each, usage) for each, usage in zip(written, usages, strict=True)
+        )
+        self._recent.extend(made)
+        self._reserve.measure(tuple(self._recent))
+        tell, steps = self._problem.tell, self._problem.assembled.config.grpo.steps
+        tell(spending(self._problem.assembled.models))
+        tell(Phase("steps of grpo", min(step + 1, steps), steps))
+        self._watch.see_rollouts(tuple(map(Trace, made)))
+        floor, _ = self._problem.assembled.config.reward_range
+        return [floor if each.reward is None else each.reward for each in made]
+
+    def abandon(self) -> None:
+        """What was begun and never written is booked at the most that it can have taken."""
+        ledger = self._problem.assembled.models.ledger
+        if self._open:
+            for attempt in self._open:
+                ledger.end(attempt, attempt.most, lost=True)
+            self._close()
+
+    def _close(self) -> None:
+        self._open = []
+        self._problem.assembled.models.budget.leave(self._whole)
+
+    def _book(self, written: Written, seconds: float) -> Usage:
+        models = self._problem.assembled.models
+        usage = Usage(1, written.prompt_tokens, written.completion_tokens, latency_s=seconds)
+        cost = models.budget.prices.cost(models.lm.model_of("executor"), usage)
+        usage = replace(usage, cost=cost)
+        models.ledger.end(self._open.pop(), usage)
+        return usage
+
+    async def _judge(self, step: int, written: Written, usage: Usage) -> Rollout:
+        assembled = self._problem.assembled
+        example: Example = assembled.dataset.train[written.row]
+        said: LM = _Said(Reply(written.text, "length" if written.cut else "stop", usage))
+        trial: Trial = replace(self._trial, lm=said)
+        prompt = Prompt(assembled.plan.present_prompt)
+        draws = assembled.config.randomness.at(step, example.id)
+        return await trial.run(example, prompt, draws, Rollout(example.id, prompt=prompt.text))
