@@ -156,7 +156,7 @@ def _trainer(training: LoraTraining, model: Any, tokenizer: Any, watch: Watch) -
     library: Any = import_extra("transformers", _WHAT, _EXTRA)
     on_gpu = bool(import_extra("torch", _WHAT, _EXTRA).cuda.is_available())
     turns = [[{"role": m.role, "content": m.content} for m in c] for c in training.conversations]
-    lengths = [_length(tokenizer, each) for each in turns]
+    lengths: list[int] = [_length(tokenizer, each) for each in turns]
     longest = max(lengths)
     _refuse_long(model, longest, training.arguments["max_completion_length"])
     arguments = trl.GRPOConfig(
@@ -177,9 +177,12 @@ def _trainer(training: LoraTraining, model: Any, tokenizer: Any, watch: Watch) -
     trainer: Any = None
 
     def reward(
-        completions: Sequence[Any], completion_ids: Sequence[Sequence[int]], row: Any, **_: Any
+        completions: Sequence[Any],
+        completion_ids: Sequence[Sequence[int]],
+        row: Sequence[int],
+        **_: Any,
     ) -> list[float]:
-        ends = set(trainer.eos_token_ids)
+        ends: set[int] = set(trainer.eos_token_ids)
         written = [
             Written(at, said[0]["content"], lengths[at], len(ids), not ids or ids[-1] not in ends)
             for said, ids, at in zip(completions, completion_ids, row, strict=True)

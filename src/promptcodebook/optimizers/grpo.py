@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Any
 
 from promptcodebook.assemble import Assembled
 from promptcodebook.calls import LM, Message, Reply, Request, Usage
-from promptcodebook.errors import ConfigError, PcoError, Stop, require_modules
+from promptcodebook.errors import ConfigError, PcoError, require_modules
 from promptcodebook.lm.ledger import Attempt
 from promptcodebook.lm.spec import is_local
 from promptcodebook.local.conversion import convert_gguf
@@ -63,14 +63,19 @@ _RECENT = 60
 
 
 class GRPO:
-    """Trains the weights of a local model on the training split; the prompt stays as it is."""
+    """Trains the weights of a local model on the training split; the prompt stays as it is.
+
+    `train` is the training itself, for the tests of what stands around it."""
+
+    def __init__(self, train: Callable[[LoraTraining, Watch], Trained] = train_lora) -> None:
+        self._train = train
 
     async def optimize(self, problem: Problem) -> Result:
         assembled = problem.assembled
         weights = _trainable(assembled)
+        conversations = await _conversations(assembled)
         needs = (*_MODULES, "gguf") if weights.format == "gguf" else _MODULES
         require_modules(needs, "GRPO", "grpo")
-        conversations = await _conversations(assembled)
         begin_again(problem)
         thread = LibraryThread("grpo")
         base = weights.source
@@ -78,51 +83,49 @@ class GRPO:
             problem.tell(Note(f"unpacking {weights.name} for training, once on this machine"))
             base = str(await thread.run(lambda: convert_gguf(weights)))
         training = _training(problem, base, conversations)
-        meter = _Meter(problem, converted=weights.format == "gguf")
-        return await _train(problem, weights, training, meter)
+        return await self._run(problem, weights, training)
 
+    async def _run(self, problem: Problem, weights: Weights, training: LoraTraining) -> Result:
+        """The training until only what the verdict takes is left, and what came of it."""
+        thread, meter = LibraryThread("grpo"), _Meter(problem, converted=weights.format == "gguf")
+        watch = Watch(
+            lambda longest: thread.wait_for(meter.begin(longest)),
+            lambda step, written: thread.wait_for(meter.score(step, written)),
+        )
+        trained: Trained | None = None
+        failure: Exception | None = None
 
-async def _train(
-    problem: Problem, weights: Weights, training: LoraTraining, meter: _Meter
-) -> Result:
-    """The training until only what the verdict takes is left, and what came of it."""
-    thread = LibraryThread("grpo")
-    trained: Trained | None = None
-    failure: Exception | None = None
-    watch = Watch(
-        lambda longest: thread.wait_for(meter.begin(longest)),
-        lambda step, written: thread.wait_for(meter.score(step, written)),
-    )
+        async def until_the_end() -> EndReason:
+            nonlocal trained, failure
+            try:
+                trained = await thread.run(lambda: self._train(training, watch))
+            except PcoError:
+                raise
+            except Exception as error:  # of the libraries: that is their result
+                failure = error
+            finally:
+                meter.abandon()
+            return "finished"
 
-    async def training_run() -> EndReason:
-        nonlocal trained, failure
-        try:
-            trained = await thread.run(lambda: train_lora(training, watch))
-        except PcoError:
-            raise
-        except Exception as error:  # of the libraries: that is their result
-            failure = error
-        finally:
-            meter.abandon()
-        return "finished"
-
-    ended, stop = await train_to_reserve(problem, training_run())
-    checkpoint = last_checkpoint(training.folder)
-    remark = _in_words(training, checkpoint, weights)
-    if failure is not None:
-        remark = f"{remark} {_failed(failure, private=problem.assembled.task.private)}"
-        problem.tell(Note(remark))
-    settings = _settings(problem, weights, training, (trained, checkpoint))
-    return _result(problem, weights, training, (checkpoint, ended, stop, remark, settings))
+        ended, stop = await train_to_reserve(problem, until_the_end())
+        checkpoint = last_checkpoint(training.folder)
+        remark = _in_words(training, checkpoint, weights)
+        if failure is not None:
+            remark = f"{remark} {_failed(failure, private=problem.assembled.task.private)}"
+            problem.tell(Note(remark))
+        return replace(
+            _result(problem, weights, training, checkpoint),
+            ended=ended,
+            stop=stop,
+            remark=remark,
+            settings=_settings(problem, weights, training, (trained, checkpoint)),
+        )
 
 
 def _result(
-    problem: Problem,
-    weights: Weights,
-    training: LoraTraining,
-    found: tuple[Path | None, EndReason, Stop | None, str, dict[str, Any]],
+    problem: Problem, weights: Weights, training: LoraTraining, checkpoint: Path | None
 ) -> Result:
-    checkpoint, ended, stop, remark, settings = found
+    """The present prompt on the weights of the checkpoint; of no checkpoint, as they were."""
     models, prompt = problem.assembled.models, problem.assembled.plan.present_prompt
 
     def connected(folder: Path | str) -> str:
@@ -139,11 +142,7 @@ def _result(
         name="grpo",
         title="the model that GRPO trained",
         prompter=FixedPrompt(prompt),
-        ended=ended,
         references=references,
-        remark=remark,
-        settings=settings,
-        stop=stop,
         model="" if checkpoint is None else connected(checkpoint),
     )
 

@@ -1,0 +1,137 @@
+"""GRPO on real weights: trl's own trainer, a kill in its midst, a budget, and SmolLM2."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file
+
+from tests.local.served import offline
+
+pytestmark = pytest.mark.local
+
+_BRIEF = "def reward(example, output):\n    return max(0.0, 1.0 - len(output) / 200)\n"
+_PROJECT = """
+lm = "{lm}"
+optimizer = "grpo"
+preset = "quick"
+reward = "reward.py:reward"
+cache = false
+init.prompt = "Answer in one short sentence."
+roles.executor = {{ temperature = 1.0, top_p = 1.0, max_tokens = {cap} }}
+data = {{ path = "rows.jsonl", input = "question", target = "", split = "split" }}
+grpo = {{ steps = {steps}, group = {group}, batch = {batch}, learning_rate = {rate}, rank = 4 }}
+"""
+_TINY = {"cap": 8, "steps": 4, "group": 4, "batch": 2, "rate": 0.05}
+_JUDGED = 2 * 4
+"""Calls of the verdict: the present prompt and the trained model on four test examples."""
+_ABOUT = ("boats", "maps", "lamps", "bread", "rivers", "clocks", "bridges", "seeds")
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A folder in which `pco train` runs, each time in a process of its own."""
+
+    folder: Path
+
+    @classmethod
+    def make(cls, folder: Path, lm: str, settings: Mapping[str, Any]) -> Project:
+        folder.mkdir()
+        (folder / "pco.toml").write_text(_PROJECT.format(lm=lm, **settings))
+        (folder / "reward.py").write_text(_BRIEF)
+        splits = ["train"] * 4 + ["test"] * 4
+        rows = [
+            {"question": f"What are {about}?", "split": split}
+            for about, split in zip(_ABOUT, splits, strict=True)
+        ]
+        (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        return cls(folder)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        command = [str(Path(sys.executable).with_name("pco")), "train", "--json", "--plain"]
+        return subprocess.Popen(
+            [*command, *arguments],
+            cwd=self.folder,
+            env=offline(self.folder),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def train(self, *arguments: str, code: int = 0) -> dict[str, Any]:
+        running = self.start(*arguments)
+        out, err = running.communicate(timeout=600)
+        assert running.returncode == code, err[-4000:]
+        return json.loads(out)
+
+    def checkpoint(self, step: int) -> Path:
+        [run] = (self.folder / "runs").iterdir()
+        return run / "grpo" / f"checkpoint-{step}"
+
+    def adapter(self, step: int) -> dict[str, Any]:
+        """Its arrays by name."""
+        return load_file(self.checkpoint(step) / "adapter_model.safetensors")
+
+
+def moved(adapter: Mapping[str, Any]) -> int:
+    """Matrices of the adapter that training moved: each B is zero at first."""
+    return sum(bool(array.any()) for name, array in adapter.items() if "lora_B" in name)
+
+
+def test_the_weights_are_trained_and_a_killed_run_comes_to_the_same(
+    model: Path, tmp_path: Path
+) -> None:
+    before = (model / "model.safetensors").read_bytes()
+    whole = Project.make(tmp_path / "whole", f"hf:{model}", _TINY)
+    told = whole.train()
+    assert [row["name"] for row in told["rows"]] == ["present", "grpo"]
+    assert told["usage"]["executor"]["calls"] == 4 * 4 * 2 + _JUDGED
+    settings = told["settings"]
+    assert settings["library"].startswith("trl ") and settings["weights"] == "grpo/checkpoint-4"
+    assert (settings["max_steps"], settings["four_bit"], settings["device"]) == (4, False, "cpu")
+    assert "for 4 steps; their mean reward was " in told["verdict"]
+    assert moved(whole.adapter(4)) > 0
+    assert (model / "model.safetensors").read_bytes() == before
+
+    part = Project.make(tmp_path / "part", f"hf:{model}", _TINY)
+    running = part.start()
+    until = time.monotonic() + 300
+    while not [*part.folder.glob("runs/*/grpo/checkpoint-1/trainer_state.json")]:
+        assert running.poll() is None and time.monotonic() < until, running.stderr
+        time.sleep(0.02)
+    running.kill()
+    running.communicate()
+    # Three steps and the verdict; what was in flight at the kill counts as lost.
+    short = part.train("--resume", "last", "--budget", f"{3 * 8 + 8 + _JUDGED}calls", code=3)
+    assert short["ended"] == "budget" and short["settings"]["weights"] != settings["weights"]
+    spent = short["usage"]["executor"]["calls"] + short["lost"]["calls"]
+    assert spent <= 3 * 8 + 8 + _JUDGED
+    rest = part.train("--resume", "last", "--budget", "999calls")
+    assert rest["ended"] == "finished"
+    ours, theirs = part.adapter(4), whole.adapter(4)
+    assert ours.keys() == theirs.keys()
+    assert all((ours[name] == theirs[name]).all() for name in ours)
+    assert [r["score"]["mean"] for r in rest["rows"]] == [r["score"]["mean"] for r in told["rows"]]
+
+
+def test_smollm2_itself_is_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    size = {"cap": 24, "steps": 3, "group": 4, "batch": 1, "rate": 1e-3}
+    project = Project.make(tmp_path / "smollm2", "smollm2", size)
+    told = project.train()
+    assert [row["name"] for row in told["rows"]] == ["present", "converted", "grpo"]
+    assert told["usage"]["executor"]["calls"] == 3 * 4 * 1 + 3 * 4
+    assert told["settings"]["unpacked"] and told["settings"]["weights"] == "grpo/checkpoint-3"
+    adapter = project.adapter(3)
+    assert moved(adapter) == len(adapter) // 2 == 30 * 7
+    means = ", ".join(f"{row['name']} {row['score']['mean']:.3f}" for row in told["rows"])
+    with capsys.disabled():
+        sys.stdout.write(f"\nGRPO on SmolLM2, 3 steps, reward on 4 test examples: {means}\n")
+        sys.stdout.write(f"{told['verdict']}\n")
