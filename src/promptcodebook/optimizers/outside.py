@@ -94,10 +94,8 @@ class _Candidate:
 
 
 class LibraryThread:
-    """One thread of a library beside the run's loop, which it may ask for things to be done.
-
-    Made in the loop. The threads that the library starts by itself may ask too.
-    """
+    """One thread of a library beside the run's loop, which it and threads of its own may ask for
+    things to be done. Made in the loop."""
 
     def __init__(self, name: str) -> None:
         self._name = f"promptcodebook {name}"
