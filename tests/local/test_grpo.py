@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from tests.local.served import offline
+from tests.local.warm import Pco, begin
 
 pytestmark = pytest.mark.local
 
@@ -55,22 +55,13 @@ class Project:
         (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
         return cls(folder)
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        command = [str(Path(sys.executable).with_name("pco")), "train", "--json", "--plain"]
-        return subprocess.Popen(
-            [*command, *arguments],
-            cwd=self.folder,
-            env=offline(self.folder),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def start(self, *arguments: str) -> Pco:
+        return begin(self.folder, "train", "--json", "--plain", *arguments)
 
     def train(self, *arguments: str, code: int = 0) -> dict[str, Any]:
         running = self.start(*arguments)
-        out, err = running.communicate(timeout=600)
-        assert running.returncode == code, err[-4000:]
-        return json.loads(out)
+        assert running.end() == code, running.err[-4000:]
+        return json.loads(running.out)
 
     def checkpoint(self, step: int) -> Path:
         [run] = (self.folder / "runs").iterdir()
@@ -97,6 +88,7 @@ def test_the_weights_are_trained_and_a_killed_run_comes_to_the_same(
     settings = told["settings"]
     assert settings["library"].startswith("trl ") and settings["weights"] == "grpo/checkpoint-4"
     assert (settings["max_steps"], settings["four_bit"], settings["device"]) == (4, False, "cpu")
+    assert None not in settings.values(), settings
     assert "for 4 steps; their mean reward was " in told["verdict"]
     assert moved(whole.adapter(4)) > 0
     assert (model / "model.safetensors").read_bytes() == before
@@ -105,10 +97,10 @@ def test_the_weights_are_trained_and_a_killed_run_comes_to_the_same(
     running = part.start()
     until = time.monotonic() + 300
     while not [*part.folder.glob("runs/*/grpo/checkpoint-1/trainer_state.json")]:
-        assert running.poll() is None and time.monotonic() < until, running.stderr
+        assert running.process.is_alive() and time.monotonic() < until, running.err[-4000:]
         time.sleep(0.02)
-    running.kill()
-    running.communicate()
+    running.process.kill()
+    assert running.end() == -signal.SIGKILL
     # Too few for all steps, whether or not replies were in flight at the kill and count as lost.
     short = part.train("--resume", "last", "--budget", f"{4 * 8 + 4}calls", code=3)
     assert short["ended"] == "budget" and short["settings"]["weights"] != settings["weights"]

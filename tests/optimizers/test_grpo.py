@@ -52,7 +52,7 @@ def write(training: LoraTraining, watch: Watch) -> Trained:
         )
         rewards.append(sum(made) / len(made))
         checkpoint(training, rewards)
-    return Trained("cpu", "float32", False)
+    return Trained({"device": "cpu"})
 
 
 async def optimize(
@@ -89,7 +89,7 @@ async def test_every_reply_is_booked_and_rewarded_as_the_tasks_own(tmp_path: Pat
         right = Written(0, first.target or "", 28, 4, False)
         wrong = Written(0, "no idea", 28, 20, True)
         seen.extend(watch.score(0, [right, wrong] * 4))
-        return Trained("cpu", "float32", False)
+        return Trained({"device": "cpu"})
 
     result, problem = await optimize(tmp_path, train)
     assert seen == [1.0, 0.0] * 4
@@ -104,7 +104,7 @@ async def test_it_trains_on_what_the_program_asks(tmp_path: Path) -> None:
 
     def train(training: LoraTraining, watch: Watch) -> Trained:
         seen.append(training)
-        return Trained("cpu", "float32", False)
+        return Trained({"device": "cpu"})
 
     await optimize(tmp_path, train, base_prompt="Be exact.", init={"prompt": "Be brief."})
     [training] = seen
@@ -116,13 +116,31 @@ async def test_it_trains_on_what_the_program_asks(tmp_path: Path) -> None:
     assert training.source == "none/such" and training.folder.name == "grpo"
 
 
+async def test_more_steps_leave_the_examples_of_the_first_as_they_were(tmp_path: Path) -> None:
+    seen: list[LoraTraining] = []
+
+    def train(training: LoraTraining, watch: Watch) -> Trained:
+        seen.append(training)
+        return Trained({"device": "cpu"})
+
+    examples = len(data().train)
+    for steps in (3, examples):
+        size = {"steps": steps, "group": 4, "batch": 2}
+        await optimize(tmp_path / f"{steps}", train, grpo=size)
+    short, long = (training.order for training in seen)
+    assert len(short) == 3 * 2 and len(long) == examples * 2
+    assert long[:6] == short
+    first, second = long[:examples], long[examples:]
+    assert sorted(first) == sorted(second) == list(range(examples)) and first != second
+
+
 async def test_the_trained_weights_are_what_is_judged(tmp_path: Path) -> None:
     result, problem = await optimize(tmp_path)
     run = problem.store.path
     assert result.model == f"hf:{run / 'grpo' / 'checkpoint-3'}"
     assert result.settings["weights"] == "grpo/checkpoint-3"
     assert result.settings["library"] == "trl 1.0, peft 1.0, transformers 1.0, torch 1.0"
-    assert result.settings["max_steps"] == 3
+    assert (result.settings["max_steps"], result.settings["device"]) == (3, "cpu")
     assert "for 3 steps; their mean reward was 0." in result.remark
     assert problem.assembled.models.ledger.total.calls == 3 * PER_STEP
 

@@ -1,76 +1,265 @@
-"""A GGUF model as a folder that `transformers` reads: its weights unpacked to bf16.
+"""A GGUF model of Llama's kind as a folder that `transformers` reads: its weights unpacked to bf16.
 
-What 4 bits have rounded off stays so. `transformers` does the unpacking; it reads a tokenizer of
-GPT-2's kind alike for all models, so the split before it is set here where the file names another.
+What 4 bits have rounded off stays so. Only what is known here to the last weight and token is
+unpacked, and anything else is refused: a model that is read nearly right trains to nearly nothing.
+So there may be no biases, experts or stretched positions, and the tokenizer is a byte-level BPE
+before which text is split as for GPT-2 or SmolLM.
+
+Sources: the GGUF specification (ggml, docs/gguf.md) for names and fields; llama.cpp
+(convert_hf_to_gguf.py) for the order in which it keeps the rows of queries and keys, and for what
+`tokenizer.ggml.pre` stands for.
 """
 
 from __future__ import annotations
 
-import os
+import math
 import shutil
-import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from promptcodebook.errors import ConfigError, import_extra
-from promptcodebook.local.gguf import read_gguf
+from promptcodebook.local.gguf import GgufContents, GgufTensor, read_contents
 from promptcodebook.local.weights import Weights, identify
 from promptcodebook.paths import cache_folder
 
 __all__ = ["convert_gguf"]
 
 _EXTRA = "grpo"
-_DIGITS_APART = ("smollm",)
-"""Values of `tokenizer.ggml.pre` under which every digit is a word of its own."""
+_VERSION = 1
+"""Of what is written here: a folder of another one is not used."""
+_CONTROL, _DEFINED = 3, 4
+"""Types of tokens that are never cut into parts: marks, and texts that the vocabulary adds."""
+_AT_WORDS, _AT_WORDS_AND_DIGITS = "gpt-2", "smollm"
+"""The values of `tokenizer.ggml.pre` that are known: how text is split before the merges."""
+_EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
+_PLACES = {
+    _EMBEDDING: "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    _HEAD: "lm_head.weight",
+}
+_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
 
 
 def convert_gguf(weights: Weights) -> Path:
-    """The folder, in the user's cache; made once for a file of these bytes. Takes a minute.
+    """The folder, in the user's cache; made once for a file of these bytes. Takes seconds.
 
-    Raises ConfigError for a file that is not there or that `transformers` cannot unpack, and
+    Raises ConfigError for a file that is not there or is no model that is known here, and
     MissingExtra.
     """
-    folder = cache_folder() / "models" / f"{weights.name}-{identify(weights)[:16]}"
-    if folder.is_dir():
-        return folder
+    from filelock import FileLock  # takes long to import
+
+    name = f"{weights.name}-{identify(weights)[:16]}-{_VERSION}"
+    folder = cache_folder() / "models" / name
     folder.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(dir=folder.parent))
-    try:
-        _write(Path(weights.source), part)
-        try:
-            os.rename(part, folder)
-        except OSError:
-            if not folder.is_dir():  # else another process was first
-                raise
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+    with FileLock(folder.with_name(f"{name}.lock")):
+        if not folder.is_dir():
+            part = folder.with_name(f"{name}.part")
+            shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
+            part.mkdir()
+            _Model(Path(weights.source), read_contents(weights.source)).write(part)
+            part.rename(folder)
     return folder
 
 
-def _write(source: Path, folder: Path) -> None:
-    what = f"training {source.name}"
-    for module in ("gguf", "accelerate"):
-        import_extra(module, what, _EXTRA)
-    torch: Any = import_extra("torch", what, _EXTRA)
-    library: Any = import_extra("transformers", what, _EXTRA)
-    place, options = str(source.parent), {"gguf_file": source.name}
-    try:
-        tokenizer = library.AutoTokenizer.from_pretrained(place, **options)
-        model = library.AutoModelForCausalLM.from_pretrained(
-            place,
-            dtype=torch.float32,
-            quantization_config=library.GgufConfig(dequantize=True),
-            **options,
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """What a file says of its model."""
+
+    source: Path
+    contents: GgufContents
+
+    def write(self, folder: Path) -> None:
+        """Configuration, tokenizer and weights, as `save_pretrained` writes them."""
+        names = self._names()
+        self._check_tokenizer()
+        library = self._import("transformers")
+        marks = self._marks()
+        config = library.LlamaConfig(**self._shape(), **marks)
+        tokenizer = self._tokenizer(library)
+        config.save_pretrained(folder)
+        library.GenerationConfig(**marks).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        self._write_weights(names, folder / "model.safetensors")
+
+    def _import(self, module: str) -> Any:
+        return import_extra(module, f"training {self.source.name}", _EXTRA)
+
+    def _refuse(self, why: str) -> ConfigError:
+        return ConfigError(
+            f"{self.source.name} cannot be unpacked: {why}",
+            hint="train the model that it was made of: --lm hf:OWNER/NAME",
         )
-    except (OSError, ValueError, KeyError, NotImplementedError) as error:
-        raise ConfigError(
-            f"{source.name} cannot be unpacked: {str(error).splitlines()[0]}",
-            hint="train the model that it was made of: hf:OWNER/NAME",
-        ) from error
-    if read_gguf(source).words in _DIGITS_APART:
-        split: Any = import_extra("tokenizers.pre_tokenizers", what, _EXTRA)
-        tokenizer.backend_tokenizer.pre_tokenizer = split.Sequence(
-            [split.Digits(individual_digits=True), split.ByteLevel(add_prefix_space=False)]
+
+    def _number(self, key: str) -> float:
+        value = self.contents.fields.get(key)
+        if not isinstance(value, int | float):
+            raise self._refuse(f"its {key} is no number")
+        return value
+
+    def _count(self, key: str) -> int:
+        return int(self._number(key))
+
+    def _text(self, key: str) -> str:
+        value = self.contents.fields.get(key)
+        if not isinstance(value, str):
+            raise self._refuse(f"it has no {key}")
+        return value
+
+    def _list(self, key: str) -> Sequence[Any]:
+        value = self.contents.fields.get(key)
+        if not isinstance(value, list):
+            raise self._refuse(f"it has no {key}")
+        return cast("list[Any]", value)
+
+    def _heads(self) -> tuple[int, int]:
+        """Of queries, and of keys and values."""
+        queries = self._count("llama.attention.head_count")
+        if "llama.attention.head_count_kv" not in self.contents.fields:
+            return queries, queries
+        return queries, self._count("llama.attention.head_count_kv")
+
+    def _shape(self) -> Mapping[str, Any]:
+        """The arguments of a LlamaConfig that say what is computed."""
+        heads, pairs = self._heads()
+        hidden = self._count("llama.embedding_length")
+        return {
+            "architectures": ["LlamaForCausalLM"],
+            "dtype": "bfloat16",
+            "vocab_size": self.contents.tensors[_EMBEDDING].shape[0],
+            "hidden_size": hidden,
+            "intermediate_size": self._count("llama.feed_forward_length"),
+            "num_hidden_layers": self._count("llama.block_count"),
+            "num_attention_heads": heads,
+            "num_key_value_heads": pairs,
+            "head_dim": hidden // heads,
+            "max_position_embeddings": self._count("llama.context_length"),
+            "rms_norm_eps": self._number("llama.attention.layer_norm_rms_epsilon"),
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": self.contents.fields.get("llama.rope.freq_base", 10000.0),
+            },
+            "tie_word_embeddings": _HEAD not in self.contents.tensors,
+        }
+
+    def _names(self) -> Mapping[str, str]:
+        """Where each tensor goes. ConfigError for another architecture than is known."""
+        kind = self._text("general.architecture")
+        if kind != "llama":
+            raise self._refuse(f"its architecture is {kind}, and only llama is known here")
+        width = self._count("llama.embedding_length") / self._heads()[0]
+        for key in ("attention.key_length", "attention.value_length", "rope.dimension_count"):
+            if self.contents.fields.get(f"llama.{key}", width) != width:
+                raise self._refuse(f"its llama.{key} is not {width:g}")
+        for key in self.contents.fields:
+            if key.startswith("llama.rope.scaling."):
+                raise self._refuse(f"it has a {key}")
+        wanted = dict(_PLACES)
+        for layer in range(self._count("llama.block_count")):
+            for theirs, ours in _LAYER.items():
+                wanted[f"blk.{layer}.{theirs}.weight"] = f"model.layers.{layer}.{ours}.weight"
+        found = self.contents.tensors.keys()
+        if odd := sorted((found ^ wanted.keys()) - {_HEAD}):
+            there = "it has a" if odd[0] in found else "it has no"
+            raise self._refuse(f"{there} tensor {odd[0]}")
+        return {name: wanted[name] for name in found}
+
+    def _marks(self) -> Mapping[str, int]:
+        """The numbers of the tokens that begin, end and fill a text."""
+        end = self._count("tokenizer.ggml.eos_token_id")
+        given = {"bos_token_id": "bos", "pad_token_id": "padding"}
+        fields = ((ours, f"tokenizer.ggml.{theirs}_token_id") for ours, theirs in given.items())
+        found = {ours: self._count(key) for ours, key in fields if key in self.contents.fields}
+        return {"pad_token_id": end, **found, "eos_token_id": end}
+
+    def _check_tokenizer(self) -> None:
+        """Raises ConfigError for one of another kind than is known."""
+        kind, split = self._text("tokenizer.ggml.model"), self._text("tokenizer.ggml.pre")
+        if kind != "gpt2":
+            raise self._refuse(f"its tokenizer is of kind {kind}, and only gpt2 is known here")
+        if split not in (_AT_WORDS, _AT_WORDS_AND_DIGITS):
+            raise self._refuse(
+                f"its tokenizer splits text as {split} does, which is not known here"
+            )
+        self._text("tokenizer.chat_template")
+
+    def _tokenizer(self, library: Any) -> Any:
+        """Byte-level BPE, with marks that are never cut into parts."""
+        tokenizers, models = self._import("tokenizers"), self._import("tokenizers.models")
+        words: list[str] = list(self._list("tokenizer.ggml.tokens"))
+        merges = [tuple(pair.split(" ")) for pair in self._list("tokenizer.ggml.merges")]
+        made = tokenizers.Tokenizer(models.BPE({w: at for at, w in enumerate(words)}, merges))
+        made.pre_tokenizer = self._split()
+        made.decoder = self._import("tokenizers.decoders").ByteLevel()
+        kinds = self._list("tokenizer.ggml.token_type")
+        made.add_special_tokens(_tokens(tokenizers, words, kinds, _CONTROL))
+        made.add_tokens(_tokens(tokenizers, words, kinds, _DEFINED))
+        marks = {name.removesuffix("_id"): words[at] for name, at in self._marks().items()}
+        tokenizer = library.PreTrainedTokenizerFast(
+            tokenizer_object=made,
+            clean_up_tokenization_spaces=False,
+            model_max_length=self._count("llama.context_length"),
+            **marks,
         )
-    model.to(torch.bfloat16).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+        tokenizer.chat_template = self._text("tokenizer.chat_template")
+        return tokenizer
+
+    def _split(self) -> Any:
+        """What cuts a text before the merges: at words, as GPT-2 does; or each digit off, too."""
+        before = self._import("tokenizers.pre_tokenizers")
+        at_words = before.ByteLevel(add_prefix_space=False)
+        if self._text("tokenizer.ggml.pre") == _AT_WORDS:
+            return at_words
+        return before.Sequence([before.Digits(individual_digits=True), at_words])
+
+    def _write_weights(self, names: Mapping[str, str], path: Path) -> None:
+        torch, save = self._import("torch"), self._import("safetensors.torch").save_file
+        heads, pairs = self._heads()
+        order = {"attn_q.weight": heads, "attn_k.weight": pairs}
+        made: dict[str, Any] = {}
+        for name, place in names.items():
+            array = self._unpack(name, self.contents.tensors[name])
+            of_heads = order.get(name.partition(".")[2].partition(".")[2])
+            if of_heads is not None:
+                array = _restore_rows(array, of_heads)
+            made[place] = torch.from_numpy(array).to(torch.bfloat16).contiguous()
+        save(made, path, metadata={"format": "pt"})
+
+    def _unpack(self, name: str, tensor: GgufTensor) -> Any:
+        """In 32 bits. ConfigError for a type that is not known, and for a file that breaks off."""
+        numpy, gguf = self._import("numpy"), self._import("gguf")
+        try:
+            kind = gguf.GGMLQuantizationType(tensor.kind)
+            shape = gguf.quant_shape_to_byte_shape(tensor.shape, kind)
+            data = numpy.fromfile(self.source, "uint8", math.prod(shape), offset=tensor.start)
+            return gguf.dequantize(data.reshape(shape), kind)
+        except (ValueError, NotImplementedError) as error:
+            raise self._refuse(f"{name}: {error}") from error
+
+
+def _restore_rows(array: Any, heads: int) -> Any:
+    """Queries or keys in the order of `transformers`: of a head the first of all pairs that turn
+    together, then the second of all; the file has each pair side by side."""
+    rows, columns = array.shape
+    paired = array.reshape(heads, rows // heads // 2, 2, columns)
+    return paired.swapaxes(1, 2).reshape(rows, columns)
+
+
+def _tokens(library: Any, words: Iterable[str], kinds: Iterable[int], kind: int) -> list[Any]:
+    pairs = zip(words, kinds, strict=True)
+    return [
+        library.AddedToken(word, normalized=False, special=kind == _CONTROL)
+        for word, each in pairs
+        if each == kind
+    ]

@@ -21,9 +21,32 @@ from promptcodebook.calls import Message
 from promptcodebook.errors import ConfigError, import_extra
 from promptcodebook.local.transformers import nf4
 
-__all__ = ["LoraTraining", "Trained", "Watch", "Written", "last_checkpoint", "train_lora"]
+__all__ = [
+    "LoraTraining",
+    "Trained",
+    "Watch",
+    "Written",
+    "checkpoint_rewards",
+    "last_checkpoint",
+    "train_lora",
+]
 
 _WHAT, _EXTRA = "GRPO", "grpo"
+_LEFT_TO_TRL = (
+    "loss_type",
+    "num_iterations",
+    "epsilon",
+    "scale_rewards",
+    "importance_sampling_level",
+    "mask_truncated_completions",
+    "top_k",
+    "optim",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "max_grad_norm",
+)
+"""Settings of its GRPOConfig that are its own defaults, and belong to what a run was made with."""
 _STATE = "trainer_state.json"
 """The trainer writes it last: a checkpoint without it is half of one."""
 
@@ -54,13 +77,15 @@ class LoraTraining:
     """What is trained: the model of `source` (a folder or a name of the hub), on replies to
     `conversations`, with checkpoints in `folder`.
 
-    `arguments` are those of trl's GRPOConfig, `lora` those of peft's LoraConfig. `four_bit` None =
-    where a GPU is at hand.
+    `order` = the numbers of the conversations, those of the first step first; all steps together
+    take all of it. `arguments` are those of trl's GRPOConfig, `lora` those of peft's LoraConfig.
+    `four_bit` None = where a GPU is at hand.
     """
 
     source: str
     folder: Path
     conversations: Sequence[Sequence[Message]]
+    order: Sequence[int]
     arguments: Mapping[str, Any]
     lora: Mapping[str, Any]
     four_bit: bool | None = None
@@ -68,22 +93,22 @@ class LoraTraining:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """Where the training ran and how: `rewards` are the means of the steps, in order."""
+    """What trl was left to choose, and where it ran with what numbers."""
 
-    device: str
-    dtype: str
-    four_bit: bool
-    rewards: Sequence[float] = ()
+    settings: Mapping[str, Any]
 
 
 def last_checkpoint(folder: Path) -> Path | None:
     """The last whole checkpoint; half ones, of a process that was killed, are removed."""
-    found = {int(p.name.rpartition("-")[2]): p for p in folder.glob("checkpoint-*")}
-    for _, path in sorted(found.items(), reverse=True):
+    for path in sorted(folder.glob("checkpoint-*"), key=_steps, reverse=True):
         if _rewards(path):
             return path
         shutil.rmtree(path)
     return None
+
+
+def _steps(checkpoint: Path) -> int:
+    return int(checkpoint.name.rpartition("-")[2])
 
 
 def checkpoint_rewards(checkpoint: Path | None) -> Sequence[float]:
@@ -110,19 +135,24 @@ def train_lora(training: LoraTraining, watch: Watch) -> Trained:
     on_gpu = bool(torch.cuda.is_available())
     four_bit = on_gpu if training.four_bit is None else training.four_bit
     dtype = torch.bfloat16 if on_gpu or four_bit else torch.float32
+    arguments = _arguments(training, on_gpu=on_gpu)
+    settings = {name: getattr(arguments, name, None) for name in _LEFT_TO_TRL}
+    settings["device"] = torch.cuda.get_device_name(0) if on_gpu else "cpu"
+    settings |= {"dtype": str(dtype).removeprefix("torch."), "four_bit": four_bit}
+    begun = last_checkpoint(training.folder)
+    if begun is not None and _steps(begun) >= arguments.max_steps:
+        return Trained(settings)
+    model = trainer = None
     try:
         model, tokenizer = _load(training.source, dtype, four_bit=four_bit)
-        trainer = _trainer(training, model, tokenizer, watch)
-        begun = last_checkpoint(training.folder)
-        if begun is None or trainer.args.max_steps > int(begun.name.rpartition("-")[2]):
-            trainer.train(resume_from_checkpoint=None if begun is None else str(begun))
+        trainer = _trainer(training, arguments, (model, tokenizer), watch)
+        trainer.train(resume_from_checkpoint=None if begun is None else str(begun))
     finally:
         model = trainer = None
         gc.collect()
         if on_gpu:
             torch.cuda.empty_cache()
-    device = torch.cuda.get_device_name(0) if on_gpu else "cpu"
-    return Trained(device, str(dtype).removeprefix("torch."), four_bit)
+    return Trained(settings)
 
 
 def _load(source: str, dtype: Any, *, four_bit: bool) -> tuple[Any, Any]:
@@ -148,22 +178,16 @@ def _load(source: str, dtype: Any, *, four_bit: bool) -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def _trainer(training: LoraTraining, model: Any, tokenizer: Any, watch: Watch) -> Any:
-    """trl's own trainer, told of its prompts by their rows and of nothing else of the data."""
+def _arguments(training: LoraTraining, *, on_gpu: bool) -> Any:
+    """trl's, with a checkpoint and a line of its log after every step."""
     trl: Any = import_extra("trl", _WHAT, _EXTRA)
-    peft: Any = import_extra("peft", _WHAT, _EXTRA)
-    datasets: Any = import_extra("datasets", _WHAT, _EXTRA)
-    library: Any = import_extra("transformers", _WHAT, _EXTRA)
-    on_gpu = bool(import_extra("torch", _WHAT, _EXTRA).cuda.is_available())
-    turns = [[{"role": m.role, "content": m.content} for m in c] for c in training.conversations]
-    lengths: list[int] = [_length(tokenizer, each) for each in turns]
-    longest = max(lengths)
-    _refuse_long(model, longest, training.arguments["max_completion_length"])
-    arguments = trl.GRPOConfig(
+    return trl.GRPOConfig(
         output_dir=str(training.folder),
         save_strategy="steps",
         save_steps=1,
         save_total_limit=2,
+        # A training that is taken up in its second epoch would shuffle as the first was shuffled.
+        shuffle_dataset=False,
         logging_steps=1,
         report_to="none",
         disable_tqdm=True,
@@ -174,6 +198,19 @@ def _trainer(training: LoraTraining, model: Any, tokenizer: Any, watch: Watch) -
         dataloader_pin_memory=on_gpu,
         **training.arguments,
     )
+
+
+def _trainer(training: LoraTraining, arguments: Any, loaded: tuple[Any, Any], watch: Watch) -> Any:
+    """trl's own trainer, told of its prompts by their rows and of nothing else of the data."""
+    trl: Any = import_extra("trl", _WHAT, _EXTRA)
+    peft: Any = import_extra("peft", _WHAT, _EXTRA)
+    datasets: Any = import_extra("datasets", _WHAT, _EXTRA)
+    library: Any = import_extra("transformers", _WHAT, _EXTRA)
+    model, tokenizer = loaded
+    turns = [[{"role": m.role, "content": m.content} for m in c] for c in training.conversations]
+    lengths: list[int] = [_length(tokenizer, each) for each in turns]
+    longest = max(lengths)
+    _refuse_long(model, longest, arguments.max_completion_length)
     trainer: Any = None
 
     def reward(
@@ -195,7 +232,7 @@ def _trainer(training: LoraTraining, model: Any, tokenizer: Any, watch: Watch) -
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             watch.begin(longest)
 
-    rows = [{"prompt": each, "row": index} for index, each in enumerate(turns)]
+    rows = [{"prompt": turns[index], "row": index} for index in training.order]
     trainer = trl.GRPOTrainer(
         model=model,
         reward_funcs=reward,

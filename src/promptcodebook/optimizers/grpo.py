@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ from promptcodebook.optimizers.fixed import baselines
 from promptcodebook.optimizers.outside import LibraryThread, begin_again
 from promptcodebook.optimizers.reserve import VerdictReserve, train_to_reserve
 from promptcodebook.progress import Note, Phase
+from promptcodebook.randomness import Randomness
 from promptcodebook.store.events import EndReason
 from promptcodebook.types import Example, Prompt, Rollout, Trace
 
@@ -226,12 +228,13 @@ def _training(
 ) -> LoraTraining:
     config = problem.assembled.config
     given, sampling = config.grpo, problem.assembled.models.lm.sampling_of("executor")
+    batch = min(given.batch, len(conversations))
     arguments = {
         "max_steps": given.steps,
         "num_generations": given.group,
         # One group is one backward pass, and all of a step's groups are written together.
         "per_device_train_batch_size": given.group,
-        "gradient_accumulation_steps": min(given.batch, len(conversations)),
+        "gradient_accumulation_steps": batch,
         "learning_rate": given.learning_rate,
         "lr_scheduler_type": "constant",
         "beta": given.beta,
@@ -247,7 +250,17 @@ def _training(
         "target_modules": "all-linear",
     }
     folder = Path(problem.store.path).resolve() / _FOLDER
-    return LoraTraining(base, folder, conversations, arguments, lora, given.four_bit)
+    passes = _passes(config.randomness, len(conversations))
+    order = tuple(islice(passes, given.steps * batch))
+    return LoraTraining(base, folder, conversations, order, arguments, lora, given.four_bit)
+
+
+def _passes(randomness: Randomness, examples: int) -> Iterator[int]:
+    """Their numbers without end, each pass in a seeded order."""
+    for turn in count():
+        draw = randomness.generator(turn, "order")
+        keys = [draw.random() for _ in range(examples)]
+        yield from sorted(range(examples), key=keys.__getitem__)
 
 
 def _settings(
@@ -263,11 +276,9 @@ def _settings(
         "library": ", ".join(f"{name} {version(name)}" for name in shown),
         "base": problem.assembled.models.lm.model_of("executor"),
         "unpacked": weights.format == "gguf",
+        **({} if trained is None else trained.settings),
         **training.arguments,
         **training.lora,
-        "device": None if trained is None else trained.device,
-        "dtype": None if trained is None else trained.dtype,
-        "four_bit": None if trained is None else trained.four_bit,
         "weights": None if checkpoint is None else f"{_FOLDER}/{checkpoint.name}",
     }
 
