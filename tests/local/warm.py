@@ -19,7 +19,7 @@ from tests.local.served import offline
 __all__ = ["Pco", "begin"]
 
 _IMPORTED = ("torch", "datasets", "peft", "transformers", "trl.trainer.grpo_trainer")
-_LONGEST_S = 600
+_LONGEST_S = 1800
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,6 @@ _LEFT_TO_TRL = (
     "importance_sampling_level",
     "mask_truncated_completions",
     "top_k",
-    "optim",
     "weight_decay",
     "adam_beta1",
     "adam_beta2",
@@ -136,9 +135,13 @@ def train_lora(training: LoraTraining, watch: Watch) -> Trained:
     four_bit = on_gpu if training.four_bit is None else training.four_bit
     dtype = torch.bfloat16 if on_gpu or four_bit else torch.float32
     arguments = _arguments(training, on_gpu=on_gpu)
-    settings = {name: getattr(arguments, name, None) for name in _LEFT_TO_TRL}
-    settings["device"] = torch.cuda.get_device_name(0) if on_gpu else "cpu"
-    settings |= {"dtype": str(dtype).removeprefix("torch."), "four_bit": four_bit}
+    settings: dict[str, Any] = {
+        **{name: getattr(arguments, name, None) for name in _LEFT_TO_TRL},
+        "optim": str(arguments.optim.value),
+        "device": torch.cuda.get_device_name(0) if on_gpu else "cpu",
+        "dtype": str(dtype).removeprefix("torch."),
+        "four_bit": four_bit,
+    }
     begun = last_checkpoint(training.folder)
     if begun is not None and _steps(begun) >= arguments.max_steps:
         return Trained(settings)
