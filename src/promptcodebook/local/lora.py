@@ -245,6 +245,8 @@ def _trainer(training: LoraTraining, arguments: Any, loaded: tuple[Any, Any], wa
         peft_config=peft.LoraConfig(task_type="CAUSAL_LM", **training.lora),
         callbacks=[Announce()],
     )
+    # Its card would name the base None, and show a question that nobody asked.
+    trainer.create_model_card = lambda **_: None
     return trainer
 
 
