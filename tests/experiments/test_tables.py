@@ -14,7 +14,7 @@ from promptcodebook.errors import ConfigError
 from promptcodebook.experiments.codebook import _spearman  # pyright: ignore[reportPrivateUsage]
 from promptcodebook.experiments.experiment import Measured, Order
 from promptcodebook.experiments.lab import open_lab
-from promptcodebook.experiments.main import METHODS
+from promptcodebook.experiments.main import methods_of
 from promptcodebook.experiments.page import Page
 from promptcodebook.experiments.reproduce import (
     experiment_named,
@@ -63,7 +63,7 @@ def test_every_method_of_table_1_trains_with_the_same_and_is_judged(
 ) -> None:
     measured, page = pages["main"]
     made = {name.split("/")[1]: result for name, result in measured.results.items()}
-    for name, method in METHODS.items():
+    for name, method in methods_of("simulated").items():
         assert method.row in made[f"{name}-calls"]["rows"], name
     assert not any("ended before" in str(block) for block in page.blocks)
     # What ends by its budget ends at that of training, whatever judging then takes.

@@ -184,12 +184,19 @@ async def test_the_limit_of_a_labs_model_is_that_of_all_its_cells(tmp_path: Path
     server = Server()
     server.default = says("ok", delay=0.02)
     await server.start()
-    lab = open_lab(tmp_path, server.spec, concurrency=3)
     settings = {**SETTINGS, "lm": server.spec}
     cells = [trained(f"s/{seed}", {**settings, "seed": seed}) for seed in range(4)]
+    peaks = list[int]()
     try:
-        measured = await asyncio.to_thread(made, cells, lab, 4)
-        await asyncio.to_thread(lab.close)
+        for lab in (
+            open_lab(tmp_path / "three", server.spec, concurrency=3),
+            open_lab(tmp_path / "default", server.spec),
+        ):
+            server.peak = 0
+            measured = await asyncio.to_thread(made, cells, lab, 4)
+            await asyncio.to_thread(lab.close)
+            assert not measured.missing and not any(r["stopped"] for r in measured.results.values())
+            peaks.append(server.peak)
     finally:
         await server.stop()
-    assert not measured.missing and server.peak == 3
+    assert peaks[0] == 3 and peaks[1] > 3

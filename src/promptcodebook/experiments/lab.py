@@ -239,7 +239,7 @@ def open_lab(
     command: str = "",
     listener: Listener = silent,
     lm: LM | None = None,
-    concurrency: int = CallSettings.concurrency,
+    concurrency: int = 64,
 ) -> Lab:
     """A lab over the model of `spec`, or over `lm`; `concurrency` are the calls in flight at once,
     of all its cells together. ConfigError or MissingExtra where there is no such model."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from statistics import fmean
 from typing import Any
 
@@ -23,7 +24,7 @@ from promptcodebook.experiments.page import Block, Page, Table, shown
 from promptcodebook.experiments.published import published
 from promptcodebook.experiments.rewards import difference, score
 from promptcodebook.experiments.trained import rewards, runs_of, trained
-from promptcodebook.lm.spec import parse_spec
+from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.method.evaluate import Evaluator
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.run.suite import BENCHMARKS
@@ -74,12 +75,20 @@ METHODS: Mapping[str, Method] = {
         "learned",
         rollout={"calls": 1, "tokens": 150},
     ),
+    # Replies to one example are compared, and so are drawn.
+    "grpo": Method(
+        "GRPO",
+        {"optimizer": "grpo", "roles": {"executor": {"temperature": 1.0}}},
+        "grpo",
+        "GRPO",
+    ),
     "random-routes": Method(
         "random routes over the first codebook", {"optimizer": "random_routes"}, "random_routes"
     ),
     "best-single": Method("best single instinct", {"optimizer": "best_single"}, "best_single"),
 }
 """Rows that every run has beside its own (zero-shot, concat, untrained) are taken from PCO's."""
+_GRPO_NEEDS = ("trl", "peft")
 FIXED: Mapping[str, str] = {
     "present": "zero-shot",
     "concat": "all first and learned instincts in one prompt (concat)",
@@ -110,6 +119,13 @@ _BUDGETS: Mapping[str, Mapping[str, _Cap]] = {
     "paper": {"calls": _Cap(20_000, 40_000), "tokens": _Cap(9_050_000, 90_000_000)},
 }
 """By preset and kind. The paper's tokens are what its Table 5 gives PCO."""
+
+
+def methods_of(spec: str) -> Mapping[str, Method]:
+    """Those that can be run on the model: GRPO trains weights, and so needs them here, and its
+    libraries."""
+    trains = is_local(spec) and all(map(find_spec, _GRPO_NEEDS))
+    return {name: method for name, method in METHODS.items() if trains or name != "grpo"}
 
 
 def tasks_of(order: Order, spec: str) -> tuple[str, ...]:
@@ -152,7 +168,7 @@ def cells_of(order: Order, spec: str) -> Sequence[Cell]:
         cells.append(floor)
         for kind in _BUDGETS[order.preset]:
             for seed in range(order.seeds):
-                for name in METHODS:
+                for name in methods_of(spec):
                     cell = _run(order, settings, name, kind, seed)
                     cells.append(_above(floor, cell) if task in BENCHMARKS else cell)
     return cells
@@ -160,7 +176,11 @@ def cells_of(order: Order, spec: str) -> Sequence[Cell]:
 
 def _run(order: Order, settings: Mapping[str, Any], name: str, kind: str, seed: int) -> Cell:
     cap, method = _BUDGETS[order.preset][kind], METHODS[name]
-    held = {"budget": {kind: cap.whole, "reserve_for_verdict": cap.kept}, "seed": seed}
+    held: dict[str, Any] = {
+        "budget": {kind: cap.whole, "reserve_for_verdict": cap.kept},
+        "grpo": {"steps": 1, "group": 4, "batch": 2} if order.preset == "quick" else {},
+        "seed": seed,
+    }
     own = merge(settings, method.settings, held)
     task = settings["task"]
     made = trained(f"{task}/{name}-{kind}/{seed}", merge(own, _epochs(order, method, kind, own)))
@@ -214,6 +234,7 @@ def lines_of(measured: Measured, kind: str) -> list[Line]:
         for name in METHODS
     }
     lines = [Line(title, row, of["pco"]) for row, title in FIXED.items()]
+    lines.append(Line(_UNPACKED, "converted", of["grpo"]))
     lines += [Line(m.title, m.row, of[name]) for name, m in METHODS.items()]
     return [line for line in lines if any(rewards(r, line.row) for r in line.runs.values())]
 
@@ -236,12 +257,22 @@ def _main_page(measured: Measured) -> Page:
             cap = _BUDGETS[measured.order.preset][kind]
             blocks.append(f"## At equal {kind}: at most {cap.training:,} for training")
             blocks += [_rewards_table(lines, tasks, kind), *_failed(measured, kind)]
-    return Page("PCO and other optimizers", [*blocks, _NOT_HERE, *_printed(), *missing(measured)])
+    told = [_TOLD, _ENGINES if "grpo" in methods_of(measured.lab.spec) else _NO_GRPO]
+    return Page("PCO and other optimizers", [*blocks, *told, *_printed(), *missing(measured)])
 
 
-_NOT_HERE = (
-    "GRPO changes weights and is no row here. GEPA+Merge differs from GEPA only where a program "
-    "has stages of its own. Differences are to PCO, paired by example."
+_TOLD = (
+    "GEPA+Merge differs from GEPA only where a program has stages of its own. Differences are to "
+    "PCO, paired by example."
+)
+_NO_GRPO = (
+    "GRPO, which trains weights, is no row here: it takes a model of this machine and "
+    "`pip install 'promptcodebook[grpo]'`."
+)
+_UNPACKED = "zero-shot on the weights that GRPO begins with"
+_ENGINES = (
+    "GRPO trains the model's file unpacked, and another engine answers with it: what that alone "
+    "changes is the line of the weights that it begins with."
 )
 
 
@@ -302,7 +333,7 @@ def _plain(line: Line, pco: Line, tasks: Sequence[str]) -> str:
 
 
 def _spent(line: Line, tasks: Sequence[str], what: str) -> str:
-    if line.row in FIXED:
+    if line.row in (*FIXED, "converted"):
         return "0"
     runs = [run for task in tasks for run in line.runs[task] if line.row in run["rows"]]
     return f"{fmean(run['whole'][what] - run['judging'][what] for run in runs):,.0f}"

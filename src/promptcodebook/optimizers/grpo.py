@@ -152,7 +152,7 @@ def _result(
 def _trainable(assembled: Assembled) -> Weights:
     """The executor's weights. ConfigError where they, or the program, cannot be trained."""
     spec = assembled.models.lm.model_of("executor")
-    if assembled.plan.sources.lm is not None or not is_local(spec):
+    if not is_local(spec):
         raise ConfigError(
             f"GRPO trains weights that lie on this machine, and the executor is {spec}",
             hint="name a local model: --lm hf:DIR-or-NAME or --lm smollm2",
