@@ -26,7 +26,8 @@ from promptcodebook.lm.journal import Journaled
 from promptcodebook.lm.ledger import Ledger
 from promptcodebook.lm.prices import PriceTable
 from promptcodebook.store import RunStore, Stepped
-from promptcodebook.types import *
+from promptcodebook.step import Step
+from promptcodebook.types import Codebook, Instinct, Parameters, Rollout, Trace
 
 def say(*words):
     sys.stdout.write(" ".join(map(str, words)) + "\\n")
@@ -72,7 +73,9 @@ def write_then_kill(path: Path, after_s: float) -> list[list[str]]:
         assert writer.stdout is not None
         first = ""
         while "step" not in first:
-            first += writer.stdout.readline()
+            line = writer.stdout.readline()
+            assert line, "the writer ended before its first step"
+            first += line
         time.sleep(after_s)
         writer.kill()
         rest = writer.stdout.read()
