@@ -246,8 +246,11 @@ def _trainer(training: LoraTraining, arguments: Any, loaded: tuple[Any, Any], wa
         callbacks=[Announce()],
     )
     # Its card would name the base None, and show a question that nobody asked.
-    trainer.create_model_card = lambda **_: None
+    trainer.create_model_card = _no_card
     return trainer
+
+
+def _no_card(**_: object) -> None: ...
 
 
 def _length(tokenizer: Any, turns: Sequence[Mapping[str, str]]) -> int:
