@@ -205,10 +205,8 @@ def _arguments(training: LoraTraining, *, on_gpu: bool) -> Any:
 
 def _trainer(training: LoraTraining, arguments: Any, loaded: tuple[Any, Any], watch: Watch) -> Any:
     """trl's own trainer, told of its prompts by their rows and of nothing else of the data."""
-    trl: Any = import_extra("trl", _WHAT, _EXTRA)
-    peft: Any = import_extra("peft", _WHAT, _EXTRA)
-    datasets: Any = import_extra("datasets", _WHAT, _EXTRA)
-    library: Any = import_extra("transformers", _WHAT, _EXTRA)
+    modules = ("trl", "peft", "datasets", "transformers")
+    trl, peft, datasets, library = (import_extra(each, _WHAT, _EXTRA) for each in modules)
     model, tokenizer = loaded
     turns = [[{"role": m.role, "content": m.content} for m in c] for c in training.conversations]
     lengths: list[int] = [_length(tokenizer, each) for each in turns]
@@ -216,12 +214,7 @@ def _trainer(training: LoraTraining, arguments: Any, loaded: tuple[Any, Any], wa
     _refuse_long(model, longest, arguments.max_completion_length)
     trainer: Any = None
 
-    def reward(
-        completions: Sequence[Any],
-        completion_ids: Sequence[Sequence[int]],
-        row: Sequence[int],
-        **_: Any,
-    ) -> list[float]:
+    def reward(completions: Any, completion_ids: Any, row: Sequence[int], **_: Any) -> list[float]:
         ends: set[int] = set(trainer.eos_token_ids)
         written = [
             Written(at, said[0]["content"], lengths[at], len(ids), not ids or ids[-1] not in ends)
@@ -245,12 +238,12 @@ def _trainer(training: LoraTraining, arguments: Any, loaded: tuple[Any, Any], wa
         peft_config=peft.LoraConfig(task_type="CAUSAL_LM", **training.lora),
         callbacks=[Announce()],
     )
-    # Its card would name the base None, and show a question that nobody asked.
     trainer.create_model_card = _no_card
     return trainer
 
 
-def _no_card(**_: object) -> None: ...
+def _no_card(**_: object) -> None:
+    """trl's would name the base None, and show a question that nobody asked."""
 
 
 def _length(tokenizer: Any, turns: Sequence[Mapping[str, str]]) -> int:
