@@ -155,21 +155,23 @@ _VALIDATING: tuple[str, Role] = ("validating", "executor")
 
 def _with_tried(plan: Plan, little: DryWork, usual: DryWork, much: DryWork) -> list[DryWork]:
     """With what that row may take. Little: without the composed prompts, since what copies its
-    input is not tried. Much: with each prompt on its own input too, which the dry run found in its
-    journal; a run may draw other inputs, and find none."""
+    input is not tried. Much: whatever dry run took most, with each prompt on its own input too,
+    which was found in the journal; a run may draw other inputs, and find none."""
     if not has_best_fixed(plan.config):
         return [little, usual, much]
     examples = sample(plan.dataset.val or plan.dataset.train, plan.config.validation.subset)
     once = SHORTLIST * max(1, len(plan.task.program.stages))
 
-    def change(works: DryWork, calls: int) -> DryWork:
+    def change(works: DryWork, calls: float) -> DryWork:
         work = works.get(_VALIDATING, Work())
         if not work.calls:
             return works
         changed = work + work.times(max(-1.0, calls / work.calls), rounds=0.0)
         return {**works, _VALIDATING: changed}
 
-    return [change(little, -once * (len(examples) - 1)), usual, change(much, once)]
+    found = usual.get(_VALIDATING, Work()).calls - much.get(_VALIDATING, Work()).calls
+    more = once + max(0.0, found)
+    return [change(little, -once * (len(examples) - 1)), usual, change(much, more)]
 
 
 class _Sums:
