@@ -43,7 +43,8 @@ from promptcodebook.method.failures import FailureWatch, gather_all
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.optimizers.base import Problem, Result, spending
 from promptcodebook.optimizers.fixed import baselines
-from promptcodebook.optimizers.outside import LibraryThread, begin_again
+from promptcodebook.optimizers.library_thread import LibraryThread
+from promptcodebook.optimizers.outside import begin_again
 from promptcodebook.optimizers.reserve import VerdictReserve, train_to_reserve
 from promptcodebook.progress import Note, Phase
 from promptcodebook.randomness import Randomness
