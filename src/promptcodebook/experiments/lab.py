@@ -21,7 +21,7 @@ from promptcodebook.calls import LM
 from promptcodebook.config import Budget, Config, load_config
 from promptcodebook.errors import BudgetReached
 from promptcodebook.experiments.replies import OneLoop, Replies
-from promptcodebook.lm.connections import CallSettings, Endpoints, InProcess
+from promptcodebook.lm.connections import AT_ONCE, CallSettings, Endpoints, InProcess
 from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.local.lm import LocalModels
 from promptcodebook.local.weights import find_weights
@@ -239,7 +239,7 @@ def open_lab(
     command: str = "",
     listener: Listener = silent,
     lm: LM | None = None,
-    concurrency: int = 64,
+    concurrency: int = AT_ONCE,
 ) -> Lab:
     """A lab over the model of `spec`, or over `lm`; `concurrency` are the calls in flight at once,
     of all its cells together. ConfigError or MissingExtra where there is no such model."""

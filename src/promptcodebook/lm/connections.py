@@ -22,7 +22,7 @@ from promptcodebook.lm.spec import Spec, find_credentials, parse_spec
 from promptcodebook.lm.stop import StopSignal
 from promptcodebook.lm.wire import MOST_BYTES
 
-__all__ = ["CallSettings", "Closes", "Endpoints", "InProcess"]
+__all__ = ["AT_ONCE", "CallSettings", "Closes", "Endpoints", "InProcess"]
 
 _LOCAL_AT_ONCE = 32
 """Calls at once to a model of this process: more make each step longer and no step cheaper."""
@@ -34,13 +34,17 @@ class Closes(Protocol):
     async def close(self) -> None: ...
 
 
+AT_ONCE = 64
+"""Calls in flight per address, unless said otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class CallSettings:
     """How calls go out: seconds one may take, calls in flight per address, further tries, the
     bytes that a reply's body may have, and whether errors must not quote what was sent."""
 
     timeout: float = 120.0
-    concurrency: int = 64
+    concurrency: int = AT_ONCE
     backoff: Backoff = field(default_factory=Backoff)
     most_bytes: int = MOST_BYTES
     private: bool = False
