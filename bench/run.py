@@ -25,6 +25,7 @@ BENCHES = (
     "prefix",
     "writes",
     "memory",
+    "scale",
     "demo",
     "kill",
     "budget",

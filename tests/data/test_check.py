@@ -1,6 +1,15 @@
 """What stands twice, nearly twice, or not at all."""
 
+import random
+import re
+from itertools import combinations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from promptcodebook.data import Dataset, Leak, examine, leaks, load, near_leaks
+from promptcodebook.data.check import NEAR, SHINGLE
+from promptcodebook.text import fold_text
 from promptcodebook.types import Example
 
 STORY = "the old clock in the tower ran backwards for a single night and nobody in town woke up"
@@ -101,3 +110,38 @@ def test_the_same_input_with_another_target_is_a_conflict() -> None:
     assert conflict.targets == ("yes", "No")
     [warning] = [w for w in found.warnings() if "more than one target" in w]
     assert f"{conflict.ids[0]}: 'yes', {conflict.ids[1]}: 'No'" in warning
+
+
+def _near_by_hand(dataset: Dataset) -> set[tuple[str, str]]:
+    """Every pair compared with every other."""
+    rows = [(split, e) for split, examples in dataset.items() for e in examples]
+    found = set[tuple[str, str]]()
+    for (s, a), (t, b) in combinations(rows, 2):
+        x, y = _runs(a.input), _runs(b.input)
+        if s != t and fold_text(a.input) != fold_text(b.input) and len(x & y) / len(x | y) >= NEAR:
+            found.add((a.id, b.id))
+    return found
+
+
+def _runs(text: str) -> set[str]:
+    words = re.findall(r"\w+", fold_text(text))
+    return {" ".join(words[i : i + SHINGLE]) for i in range(max(1, len(words) - SHINGLE + 1))}
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 10**9), length=st.integers(1, 220), copies=st.integers(1, 6))
+def test_what_is_looked_up_finds_the_near_copies_of_any_length(
+    seed: int, length: int, copies: int
+) -> None:
+    draw = random.Random(seed)
+    words = [f"w{n}" for n in range(3_000)] + ["naïve", "日本語", "it's", "end.", "_x"]
+    rows = list[Example]()
+    for number in range(copies):
+        base = draw.choices(words, k=length)
+        changed = list(base)
+        if length > 40:  # one word in forty is another
+            for place in draw.sample(range(length), length // 40):
+                changed[place] = "changed"
+        rows += [Example(f"{number}a", " ".join(base)), Example(f"{number}b", ", ".join(changed))]
+    dataset = Dataset(tuple(rows[::2]), tuple(rows[1::2]), ())
+    assert {leak.ids for leak in near_leaks(dataset)} == _near_by_hand(dataset)

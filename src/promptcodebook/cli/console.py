@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from promptcodebook.text import printable
@@ -85,7 +86,7 @@ def columns(rows: Sequence[Mapping[str, Any]], width: int | None = None) -> str:
     return "\n\n".join(_table(block) for block in _blocks(parts, room))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Column:
     """A column, its head first: each cell in lines. `running`: of words that may be broken up."""
 
@@ -100,7 +101,7 @@ class _Column:
         running = not right and any(len(cell) > _LEAST_TEXT for cell in cells)
         return cls(tuple((cell,) for cell in (head, *cells)), right, running)
 
-    @property
+    @cached_property
     def width(self) -> int:
         return max(len(line) for cell in self.cells for line in cell)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from promptcodebook.store.events import Event, RunState
     from promptcodebook.store.header import Header
     from promptcodebook.store.run import RunStore
-    from promptcodebook.store.runs import RunSummary
+    from promptcodebook.store.summaries import RunSummary
     from promptcodebook.types import Failure
 
 __all__ = ["app", "write_run_report"]

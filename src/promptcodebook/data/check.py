@@ -6,9 +6,11 @@ What training sees must not be what judges it.
 from __future__ import annotations
 
 import re
+import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 
 from promptcodebook.data.dataset import Dataset, Split
@@ -35,6 +37,10 @@ NEAR = 0.6
 _SHOWN = 5
 _QUOTED = 60
 _COMMON = 100  # a run in more inputs than this is boilerplate, and too many pairs to compare
+_LOOKED_UP = 12
+"""Runs of an input that are looked up at the least, where it has as many."""
+_WORD = re.compile(r"\w+")
+_SPACED = {code: " " for code in range(128) if not _WORD.match(chr(code))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,17 +152,17 @@ class InputLengths:
 
 def examine(dataset: Dataset) -> DataCheck:
     """Looks a dataset over; changes and raises nothing."""
-    splits = dict(dataset.items())
+    splits, rows = dict(dataset.items()), _rows(dataset)
     return DataCheck(
         name=dataset.name,
         counts={split: len(examples) for split, examples in splits.items()},
         columns=_columns([e for examples in splits.values() for e in examples]),
-        duplicates=_duplicates(dataset),
-        overlaps=tuple(leaks(dataset)),
-        near=tuple(near_leaks(dataset)),
+        duplicates=_duplicates(rows),
+        overlaps=tuple(_leaks(rows)),
+        near=tuple(_near_leaks(rows)),
         missing_targets={s: sum(e.target is None for e in es) for s, es in splits.items()},
         lengths={split: _lengths(examples) for split, examples in splits.items() if examples},
-        conflicts=tuple(_conflicts(dataset)),
+        conflicts=tuple(_conflicts(rows)),
     )
 
 
@@ -170,23 +176,40 @@ def _columns(examples: list[Example]) -> tuple[ColumnSummary, ...]:
     return tuple(summaries)
 
 
-def _duplicates(dataset: Dataset) -> tuple[Leak, ...]:
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """An example, its split, and its input as inputs are compared."""
+
+    split: Split
+    example: Example
+    folded: str
+
+
+def _rows(dataset: Dataset) -> list[_Row]:
+    return [
+        _Row(split, example, fold_text(example.input))
+        for split, examples in dataset.items()
+        for example in examples
+    ]
+
+
+def _duplicates(rows: Sequence[_Row]) -> tuple[Leak, ...]:
     repeats = list[Leak]()
-    for split, examples in dataset.items():
-        first = dict[str, str]()
-        for example in examples:
-            before = first.setdefault(fold_text(example.input), example.id)
-            if before != example.id:
-                repeats.append(Leak((split, split), (before, example.id)))
+    first = dict[tuple[Split, str], str]()
+    for row in rows:
+        before = first.setdefault((row.split, row.folded), row.example.id)
+        if before != row.example.id:
+            repeats.append(Leak((row.split, row.split), (before, row.example.id)))
     return tuple(repeats)
 
 
-def _conflicts(dataset: Dataset) -> Iterator[Conflict]:
+def _conflicts(rows: Sequence[_Row]) -> Iterator[Conflict]:
     """Targets count as different when they are so after folding, as inputs are compared."""
     homes = dict[str, dict[str, tuple[str, str]]]()
-    for _, example in _all(dataset):
+    for row in rows:
+        example = row.example
         if example.target is not None:
-            home = homes.setdefault(fold_text(example.input), {})
+            home = homes.setdefault(row.folded, {})
             home.setdefault(fold_text(example.target), (example.id, example.target))
     for home in homes.values():
         if len(home) > 1:
@@ -202,44 +225,95 @@ def _lengths(examples: tuple[Example, ...]) -> InputLengths:
 
 def leaks(dataset: Dataset) -> list[Leak]:
     """Inputs that, folded, appear in more than one split: one example of each split is named."""
+    return _leaks(_rows(dataset))
+
+
+def _leaks(rows: Sequence[_Row]) -> list[Leak]:
     homes = dict[str, dict[Split, str]]()
-    for split, example in _all(dataset):
-        homes.setdefault(fold_text(example.input), {}).setdefault(split, example.id)
+    for row in rows:
+        homes.setdefault(row.folded, {}).setdefault(row.split, row.example.id)
     pairs = (pair for home in homes.values() for pair in combinations(home.items(), 2))
     return [Leak((s, t), (a, b)) for (s, a), (t, b) in pairs]
 
 
 def near_leaks(dataset: Dataset) -> list[Leak]:
-    """Pairs in different splits, not equal, whose 8-word runs overlap by Jaccard >= NEAR."""
-    rows = list(_all(dataset))
-    shingles = [_shingles(example.input) for _, example in rows]
-    holders = dict[str, list[int]]()
-    for row, runs in enumerate(shingles):
-        for run in runs:
-            holders.setdefault(run, []).append(row)
+    """Pairs in different splits, not equal, whose 8-word runs overlap by Jaccard >= NEAR.
+
+    Of a long input only some runs are looked up, so that a pair may be missed: one in a thousand of
+    those that just reach NEAR.
+    """
+    return _near_leaks(_rows(dataset))
+
+
+def _near_leaks(rows: Sequence[_Row]) -> list[Leak]:
+    shingles = lru_cache(maxsize=10_000)(_shingles)
     near = list[Leak]()
-    for a, b in sorted(set(_pairs(holders.values()))):
-        (split_a, one), (split_b, two) = rows[a], rows[b]
-        if split_a == split_b or fold_text(one.input) == fold_text(two.input):
+    for a, b in sorted(set(_pairs(_sharing(rows), rows))):
+        one, two = rows[a], rows[b]
+        if one.folded == two.folded:
             continue
-        overlap = len(shingles[a] & shingles[b]) / len(shingles[a] | shingles[b])
+        x, y = shingles(one.folded), shingles(two.folded)
+        overlap = len(x & y) / len(x | y)
         if overlap >= NEAR:
-            near.append(Leak((split_a, split_b), (one.id, two.id), overlap))
+            ids = one.example.id, two.example.id
+            near.append(Leak((one.split, two.split), ids, overlap))
     return near
 
 
-def _all(dataset: Dataset) -> Iterator[tuple[Split, Example]]:
-    return ((split, example) for split, examples in dataset.items() for example in examples)
+def _sharing(rows: Sequence[_Row]) -> Iterable[list[int]]:
+    """Rows that have a run in common, for each such run that is looked up."""
+    marks = _Marks()
+    first = dict[int, int]()
+    groups = dict[int, list[int]]()
+    for number, row in enumerate(rows):
+        for run in marks.looked_up(row.folded):
+            # By its hash: two runs of one hash make one more pair to compare, and no more.
+            key = hash(run)
+            before = first.setdefault(key, number)
+            if before != number:
+                group = groups.setdefault(key, [before])
+                if group[-1] != number:
+                    group.append(number)
+    return groups.values()
 
 
-def _pairs(groups: Iterable[list[int]]) -> Iterator[tuple[int, int]]:
+class _Marks(dict[str, int]):
+    """Which runs of an input are looked up: all of a short one; of one twice as long every second,
+    by its first word, and so on. Whatever runs two inputs of like length share, they look up the
+    same of them."""
+
+    def __missing__(self, word: str) -> int:
+        """Zeros at the end of a checksum: half of all words have one, a quarter two."""
+        checksum = zlib.crc32(word.encode("utf-8", "surrogatepass")) or 1
+        mark = self[word] = (checksum & -checksum).bit_length() - 1
+        return mark
+
+    def looked_up(self, folded: str) -> list[str]:
+        words = _words(folded)
+        runs = len(words) - SHINGLE + 1
+        least = max(0, (runs // _LOOKED_UP).bit_length() - 1)
+        if runs < 1 or least == 0:
+            return list(_shingles(folded))
+        marks = list(map(self.__getitem__, words[:runs]))
+        places = [i for i, mark in enumerate(marks) if mark >= least]
+        return [" ".join(words[i : i + SHINGLE]) for i in places]
+
+
+def _pairs(groups: Iterable[list[int]], rows: Sequence[_Row]) -> Iterator[tuple[int, int]]:
     for group in groups:
         if len(group) <= _COMMON:
-            yield from combinations(group, 2)
+            for a, b in combinations(group, 2):
+                if rows[a].split != rows[b].split:
+                    yield a, b
 
 
-def _shingles(text: str) -> frozenset[str]:
-    words = re.findall(r"\w+", fold_text(text))
+def _words(folded: str) -> list[str]:
+    """Runs of letters, digits and underscores; most texts are ASCII, for which this is faster."""
+    return folded.translate(_SPACED).split() if folded.isascii() else _WORD.findall(folded)
+
+
+def _shingles(folded: str) -> frozenset[str]:
+    words = _words(folded)
     if len(words) < SHINGLE:
         return frozenset({" ".join(words)}) if words else frozenset()
     return frozenset(" ".join(words[i : i + SHINGLE]) for i in range(len(words) - SHINGLE + 1))

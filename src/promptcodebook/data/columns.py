@@ -25,6 +25,7 @@ __all__ = [
     "read_examples",
 ]
 
+_JSON = json.JSONEncoder(ensure_ascii=False)  # `json.dumps` would make one for every row
 _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
 
 
@@ -147,7 +148,7 @@ def _given_id(row: Record, column: str, seen: Mapping[str, str]) -> str:
 
 
 def _content_id(text: str, target: str | None, seen: Mapping[str, str]) -> str:
-    content = json.dumps([text, target], ensure_ascii=False)
+    content = _JSON.encode([text, target])
     base = hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     name, again = base, 1
     while name in seen:

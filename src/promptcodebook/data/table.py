@@ -221,7 +221,7 @@ def _read_text(path: Path) -> str:
 
 def _parse_json(text: str, where: str) -> object:
     try:
-        return json.loads(text, object_pairs_hook=_unique_columns, parse_constant=_refuse_constant)
+        return _JSON.decode(text)
     except json.JSONDecodeError as error:
         place = where if error.lineno == 1 else f"{where}:{error.lineno}"
         raise DataError(
@@ -244,6 +244,10 @@ def _unique_columns(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is not JSON; write null")
+
+
+# Made once: `json.loads` with these would make one for every row.
+_JSON = json.JSONDecoder(object_pairs_hook=_unique_columns, parse_constant=_refuse_constant)
 
 
 def _require_object(value: object, where: str) -> dict[str, object]:

@@ -23,7 +23,8 @@ from promptcodebook.run.optimize import finish
 from promptcodebook.run.resuming import settings_then_and_now
 from promptcodebook.store.header import differences
 from promptcodebook.store.run import RunStore
-from promptcodebook.store.runs import RunSummary, list_runs
+from promptcodebook.store.runs import list_runs
+from promptcodebook.store.summaries import RunSummary
 from promptcodebook.sync import run_sync
 
 __all__ = [

@@ -28,7 +28,8 @@ from promptcodebook.store.header import (
     run_id,
 )
 from promptcodebook.store.run import RunStore
-from promptcodebook.store.runs import RunSummary, find_run, list_runs, remove_run
+from promptcodebook.store.runs import find_run, list_runs, remove_run
+from promptcodebook.store.summaries import RunSummary
 
 __all__ = [
     "Amended",

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from functools import cache
 from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
@@ -130,12 +131,18 @@ class Header:
     def from_json(text: str) -> Header:
         """Raises StoreError when the text is not a header."""
         try:
-            return TypeAdapter(Header).validate_python(json.loads(text))
+            return _adapter().validate_python(json.loads(text))
         except (ValidationError, json.JSONDecodeError):
             raise StoreError(
                 "the run's header is damaged",
                 hint="put a copy of the run's folder in its place, or start a new run",
             ) from None
+
+
+# Building an adapter takes milliseconds, and a folder may hold a thousand runs.
+@cache
+def _adapter() -> TypeAdapter[Header]:
+    return TypeAdapter(Header)
 
 
 def seal(text: str, secret: bytes) -> str:

@@ -8,19 +8,17 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from promptcodebook.calls import Usage
 from promptcodebook.errors import RunNotFound, StoreError, did_you_mean
 from promptcodebook.paths import BENCH
 from promptcodebook.sqlite import store_os_error
 from promptcodebook.store.attempts import ATTEMPTS
-from promptcodebook.store.events import EndReason
 from promptcodebook.store.folder import is_unborn
 from promptcodebook.store.header import Header
-from promptcodebook.store.lock import RunLock, holder
+from promptcodebook.store.lock import RunLock
 from promptcodebook.store.run import RunStore
+from promptcodebook.store.summaries import RunSummary, Summaries
 from promptcodebook.store.tables import FILE
 
 __all__ = ["RunSummary", "find_run", "list_runs", "remove_run", "remove_unborn"]
@@ -33,32 +31,6 @@ _OF_A_BIRTH = {"lock", "lock.soft", ATTEMPTS, FILE, *_SIDES}
 _SMALL = 1_000_000
 """Bytes: a larger file has steps in it, and need not be opened to know that."""
 _BIRTH_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class RunSummary:
-    """One line about a run. `step` is -1 before the first; `writer` is the pid of who writes it."""
-
-    id: str
-    path: Path
-    created: str
-    task: str
-    step: int
-    best: float | None
-    ended: EndReason | None
-    usage: Usage
-    elapsed_s: float
-    writer: int | None
-    name: str = ""
-
-    @property
-    def running(self) -> bool:
-        return self.writer is not None
-
-    @property
-    def resumable(self) -> bool:
-        """Neither finished nor being written."""
-        return not self.running and self.ended not in ("finished", "early_stop", "target")
 
 
 def find_run(runs_dir: Path, ref: str) -> Path:
@@ -109,11 +81,13 @@ def list_runs(runs_dir: Path) -> list[RunSummary]:
     """All readable runs, those of suites too, oldest first; an unreadable one is logged and left
     out."""
     runs: list[RunSummary] = []
+    kept = Summaries(runs_dir)
     for folder in _folders(runs_dir):
         try:
-            runs.append(_summary(folder))
+            runs.append(kept.of(folder))
         except StoreError as error:
             _log.warning("run %s: %s (%s)", folder.name, error, error.hint)
+    kept.close()
     return sorted(runs, key=lambda run: (run.created, run.id))
 
 
@@ -189,24 +163,3 @@ def _headers(folders: Sequence[Path]) -> dict[Path, Header]:
         headers[folder] = store.header
         store.close()
     return headers
-
-
-def _summary(path: Path) -> RunSummary:
-    store = RunStore.open(path)
-    try:
-        state = store.outline()
-        return RunSummary(
-            id=path.name,
-            path=path,
-            created=store.header.created,
-            task=store.header.task,
-            step=state.step,
-            best=state.best.score if state.best else None,
-            ended=state.ended,
-            usage=sum((*store.usage().values(), *store.lost().values()), Usage()),
-            elapsed_s=store.elapsed_s,
-            writer=holder(path),
-            name=store.header.name,
-        )
-    finally:
-        store.close()

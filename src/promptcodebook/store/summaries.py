@@ -1,0 +1,144 @@
+"""A line about a run, and where such lines are kept: a run that has ended stays as it is, and of a
+thousand runs nobody wants to wait for each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from promptcodebook.calls import Usage
+from promptcodebook.paths import cache_folder, write_whole
+from promptcodebook.store.attempts import ATTEMPTS
+from promptcodebook.store.events import EndReason
+from promptcodebook.store.lock import holder
+from promptcodebook.store.run import RunStore
+from promptcodebook.store.tables import FILE
+
+__all__ = ["RunSummary", "Summaries"]
+
+_log = logging.getLogger(__name__)
+_FORM = 1
+"""Counts what a summary holds: those of an earlier form are made anew."""
+_WATCHED = (FILE, f"{FILE}-wal", ATTEMPTS)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One line about a run. `step` is -1 before the first; `writer` is the pid of who writes it."""
+
+    id: str
+    path: Path
+    created: str
+    task: str
+    step: int
+    best: float | None
+    ended: EndReason | None
+    usage: Usage
+    elapsed_s: float
+    writer: int | None
+    name: str = ""
+
+    @property
+    def running(self) -> bool:
+        return self.writer is not None
+
+    @property
+    def resumable(self) -> bool:
+        """Neither finished nor being written."""
+        return not self.running and self.ended not in ("finished", "early_stop", "target")
+
+
+class Summaries:
+    """Of the runs in one folder. Those that have ended are kept in the user's cache folder, each
+    with the sizes and times of its files: one that was written to since is read anew.
+
+    A convenience, never a reason to fail: a cache that cannot be read or written is done without.
+    """
+
+    def __init__(self, runs_dir: Path) -> None:
+        place = hashlib.sha256(str(runs_dir.resolve()).encode("utf-8", "surrogateescape"))
+        self._runs_dir = runs_dir
+        self._file = cache_folder() / "runs" / f"{place.hexdigest()[:16]}.json"
+        self._kept = self._read()
+        self._seen = dict[str, Any]()
+
+    def of(self, path: Path) -> RunSummary:
+        """Of the run in that folder. StoreError where it cannot be read."""
+        name, mark, writer = str(path.relative_to(self._runs_dir)), _mark(path), holder(path)
+        kept = self._kept.get(name)
+        if writer is None and kept is not None:
+            try:
+                if kept["mark"] == mark:
+                    summary = _adapter().validate_python({**kept["summary"], "path": path})
+                    self._seen[name] = kept
+                    return summary
+            except (ValidationError, KeyError, TypeError):
+                _log.debug("the kept summary of %s is damaged", name)
+        summary = _summary(path, writer)
+        if writer is None and summary.ended is not None and mark == _mark(path):
+            plain = asdict(replace(summary, path=Path()))
+            self._seen[name] = {"mark": mark, "summary": {**plain, "path": ""}}
+        return summary
+
+    def close(self) -> None:
+        """Keeps what was read, and forgets runs that are gone."""
+        if self._seen == self._kept:
+            return
+        try:
+            self._file.parent.mkdir(0o700, parents=True, exist_ok=True)
+            write_whole(self._file, json.dumps({"form": _FORM, "runs": self._seen}))
+        except OSError as error:
+            _log.debug("summaries of runs were not kept: %s", error)
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            tree = json.loads(self._file.read_text("utf-8"))
+            return dict(tree["runs"]) if tree["form"] == _FORM else {}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+
+
+@cache
+def _adapter() -> TypeAdapter[RunSummary]:
+    return TypeAdapter(RunSummary)
+
+
+def _mark(path: Path) -> list[list[int] | None]:
+    """Size and time of each file that a run's summary is read from; None = it is not there."""
+    marks: list[list[int] | None] = []
+    for name in _WATCHED:
+        try:
+            stat = (path / name).stat()
+            marks.append([stat.st_size, stat.st_mtime_ns])
+        except OSError:
+            marks.append(None)
+    return marks
+
+
+def _summary(path: Path, writer: int | None) -> RunSummary:
+    store = RunStore.open(path)
+    try:
+        state = store.outline()
+        return RunSummary(
+            id=path.name,
+            path=path,
+            created=store.header.created,
+            task=store.header.task,
+            step=state.step,
+            best=state.best.score if state.best else None,
+            ended=state.ended,
+            usage=sum((*store.usage().values(), *store.lost().values()), Usage()),
+            elapsed_s=store.elapsed_s,
+            writer=writer,
+            name=store.header.name,
+        )
+    finally:
+        store.close()
