@@ -6,6 +6,7 @@ PcoError
 ├── TaskError            unknown task, or the task's data cannot be found            exit 2
 ├── PolicyError          a policy file cannot be read                                exit 2
 ├── MissingExtra         an optional dependency is not installed                     exit 2
+├── PromotionRefused     a gate does not let a version through                       exit 1
 ├── LMError              a model call gave no usable reply                           exit 1
 │   ├── EndpointDown     nothing answers at the address                    retryable
 │   ├── CallTimeout      the reply did not come in time                    retryable
@@ -25,6 +26,8 @@ PcoError
 │   ├── RunBusy          another process writes this run                             exit 2
 │   ├── RunChanged       a resumed run's configuration or data differ                exit 2
 │   ├── RunNotTrusted    a run made elsewhere names code or addresses                exit 2
+│   ├── RefNotFound      the registry has no such ref or version                     exit 2
+│   ├── RegistryDamaged  a row of the registry is not what was written
 │   ├── StoreTooNew      written by a newer version                                  exit 2
 │   └── DiskFull         the disk refused the write
 └── Stop                 not a fault: the run ends early and can be resumed
@@ -65,7 +68,10 @@ __all__ = [
     "ParseError",
     "PcoError",
     "PolicyError",
+    "PromotionRefused",
     "RateLimited",
+    "RefNotFound",
+    "RegistryDamaged",
     "RequestRefused",
     "RewardError",
     "RunBusy",
@@ -154,6 +160,10 @@ def import_extra(module: str, what: str, extra: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise MissingExtra(what, extra) from error
+
+
+class PromotionRefused(PcoError):
+    pass
 
 
 class LMError(PcoError):
@@ -260,6 +270,14 @@ class RunChanged(StoreError):
 
 class RunNotTrusted(StoreError):
     exit_code = 2
+
+
+class RefNotFound(StoreError):
+    exit_code = 2
+
+
+class RegistryDamaged(StoreError):
+    pass
 
 
 class StoreTooNew(StoreError):

@@ -19,6 +19,7 @@ __all__ = [
     "make_private_folder",
     "make_secret",
     "read_secret",
+    "registry_location",
     "reply_cache_path",
     "run_reference",
     "runs_dir",
@@ -55,6 +56,12 @@ def data_folder() -> Path:
     from platformdirs import user_data_path
 
     return user_data_path("promptcodebook", appauthor=False)
+
+
+def registry_location() -> str:
+    """`$PCO_REGISTRY`, a path or the URL of an MLflow server; else registry.sqlite in the user's
+    data folder."""
+    return os.environ.get("PCO_REGISTRY") or str(data_folder() / "registry.sqlite")
 
 
 def read_secret() -> bytes | None:

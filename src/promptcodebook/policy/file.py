@@ -51,6 +51,7 @@ __all__ = [
     "NONE",
     "PRESENT",
     "PolicyFile",
+    "parse_policy_file",
     "read_policy_file",
 ]
 
@@ -106,10 +107,8 @@ class _Templates(BaseModel):
 
     @classmethod
     def of(cls, templates: TemplateSet) -> _Templates:
-        sources = templates.sources
-        return cls(
-            encoder=sources["encoder"], generator=sources["generator"], lines=templates.lines
-        )
+        texts = templates.sources
+        return cls(encoder=texts["encoder"], generator=texts["generator"], lines=templates.lines)
 
 
 class PolicyFile(BaseModel):
@@ -168,9 +167,7 @@ class PolicyFile(BaseModel):
                 f"select (S = {self.select}) is larger than the codebook (K = {len(self.codebook)})"
             )
         if self.router is not None and len(self.router.weights) != len(self.codebook) + 1:
-            raise ValueError(
-                "router: it must have one row of weights more than there are instincts"
-            )
+            raise ValueError("router: it must have a row of weights more than there are instincts")
         return self
 
     @classmethod
@@ -387,12 +384,17 @@ def read_policy_file(path: Path) -> PolicyFile:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise PolicyError(f"cannot read the policy file {path}: {error}") from error
+    return parse_policy_file(text, path)
+
+
+def parse_policy_file(text: str, where: object) -> PolicyFile:
+    """The policy in the text of a file; `where` it comes from, for the error. PolicyError."""
     try:
         return PolicyFile.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
+        place = ".".join(map(str, first["loc"])) or "the file"
         raise PolicyError(
-            f"{path} is not a policy file: {where}: {first['msg']}",
+            f"{where} is not a policy file: {place}: {first['msg']}",
             hint="it must have been written by policy.save or `pco train`",
         ) from None

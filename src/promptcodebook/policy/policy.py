@@ -24,8 +24,8 @@ from promptcodebook.method.executor import roll_out
 from promptcodebook.method.policy import Deployed
 from promptcodebook.method.ranking import Expected
 from promptcodebook.notebook import shown_table, shown_text
-from promptcodebook.policy.file import PolicyFile, read_policy_file
-from promptcodebook.policy.references import stages_of
+from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.references import read_policy, stages_of
 from promptcodebook.protocols import Executor
 from promptcodebook.randomness import Draws
 from promptcodebook.sync import LoopThread, run_sync
@@ -306,7 +306,7 @@ def load_policy(
     roles: Mapping[str, Any] | None = None,
     executor: Executor | None = None,
 ) -> Policy:
-    """A saved policy, ready to answer.
+    """A saved policy, ready to answer: a file, or a version in the registry (tickets@production).
 
     The model is `lm`, else the environment's PCO_LM, else a ConfigError. `roles` gives single
     roles a model (a spec) or settings of their own. `executor` is the agent that the policy was
@@ -318,7 +318,7 @@ def load_policy(
             "a policy file names no model, and none was given",
             hint="pass lm='http://host:8000/v1#model' or set PCO_LM",
         )
-    file = read_policy_file(Path(path))
+    file = read_policy(path)
     above = {"lm": spec, "roles": role_layers(roles), "cache": False}
     policy = deploy(
         file, file.settings(above=above, where="load_policy()"), Sources(executor=executor)

@@ -1,4 +1,5 @@
-"""REF -> a policy: a run (id, start of an id, path, 'last') or a policy file.
+"""REF -> a policy: a run (id, start of an id, path, 'last'), a policy file, or a version in the
+registry (NAME@REF, sha256:DIGITS).
 
 Which state a run stands for is decided here, once, for training, reports, explanations and
 evaluations: the best validated one, or the last.
@@ -9,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from promptcodebook.assemble import OWN_LM, Assembled, Plan, Sources, plan_data, plan_run
 from promptcodebook.config import Config, load_config
 from promptcodebook.data import Dataset
-from promptcodebook.errors import ConfigError, StoreError
+from promptcodebook.errors import ConfigError, PolicyError, StoreError
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.paths import run_reference
-from promptcodebook.policy.file import MEASURED, PolicyFile, read_policy_file
+from promptcodebook.policy.file import MEASURED, PolicyFile, parse_policy_file, read_policy_file
+from promptcodebook.policy.registry.log import is_reference
+from promptcodebook.policy.registry.registry import Facts, open_registry
 from promptcodebook.policy.trust import require_trust
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
@@ -29,9 +32,11 @@ __all__ = [
     "POLICY",
     "Best",
     "Reference",
+    "facts_of",
     "first_policy",
     "kept_state",
     "policy_file",
+    "read_policy",
     "resolve",
     "stages_of",
     "state_at",
@@ -59,7 +64,9 @@ class Best:
 @dataclass(frozen=True)
 class Reference:
     """What a REF stands for. `header` and `best` are there when it is a run; `trusted` = the code
-    and the addresses that it names may be used; `ref` is what is typed for it."""
+    and the addresses that it names may be used; `ref` is what is typed for it. `text` is the policy
+    file's, byte for byte; `version` its name in the registry that it was read from ('' = it was
+    not)."""
 
     name: str
     file: PolicyFile
@@ -67,6 +74,8 @@ class Reference:
     best: Best | None = None
     trusted: bool = True
     ref: str = ""
+    text: str = ""
+    version: str = ""
 
     @property
     def base(self) -> Path:
@@ -130,19 +139,67 @@ def without_models(layer: Mapping[str, Any]) -> dict[str, Any]:
 def resolve(runs_dir: Path, ref: str, *, trust: bool = False) -> Reference:
     """What a REF stands for; `trust` = also if somebody else made it.
 
-    Raises RunNotFound, StoreError or PolicyError.
+    Raises RunNotFound, RefNotFound, StoreError or PolicyError.
     """
     path = Path(ref)
     if path.is_file() or (path.suffix == ".json" and not path.is_dir()):
-        return Reference(path.name, read_policy_file(path))
+        return Reference(path.name, read_policy_file(path), text=path.read_bytes().decode())
+    if is_reference(ref) and not path.exists():
+        return _stored(ref)
     store = RunStore.open(find_run(runs_dir, ref))
     try:
         state, best = kept_state(store)
         header, trusted = store.header, store.ours or trust
         file, typed = _file(store, state, trusted), run_reference(store.path)
-        return Reference(header.id, file, header, best, trusted, typed)
+        return Reference(header.id, file, header, best, trusted, typed, _written(store, file))
     finally:
         store.close()
+
+
+def _stored(ref: str) -> Reference:
+    with open_registry() as registry:
+        version = registry.resolve(ref)
+        text = registry.text(version)
+    return Reference(ref, parse_policy_file(text, ref), text=text, version=version)
+
+
+def _written(store: RunStore, file: PolicyFile) -> str:
+    """The text of the policy file in the run's folder, where it is that of this policy: what was
+    read, compared and hashed elsewhere is then the same bytes."""
+    try:
+        text = (store.path / POLICY).read_bytes().decode()
+        same = parse_policy_file(text, POLICY).digest == file.digest
+    except (OSError, UnicodeDecodeError, PolicyError):
+        return file.text()
+    return text if same else file.text()
+
+
+def read_policy(source: str | Path) -> PolicyFile:
+    """The policy of a file, or of a version in the registry. Raises PolicyError, RefNotFound."""
+    if is_reference(str(source)) and not Path(source).exists():
+        return _stored(str(source)).file
+    return read_policy_file(Path(source))
+
+
+def facts_of(reference: Reference) -> Facts:
+    """Where a policy came from, as a registry keeps it beside the version."""
+    header, best, about = reference.header, reference.best, reference.file.about
+    if header is None or best is None:
+        run, score, data = (about.get(key) for key in ("run", "score", "data"))
+        return Facts(
+            run=run if isinstance(run, str) else "",
+            score=float(score) if isinstance(score, int | float) else None,
+            data=cast("dict[str, Any]", data) if isinstance(data, dict) else {},
+            written_by=str(about.get("version") or ""),
+        )
+    return Facts(
+        run=header.id,
+        step=best.step + 1,
+        score=best.score,
+        configuration=header.settings,
+        data=dict(header.fingerprints),
+        written_by=header.version,
+    )
 
 
 def first_policy(runs_dir: Path, ref: str, *, trust: bool = False) -> PolicyFile:

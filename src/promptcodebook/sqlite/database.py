@@ -48,6 +48,8 @@ class Layout:
     `since` is the earliest version with the same tables (0 = this one): its files are read, and
     bear the present version once they are written to. `later` are tables that came after a version
     was first written, made where they are missing whenever a file is opened to be written.
+    `wal` = writes go to a log beside the file first, which is quick; without it each commit is on
+    the disk, in the one file, before it returns.
     """
 
     what: str
@@ -55,6 +57,7 @@ class Layout:
     script: tuple[str, ...]
     since: int = 0
     later: tuple[str, ...] = ()
+    wal: bool = True
 
     def reads(self, version: int) -> bool:
         return (self.since or self.version) <= version <= self.version
@@ -112,8 +115,9 @@ def _open(name: str, path: Path, layout: Layout, write: bool) -> sqlite3.Connect
 
 
 def _create(db: sqlite3.Connection, path: Path, layout: Layout) -> None:
-    _keep_a_log(db)
-    db.execute("PRAGMA synchronous = NORMAL")
+    if layout.wal:
+        _keep_a_log(db)
+    db.execute(f"PRAGMA synchronous = {'NORMAL' if layout.wal else 'FULL'}")
     if _version(db) != 0:
         if _version(db) < layout.version and layout.reads(_version(db)):
             db.execute(f"PRAGMA user_version = {layout.version}")

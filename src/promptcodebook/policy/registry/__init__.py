@@ -1,0 +1,1 @@
+"""The registry: immutable versions of policies, refs that move, and a hash-chained log."""

@@ -1,0 +1,335 @@
+"""Versions of policies that never change, refs that only move, and the log of every move.
+
+What is said here holds wherever the registry lies (`shelf.py`): in one file (`sqlite.py`) or on an
+MLflow server (`mlflow.py`).
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import JsonValue
+
+from promptcodebook.errors import ConfigError, PolicyError, RefNotFound, RegistryDamaged
+from promptcodebook.paths import registry_location
+from promptcodebook.policy.file import PolicyFile, parse_policy_file
+from promptcodebook.policy.registry.log import (
+    ATTEST,
+    FREEZE,
+    LATEST,
+    PROMOTE,
+    ROLLBACK,
+    Entry,
+    Log,
+    canonical,
+    check_name,
+    check_ref,
+    version_of,
+)
+from promptcodebook.policy.registry.shelf import Proposal, Shelf
+from promptcodebook.policy.registry.sqlite import VERIFY, SqliteShelf
+from promptcodebook.policy.registry.verification import Verification, verify
+from promptcodebook.text import printable
+
+__all__ = ["Facts", "Gate", "Registry", "Version", "Watch", "open_registry", "user_name"]
+
+_MOST_WORDS = 4000
+"""Characters of a reason."""
+
+
+def _none() -> Mapping[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Where a version came from, outside of its hash.
+
+    `parent` is the version that it was made from ('' = none that is known), `run` a run's id,
+    `step` the updates behind it (None = not known), `score` its validation score, `configuration`
+    the run's settings without secrets, `data` the fingerprint of each split, `written_by` the
+    version of this library. `digest` is over the policy without what its file says `about` it:
+    versions of one digest prompt alike.
+    """
+
+    parent: str = ""
+    run: str = ""
+    step: int | None = None
+    score: float | None = None
+    configuration: Mapping[str, Any] = field(default_factory=_none)
+    data: Mapping[str, Any] = field(default_factory=_none)
+    written_by: str = ""
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A policy that is stored: its name (`sha256:` and digits), where it came from, when and by
+    whom it was stored first, and the refs that stand at it."""
+
+    version: str
+    facts: Mapping[str, Any]
+    time: str
+    who: str
+    refs: tuple[str, ...] = ()
+
+
+class Gate(Protocol):
+    """What a version must pass before a ref is moved to it; a rollback passes none.
+
+    Returns what the log's entry is to say of it (JSON values). Raises PromotionRefused.
+    """
+
+    def __call__(
+        self, version: Version, policy: PolicyFile, ref: str
+    ) -> Mapping[str, JsonValue]: ...
+
+
+class Registry:
+    """Stores versions and moves refs; safe for threads and processes.
+
+    `who` stands in the log beside what is done; `clock` says when.
+    """
+
+    def __init__(
+        self, shelf: Shelf, who: str = "", clock: Callable[[], datetime] | None = None
+    ) -> None:
+        self.shelf = shelf
+        self._who = printable(who) or user_name()
+        self._clock = clock or (lambda: datetime.now(UTC))
+
+    def freeze(self, policy: str, name: str, facts: Facts | None = None, why: str = "") -> Version:
+        """Stores the text of a policy file for good and moves NAME@latest to it.
+
+        The same bytes again store nothing; NAME@latest moves where it stood elsewhere. The parent
+        is the version that it stood at, unless the facts name one. Raises PolicyError for a text
+        that is no policy file.
+        """
+        known = asdict(facts or Facts())
+        self.store(policy, f"{check_name(name)}@{LATEST}", FREEZE, known, why)
+        return self.version(version_of(policy.encode()))
+
+    def store(
+        self, policy: str, ref: str, action: str, facts: Mapping[str, Any], why: str = ""
+    ) -> Entry | None:
+        """What `freeze` and an import do; the entry, None where the ref stood there already."""
+        digest = parse_policy_file(policy, f"the policy for {ref}").digest
+        version = version_of(policy.encode())
+
+        def propose(log: Log) -> Proposal:
+            if log.at(ref) == version:
+                return Proposal()
+            known_parent = log.at(ref) if action == FREEZE else None
+            parent = facts.get("parent") or known_parent or ""
+            known: dict[str, Any] = {**facts, "parent": parent, "digest": digest}
+            entry = self._entry(log, action, ref, version, why, known)
+            stored = {} if version in log.versions else {version: policy}
+            return Proposal((entry,), stored)
+
+        moved = self.shelf.append(propose)
+        return moved[-1] if moved else None
+
+    def promote(
+        self, source: str, ref: str, why: str = "", gate: Gate | None = None
+    ) -> Entry | None:
+        """Moves NAME@REF to the version that `source` (NAME@REF or sha256:DIGITS) means.
+
+        Returns the log's entry, None where the ref stood there already. Raises RefNotFound, and
+        what the gate raises.
+        """
+        check_ref(ref)
+        version = self.version(source)
+        found = {} if gate is None else dict(gate(version, self.policy(version.version), ref))
+
+        def propose(log: Log) -> Proposal:
+            if log.at(ref) == version.version:
+                return Proposal()
+            return Proposal((self._entry(log, PROMOTE, ref, version.version, why, found),))
+
+        moved = self.shelf.append(propose)
+        return moved[-1] if moved else None
+
+    def rollback(self, ref: str, to: str = "", why: str = "") -> Entry:
+        """Moves NAME@REF back to where it stood before, or to a version `to` that it was at.
+
+        Rolled back twice it goes back two versions. Raises RefNotFound where there is none.
+        """
+        check_ref(ref)
+
+        def propose(log: Log) -> Proposal:
+            target = _target(log, ref, to)
+            return Proposal((self._entry(log, ROLLBACK, ref, target, why, {}),))
+
+        return self.shelf.append(propose)[-1]
+
+    def attest(
+        self, source: str, topic: str, facts: Mapping[str, JsonValue], why: str = ""
+    ) -> Entry:
+        """Writes into the log what was found of a version, such as an audit's report."""
+
+        def propose(log: Log) -> Proposal:
+            version = log.resolve(source)
+            known = {"topic": topic, "found": dict(facts)}
+            return Proposal((self._entry(log, ATTEST, "", version, why, known),))
+
+        return self.shelf.append(propose)[-1]
+
+    def attestations(self, source: str, topic: str) -> tuple[Mapping[str, Any], ...]:
+        """What was attested of a version under a topic, in order."""
+        log = self.shelf.read()
+        version = log.resolve(source)
+        entries = (e.known for e in log if e.action == ATTEST and e.after == version)
+        return tuple(known["found"] for known in entries if known["topic"] == topic)
+
+    def resolve(self, source: str) -> str:
+        """The version that NAME@REF or sha256:DIGITS means. Raises RefNotFound."""
+        return self.shelf.read().resolve(source)
+
+    def version(self, source: str) -> Version:
+        """The same, with what is known of it."""
+        log = self.shelf.read()
+        name = log.resolve(source)
+        entry = log.versions[name]
+        refs = tuple(ref for ref, at in log.refs.items() if at == name)
+        return Version(name, entry.known, entry.time, entry.who, refs)
+
+    def versions(self) -> tuple[Version, ...]:
+        """All of them, in the order in which they were stored."""
+        return tuple(self.version(name) for name in self.shelf.read().versions)
+
+    def text(self, source: str) -> str:
+        """The bytes of a version's policy file, as text; checked against its name.
+
+        Raises RegistryDamaged where they are not what was stored.
+        """
+        version = self.resolve(source)
+        policy = self.shelf.policy(version)
+        if version_of(policy) != version:
+            raise RegistryDamaged(
+                f"the registry {self.shelf.place} is damaged: the bytes stored for {version} are "
+                "not its bytes",
+                hint=VERIFY,
+            )
+        return policy.decode()
+
+    def policy(self, source: str) -> PolicyFile:
+        """The policy of a version."""
+        return parse_policy_file(self.text(source), source)
+
+    def refs(self) -> dict[str, str]:
+        """Where each ref stands."""
+        return self.shelf.read().refs
+
+    def history(self, ref: str = "") -> tuple[Entry, ...]:
+        """The log of one ref (NAME@REF), of one codebook (NAME), or all of it ('')."""
+        return self.shelf.read().about(ref)
+
+    def before(self, ref: str) -> str | None:
+        """The version that a ref would be rolled back to."""
+        history = self.shelf.read().history(ref)
+        return history[-2] if len(history) > 1 else None
+
+    def watch(self, ref: str) -> Watch:
+        """Tells when a ref moves. Raises RefNotFound where it does not exist."""
+        return Watch(self.shelf, ref, self.resolve(ref))
+
+    def verify(self, head: str = "") -> Verification:
+        """Every hash computed anew; `head` is the hash of an entry noted elsewhere ('' = none)."""
+        return verify(self.shelf, head)
+
+    def close(self) -> None:
+        self.shelf.close()
+
+    def __enter__(self) -> Registry:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _entry(
+        self, log: Log, action: str, ref: str, version: str, why: str, facts: Mapping[str, Any]
+    ) -> Entry:
+        if len(why) > _MOST_WORDS:
+            raise ConfigError(f"a reason of {len(why)} characters is too long for the log")
+        time = self._clock().astimezone(UTC).isoformat(timespec="milliseconds")
+        known = canonical(json.loads(json.dumps(facts, default=str)))
+        return Entry(
+            seq=log.next,
+            time=time,
+            who=self._who,
+            action=action,
+            ref=ref,
+            before=log.at(ref) or "",
+            after=version,
+            why=printable(why),
+            facts=known,
+            previous=log.head,
+        ).sealed()
+
+
+class Watch:
+    """Polls a ref: what a server asks before a request, or once in a while."""
+
+    def __init__(self, shelf: Shelf, ref: str, version: str) -> None:
+        self._shelf = shelf
+        self._ref = ref
+        self.version = version
+        """Where the ref stood when it was last asked."""
+
+    def poll(self) -> str | None:
+        """The version that the ref moved to since it was last asked; None where it did not.
+
+        One look at an index (SQLite) or one request (MLflow). Raises StoreError.
+        """
+        now = self._shelf.poll(self._ref)
+        if now is None or now == self.version:
+            return None
+        self.version = now
+        return now
+
+
+def _target(log: Log, ref: str, to: str) -> str:
+    history = log.history(ref)
+    log.resolve(ref)  # says which refs there are
+    if not to:
+        if len(history) < 2:
+            raise RefNotFound(
+                f"{ref} was never anywhere else than at {history[-1]}",
+                hint=f"pco codebook promote VERSION {ref}",
+            )
+        return history[-2]
+    target = log.resolve(to)
+    if target not in history[:-1]:
+        raise PolicyError(
+            f"{ref} was not at {target} before it came to {history[-1]}",
+            hint=f"pco codebook promote {target} {ref}",
+        )
+    return target
+
+
+def user_name() -> str:
+    """Who works here, as the system knows them."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a container without users
+        return "unknown"
+
+
+def open_registry(location: str | Path | None = None, who: str = "") -> Registry:
+    """The registry in a SQLite file or, for a URL, on an MLflow server; None = `$PCO_REGISTRY`,
+    else the user's own. A file is made with its first version.
+
+    Raises ConfigError for a URL that holds a password, MissingExtra without MLflow's client.
+    """
+    place = str(location or registry_location())
+    if place.startswith(("http://", "https://")):
+        from promptcodebook.policy.registry.mlflow import MlflowShelf
+
+        return Registry(MlflowShelf(place), who)
+    return Registry(SqliteShelf(Path(place).expanduser()), who)

@@ -1,0 +1,260 @@
+"""A registry in one SQLite file: what a team on one machine or one shared folder needs.
+
+The file keeps no log beside it (no WAL): a commit is on the disk before it returns, a kill leaves
+it before or after, and what is committed lies under the hashes of one file. A writer holds the
+file's lock from reading the log to its commit, so that no two follow the same entry.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import astuple, fields
+from pathlib import Path
+
+from promptcodebook.errors import PcoError, RegistryDamaged, StoreError
+from promptcodebook.paths import data_folder, tighten
+from promptcodebook.policy.registry.log import Broken, Entry, Log
+from promptcodebook.policy.registry.shelf import Propose, Row
+from promptcodebook.sqlite import Layout, connect, store_os_error
+from promptcodebook.sqlite.database import roll_back, store_error
+
+__all__ = ["SqliteShelf"]
+
+VERIFY = "pco codebook verify names every row that is wrong; put a copy in the registry's place"
+
+_FIELDS = tuple(field.name for field in fields(Entry))
+_COLUMNS = ", ".join(_FIELDS)
+_MARKS = ", ".join("?" * len(_FIELDS))
+_UNREADABLE = (sqlite3.Error, UnicodeError)
+"""What SQLite raises for a file that is damaged; the second where its message quotes the damage."""
+_LAYOUT = Layout(
+    what="registry",
+    version=1,
+    script=(
+        "CREATE TABLE log (seq INTEGER PRIMARY KEY, "
+        + ", ".join(f"{name} TEXT NOT NULL" for name in _FIELDS[1:])
+        + ")",
+        "CREATE INDEX log_by_ref ON log (ref, seq)",
+        "CREATE TABLE policies (id INTEGER PRIMARY KEY, version TEXT NOT NULL, "
+        "policy BLOB NOT NULL)",
+        "CREATE UNIQUE INDEX policies_by_version ON policies (version)",
+    ),
+    wal=False,
+)
+
+
+class SqliteShelf:
+    """The file, made when the first entry is written. Safe for threads, one connection for all."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._log = Log()
+        self._lock = threading.RLock()
+        self._reader: sqlite3.Connection | None = None
+        self._writer: sqlite3.Connection | None = None
+
+    @property
+    def place(self) -> str:
+        return str(self._path)
+
+    def read(self) -> Log:
+        with self._reading() as db:
+            if db is not None:
+                self._refresh(db)
+        return self._log
+
+    def append(self, propose: Propose) -> tuple[Entry, ...]:
+        with self._lock:
+            entries = self._commit(propose)
+            for entry in entries:
+                self._log.add(entry)
+        return entries
+
+    def policy(self, version: str) -> bytes:
+        wanted = "SELECT policy FROM policies WHERE version = ?"
+        with self._reading() as db:
+            row = None if db is None else db.execute(wanted, (version,)).fetchone()
+        if row is None or not isinstance(row[0], bytes):
+            raise _damaged(self.place, f"the policy file of {version} is missing")
+        return row[0]
+
+    def poll(self, ref: str) -> str | None:
+        newest = "SELECT after FROM log WHERE ref = ? ORDER BY seq DESC LIMIT 1"
+        with self._reading() as db:
+            row = None if db is None else db.execute(newest, (ref,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def close(self) -> None:
+        with self._lock:
+            for db in (self._reader, self._writer):
+                if db is not None:
+                    db.close()
+            self._reader = self._writer = None
+
+    def _fault(self, error: Exception) -> StoreError:
+        if isinstance(error, sqlite3.Error):
+            return store_error(error, self._path, _LAYOUT.what)
+        return _damaged(self.place, str(error))
+
+    def _commit(self, propose: Propose) -> tuple[Entry, ...]:
+        db = self._open()
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            self._refresh(db)
+            proposal = propose(self._log)
+            db.executemany(
+                "INSERT OR IGNORE INTO policies (version, policy) VALUES (?, ?)",
+                [(version, text.encode()) for version, text in proposal.policies.items()],
+            )
+            db.executemany(
+                f"INSERT INTO log ({_COLUMNS}) VALUES ({_MARKS})",
+                [astuple(entry) for entry in proposal.entries],
+            )
+            db.execute("COMMIT")
+        except _UNREADABLE as error:
+            raise self._fault(error) from error
+        finally:
+            roll_back(db)  # nothing where it was committed
+        return proposal.entries
+
+    def _refresh(self, db: sqlite3.Connection) -> None:
+        """Reads on from where the log was read to; from the beginning in another file's place."""
+        if len(self._log):
+            row = db.execute("SELECT hash FROM log WHERE seq = ?", (len(self._log),)).fetchone()
+            if row is None or row[0] != self._log.head:
+                self._log = Log()
+        later = f"SELECT {_COLUMNS} FROM log WHERE seq > ? ORDER BY seq"
+        for row in db.execute(later, (len(self._log),)):
+            try:
+                self._log.add(_entry(row))
+            except Broken as fault:
+                raise _damaged(self.place, f"row {row[0]} of the log: {fault}") from None
+
+    def _open(self) -> sqlite3.Connection:
+        """The connection that writes; the file is made where there is none."""
+        if self._writer is None:
+            folder = self._path.parent
+            try:
+                folder.mkdir(0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                raise store_os_error(error, folder) from error
+            if folder == data_folder():  # any other is not ours to close
+                tighten(folder, 0o700)
+            self._writer = connect(self._path, _LAYOUT, write=True)
+        return self._writer
+
+    @contextmanager
+    def _reading(self) -> Generator[sqlite3.Connection | None]:
+        """A connection to read from; None where nothing was written yet."""
+        with self._lock:
+            try:
+                if self._reader is None and self._path.is_file():
+                    self._reader = connect(self._path, _LAYOUT, write=False)
+                yield self._reader
+            except _UNREADABLE as error:
+                raise self._fault(error) from error
+
+    def rows(self) -> Iterator[Row]:
+        if not self._path.is_file():
+            return
+        try:
+            db = connect(self._path, _LAYOUT, write=False)
+        except (PcoError, UnicodeError) as error:
+            yield Row("the file", fault=str(error))
+            return
+        with closing(db):
+            # Half of a character is as good as any other byte that is wrong.
+            db.text_factory = _text
+            yield from _rows(db, "log", "seq", _COLUMNS, _log_row)
+            yield from _rows(db, "policies", "id", "id, version, policy", _policy_row)
+            yield from _structure(db, self._path)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _entry(row: Sequence[object]) -> Entry:
+    return Entry.of(dict(zip(_FIELDS, row, strict=True)))
+
+
+def _damaged(place: str, fault: str) -> RegistryDamaged:
+    return RegistryDamaged(f"the registry {place} is damaged: {fault}", hint=VERIFY)
+
+
+def _log_row(place: str, row: Sequence[object]) -> Row:
+    try:
+        return Row(place, _entry(row))
+    except Broken as fault:
+        return Row(place, fault=str(fault))
+
+
+def _policy_row(place: str, row: Sequence[object]) -> Row:
+    _, version, policy = row
+    if not isinstance(version, str) or not isinstance(policy, bytes):
+        return Row(place, fault="it does not hold a policy file under its version")
+    return Row(place, policy=(version, policy))
+
+
+def _rows(
+    db: sqlite3.Connection,
+    table: str,
+    key: str,
+    columns: str,
+    read: Callable[[str, Sequence[object]], Row],
+) -> Iterator[Row]:
+    """Each row by its number: a damaged page takes no row away but its own."""
+    try:
+        count = int(db.execute(f"SELECT count(*) FROM {table} NOT INDEXED").fetchone()[0])
+        beyond = f"SELECT {key} FROM {table} WHERE {key} > ? OR {key} < 1 LIMIT 1"
+        odd = db.execute(beyond, (count,)).fetchone()
+    except _UNREADABLE as error:
+        yield Row(f"the table {table}", fault=f"it cannot be counted: {error}")
+        return
+    for number in range(1, count + 1):
+        place = f"row {number} of the {table}"
+        try:
+            one = f"SELECT {columns} FROM {table} WHERE {key} = ?"
+            row = db.execute(one, (number,)).fetchone()
+        except _UNREADABLE as error:
+            yield Row(place, fault=f"it cannot be read: {error}")
+            continue
+        yield Row(place, fault="it is missing") if row is None else read(place, row)
+    if odd is not None:
+        yield Row(f"row {odd[0]} of the {table}", fault="it has no place in the order of the rows")
+
+
+_HEAD = 100
+_CHANGES, _CHANGES_AGAIN = slice(24, 28), slice(92, 96)
+_MADE = "SELECT type, name, tbl_name, rootpage, sql FROM sqlite_master ORDER BY rowid"
+
+
+def _structure(db: sqlite3.Connection, path: Path) -> Iterator[Row]:
+    """What SQLite says of its own trees, and whether tables and head of the file are as made."""
+    try:
+        for (said,) in db.execute("PRAGMA integrity_check").fetchall():
+            if said != "ok":
+                yield Row("the file", fault=" ".join(str(said).split()))
+        tables = db.execute(_MADE).fetchall()
+    except _UNREADABLE as error:
+        yield Row("the file", fault=str(error))
+        return
+    with closing(sqlite3.connect(":memory:")) as fresh:
+        fresh.execute(f"PRAGMA user_version = {_LAYOUT.version}")
+        for statement in _LAYOUT.script:
+            fresh.execute(statement)
+        if tables != fresh.execute(_MADE).fetchall():
+            yield Row("the file", fault="its tables are not those of a registry")
+        made = fresh.serialize()
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    if head[_CHANGES] != head[_CHANGES_AGAIN] or _lasting(head) != _lasting(made):
+        yield Row("the file", fault="its first 100 bytes are not those of a registry")
+
+
+def _lasting(head: bytes) -> bytes:
+    """The head of a SQLite file but for its counters, its size, and the library that wrote last."""
+    return head[:24] + head[32:40] + head[44:92]

@@ -1,0 +1,34 @@
+"""Policies and registries to test with."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from promptcodebook.method.state import State
+from promptcodebook.method.templates import load_templates
+from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.registry.registry import Registry
+from promptcodebook.policy.registry.sqlite import SqliteShelf
+from tests.method.build import config
+from tests.store.conftest import parameters
+
+__all__ = ["PRODUCTION", "clock", "policy", "sqlite"]
+
+PRODUCTION = "tickets@production"
+
+
+def policy(word: str = "") -> str:
+    """The text of a small policy file; another word, another policy."""
+    state = State.first(parameters(word))
+    settings = config(size=2, select=1, lm="simulated")
+    return PolicyFile.of(state, settings, load_templates("default"), "", ()).text()
+
+
+def clock() -> datetime:
+    """The same minute for ever."""
+    return datetime(2026, 1, 31, 15, 45, tzinfo=UTC)
+
+
+def sqlite(folder: Path, who: str = "ada") -> Registry:
+    return Registry(SqliteShelf(folder / "registry.sqlite"), who, clock)

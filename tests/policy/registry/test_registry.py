@@ -1,0 +1,248 @@
+"""Versions that never change, refs that only move, and a log of every move: in one file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from pydantic import JsonValue
+
+from promptcodebook.errors import (
+    ConfigError,
+    PolicyError,
+    PromotionRefused,
+    RefNotFound,
+    RegistryDamaged,
+)
+from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.registry.log import FIRST
+from promptcodebook.policy.registry.registry import (
+    Facts,
+    Registry,
+    Version,
+    open_registry,
+)
+from tests.policy.registry.build import PRODUCTION, policy, sqlite
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[Registry]:
+    with sqlite(tmp_path) as made:
+        yield made
+
+
+def moves(registry: Registry, ref: str = "") -> list[tuple[str, str]]:
+    return [(entry.action, entry.why) for entry in registry.history(ref)]
+
+
+def test_a_version_is_called_by_the_sha_256_of_its_bytes(registry: Registry) -> None:
+    text = policy("a")
+    version = registry.freeze(text, "tickets")
+    assert version.version == "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    assert registry.text("tickets@latest") == text
+    assert registry.policy(version.version[:20]).text() == text
+
+
+def test_what_is_known_of_a_version_lies_beside_it(registry: Registry) -> None:
+    facts = Facts(run="r1", step=7, score=0.5, configuration={"size": 2}, data={"train": "f"})
+    first = registry.freeze(policy("a"), "tickets", facts, why="the first one")
+    second = registry.freeze(policy("b"), "tickets")
+    assert first.facts["run"] == "r1" and first.facts["step"] == 7 and first.facts["score"] == 0.5
+    assert first.facts["configuration"] == {"size": 2} and first.facts["data"] == {"train": "f"}
+    assert (first.facts["parent"], second.facts["parent"]) == ("", first.version)
+    assert (first.who, first.time) == ("ada", "2026-01-31T15:45:00.000+00:00")
+    assert registry.version(first.version).refs == () and second.refs == ("tickets@latest",)
+
+
+def test_the_same_bytes_are_stored_once(registry: Registry) -> None:
+    first = registry.freeze(policy("a"), "tickets", Facts(run="r1"))
+    again = registry.freeze(policy("a"), "tickets", Facts(run="r2"))
+    assert again == first and len(registry.history()) == 1
+    other = registry.freeze(policy("a"), "mails")
+    assert other.version == first.version and other.facts["run"] == "r1"
+    assert other.refs == ("mails@latest", "tickets@latest") and len(registry.versions()) == 1
+
+
+def test_promote_moves_a_ref_and_says_who_when_from_to_and_why(registry: Registry) -> None:
+    a = registry.freeze(policy("a"), "tickets").version
+    assert registry.promote("tickets@latest", PRODUCTION, "it is better") is not None
+    b = registry.freeze(policy("b"), "tickets").version
+    entry = registry.promote("tickets@latest", PRODUCTION, "better still")
+    assert entry is not None and (entry.before, entry.after) == (a, b)
+    assert (entry.who, entry.why, entry.action) == ("ada", "better still", "promote")
+    assert entry.time == "2026-01-31T15:45:00.000+00:00"
+    assert registry.refs() == {"tickets@latest": b, PRODUCTION: b}
+    assert moves(registry, PRODUCTION) == [("promote", "it is better"), ("promote", "better still")]
+
+
+def test_a_ref_that_stands_there_already_does_not_move(registry: Registry) -> None:
+    a = registry.freeze(policy("a"), "tickets").version
+    registry.promote(a, PRODUCTION)
+    assert registry.promote(a, PRODUCTION, "again") is None
+    assert len(registry.history(PRODUCTION)) == 1
+
+
+def test_rollback_goes_back_one_version_at_a_time(registry: Registry) -> None:
+    a, b, c, d = (registry.freeze(policy(word), "tickets").version for word in "abcd")
+    for version in (a, b, c):
+        registry.promote(version, PRODUCTION)
+    assert registry.before(PRODUCTION) == b
+    assert registry.rollback(PRODUCTION, why="it fails").after == b
+    assert registry.rollback(PRODUCTION).after == a
+    with pytest.raises(RefNotFound, match="was never anywhere else"):
+        registry.rollback(PRODUCTION)
+    registry.promote(d, PRODUCTION)
+    assert registry.rollback(PRODUCTION).after == a  # b and c were taken back
+
+
+def test_rollback_to_a_version_that_the_ref_was_at(registry: Registry) -> None:
+    a, b, c, d = (registry.freeze(policy(word), "tickets").version for word in "abcd")
+    for version in (a, b, c):
+        registry.promote(version, PRODUCTION)
+    with pytest.raises(PolicyError, match="was not at"):
+        registry.rollback(PRODUCTION, to=d)
+    assert registry.rollback(PRODUCTION, to=a[:20]).after == a
+    assert registry.before(PRODUCTION) is None
+
+
+class Refuses:
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+    def __call__(self, version: Version, policy: PolicyFile, ref: str) -> Mapping[str, JsonValue]:
+        if self.word in policy.text():
+            raise PromotionRefused(f"{version.version} says {self.word} and is not for {ref}")
+        return {"scanned": len(policy.codebook)}
+
+
+def test_a_gate_refuses_or_leaves_its_mark_in_the_log(registry: Registry) -> None:
+    registry.freeze(policy("harm"), "tickets")
+    with pytest.raises(PromotionRefused, match=f"not for {PRODUCTION}"):
+        registry.promote("tickets@latest", PRODUCTION, gate=Refuses("harm"))
+    assert PRODUCTION not in registry.refs() and len(registry.history()) == 1
+    registry.freeze(policy("mild"), "tickets")
+    entry = registry.promote("tickets@latest", PRODUCTION, gate=Refuses("harm"))
+    assert entry is not None and entry.known == {"scanned": 2}
+
+
+def test_a_rollback_passes_no_gate_and_moves_at_once(registry: Registry) -> None:
+    for word in "ab":
+        registry.promote(registry.freeze(policy(word), "tickets").version, PRODUCTION)
+    watch = registry.watch(PRODUCTION)
+    assert watch.poll() is None
+    back = registry.rollback(PRODUCTION).after
+    assert watch.poll() == back and watch.version == back and watch.poll() is None
+
+
+def test_a_watch_sees_what_another_process_moves(registry: Registry, tmp_path: Path) -> None:
+    a, b = (registry.freeze(policy(word), "tickets").version for word in "ab")
+    registry.promote(a, PRODUCTION)
+    watch = registry.watch(PRODUCTION)
+    with sqlite(tmp_path, "bob") as theirs:
+        theirs.promote(b, PRODUCTION)
+    assert watch.poll() == b
+    assert registry.history(PRODUCTION)[-1].who == "bob"
+
+
+def test_what_was_found_of_a_version_can_be_attested(registry: Registry) -> None:
+    a = registry.freeze(policy("a"), "tickets").version
+    registry.freeze(policy("b"), "tickets")
+    registry.attest(a, "audit", {"passes": True}, why="first scan")
+    registry.attest(a, "audit", {"passes": False})
+    registry.attest(a, "licence", {"ok": 1})
+    assert registry.attestations(a, "audit") == ({"passes": True}, {"passes": False})
+    assert registry.attestations("tickets@latest", "audit") == ()
+    assert registry.verify().passes
+
+
+def test_refs_and_versions_that_are_not_there(registry: Registry) -> None:
+    registry.freeze(policy("a"), "tickets")
+    registry.promote("tickets@latest", PRODUCTION)
+    with pytest.raises(RefNotFound, match="did you mean 'tickets@production'"):
+        registry.text("tickets@produktion")
+    for call in (registry.rollback, registry.watch, registry.text):
+        with pytest.raises(RefNotFound):
+            call("mails@production")
+    with pytest.raises(RefNotFound, match="no version"):
+        registry.promote("sha256:000000", PRODUCTION)
+
+
+@pytest.mark.parametrize(
+    "ref", ["tickets", "@production", "a/b@c", "../x@y", "t@", "t@v3", "t@a@b", "t@latest", "t@x y",
+            "t@production\n", "pco-registry-log@x"],
+)  # fmt: skip
+def test_what_is_no_ref_is_refused(registry: Registry, ref: str) -> None:
+    registry.freeze(policy("a"), "tickets")
+    with pytest.raises(ConfigError):
+        registry.promote("tickets@latest", ref)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", ".x", "a@b", "x" * 61, "pco-registry-log", "a\n"])
+def test_what_is_no_name_is_refused(registry: Registry, name: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be called"):
+        registry.freeze(policy("a"), name)
+
+
+def test_only_a_policy_file_is_stored(registry: Registry, tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="is not a policy file"):
+        registry.freeze('{"format": "x"}', "tickets")
+    assert registry.history() == () and not (tmp_path / "registry.sqlite").exists()
+
+
+def test_texts_in_the_log_do_not_steer_a_terminal(registry: Registry) -> None:
+    version = registry.freeze(policy("a"), "tickets", why="red \x1b[31m \udc80 alert")
+    assert registry.history()[0].why == "red  [31m ? alert" and registry.verify().passes
+    with pytest.raises(ConfigError, match="too long"):
+        registry.promote(version.version, PRODUCTION, "x" * 5000)
+
+
+def test_an_empty_registry_is_whole_and_makes_no_file(tmp_path: Path) -> None:
+    with open_registry(tmp_path / "none" / "r.sqlite") as registry:
+        assert registry.refs() == {} and registry.versions() == ()
+        found = registry.verify()
+        assert found.passes and found.head == FIRST
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_registry_lies_where_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PCO_REGISTRY", str(tmp_path / "team" / "r.sqlite"))
+    with open_registry() as registry:
+        registry.freeze(policy("a"), "tickets")
+    assert (tmp_path / "team" / "r.sqlite").stat().st_mode & 0o077 == 0
+    assert [f.name for f in (tmp_path / "team").iterdir()] == ["r.sqlite"]
+
+
+def test_a_damaged_policy_is_not_handed_out_and_a_damaged_log_not_gone_on_with(
+    tmp_path: Path,
+) -> None:
+    with sqlite(tmp_path) as registry:
+        version = registry.freeze(policy("a"), "tickets").version
+    with sqlite3.connect(tmp_path / "registry.sqlite") as db:
+        db.execute("UPDATE policies SET policy = CAST(replace(policy, 'a', 'b') AS BLOB)")
+    with sqlite(tmp_path) as registry, pytest.raises(RegistryDamaged, match=version):
+        registry.text("tickets@latest")
+    with sqlite3.connect(tmp_path / "registry.sqlite") as db:
+        db.execute("UPDATE log SET who = 'eve'")
+    with sqlite(tmp_path) as registry, pytest.raises(RegistryDamaged, match="row 1 of the log"):
+        registry.promote("tickets@latest", PRODUCTION)
+
+
+def test_a_registry_put_in_its_place_is_read_anew(tmp_path: Path, registry: Registry) -> None:
+    registry.freeze(policy("a"), "tickets")
+    with sqlite3.connect(tmp_path / "registry.sqlite") as db:
+        db.execute("DELETE FROM log")
+        db.execute("DELETE FROM policies")
+    assert registry.refs() == {} and registry.freeze(policy("b"), "mails").facts["parent"] == ""
+
+
+def test_the_facts_of_a_version_are_in_the_chain(registry: Registry) -> None:
+    registry.freeze(policy("a"), "tickets", Facts(score=0.25))
+    [entry] = registry.history()
+    assert json.loads(entry.facts)["score"] == 0.25 and entry.previous == FIRST
+    assert registry.verify().head == entry.hash
