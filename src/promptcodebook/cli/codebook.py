@@ -1,5 +1,5 @@
 """`pco explain` and `pco codebook`: what a policy does with an input, what its instincts say, how
-they came to say it, and what changed."""
+they came to say it, and what changed. The commands about the registry are in registry.py."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from promptcodebook.cli import registry
 from promptcodebook.cli.console import columns, emit, wrap_text
 from promptcodebook.cli.settings import (
     ConfigOption,
@@ -17,7 +18,6 @@ from promptcodebook.cli.settings import (
     Json,
     Model,
     Ref,
-    RunRef,
     Sets,
     TaskName,
     Trust,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["app", "mark_changes"]
 
 app = command_group()
-codebook = command_group("Show a codebook, its history, or a difference.")
+codebook = command_group("Show a codebook, its history or a difference; keep versions of it.")
 app.add_typer(codebook, name="codebook")
 
 _PROMISES = 3
@@ -226,14 +226,30 @@ def _entry_cells(row: dict[str, Any], adds: float | None) -> dict[str, str]:
 
 @codebook.command()
 def log(
-    run: RunRef,
+    ref: Annotated[
+        str | None,
+        typer.Argument(
+            help="A run (its id or name, a path, 'last'), or in the registry NAME@REF, or NAME@ "
+            "for a whole codebook; none = the whole registry."
+        ),
+    ] = None,
     index: Annotated[int | None, typer.Option(help="Only this instinct, 0..K-1.")] = None,
     part: Annotated[
         str | None, typer.Option(help="Only theta (encoder), phi (generator) or psi (critic).")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Every rewrite in order: kept, or refused and why, and the feedback that asked for it."""
+    """Of a run, every rewrite in order: kept, or refused and why, and the feedback that asked for
+    it. In the registry, every move: who, when, from, to, why."""
+    if ref is None or "@" in ref:
+        if index is not None or part is not None:
+            raise ConfigError("--index and --part are for a run", hint="pco codebook log last")
+        registry.show_log(ref or "", as_json)
+    else:
+        _show_rewrites(ref, index, part, as_json)
+
+
+def _show_rewrites(run: str, index: int | None, part: str | None, as_json: bool) -> None:
     from promptcodebook.store.run import RunStore
     from promptcodebook.store.runs import find_run
 
@@ -315,9 +331,13 @@ def _rewrite_text(step: int, rewrite: Rewrite) -> str:
 
 @codebook.command()
 def diff(
-    a: Annotated[str, typer.Argument(help="A run or a policy file.")],
+    a: Annotated[str, typer.Argument(help="A run, a policy file, NAME@REF or sha256:DIGITS.")],
     b: Annotated[
-        str | None, typer.Argument(help="Another; without it, A's first codebook and its kept one.")
+        str | None,
+        typer.Argument(
+            help="Another; without it, a run's first codebook and its kept one, or the version "
+            "that NAME@REF stood at before and the present one."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -338,6 +358,8 @@ def _pair(a: str, b: str | None) -> tuple[PolicyFile, PolicyFile]:
     reference = resolve(runs_dir(), a)
     if b is not None:
         return reference.file, resolve(runs_dir(), b).file
+    if reference.version and "@" in a:
+        return registry.before_and_now(a)
     return first_policy(runs_dir(), a), reference.file
 
 
@@ -358,3 +380,6 @@ def mark_changes(before: str, after: str) -> str:
     """`after` with what was taken out as [-...-] and what was put in as {+...+}."""
     marks = {"same": "{}", "removed": "[-{}-]", "added": "{{+{}+}}"}
     return "".join(marks[kind].format(piece) for kind, piece in word_changes(before, after))
+
+
+codebook.registered_commands += registry.app.registered_commands

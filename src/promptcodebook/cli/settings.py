@@ -68,7 +68,11 @@ Seed = Annotated[int | None, typer.Option("--seed", help="Seed of every random d
 SplitName = Annotated[str, typer.Option("--split", help="train, val or test.")]
 RunRef = Annotated[str, typer.Argument(help="A run: its id or name, a path, or 'last'.")]
 Ref = Annotated[
-    str, typer.Argument(help="A run (its id or name, a path, 'last') or a policy file.")
+    str,
+    typer.Argument(
+        help="A run (its id or name, a path, 'last'), a policy file, or a version in the registry "
+        "(NAME@REF, sha256:DIGITS)."
+    ),
 ]
 
 _STRINGS = {"PCO_LM": "lm", "PCO_TASK": "task", "PCO_DATA": "data_dir", "PCO_PRESET": "preset"}

@@ -181,7 +181,9 @@ def test_what_is_no_ref_is_refused(registry: Registry, ref: str) -> None:
         registry.promote("tickets@latest", ref)
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "..", ".x", "a@b", "x" * 61, "pco-registry-log", "a\n"])
+@pytest.mark.parametrize(
+    "name", ["", "a/b", "..", ".x", "a@b", "x" * 61, "pco-registry-log", "a\n"]
+)
 def test_what_is_no_name_is_refused(registry: Registry, name: str) -> None:
     with pytest.raises(ConfigError, match="cannot be called"):
         registry.freeze(policy("a"), name)

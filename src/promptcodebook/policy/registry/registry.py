@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import getpass
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,7 +37,16 @@ from promptcodebook.policy.registry.sqlite import VERIFY, SqliteShelf
 from promptcodebook.policy.registry.verification import Verification, verify
 from promptcodebook.text import printable
 
-__all__ = ["Facts", "Gate", "Registry", "Version", "Watch", "open_registry", "user_name"]
+__all__ = [
+    "Facts",
+    "Gate",
+    "Registry",
+    "Version",
+    "Watch",
+    "mark_frozen",
+    "open_registry",
+    "user_name",
+]
 
 _MOST_WORDS = 4000
 """Characters of a reason."""
@@ -292,6 +301,23 @@ class Watch:
             return None
         self.version = now
         return now
+
+
+def mark_frozen(file: PolicyFile, instincts: Collection[int]) -> PolicyFile:
+    """The policy with these instincts (0..K-1) marked so that a training which starts from it does
+    not rewrite them. Raises ConfigError for one that it does not have."""
+    size = len(file.codebook)
+    outside = [k for k in instincts if not 0 <= k < size]
+    if outside:
+        raise ConfigError(
+            f"the codebook has no index {outside[0]}: it has {size} instincts",
+            hint=f"choose one of 0..{size - 1}",
+        )
+    entries = [
+        entry.model_copy(update={"frozen": entry.frozen or k in instincts})
+        for k, entry in enumerate(file.codebook)
+    ]
+    return file.model_copy(update={"codebook": tuple(entries)})
 
 
 def _target(log: Log, ref: str, to: str) -> str:

@@ -1,0 +1,161 @@
+"""`pco codebook`: versions kept, promoted, rolled back, told of, handed on and verified."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.cli.invoked import pco
+from tests.policy.registry.build import PRODUCTION, policy
+
+
+@pytest.fixture(autouse=True)
+def _own_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PCO_REGISTRY", str(tmp_path / "registry.sqlite"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with two policy files, a.json and b.json, and pre.json before them."""
+    for word in ("a", "b"):
+        (tmp_path / f"{word}.json").write_bytes(policy(word).encode())
+    return tmp_path
+
+
+def digest(file: Path) -> str:
+    return "sha256:" + hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def test_a_run_is_frozen_with_what_is_known_of_it(trained: Path, run_id: str) -> None:
+    said = pco("codebook", "freeze", "last", "tickets", "--why", "first", "--json", cwd=trained)
+    version, run = said.json, pco("runs", "show", run_id, "--json", cwd=trained).json
+    assert version["version"] == digest(trained / "runs" / run_id / "policy.json")
+    facts = version["facts"]
+    assert facts["run"] == run_id and facts["parent"] == "" and facts["step"] > 0
+    assert facts["configuration"]["size"] == 16 and set(facts["data"]) >= {"train", "val"}
+    assert facts["written_by"] and run
+    shown = pco("codebook", "show", "tickets@latest", "--json", cwd=trained).json
+    own = pco("codebook", "show", "last", "--json", cwd=trained).json
+    assert shown["codebook"] == own["codebook"] and shown["ref"] == "tickets@latest"
+
+
+def test_a_version_explains_and_prompts_like_its_run(trained: Path) -> None:
+    pco("codebook", "promote", "last", PRODUCTION, cwd=trained)
+    args = ("Name three rivers.", "--lm", "simulated", "--json")
+    own = pco("explain", "last", *args, cwd=trained).json
+    assert pco("explain", PRODUCTION, *args, cwd=trained).json["prompt"] == own["prompt"]
+
+
+def test_the_way_of_a_version(folder: Path) -> None:
+    a, b = digest(folder / "a.json"), digest(folder / "b.json")
+    said = pco("codebook", "freeze", "a.json", "tickets", cwd=folder)
+    assert said.out == f"{a}\ntickets@latest stands at it\n"
+    said = pco("codebook", "promote", "tickets@latest", PRODUCTION, "--why", "good", cwd=folder)
+    assert said.out == f"{PRODUCTION}: (new) → {a[:19]}\n"
+    said = pco("codebook", "promote", "b.json", PRODUCTION, "--who", "eva", cwd=folder)
+    assert said.out == f"{PRODUCTION}: {a[:19]} → {b[:19]}\n"
+    assert pco("codebook", "promote", b[:19], PRODUCTION, cwd=folder).out.endswith("already\n")
+    said = pco("codebook", "rollback", PRODUCTION, "--why", "it fails", cwd=folder)
+    assert said.out == f"{PRODUCTION}: {b[:19]} → {a[:19]}\n"
+    listed = pco("codebook", "list", "--json", cwd=folder).json
+    assert listed["refs"] == {"tickets@latest": b, PRODUCTION: a}
+    assert [v["version"] for v in listed["versions"]] == [a, b]
+    text = pco("codebook", "list", cwd=folder).out
+    assert PRODUCTION in text and a[:19] in text and b[:19] in text
+
+
+def test_the_log_says_who_when_from_to_and_why(folder: Path) -> None:
+    pco("codebook", "promote", "a.json", PRODUCTION, "--why", "good", "--who", "eva", cwd=folder)
+    pco("codebook", "promote", "b.json", PRODUCTION, cwd=folder)
+    log = pco("codebook", "log", PRODUCTION, "--json", cwd=folder).json
+    a, b = digest(folder / "a.json"), digest(folder / "b.json")
+    assert [(e["before"], e["after"], e["why"]) for e in log] == [("", a, "good"), (a, b, "")]
+    assert log[0]["who"] == "eva" and log[0]["time"].startswith("20")
+    text = pco("codebook", "log", PRODUCTION, cwd=folder).out
+    assert "eva" in text and "good" in text and text.count("promote") == 2
+    assert len(pco("codebook", "log", "--json", cwd=folder).json) == 4
+    assert len(pco("codebook", "log", "tickets@", "--json", cwd=folder).json) == 4
+    assert "no entry is about mails@" in pco("codebook", "log", "mails@", cwd=folder).out
+    pco("codebook", "log", "tickets@prod", cwd=folder).error(2, f"did you mean '{PRODUCTION}'")
+    pco("codebook", "log", PRODUCTION, "--index", "1", cwd=folder).error(2, "for a run")
+
+
+def test_diff_of_versions_is_word_by_word_and_by_instinct(folder: Path) -> None:
+    tree = json.loads((folder / "a.json").read_text())
+    tree["codebook"][1]["text"] = "Count the words."
+    (folder / "a.json").write_text(json.dumps(tree))
+    tree["codebook"][1]["text"] = "Count all the words."
+    (folder / "b.json").write_text(json.dumps(tree))
+    pco("codebook", "promote", "a.json", PRODUCTION, cwd=folder)
+    pco("codebook", "diff", PRODUCTION, cwd=folder).error(2, "stood nowhere before")
+    pco("codebook", "promote", "b.json", PRODUCTION, cwd=folder)
+    said = pco("codebook", "diff", PRODUCTION, cwd=folder).out
+    assert said == "c1\n  Count {+all +}the words.\n"
+    a = digest(folder / "a.json")[:20]
+    assert pco("codebook", "diff", a, PRODUCTION, cwd=folder).out == said
+
+
+def test_instincts_can_be_frozen_in_a_version(folder: Path) -> None:
+    pco("codebook", "freeze", "a.json", "tickets", cwd=folder)
+    args = ("codebook", "freeze", "tickets@latest", "tickets", "--json", "--instinct")
+    made = pco(*args, "0", cwd=folder).json
+    assert made["facts"]["parent"] == digest(folder / "a.json") != made["version"]
+    shown = pco("codebook", "show", "tickets@latest", "--json", cwd=folder).json["codebook"]
+    assert [entry["frozen"] for entry in shown] == [True, True]
+    pco(*args, "2", cwd=folder).error(2, "0..1")
+
+
+def test_a_registry_is_handed_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pco("codebook", "promote", "a.json", PRODUCTION, cwd=folder)
+    assert pco("codebook", "export", "-o", "all.jsonl", cwd=folder).code == 0
+    assert pco("codebook", "export", cwd=folder).out == (folder / "all.jsonl").read_text()
+    (folder / "one.jsonl").write_text(pco("codebook", "export", PRODUCTION, cwd=folder).out)
+    head = pco("codebook", "verify", "--json", cwd=folder).json["head"]
+    monkeypatch.setenv("PCO_REGISTRY", str(folder / "other.sqlite"))
+    said = pco("codebook", "import", "all.jsonl", "--json", cwd=folder).json
+    assert said == {"versions": 1, "entries": 2, "head": head}
+    pco("codebook", "import", "one.jsonl", cwd=folder).error(1, "--name NAME")
+    said = pco("codebook", "import", "one.jsonl", "--name", "theirs", cwd=folder).out
+    assert said == "0 versions and 1 entries of the log are new\n"
+    data = bytearray((folder / "all.jsonl").read_bytes())
+    data[200] ^= 1
+    (folder / "all.jsonl").write_bytes(data)
+    pco("codebook", "import", "all.jsonl", cwd=folder).error(1, "line 2 of the file")
+    pco("codebook", "import", "none.jsonl", cwd=folder).error(2, "cannot read none.jsonl")
+    pco("codebook", "export", "-o", "no/x.jsonl", cwd=folder).error(2, "cannot write")
+
+
+def test_verify_names_the_first_bad_row(folder: Path) -> None:
+    pco("codebook", "promote", "a.json", PRODUCTION, cwd=folder)
+    pco("codebook", "promote", "b.json", PRODUCTION, cwd=folder)
+    said = pco("codebook", "verify", cwd=folder)
+    assert said.code == 0 and said.out.startswith("whole: 4 entries, 2 versions\nhead ")
+    head = said.out.split()[-1]
+    with sqlite3.connect(folder / "registry.sqlite") as db:
+        db.execute("UPDATE log SET why = 'x' WHERE seq IN (2, 3)")
+    said = pco("codebook", "verify", cwd=folder)
+    assert said.code == 1 and said.out.splitlines()[1].startswith("  row 2 of the log: ")
+    found = pco("codebook", "verify", "--json", cwd=folder)
+    assert found.code == 1 and [f["place"] for f in found.json["faults"]][:2] == [
+        "row 2 of the log",
+        "row 3 of the log",
+    ]
+    with sqlite3.connect(folder / "registry.sqlite") as db:
+        db.execute("UPDATE log SET why = '' WHERE seq IN (2, 3)")
+        db.execute("DELETE FROM log WHERE seq = 4")
+    assert pco("codebook", "verify", cwd=folder).code == 0
+    said = pco("codebook", "verify", "--head", head, cwd=folder)
+    assert said.code == 1 and "entries are missing at its end" in said.out
+
+
+def test_what_is_not_there_is_said(folder: Path) -> None:
+    assert "no versions" in pco("codebook", "list", cwd=folder).out
+    assert pco("codebook", "log", cwd=folder).out == "the log is empty\n"
+    pco("codebook", "show", PRODUCTION, cwd=folder).error(2, "no ref 'tickets@production'")
+    pco("codebook", "rollback", PRODUCTION, cwd=folder).error(2, "no ref")
+    pco("codebook", "promote", "a.json", "tickets", cwd=folder).error(2, "is no ref")
+    pco("codebook", "freeze", "a.json", "../up", cwd=folder).error(2, "cannot be called")

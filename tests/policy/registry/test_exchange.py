@@ -1,0 +1,143 @@
+"""A registry as lines: taken in whole and verified, or not at all."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptcodebook.errors import PolicyError, RegistryDamaged, StoreError
+from promptcodebook.policy.registry.exchange import export_lines, import_lines
+from promptcodebook.policy.registry.log import version_of
+from promptcodebook.policy.registry.registry import Facts, Registry
+from tests.policy.registry.build import PRODUCTION, policy, sqlite
+
+
+def filled(folder: Path) -> Registry:
+    registry = sqlite(folder)
+    for word in "ab":
+        registry.freeze(policy(word), "tickets", Facts(run=f"run {word}"))
+        registry.promote("tickets@latest", PRODUCTION, f"{word} is good")
+    registry.rollback(PRODUCTION, why="é is not")
+    return registry
+
+
+def exported(registry: Registry, *sources: str) -> bytes:
+    return "".join(export_lines(registry, sources)).encode()
+
+
+def taken(registry: Registry, data: bytes, name: str = "") -> tuple[int, int]:
+    found = import_lines(registry, io.BytesIO(data), name)
+    return found.versions, found.entries
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    with filled(tmp_path_factory.mktemp("source")) as registry:
+        yield registry
+
+
+@pytest.fixture(scope="module")
+def data(source: Registry) -> bytes:
+    return exported(source)
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[Registry]:
+    with sqlite(tmp_path, "bob") as registry:
+        yield registry
+
+
+def test_a_whole_registry_comes_into_an_empty_one_as_it_is(
+    source: Registry, data: bytes, empty: Registry
+) -> None:
+    assert taken(empty, data) == (2, 5)
+    assert empty.history() == source.history() and empty.versions() == source.versions()
+    assert empty.verify().passes and empty.verify().head == source.verify().head
+    assert exported(empty) == data
+
+
+def test_a_registry_goes_on_where_the_other_does(tmp_path: Path, empty: Registry) -> None:
+    with filled(tmp_path / "other") as source:
+        taken(empty, exported(source))
+        assert taken(empty, exported(source)) == (0, 0)
+        source.freeze(policy("c"), "tickets")
+        assert taken(empty, exported(source)) == (1, 1)
+        assert empty.refs() == source.refs()
+        empty.freeze(policy("d"), "tickets")
+        assert taken(empty, exported(source)) == (0, 0)  # ours goes on where theirs ends
+
+
+def test_a_log_that_is_another_one_is_refused_and_its_versions_can_be_taken(
+    data: bytes, source: Registry, empty: Registry
+) -> None:
+    empty.freeze(policy("z"), "mails")
+    with pytest.raises(StoreError, match="a log of its own"):
+        taken(empty, data)
+    assert len(empty.history()) == 1
+    assert taken(empty, data, "theirs") == (2, 2)
+    assert [e.action for e in empty.history("theirs")] == ["import", "import"]
+    assert empty.text("theirs@latest") == policy("b")
+    assert empty.version("theirs@latest").facts["run"] == "run b"
+    assert taken(empty, exported(source, PRODUCTION), "theirs") == (0, 1)
+
+
+def test_single_versions_bring_what_is_known_of_them_but_no_log(
+    source: Registry, empty: Registry
+) -> None:
+    data = exported(source, PRODUCTION)
+    with pytest.raises(StoreError, match="single versions and no log"):
+        taken(empty, data)
+    assert taken(empty, data, "tickets") == (1, 1)
+    facts = empty.version("tickets@latest").facts
+    assert facts["run"] == "run a" and facts == source.version(PRODUCTION).facts
+
+
+@given(st.data())
+def test_a_byte_that_was_changed_is_found_and_its_line_named(
+    data: bytes, tmp_path_factory: pytest.TempPathFactory, draw: st.DataObject
+) -> None:
+    place = draw.draw(st.integers(0, len(data) - 1), "place")
+    other = draw.draw(st.integers(1, 255), "other")
+    changed = bytearray(data)
+    changed[place] ^= other
+    line = data[:place].count(b"\n") + 1
+    with sqlite(tmp_path_factory.getbasetemp() / "never") as registry:
+        with pytest.raises(RegistryDamaged, match=f"line {line} of the file"):
+            taken(registry, bytes(changed))
+        assert registry.history() == ()
+
+
+def test_a_line_that_is_missing_put_in_or_moved_is_found(data: bytes, empty: Registry) -> None:
+    lines = data.splitlines(keepends=True)
+    for at in range(len(lines)):
+        for first, bad in (
+            (at + 1, lines[:at] + lines[at + 1 :]),
+            (at + 2, [*lines[: at + 1], *lines[at:]]),
+            (at + 1, [*lines[:at], *reversed(lines[at : at + 2]), *lines[at + 2 :]]),
+        ):
+            if bad != lines:
+                with pytest.raises(RegistryDamaged, match=rf"line {first} "):
+                    taken(empty, b"".join(bad))
+    with pytest.raises(RegistryDamaged, match="line 1 of the file: it is missing"):
+        taken(empty, b"")
+
+
+def test_what_is_no_policy_is_not_taken_in_though_its_hash_is_right(empty: Registry) -> None:
+    class Forged:
+        def version(self, source: str) -> object:
+            return type("V", (), {"version": version_of(b"{}"), "facts": {}})
+
+        def text(self, source: str) -> str:
+            return "{}"
+
+    data = "".join(export_lines(Forged(), ["x"])).encode()  # type: ignore[arg-type]
+    assert json.loads(data.splitlines()[1])["policy"] == "{}"
+    with pytest.raises(PolicyError, match="is not a policy file"):
+        taken(empty, data, "tickets")
+    assert empty.history() == ()
