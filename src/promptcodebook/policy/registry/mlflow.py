@@ -264,7 +264,7 @@ class MlflowShelf:
             found = self._client.get_prompt_version_by_alias(name, word)
         except self._fails:
             return False
-        version = (found.tags or {}).get(_VERSION) if found is not None else None
+        version = "" if found is None else _tags(found).get(_VERSION)
         return version == self.read().at(f"{name}@{word}")
 
     def _ask(self, call: Any) -> Any:
@@ -316,8 +316,12 @@ def _is_void(entry: Entry, log: Log) -> bool:
     return late and entry.digest == entry.hash
 
 
+def _tags(found: Any) -> Mapping[str, str]:
+    return cast("Mapping[str, str]", found.tags or {})
+
+
 def _number(found: Any) -> int:
-    text = str((found.tags or {}).get(_NUMBER, ""))
+    text = _tags(found).get(_NUMBER, "")
     if not text.isdecimal():
         raise Broken("it does not say which version of its prompt it is about")
     return int(text)
@@ -325,7 +329,7 @@ def _number(found: Any) -> int:
 
 def _text(found: Any) -> str:
     """The text in its pieces. Raises Broken where one is missing."""
-    tags: Mapping[str, str] = found.tags or {}
+    tags = _tags(found)
     count = tags.get(_PIECES, "")
     names = [f"{_PIECE}{place}" for place in range(1, int(count) if count.isdecimal() else 1)]
     if not count.isdecimal() or any(name not in tags for name in names):

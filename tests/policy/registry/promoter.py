@@ -1,0 +1,32 @@
+"""A process that promotes: python -m tests.policy.registry.promoter PLACE NAME COUNT DONE
+
+Moves tickets@production COUNT times, between two versions of its own. DONE is a file with a line
+for each promotion that came back; one that was killed goes on behind its last line.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from promptcodebook.policy.registry.registry import open_registry
+
+__all__ = ["done"]
+
+
+def done(file: Path) -> int:
+    """How many promotions came back."""
+    return file.read_text().count("\n") if file.exists() else 0
+
+
+def _promote(place: str, name: str, count: int, file: Path) -> None:
+    with open_registry(place, who=name) as registry, file.open("a") as told:
+        for number in range(done(file), count):
+            version = registry.resolve(f"{name}@{'ab'[number % 2]}")
+            registry.promote(version, "tickets@production", f"{name} {number}")
+            told.write(f"{number}\n")
+            told.flush()
+
+
+if __name__ == "__main__":
+    _promote(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))
