@@ -111,7 +111,8 @@ def test_instincts_can_be_frozen_in_a_version(folder: Path) -> None:
 
 def test_a_registry_is_handed_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pco("codebook", "promote", "a.json", PRODUCTION, cwd=folder)
-    assert pco("codebook", "export", "-o", "all.jsonl", cwd=folder).code == 0
+    said = pco("codebook", "export", "-o", "all.jsonl", "--json", cwd=folder)
+    assert said.json == {"file": "all.jsonl", "lines": 5}
     assert pco("codebook", "export", cwd=folder).out == (folder / "all.jsonl").read_text()
     (folder / "one.jsonl").write_text(pco("codebook", "export", PRODUCTION, cwd=folder).out)
     head = pco("codebook", "verify", "--json", cwd=folder).json["head"]

@@ -119,7 +119,7 @@ def test_a_path_that_is_a_file_or_looks_like_one_is_a_policy_file(tmp_path: Path
     file.save(tmp_path / "mine.json")
     file.save(tmp_path / "mine")
     for name in ("mine.json", "mine"):
-        assert resolve(tmp_path, str(tmp_path / name)) == Reference(name, file)
+        assert resolve(tmp_path, str(tmp_path / name)) == Reference(name, file, text=file.text())
     with pytest.raises(PolicyError):
         resolve(tmp_path, str(tmp_path / "none.json"))
     named = store(tmp_path / "runs.json")

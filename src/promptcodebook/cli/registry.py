@@ -139,6 +139,7 @@ def export(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The file; default: stdout.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """The registry, or single versions of it without the log, as JSON lines to hand on."""
     from promptcodebook.paths import whole_file
@@ -146,7 +147,7 @@ def export(
     from promptcodebook.policy.registry.registry import open_registry
 
     with open_registry() as registry:
-        lines = export_lines(registry, refs or ())
+        lines = list(export_lines(registry, refs or ()))
         if output is None:
             sys.stdout.writelines(lines)
             return
@@ -160,7 +161,10 @@ def export(
                 f"cannot write {output}: {error.strerror}",
                 hint="choose a folder that exists and has space",
             ) from error
-    note(f"wrote {output}")
+    if as_json:
+        emit({"file": str(output), "lines": len(lines)})
+    else:
+        note(f"wrote {output}")
 
 
 @app.command("import")

@@ -161,12 +161,12 @@ def test_an_entry_that_came_too_late_is_void(url: str, client: Any) -> None:
 
 
 def test_processes_promote_at_once_and_some_are_killed(tmp_path: Path, url: str) -> None:
-    crowd = Crowd(tmp_path, url, size=3, count=8)
+    crowd = Crowd(tmp_path, url, size=2, count=5)
     registry = open_registry(url)
     before = len(registry.history(PRODUCTION))
     crowd.prepare(registry)
     crowd.run(registry, kills=1, seed=3)
-    hold_nothing_is_lost(registry, crowd, 8, skip=before)
+    hold_nothing_is_lost(registry, crowd, 5, skip=before)
 
 
 def test_what_was_changed_on_the_server_is_found(url: str, client: Any) -> None:
