@@ -20,6 +20,7 @@ __all__ = [
     "strip_fence",
     "strip_wrapping",
     "word_changes",
+    "word_spans",
     "words_of",
 ]
 
@@ -88,6 +89,11 @@ Change = Literal["same", "removed", "added"]
 def words_of(text: str) -> list[str]:
     """Lower-cased words without punctuation."""
     return _WORD.findall(text.lower())
+
+
+def word_spans(text: str) -> list[tuple[str, int, int]]:
+    """The same words, each with its start and end in the text."""
+    return [(m.group().lower(), *m.span()) for m in _WORD.finditer(text)]
 
 
 def fold_text(text: str) -> str:

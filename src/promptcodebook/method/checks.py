@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 
 from promptcodebook.config import Update
 from promptcodebook.protocols import Check
-from promptcodebook.text import words_of
+from promptcodebook.text import word_spans, words_of
 from promptcodebook.types import (
     Example,
     Variable,
@@ -97,6 +97,34 @@ class NoLeakCheck:
             if answer in padded and answer not in earlier:
                 return f"it gives away the answer of a training example: {example}"
         return None
+
+    def find(self, text: str) -> Iterator[tuple[int, int, str]]:
+        """Each piece of the text that is copied: start, end, and from what."""
+        words = word_spans(text)
+        plain = [word for word, _, _ in words]
+        copied = [i for i, run in enumerate(_runs(plain)) if run in self._runs]
+        for first, last in _stretches(copied):
+            yield words[first][1], words[last + RUN - 1][2], "a training input"
+        padded = f" {' '.join(plain)} "
+        for answer, example in self._answers.items():
+            if (at := padded.find(answer)) >= 0:
+                first = padded[: at + 1].count(" ") - 1
+                last = first + answer.count(" ") - 2
+                yield (
+                    words[first][1],
+                    words[last][2],
+                    f"the answer of the training example {example}",
+                )
+
+
+def _stretches(places: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """First and last of each row of neighbours."""
+    first = -1
+    for i, place in enumerate(places):
+        if i == 0 or places[i - 1] + 1 != place:
+            first = place
+        if i + 1 == len(places) or places[i + 1] != place + 1:
+            yield first, place
 
 
 def _runs(words: Sequence[str]) -> Iterable[int]:

@@ -48,9 +48,9 @@ from promptcodebook.optimizers.fixed import (
 )
 from promptcodebook.optimizers.reserve import train_to_reserve
 from promptcodebook.optimizers.selection import Selection
+from promptcodebook.policy.audit.scan import SafetyCheck
 from promptcodebook.policy.file import MEASURED, PolicyFile
 from promptcodebook.policy.references import policy_file, state_at
-from promptcodebook.policy.safety import SafetyCheck
 from promptcodebook.progress import Phase, StepDone
 from promptcodebook.protocols import Check
 from promptcodebook.step import Step
