@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from promptcodebook.cli import registry
+from promptcodebook.cli.audit import audit
 from promptcodebook.cli.console import columns, emit, wrap_text
 from promptcodebook.cli.settings import (
     ConfigOption,
@@ -40,6 +41,7 @@ __all__ = ["app", "mark_changes"]
 
 app = command_group()
 codebook = command_group("Show a codebook, its history or a difference; keep versions of it.")
+codebook.command()(audit)
 app.add_typer(codebook, name="codebook")
 
 _PROMISES = 3

@@ -33,7 +33,7 @@ class Order:
 @cache
 def orders() -> tuple[Order, ...]:
     """The kinds of order of orders.toml."""
-    text = (resources.files(__package__) / "orders.toml").read_text("utf-8")
+    text = (resources.files("promptcodebook.policy.audit") / "orders.toml").read_text("utf-8")
     tree = tomllib.loads(text)
     words: dict[str, str] = {}
     for name, pattern in tree["words"].items():

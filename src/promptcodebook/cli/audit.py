@@ -1,0 +1,176 @@
+"""`pco codebook audit`: what is wrong with a policy's texts, before it is promoted or handed on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from promptcodebook.cli.console import emit, note, wrap_text
+from promptcodebook.cli.settings import (
+    ConfigOption,
+    DataDir,
+    Json,
+    Model,
+    Ref,
+    Sets,
+    TaskName,
+    Trust,
+    runs_dir,
+)
+from promptcodebook.errors import ConfigError, DataError, TaskError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from promptcodebook.cli.reference import Typed
+    from promptcodebook.config import Config
+    from promptcodebook.policy.audit.presidio import PresidioScan
+    from promptcodebook.policy.audit.report import AuditReport
+    from promptcodebook.policy.audit.scan import Finding
+    from promptcodebook.policy.references import Reference
+    from promptcodebook.types import Example
+
+__all__ = ["audit"]
+
+_COPIES = "copies of training data"
+RulesOnly = Annotated[bool, typer.Option("--rules-only", help="Ask no model about hazards.")]
+UsePresidio = Annotated[
+    bool, typer.Option("--presidio", help="Look for personal data with Presidio too.")
+]
+
+
+def audit(
+    ref: Ref,
+    rules_only: RulesOnly = False,
+    presidio: UsePresidio = False,
+    config: ConfigOption = None,
+    task: TaskName = None,
+    data: DataDir = None,
+    lm: Model = None,
+    sets: Sets = None,
+    trust: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """Scan every instinct, directive and prompt of a policy; exit 1 if a finding is high.
+
+    Rules look for orders against user, operator or evaluator, personal data, secrets, addresses,
+    hidden or false letters, role markers, and copies of training data. The role judge is asked
+    about hazards where it has a model; what could not be looked for is said.
+    """
+    from promptcodebook.cli.reference import Typed
+    from promptcodebook.policy.audit.presidio import PresidioScan
+    from promptcodebook.policy.references import resolve
+
+    reference = resolve(runs_dir(), ref, trust=trust)
+    typed = Typed(config, task, data, lm, None, sets or ())
+    names = PresidioScan() if presidio else None
+    report = _audit(reference, typed, names, rules_only=rules_only)
+    if as_json:
+        emit({"ref": reference.name, **report.to_json()})
+    else:
+        print(_report_text(reference.name, report))
+    if not report.passes:
+        raise typer.Exit(1)
+
+
+def _audit(
+    reference: Reference, typed: Typed, presidio: PresidioScan | None, *, rules_only: bool
+) -> AuditReport:
+    from promptcodebook.lm.stack import Models, Supplies
+    from promptcodebook.local.lm import LocalModels
+    from promptcodebook.policy.audit.judge import HazardJudge
+    from promptcodebook.policy.audit.report import NO_DATA, audit_with_judge
+    from promptcodebook.policy.audit.report import audit as scan
+    from promptcodebook.sync import run_sync
+
+    training, why = _training(reference, typed)
+    config = None if rules_only else _judging(reference, typed)
+
+    def because(report: AuditReport) -> AuditReport:
+        lines = (why if why and line == NO_DATA else line for line in report.left_out)
+        return replace(report, left_out=tuple(lines))
+
+    if config is None:
+        return because(scan(reference.file, training, presidio))
+
+    async def judged(config: Config) -> AuditReport:
+        here = LocalModels()
+        models = Models.build(config, Supplies(local=here, closes=here))
+        try:
+            judge = HazardJudge(models.ask, config.lm)
+            return await audit_with_judge(reference.file, judge, training, presidio)
+        finally:
+            await models.close()
+
+    note(f"asking {config.lm} about hazards")
+    return because(run_sync(judged(config)))
+
+
+def _judging(reference: Reference, typed: Typed) -> Config | None:
+    """The configuration of the role judge alone; None where it has no model that can be asked.
+
+    A run that is not trusted brings none: its texts are read, and nobody it names is called.
+    """
+    from promptcodebook.assemble import OWN_LM
+    from promptcodebook.cli.reference import settings_for
+    from promptcodebook.cli.settings import gather_settings
+    from promptcodebook.lm.stack import any_simulated
+
+    own = reference.header is not None and reference.header.settings.get("lm") != OWN_LM
+    if own and reference.trusted:
+        config, _ = settings_for(reference, typed)
+    else:
+        config, _ = gather_settings(typed.config, {"lm": typed.lm} if typed.lm else {}, typed.sets)
+    model = config.model_of("judge")
+    if not model or model == OWN_LM or any_simulated([model]):
+        return None
+    kept = {"judge": config.roles["judge"].model_copy(update={"model": None})}
+    return config.model_copy(update={"lm": model, "roles": kept})
+
+
+def _training(reference: Reference, typed: Typed) -> tuple[Sequence[Example] | None, str]:
+    """The training examples that texts are compared with, or None and why."""
+    from promptcodebook.assemble import plan_data
+    from promptcodebook.cli.reference import keeps_own_settings
+    from promptcodebook.cli.settings import flag_layer, gather_settings
+    from promptcodebook.policy.references import stored_dataset
+
+    header, data = reference.header, None
+    try:
+        if header is not None and keeps_own_settings(reference, typed) and typed.data is None:
+            if not reference.trusted:
+                return None, f"{_COPIES}: the run is not yours, and its data are not read (--trust)"
+            data = stored_dataset(header)
+        else:
+            config, base = gather_settings(
+                typed.config, flag_layer(typed.task, typed.data), typed.sets
+            )
+            if config.task or config.data.path or config.data.train:
+                data = plan_data(config, base)
+    except (ConfigError, DataError, TaskError) as error:
+        return None, f"{_COPIES}: they could not be read: {error}"
+    return (data.train if data is not None else None), ""
+
+
+def _report_text(name: str, report: AuditReport) -> str:
+    counts = Counter(finding.severity for finding in report.findings)
+    shown = ", ".join(f"{counts[s]} {s}" for s in ("high", "medium", "low") if counts[s])
+    lines = [f"{name}: {len(report.texts)} texts, {shown or 'nothing found'}", ""]
+    lines += [_finding_text(finding) for finding in report.findings]
+    looked = ["rules"]
+    looked += [f"{report.rows} training examples"] if report.rows is not None else []
+    looked += [f"hazards as {report.judge} sees them"] if report.judge else []
+    lines += [""] if report.findings else []
+    lines.append(wrap_text(f"looked at: {', '.join(looked)}", ""))
+    lines += [wrap_text(f"left out: {line}", "") for line in report.left_out]
+    return "\n".join([*lines, "passes" if report.passes else "does not pass: a finding is high"])
+
+
+def _finding_text(finding: Finding) -> str:
+    place = f"{finding.where} [{finding.start}:{finding.end}]"
+    source = "" if finding.source == "rules" else f" ({finding.source})"
+    said = f"{finding.reason}: {finding.quote}{source}"
+    return f"{finding.severity:<6}  {place}  {finding.kind}\n{wrap_text(said, '        ')}"

@@ -1,0 +1,127 @@
+"""The judge of hazards: the role `judge` reads each text and says which hazards it brings about.
+
+Its prompt is a file (judge.md, hazards.toml) but no part of a set of templates: whoever writes the
+templates of a policy must not be able to write what it is audited by.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Annotated, cast
+
+from pydantic import BeforeValidator, Field
+
+from promptcodebook.calls import Request
+from promptcodebook.lm.shapes import LenientText, ReplyShape
+from promptcodebook.lm.structured import Ask
+from promptcodebook.method.failures import gather_all
+from promptcodebook.method.template import Template
+from promptcodebook.policy.audit.scan import Finding, excerpt
+from promptcodebook.policy.audit.traces import Severity
+
+__all__ = ["Hazard", "HazardClaim", "HazardJudge", "HazardsReply", "hazards"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hazard:
+    """A category: its code, its name, and what a text of it does."""
+
+    code: str
+    title: str
+    about: str
+
+
+@cache
+def hazards() -> Mapping[str, Hazard]:
+    """The categories by code: AILuminate's twelve, and 'integrity', which is ours."""
+    tree = tomllib.loads(_read("hazards.toml"))
+    return {each["code"]: Hazard(**each) for each in tree["hazards"]}
+
+
+def _read(name: str) -> str:
+    return (resources.files("promptcodebook.policy.audit") / name).read_text("utf-8")
+
+
+def _read_severity(value: object) -> Severity:
+    """What is no severity is taken for the worst."""
+    said = str(value).strip().lower()
+    return cast("Severity", said) if said in ("medium", "low") else "high"
+
+
+def _read_code(value: object) -> str:
+    """By code or by title; what is neither stays as it is, to be asked about."""
+    said = str(value).strip().lower()
+    return next((h.code for h in hazards().values() if said in (h.code, h.title)), said)
+
+
+class HazardClaim(ReplyShape):
+    """One hazard that the judge sees in a text."""
+
+    hazard: Annotated[str, BeforeValidator(_read_code)]
+    severity: Annotated[Severity, BeforeValidator(_read_severity)] = "high"
+    quote: LenientText = Field(default="", json_schema_extra={"maxLength": 160})
+    reason: LenientText = Field(default="", json_schema_extra={"maxLength": 240})
+
+
+class HazardsReply(ReplyShape):
+    """What the judge sees in one text; an empty list = it is harmless."""
+
+    findings: list[HazardClaim] = Field(json_schema_extra={"maxItems": 4})
+
+
+def _unknown_hazard(reply: HazardsReply) -> str | None:
+    for claim in reply.findings:
+        if claim.hazard not in hazards():
+            return f"hazard: {claim.hazard!r} is none of {', '.join(hazards())}"
+    return None
+
+
+class HazardJudge:
+    """Asks the role `judge` about texts, each by itself; `model` is who that is."""
+
+    def __init__(self, ask: Ask, model: str) -> None:
+        self._ask = ask
+        self.model = model
+        self._template = Template(_read("judge.md"))
+
+    async def findings(self, texts: Mapping[str, str]) -> list[Finding]:
+        """What it sees in each text, by its place. Raises LMError where one got no usable reply:
+        a text that nobody judged must not pass for harmless."""
+        found = await gather_all([self._judge(where, text) for where, text in texts.items()])
+        return [finding for each in found for finding in each]
+
+    async def _judge(self, where: str, text: str) -> list[Finding]:
+        listed = "\n".join(f"- {h.code} ({h.title}): {h.about}" for h in hazards().values())
+        values = {
+            "what": _describe(where),
+            "hazards": listed,
+            # As JSON, so that nothing in it can pass for the end of it.
+            "text": json.dumps(text, ensure_ascii=True),
+        }
+        request = Request(role="judge", messages=self._template.fill(values), greedy=True)
+        reply = (await self._ask.typed(request, HazardsReply, _unknown_hazard)).value
+        return [_finding(where, text, claim) for claim in reply.findings]
+
+
+def _describe(where: str) -> str:
+    kinds = {
+        "encoder": "the directive of a model that picks instincts for an input",
+        "generator": "the directive of a model that composes instincts into a prompt",
+    }
+    instinct = where[:1] == "c" and where[1:].isdigit()
+    return "an instinct, one piece of a system prompt" if instinct else kinds.get(where, "a prompt")
+
+
+def _finding(where: str, text: str, claim: HazardClaim) -> Finding:
+    """The claim with its place: the words quoted, else the whole text."""
+    at = text.casefold().find(claim.quote.casefold()) if claim.quote else -1
+    start, end = (at, at + len(claim.quote)) if 0 <= at < len(text) else (0, len(text))
+    hazard = hazards().get(claim.hazard)
+    reason = claim.reason or f"it is of the category {hazard.title if hazard else claim.hazard}"
+    quote = excerpt(text[start:end])
+    return Finding(where, claim.hazard, claim.severity, start, end, quote, reason, "judge")

@@ -1,0 +1,133 @@
+"""The audit of a policy: every text of it that reaches a model, scanned and, if asked for, judged.
+
+report = audit(policy_file)                    rules alone, no model
+report = await audit_with_judge(policy_file, judge, ...)
+report.passes                                  nothing of high severity was found
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from promptcodebook.errors import PolicyError
+from promptcodebook.method.checks import NoLeakCheck
+from promptcodebook.method.templates import load_templates, template_sets
+from promptcodebook.policy.audit.judge import HazardJudge
+from promptcodebook.policy.audit.presidio import PresidioScan
+from promptcodebook.policy.audit.scan import Finding, scan
+from promptcodebook.policy.audit.traces import Severity
+from promptcodebook.policy.file import MEASURED, PolicyFile
+from promptcodebook.types import Example, variable_name
+
+__all__ = ["NO_DATA", "AuditReport", "audit", "audit_with_judge", "texts_of"]
+
+FORMAT = "promptcodebook audit 1"
+NO_DATA = "copies of training data: no data were at hand to compare with"
+_NO_JUDGE = "hazards: no model judged the texts"
+_ORDER: Mapping[Severity, int] = {"high": 0, "medium": 1, "low": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """What an audit found in a policy of that digest, gravest first.
+
+    `texts` are the places looked at, `judge` the model that judged hazards ('' = none did), `rows`
+    the training examples compared with (None = no data), `left_out` what was not looked for and
+    why, a line each.
+    """
+
+    policy: str
+    texts: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    judge: str = ""
+    rows: int | None = None
+    left_out: tuple[str, ...] = ()
+    format: str = FORMAT
+
+    @property
+    def passes(self) -> bool:
+        """Whether nothing of high severity was found."""
+        return not self.of("high")
+
+    def of(self, severity: Severity) -> tuple[Finding, ...]:
+        """The findings of that severity."""
+        return tuple(finding for finding in self.findings if finding.severity == severity)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; `passes` among them for whoever reads it without us."""
+        return {**asdict(self), "passes": self.passes}
+
+    @staticmethod
+    def from_json(tree: Mapping[str, Any]) -> AuditReport:
+        """Raises PolicyError for what is no report; `passes` is not believed but worked out."""
+        kept = {key: value for key, value in tree.items() if key != "passes"}
+        try:
+            report = TypeAdapter(AuditReport).validate_python(kept)
+        except ValidationError as error:
+            place = ".".join(map(str, error.errors()[0]["loc"])) or "the whole"
+            raise PolicyError(
+                f"this is no report of an audit: {place}", hint="pco codebook audit REF --json"
+            ) from None
+        if report.format != FORMAT:
+            raise PolicyError(
+                f"a report of another format: {report.format!r}", hint="audit the policy anew"
+            )
+        return report
+
+
+def audit(
+    policy: PolicyFile,
+    training: Sequence[Example] | None = None,
+    presidio: PresidioScan | None = None,
+) -> AuditReport:
+    """The rule scan of all texts; `training` = compared with these examples too."""
+    texts = texts_of(policy)
+    copies = NoLeakCheck(training) if training is not None else None
+    findings = [f for where, text in texts.items() for f in scan(text, where, copies)]
+    left_out = [_NO_JUDGE] if training is not None else [NO_DATA, _NO_JUDGE]
+    if presidio is not None:
+        findings += [f for where, text in texts.items() for f in presidio.find(text, where)]
+        left_out += presidio.left_out
+    rows = len(training) if training is not None else None
+    sorted_ = _sorted(findings, texts)
+    return AuditReport(policy.digest, tuple(texts), sorted_, rows=rows, left_out=tuple(left_out))
+
+
+async def audit_with_judge(
+    policy: PolicyFile,
+    judge: HazardJudge,
+    training: Sequence[Example] | None = None,
+    presidio: PresidioScan | None = None,
+) -> AuditReport:
+    """The same, with the hazards that the role `judge` sees. LMError: a text got no verdict."""
+    report, texts = audit(policy, training, presidio), texts_of(policy)
+    findings = _sorted([*report.findings, *await judge.findings(texts)], texts)
+    left_out = tuple(line for line in report.left_out if line != _NO_JUDGE)
+    return replace(report, findings=findings, judge=judge.model, left_out=left_out)
+
+
+def _sorted(findings: Sequence[Finding], texts: Mapping[str, str]) -> tuple[Finding, ...]:
+    """By severity, then in the order of the texts."""
+    places = {where: place for place, where in enumerate(texts)}
+    return tuple(sorted(findings, key=lambda f: (_ORDER[f.severity], places[f.where], f.start)))
+
+
+def texts_of(policy: PolicyFile) -> dict[str, str]:
+    """Every text of a policy that may reach a model, by its place: θ, φ, the instincts, the prompt
+    before all others, templates that do not come with the package, and measured prompts."""
+    texts = {"encoder": policy.encoder, "generator": policy.generator}
+    texts |= {variable_name(k): entry.text for k, entry in enumerate(policy.codebook)}
+    texts |= {"base_prompt": policy.base_prompt, "output_format": policy.output_format}
+    shipped = [load_templates(name).sources for name in template_sets()]
+    for name in ("encoder", "generator"):
+        source: str = getattr(policy.templates, name)
+        if all(source != known[name] for known in shipped):
+            texts[f"templates.{name}"] = source.replace("## system", "").replace("## user", "")
+    for row in MEASURED:
+        if isinstance(measured := policy.about.get(row), str):
+            texts[f"about.{row}"] = measured
+    return {where: text for where, text in texts.items() if text.strip()}
