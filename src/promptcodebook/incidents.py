@@ -54,6 +54,12 @@ class Incident(StrEnum):
         "rewrites of θ refused, as too many routes fell back with them",
         False,
     )
+    HARMFUL = "harmful", "verdicts that call an instinct or a prompt harmful", False
+    REWRITES_UNSAFE = (
+        "rewrites_unsafe",
+        "replies that the safety scan kept from becoming a rewrite",
+        False,
+    )
     REWRITES_REFUSED = "rewrites_refused", "rewrites refused by a check", False
     USAGE_REPLACED = (
         "usage_replaced",

@@ -45,8 +45,9 @@ Channel = Literal["encoder", "generator", "codebook"]
 Part = Channel | Literal["critic"]
 """What Theorem 5 sums over: the channels, and the critic's own rubric."""
 Directive = Literal["encoder", "generator", "critic"]
-Origin = Literal["gradient", "split", "merge", "revive"]
-"""What asks for a rewrite: a textual gradient, or the maintenance of the codebook."""
+Origin = Literal["gradient", "safety", "split", "merge", "revive"]
+"""What asks for a rewrite: a textual gradient, that of a text called harmful, or the maintenance of
+the codebook."""
 Variable = Directive | int
 """A text that training rewrites: θ, φ, ψ, or the index k of an instinct c_k."""
 
@@ -341,10 +342,12 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """ℓ_text: the critic's score in [0, 1] and its prose."""
+    """ℓ_text: the critic's score in [0, 1] and its prose; `harmful` are the texts that the safety
+    clause or the rules call so, by the name of their variable, with the reason."""
 
     score: float
     feedback: str
+    harmful: Mapping[str, str] = field(default_factory=lambda: dict[str, str]())
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,6 @@ from promptcodebook.calls import Role, Schema
 from promptcodebook.config.schema import default_roles
 from promptcodebook.lm.shapes import ReplyShape
 from promptcodebook.lm.wire import schema_of
-from promptcodebook.method.critic import (
-    CritiqueReply,
-    OneStringCritiqueReply,
-    RubricReply,
-    VerdictReply,
-)
 from promptcodebook.method.encoder import route_schema
 from promptcodebook.method.gradients import (
     AttributionReply,
@@ -29,6 +23,12 @@ from promptcodebook.method.gradients import (
     blame_schema,
 )
 from promptcodebook.method.init import instincts_schema
+from promptcodebook.method.verdict import (
+    CritiqueReply,
+    OneStringCritiqueReply,
+    RubricReply,
+    VerdictReply,
+)
 from promptcodebook.tasks.pupa.judge import Comparison, LeakCount
 from promptcodebook.tasks.rewards.make import Judgement
 

@@ -102,6 +102,9 @@ class CriticSettings(Group):
     """No critic call for a full reward: its critique is empty by definition."""
     penalty_weight: float = Field(default=1.0, ge=0.0)
     """Weight of the critic's penalty ρ; 0 = rewards alone count."""
+    safety: bool = True
+    """Whether a fixed clause of the rubric has harmful instincts penalised and rewritten, and a
+    rewrite that the rule scan finds harmful is refused."""
 
 
 class Update(Group):

@@ -47,8 +47,10 @@ class Proposal:
 
     @property
     def tried(self) -> list[Rewrite]:
-        """Those that passed the checks. ψ is exempt, since the reward does not depend on it."""
-        return [r for r in self.rewrites if r.kept and r.variable != "critic"]
+        """Those that passed the checks. ψ is exempt, since the reward does not depend on it, and a
+        harmful text's rewrite, since it must go even where it pays."""
+        judged = (r for r in self.rewrites if r.kept and r.origin != "safety")
+        return [r for r in judged if r.variable != "critic"]
 
     def refuse(self, reasons: Mapping[Variable, str]) -> tuple[Rewrite, ...]:
         """All rewrites in their order, those with a reason refused."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 
 from promptcodebook.config import Update
+from promptcodebook.incidents import Incident, Tally
 from promptcodebook.protocols import Check
 from promptcodebook.text import word_spans, words_of
 from promptcodebook.types import (
@@ -13,7 +14,7 @@ from promptcodebook.types import (
     Variable,
 )
 
-__all__ = ["AllChecks", "LengthCheck", "NearCopyCheck", "NoLeakCheck", "word_cap"]
+__all__ = ["AllChecks", "CountedCheck", "LengthCheck", "NearCopyCheck", "NoLeakCheck", "word_cap"]
 
 RUN = 8
 """Words of a training input in a row that count as copied."""
@@ -129,6 +130,23 @@ def _stretches(places: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 def _runs(words: Sequence[str]) -> Iterable[int]:
     return (hash(tuple(words[i : i + RUN])) for i in range(len(words) - RUN + 1))
+
+
+class CountedCheck:
+    """A check whose refusals are counted apart."""
+
+    def __init__(self, check: Check, incident: Incident, tally: Tally) -> None:
+        self._check = check
+        self._incident = incident
+        self._tally = tally
+
+    def __call__(
+        self, variable: Variable, text: str, before: str, others: Sequence[str]
+    ) -> str | None:
+        reason = self._check(variable, text, before, others)
+        if reason is not None:
+            self._tally(self._incident)
+        return reason
 
 
 class AllChecks:

@@ -6,7 +6,8 @@ D_ψ reads H = (x, z, C[z], p, y, y*) and says what went wrong; attribution lays
 Deviations: both of our sets show the critic z and C[z], which the text demands and the printed
 template leaves out; verdict and attribution are two calls (App. C.2) unless `critic.stages: 1`
 (method decision 3); a route that θ could not make teaches it that, and nothing else (23); an
-example that is solved costs no critic call.
+example that is solved costs no critic call, but for the one in ten that are read for the safety
+clause (`safety.py`).
 """
 
 from __future__ import annotations
@@ -14,31 +15,43 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pydantic import Field
-
-from promptcodebook.calls import Request
+from promptcodebook.calls import Request, Schema
 from promptcodebook.config import Config
 from promptcodebook.errors import LMError
-from promptcodebook.incidents import Tally
-from promptcodebook.lm.shapes import LenientNumber, LenientText, ReplyShape, bounded
+from promptcodebook.incidents import Incident, Tally, no_tally
 from promptcodebook.lm.structured import Ask
+from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.failures import failure_of, gather_all
 from promptcodebook.method.gradients import (
     ATTRIBUTIONS,
-    AttributionReply,
-    OneStringAttributionReply,
-    Share,
     additivity_residual,
     blame_schema,
     gradients_of,
     rate,
     rho,
 )
+from promptcodebook.method.safety import (
+    LOOK,
+    Harmful,
+    SafetyClause,
+    find_orders,
+    harm_of,
+    with_harm,
+)
 from promptcodebook.method.templates import (
-    InstinctErrors,
     TemplateSet,
     instinct_lines,
 )
+from promptcodebook.method.verdict import (
+    CRITIQUES,
+    ReadReply,
+    ReadVerdict,
+    RubricReply,
+    VerdictReply,
+    score_fault,
+    unit_score,
+)
+from promptcodebook.protocols import Check
 from promptcodebook.randomness import Draws
 from promptcodebook.text import shorten
 from promptcodebook.types import (
@@ -57,11 +70,7 @@ __all__ = [
     "Attribution",
     "Credit",
     "Critic",
-    "CritiqueReply",
     "History",
-    "OneStringCritiqueReply",
-    "RubricReply",
-    "VerdictReply",
     "penalty",
     "reference",
     "stage_lines",
@@ -105,25 +114,30 @@ class History:
 
 
 class Critic:
-    """Judges traces; in its adversarial inner call it judges its own rubric."""
+    """Judges traces; in its adversarial inner call it judges its own rubric. With a `clause`, its
+    verdicts say which texts are harmful."""
 
-    def __init__(self, ask: Ask, templates: TemplateSet, tally: Tally) -> None:
+    def __init__(
+        self, ask: Ask, templates: TemplateSet, tally: Tally, clause: SafetyClause | None = None
+    ) -> None:
         self._ask = ask
         self._templates = templates
         self._tally = tally
+        self._clause = clause
 
     async def verdict(self, psi: str, history: History, draws: Draws) -> Verdict:
         """ℓ_text, the first of the two stages of App. C.2."""
-        request = self._request("critic", psi, history, draws)
-        return _verdict_of((await self._ask.typed(request, VerdictReply, _score_fault)).value)
+        request = self._request("critic", psi, history, draws, schema_of(VerdictReply))
+        reply = (await self._ask.typed(request, ReadVerdict, score_fault)).value
+        return self._verdict_of(reply, history)
 
     async def critique(self, psi: str, history: History, draws: Draws) -> tuple[Verdict, Gradients]:
         """(ℓ_text, g_θ, g_φ, g_C) from a single call, as Eq. 8 is written."""
-        shape = _CRITIQUES[self._templates.instinct_errors]
-        request = self._request("critic_one", psi, history, draws)
-        request = replace(request, schema=blame_schema(shape, history.route.indices))
-        reply = (await self._ask.typed(request, shape, _score_fault)).value
-        return _verdict_of(reply), gradients_of(
+        asked, shape = CRITIQUES[self._templates.instinct_errors]
+        schema = blame_schema(asked, history.route.indices)
+        request = self._request("critic_one", psi, history, draws, schema)
+        reply = (await self._ask.typed(request, shape, score_fault)).value
+        return self._verdict_of(reply, history), gradients_of(
             reply, history.codebook, history.route.indices, self._tally
         )
 
@@ -148,11 +162,20 @@ class Critic:
         severity = reply.severity if text else 0.0
         return Gradients(critic=text, severity={} if severity is None else {"critic": severity})
 
-    def _request(self, template: str, psi: str, history: History, draws: Draws) -> Request:
+    def _verdict_of(self, reply: ReadReply, history: History) -> Verdict:
+        """ℓ_text; what is harmful counts only where it was asked for."""
+        harmful = harm_of(reply, history.route.indices) if self._clause is not None else {}
+        return Verdict(unit_score(reply), reply.feedback.strip(), harmful)
+
+    def _request(
+        self, template: str, psi: str, history: History, draws: Draws, schema: Schema
+    ) -> Request:
+        messages = self._templates[template].fill({**history.values(), "psi": psi})
+        if self._clause is not None:
+            messages = self._clause.close(messages)
+            schema = self._clause.widen(schema, history.route.indices)
         return Request(
-            role="critic",
-            messages=self._templates[template].fill({**history.values(), "psi": psi}),
-            sample=draws.sample("critique"),
+            role="critic", messages=messages, sample=draws.sample("critique"), schema=schema
         )
 
 
@@ -192,11 +215,16 @@ class Attribution:
 
 @dataclass(frozen=True)
 class Credit:
-    """Critic, attribution and the critic's own gradient, with the settings that switch them."""
+    """Critic, attribution and the critic's own gradient, with the settings that switch them.
+
+    With `critic.safety`, `orders` looks for what no instinct may ask for, without a model.
+    """
 
     critic: Critic
     attribution: Attribution
     config: Config
+    orders: Check | None = None
+    tally: Tally = no_tally
 
     async def assign(self, psi: str, history: History, draws: Draws) -> Trace:
         """The trace with verdict, ρ and gradients.
@@ -208,16 +236,21 @@ class Credit:
         assert rollout.reward is not None, "only scored rollouts are critiqued"
         unit = unit_reward(rollout.reward, self.config.reward_range)
         trace = Trace(rollout, unit, gradients=self._of_route(history.route))
+        if not self._wanted:
+            return trace
+        found = self._orders_in(history)
         if not self.asks_about(trace):
-            return replace(trace, verdict=Verdict(1.0, "")) if self._wanted else trace
+            seen = await self._look(psi, history, draws)
+            return self._mark(replace(trace, verdict=Verdict(1.0, "")), {**found, **seen})
         try:
             verdict, blamed = await self._judge(psi, history, draws)
         except LMError as error:
-            return replace(trace, failure=failure_of("critique", error))
+            return self._mark(replace(trace, failure=failure_of("critique", error)), found)
+        harmful = {**found, **verdict.harmful}
         weight = self.config.critic.penalty_weight
         trace = replace(trace, verdict=verdict, penalty=penalty(verdict, unit, weight))
         if not self.config.update.text_updates:
-            return trace
+            return self._mark(trace, harmful)
         split, own = await gather_all(
             [
                 self._split(verdict, history, blamed, draws),
@@ -229,7 +262,30 @@ class Credit:
         if history.route.fallback:
             gradients = replace(gradients, encoder=trace.gradients.encoder)
         failure = split.failure or own.failure
-        return replace(trace, gradients=gradients, residual=residual, failure=failure)
+        trace = replace(trace, gradients=gradients, residual=residual, failure=failure)
+        return self._mark(trace, harmful)
+
+    def _orders_in(self, history: History) -> Harmful:
+        if not self.config.critic.safety:
+            return {}
+        return find_orders(self.orders, history.codebook, history.route.indices)
+
+    async def _look(self, psi: str, history: History, draws: Draws) -> Harmful:
+        """What the clause alone says of a solved example, of one in ten; its critique is empty by
+        definition, and one that fails says nothing."""
+        if not self.config.critic.safety or draws.generator("safety").random() >= LOOK:
+            return {}
+        try:
+            verdict, _ = await self._judge(psi, history, draws)
+        except LMError:
+            return {}
+        return verdict.harmful
+
+    def _mark(self, trace: Trace, harmful: Harmful) -> Trace:
+        if harmful:
+            self.tally(Incident.HARMFUL)
+        critic, update = self.config.critic, self.config.update
+        return with_harm(trace, harmful, critic.penalty_weight, rewrites=update.text_updates)
 
     def asks_about(self, trace: Trace) -> bool:
         """Whether the critic is asked: not about what has no reward, nor about what is solved."""
@@ -305,48 +361,6 @@ def unit_reward(reward: float, reward_range: tuple[float, float]) -> float:
 def penalty(verdict: Verdict, unit: float, weight: float) -> float:
     """ρ(ℓ): 0 for a full reward or an empty critique, else (1 - score) · weight (decision 5)."""
     return rho(1.0 - verdict.score, verdict.feedback, unit, weight)
-
-
-class VerdictReply(ReplyShape):
-    """Critic: ℓ_text as a score and prose."""
-
-    score: LenientNumber = Field(json_schema_extra={"minimum": 0, "maximum": 1})
-    feedback: LenientText = bounded(900)
-
-
-def _score_fault(reply: VerdictReply) -> str | None:
-    return None if 0.0 <= reply.score <= 1.0 else f"score: {reply.score:g} lies outside 0..1"
-
-
-def _verdict_of(reply: VerdictReply) -> Verdict:
-    """A score that stays outside of [0, 1] when asked again is one out of ten, or of a hundred."""
-    score = reply.score
-    if score > 1.0:
-        score /= 10.0 if score <= 10.0 else 100.0
-    return Verdict(min(max(score, 0.0), 1.0), reply.feedback.strip())
-
-
-# The last base's fields come first: the verdict before the blame, as they are asked for.
-class CritiqueReply(AttributionReply, VerdictReply):
-    """Eq. 8 in one call, our schema."""
-
-
-class OneStringCritiqueReply(OneStringAttributionReply, VerdictReply):
-    """Eq. 8 in one call, the printed schemas."""
-
-
-class RubricReply(ReplyShape):
-    """g_ψ: what the rubric should look for, or stop looking for, and how grave that is."""
-
-    feedback: LenientText = bounded(600)
-    # A factory, so that the schema names no default that it does not allow.
-    severity: Share = Field(default_factory=lambda: None)
-
-
-_CRITIQUES: Mapping[InstinctErrors, type[CritiqueReply | OneStringCritiqueReply]] = {
-    "by_index": CritiqueReply,
-    "one_string": OneStringCritiqueReply,
-}
 
 
 def reference(example: Example, feedback: str) -> str:

@@ -56,6 +56,10 @@ def failure_of(stage: str, error: Exception) -> Failure:
     )
 
 
+_ASKED = ("gradient", "safety")
+"""What asks for the rewrites of a step itself."""
+
+
 class FailureWatch:
     """Stops a training that only spends money, by what its last `window` rollouts, critiques and
     rewrites came to (a batch's worth: an `online` update is one example, and one bad rollout is
@@ -74,7 +78,7 @@ class FailureWatch:
             traces = step.traces
             _prepend(self._rollouts, traces)
             _prepend(self._critiques, [t for t in traces if asks_about(t)])
-            _prepend(self._rewrites, [r for r in step.rewrites if r.origin == "gradient"])
+            _prepend(self._rewrites, [r for r in step.rewrites if r.origin in _ASKED])
             seen = (self._rollouts, self._critiques, self._rewrites)
             if all(len(each) == self._window for each in seen):
                 return

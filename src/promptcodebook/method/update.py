@@ -12,6 +12,7 @@ from promptcodebook.incidents import Incident, Tally
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.checks import word_cap
 from promptcodebook.method.failures import failure_of, gather_all
+from promptcodebook.method.safety import calls_harmful
 from promptcodebook.method.templates import TemplateSet
 from promptcodebook.protocols import Check
 from promptcodebook.randomness import Draws
@@ -66,7 +67,7 @@ def collect_gradients(
         pending.append(Pending("encoder", parameters.encoder, tuple(filter(None, theta))))
     if config.compose == "generator":
         phi = tuple(t.gradients.generator for t in traces if t.gradients.generator)
-        pending.append(Pending("generator", parameters.generator, phi))
+        pending.append(_mending(Pending("generator", parameters.generator, phi), traces))
     pending.extend(_instincts(parameters, traces))
     if config.critic.trainable:
         psi = tuple(t.gradients.critic for t in traces if t.gradients.critic)
@@ -81,8 +82,18 @@ def _instincts(parameters: Parameters, traces: Sequence[Trace]) -> list[Pending]
         if instinct.frozen:
             continue
         blamed = tuple(t.gradients.codebook[k] for t in traces if t.gradients.codebook.get(k))
-        pending.append(Pending(k, instinct.text, blamed, (*texts[:k], *texts[k + 1 :])))
+        others = (*texts[:k], *texts[k + 1 :])
+        pending.append(_mending(Pending(k, instinct.text, blamed, others), traces))
     return pending
+
+
+def _mending(pending: Pending, traces: Sequence[Trace]) -> Pending:
+    """Where a trace calls the text harmful, that alone is what its rewrite is about."""
+    k = pending.variable
+    calling = [t.gradients for t in traces if calls_harmful(t, k)]
+    found = [g.codebook.get(k, "") if isinstance(k, int) else g.generator for g in calling]
+    told = tuple(dict.fromkeys(filter(None, found)))
+    return replace(pending, gradients=told, origin="safety") if told else pending
 
 
 def apply_rewrites(parameters: Parameters, rewrites: Sequence[Rewrite]) -> Parameters:
@@ -241,11 +252,11 @@ class Updater:
 
 
 def _template(origin: Origin) -> str:
-    return "updater" if origin == "gradient" else origin
+    return "updater" if origin in ("gradient", "safety") else origin
 
 
 def _purpose(origin: Origin) -> str:
-    return "update" if origin == "gradient" else origin
+    return "update" if origin in ("gradient", "safety") else origin
 
 
 def _others(texts: Sequence[str]) -> str:

@@ -13,10 +13,16 @@ from itertools import islice
 from promptcodebook.assemble import Assembled
 from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError
-from promptcodebook.incidents import no_tally
+from promptcodebook.incidents import Incident, no_tally
 from promptcodebook.intervals import Interval
 from promptcodebook.method.accept import Acceptance, Others, Rerun, make_acceptance
-from promptcodebook.method.checks import AllChecks, LengthCheck, NearCopyCheck, NoLeakCheck
+from promptcodebook.method.checks import (
+    AllChecks,
+    CountedCheck,
+    LengthCheck,
+    NearCopyCheck,
+    NoLeakCheck,
+)
 from promptcodebook.method.critic import Attribution, Credit, Critic
 from promptcodebook.method.encoder import Embedder, Encoder
 from promptcodebook.method.executor import Trial
@@ -34,6 +40,7 @@ from promptcodebook.method.policy import (
     Router,
 )
 from promptcodebook.method.router import OutcomeRouter, recall
+from promptcodebook.method.safety import SafetyClause
 from promptcodebook.method.schedule import Schedule
 from promptcodebook.method.state import State
 from promptcodebook.method.train import Learner, train
@@ -48,7 +55,7 @@ from promptcodebook.optimizers.fixed import (
 )
 from promptcodebook.optimizers.reserve import train_to_reserve
 from promptcodebook.optimizers.selection import Selection
-from promptcodebook.policy.audit.scan import SafetyCheck
+from promptcodebook.policy.audit.scan import OrderCheck, SafetyCheck, TraceCheck
 from promptcodebook.policy.file import MEASURED, PolicyFile
 from promptcodebook.policy.references import policy_file, state_at
 from promptcodebook.progress import Phase, StepDone
@@ -136,9 +143,16 @@ def build_learner(assembled: Assembled) -> Learner:
         router=router,
         trial=trial,
         credit=Credit(
-            Critic(ask, templates, models.tally),
+            Critic(
+                ask,
+                templates,
+                models.tally,
+                SafetyClause.read() if config.critic.safety else None,
+            ),
             Attribution(ask, templates, models.tally),
             config,
+            OrderCheck(),
+            models.tally,
         ),
         updater=updater,
         acceptance=_acceptance(assembled, composer, trial, router),
@@ -181,12 +195,15 @@ def _acceptance(
 
 
 def _checks(assembled: Assembled) -> Check:
-    """What every rewrite must pass (method decision 11)."""
+    """What every rewrite must pass (method decision 11); hidden letters, markers, addresses and
+    secrets are refused even where `critic.safety` is off."""
+    config, tally = assembled.config, assembled.models.tally
+    safety = SafetyCheck() if config.critic.safety else TraceCheck()
     return AllChecks(
         [
-            LengthCheck(assembled.config.update),
+            LengthCheck(config.update),
             NearCopyCheck(),
-            SafetyCheck(),
+            CountedCheck(safety, Incident.REWRITES_UNSAFE, tally),
             NoLeakCheck(assembled.dataset.train),
             *assembled.task.checks,
         ]

@@ -10,7 +10,7 @@ from promptcodebook.method.schedule import Schedule
 from promptcodebook.method.state import State
 from promptcodebook.optimizers.base import Problem, evaluate
 from promptcodebook.optimizers.reserve import VerdictReserve, count_selection
-from promptcodebook.policy.references import state_at
+from promptcodebook.policy.references import harmless_marks, state_at
 from promptcodebook.progress import Note, ValidationDone
 from promptcodebook.store.events import EndReason, Mark, Scope, Validated
 from promptcodebook.types import Example
@@ -142,9 +142,8 @@ class Selection:
     async def best(self) -> State:
         """The state to deploy: the best finalist on the whole validation split, or the last."""
         last = self._store.outline().step
-        ranked = sorted(
-            (m for m in self._marks if m.scope == "subset"), key=lambda m: (-(m.score or 0), m.step)
-        )
+        marks = harmless_marks(self._store, [m for m in self._marks if m.scope == "subset"])
+        ranked = sorted(marks, key=lambda m: (-(m.score or 0), m.step))
         if self._config.keep == "last" or not ranked:
             return state_at(self._store, last)
         finalists = [m.step for m in ranked[: self._settings.finalists]]

@@ -7,8 +7,8 @@ evaluations: the best validated one, or the last.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,10 +23,12 @@ from promptcodebook.policy.file import MEASURED, PolicyFile, parse_policy_file, 
 from promptcodebook.policy.registry.log import is_reference
 from promptcodebook.policy.registry.registry import Facts, open_registry
 from promptcodebook.policy.trust import require_trust
+from promptcodebook.store.events import Mark
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
 from promptcodebook.tasks.program import SINGLE_CALL
+from promptcodebook.types import Parameters
 
 __all__ = [
     "POLICY",
@@ -34,6 +36,7 @@ __all__ = [
     "Reference",
     "facts_of",
     "first_policy",
+    "harmless_marks",
     "kept_state",
     "policy_file",
     "read_policy",
@@ -219,10 +222,25 @@ def kept_state(store: RunStore) -> tuple[State, Best]:
             f"the run {store.header.id} stopped before its first codebook was written",
             hint=f"pco train --resume {run_reference(store.path)}",
         )
+    outline = replace(outline, validations=harmless_marks(store, outline.validations))
     mark = outline.best if store.header.config.get("keep") != "last" else None
     if mark is None:
         return state_at(store, outline.step), Best(None, outline.step)
     return state_at(store, mark.step), Best(mark.score, mark.step, mark.scope)
+
+
+def harmless_marks(store: RunStore, marks: Sequence[Mark]) -> tuple[Mark, ...]:
+    """Those of states that hold no text which training called harmful later on; all, where there
+    is no such state: a reward that pays for harm is highest where it is done."""
+    harmful = store.outline().harmful
+    if not harmful:
+        return tuple(marks)
+    kept = tuple(m for m in marks if harmful.isdisjoint(_learned(store.parameters_at(m.step))))
+    return kept or tuple(marks)
+
+
+def _learned(parameters: Parameters) -> tuple[str, ...]:
+    return (parameters.generator, *parameters.codebook.texts)
 
 
 def state_at(store: RunStore, step: int) -> State:

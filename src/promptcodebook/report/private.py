@@ -73,10 +73,15 @@ def _trace(trace: Trace) -> Trace:
     return replace(
         trace,
         rollout=_rollout(trace.rollout),
-        verdict=None if verdict is None else Verdict(verdict.score, _length(verdict.feedback)),
+        verdict=None if verdict is None else _verdict(verdict),
         gradients=_gradients(trace.gradients),
         failure=_failure(trace.failure),
     )
+
+
+def _verdict(verdict: Verdict) -> Verdict:
+    harmful = {name: _length(reason) for name, reason in verdict.harmful.items()}
+    return Verdict(verdict.score, _length(verdict.feedback), harmful)
 
 
 def _evaluation(evaluation: Evaluation) -> Evaluation:

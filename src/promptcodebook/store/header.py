@@ -113,6 +113,8 @@ class Header:
         """The configuration as it may be used and shown: without the headers and body fields that
         runs of version 0.1 kept word for word and that no setting may hold any more."""
         tree = merge(self.config)
+        if "critic" in tree:  # runs that are older than the safety clause go on without it
+            tree["critic"].setdefault("safety", False)
         roles = tree.get("roles")
         for role in cast("dict[str, Any]", roles).values() if isinstance(roles, dict) else ():
             given: Any = role.get("headers") if isinstance(role, dict) else None  # type: ignore[union-attr]

@@ -1,0 +1,145 @@
+"""The safety clause of the critic's rubric, and what becomes of a harmful instinct (the paper's
+third safeguard).
+
+The clause (prompts/safety.md) stands after ψ in every request for a verdict. It is no part of ψ,
+which training rewrites, nor of a set of templates, which a folder may replace. An instinct that the
+critic calls harmful, or in which the rules find an order that no instinct may give, costs its
+rollout the whole penalty, and its gradient is to become harmless, in place of any advice on how to
+earn more. The paper names the safeguard and prints nothing of it: all of this is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from typing import Annotated, Any, cast
+
+from pydantic import BeforeValidator, Field
+
+from promptcodebook.calls import Message, Schema
+from promptcodebook.lm.shapes import ReplyShape, leading_index, read_by_name
+from promptcodebook.protocols import Check
+from promptcodebook.types import Codebook, Gradients, Trace, Variable, Verdict, variable_name
+
+__all__ = [
+    "LOOK",
+    "HarmReply",
+    "Harmful",
+    "SafetyClause",
+    "calls_harmful",
+    "find_orders",
+    "harm_of",
+    "with_harm",
+]
+
+LOOK = 0.1
+"""Share of solved examples that the critic reads for the clause alone. A reward that pays for harm
+is full where harm is done, and full rewards are not critiqued: else it would never be seen."""
+_REASONS = 300
+"""Characters asked for of all reasons together: they fit into the critic's cap."""
+_PROMPT = "prompt"
+
+Harmful = Mapping[str, str]
+"""Why, by the name of a variable: 'c3', or 'generator' for a prompt harmful of its own accord."""
+
+
+class HarmReply(ReplyShape):
+    """What the clause adds to a reply."""
+
+    harmful: Annotated[dict[str, str], BeforeValidator(read_by_name)] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SafetyClause:
+    """The clause as a part of a request and of its schema."""
+
+    text: str
+
+    @classmethod
+    def read(cls) -> SafetyClause:
+        return cls(_text())
+
+    def close(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """The messages with the clause as the end of the system turn, where nothing learned follows
+        it."""
+        turns = list(messages)
+        place = next((i for i, m in enumerate(turns) if m.role == "system"), None)
+        if place is None:
+            return (Message("system", self.text), *turns)
+        turn = turns[place]
+        turns[place] = replace(turn, content=f"{turn.content}\n\n{self.text}")
+        return tuple(turns)
+
+    def widen(self, schema: Schema, active: Sequence[int]) -> Schema:
+        """The schema with room for the active instincts that are harmful."""
+        fields = cast("Mapping[str, Any]", schema.body["properties"])
+        text = {"type": "string", "maxLength": _REASONS // (len(active) + 1)}
+        named = dict.fromkeys([*map(str, active), _PROMPT], text)
+        harmful = {"type": "object", "properties": named, "additionalProperties": False}
+        return Schema(schema.name, {**schema.body, "properties": {**fields, "harmful": harmful}})
+
+
+@cache
+def _text() -> str:
+    file = resources.files("promptcodebook.method") / "prompts" / "safety.md"
+    return file.read_text("utf-8").strip()
+
+
+def harm_of(reply: HarmReply, active: Sequence[int]) -> Harmful:
+    """What of the reply is about an active instinct or the prompt."""
+    found: dict[str, str] = {}
+    for key, reason in reply.harmful.items():
+        k = leading_index(key)
+        if k in active and k is not None:
+            found[variable_name(k)] = reason
+        elif key.lower() == _PROMPT:
+            found["generator"] = reason
+    return found
+
+
+def find_orders(check: Check | None, codebook: Codebook, active: Sequence[int]) -> Harmful:
+    """What the rules find in the active instincts as they stand; no model is asked."""
+    if check is None:
+        return {}
+    texts = {k: codebook[k].text for k in active}
+    found = {k: check(k, text, text, ()) for k, text in texts.items()}
+    return {variable_name(k): reason for k, reason in found.items() if reason is not None}
+
+
+def with_harm(trace: Trace, harmful: Harmful, weight: float, *, rewrites: bool) -> Trace:
+    """The trace with what is harmful in its verdict: ρ is whole, whatever the reward, and the
+    gradient of each harmful text is to become harmless (unless texts are not rewritten)."""
+    if not harmful:
+        return trace
+    verdict = replace(trace.verdict or Verdict(1.0, ""), harmful=dict(harmful))
+    trace = replace(trace, verdict=verdict, penalty=weight)
+    return replace(trace, gradients=_mended(trace.gradients, harmful)) if rewrites else trace
+
+
+def _mended(gradients: Gradients, harmful: Harmful) -> Gradients:
+    book = dict(gradients.codebook)
+    for name, reason in harmful.items():
+        if name != "generator":
+            book[int(name[1:])] = _gradient(reason)
+    prompt = harmful.get("generator")
+    return replace(
+        gradients,
+        codebook=dict(sorted(book.items())),
+        generator=_gradient(reason=prompt) if prompt is not None else gradients.generator,
+    )
+
+
+def _gradient(reason: str) -> str:
+    # What a reason quotes is left out: it is not to be repeated.
+    told = reason.partition(":")[0].strip().rstrip(".")
+    return (
+        f"The text is harmful: {told}. Take that out altogether, whatever it earns, and let the "
+        "text advise something honest about the task instead."
+    )
+
+
+def calls_harmful(trace: Trace, variable: Variable) -> bool:
+    """Whether the trace's verdict calls the variable's text harmful."""
+    return trace.verdict is not None and variable_name(variable) in trace.verdict.harmful
