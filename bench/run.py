@@ -20,6 +20,7 @@ from bench.figures import LACKING
 ROOT = Path(__file__).resolve().parents[1]
 BENCHES = (
     "startup",
+    "audit",
     "overhead",
     "step",
     "prefix",

@@ -22,8 +22,8 @@ class Rewrite:
     """One LLM_upd(v, g): kept, or refused and why; `failure` where the updater gave no text.
 
     `earlier` is the reply before `after`, where that was refused and one more was asked for;
-    `origin` is what asked for the text: a gradient, or the maintenance of the codebook, which gives
-    its `reason` for what is kept too.
+    `origin` is what asked for the text: a gradient (of a text called harmful: "safety"), or the
+    maintenance of the codebook, which gives its `reason` for what is kept too.
     """
 
     variable: Variable
@@ -45,7 +45,7 @@ class Step:
     version 0.1), `selected` the cumulative selection counts; all have length K. `reverted` are the
     variables whose rewrite passed every check and was taken back: by the guard of θ, or by
     `update.accept`. `ranking` is what the router has learned from
-    outcomes by now (None = it does not).
+    outcomes by now (None = it does not); `harmful` the texts that verdicts called so by now.
     """
 
     index: int
@@ -60,3 +60,4 @@ class Step:
     reverted: tuple[Variable, ...] = ()
     evidence: tuple[float, ...] = ()
     ranking: Ranking | None = None
+    harmful: tuple[str, ...] = ()

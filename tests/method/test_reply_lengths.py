@@ -23,12 +23,14 @@ from promptcodebook.method.gradients import (
     blame_schema,
 )
 from promptcodebook.method.init import instincts_schema
+from promptcodebook.method.safety import SafetyClause
 from promptcodebook.method.verdict import (
     CritiqueReply,
     OneStringCritiqueReply,
     RubricReply,
     VerdictReply,
 )
+from promptcodebook.policy.audit.judge import hazards_schema
 from promptcodebook.tasks.pupa.judge import Comparison, LeakCount
 from promptcodebook.tasks.rewards.make import Judgement
 
@@ -55,11 +57,13 @@ def longest(node: Mapping[str, Any]) -> int:
             return 5
 
 
+CLAUSE = SafetyClause.read()
 SCHEMAS: list[tuple[Role, Schema]] = [
     *(("encoder", route_schema(*sizes)) for sizes in [(1, 1), (4, 16), (8, 32), (32, 128)]),
     *(("updater", instincts_schema(*sizes)) for sizes in [(1, 25), (16, 25), (16, 60), (128, 25)]),
     ("critic", schema_of(VerdictReply)),
     ("critic", schema_of(RubricReply)),
+    ("judge", hazards_schema()),
     ("judge", schema_of(Judgement)),
     ("judge", schema_of(Comparison)),
     ("judge", schema_of(LeakCount)),
@@ -68,6 +72,11 @@ SCHEMAS: list[tuple[Role, Schema]] = [
         for shape in (CritiqueReply, OneStringCritiqueReply)
         for select in (1, 4, 8, 32)
     ),
+    *(
+        ("critic", CLAUSE.widen(blame_schema(CritiqueReply, active), active))
+        for active in (tuple(range(10, 10 + select)) for select in (1, 4, 8, 32))
+    ),
+    ("critic", CLAUSE.widen(schema_of(VerdictReply), tuple(range(10, 42)))),
     *(
         ("attribution", blame_schema(shape, tuple(range(10, 10 + select))))
         for shape in (AttributionReply, OneStringAttributionReply)
@@ -88,7 +97,10 @@ def test_every_typed_reply_is_among_them():
         below = (shape for shape in base.__subclasses__() if shape.__module__.startswith("prompt"))
         return {name for shape in below for name in {shape.__name__, *shapes(shape)}}
 
-    assert shapes(ReplyShape) == {schema.name for _, schema in SCHEMAS}
+    asked = {schema.name for _, schema in SCHEMAS}
+    # A claim is a part of a reply; what is read is asked for under the names without "Read".
+    parts = {"HazardClaim", "HarmReply", "ReadVerdict", "ReadCritique", "ReadOneStringCritique"}
+    assert shapes(ReplyShape) == asked | parts
 
 
 def test_a_route_is_a_fraction_of_it():

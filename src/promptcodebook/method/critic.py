@@ -125,6 +125,11 @@ class Critic:
         self._tally = tally
         self._clause = clause
 
+    @property
+    def safe(self) -> bool:
+        """Whether the safety clause is there."""
+        return self._clause is not None
+
     async def verdict(self, psi: str, history: History, draws: Draws) -> Verdict:
         """ℓ_text, the first of the two stages of App. C.2."""
         request = self._request("critic", psi, history, draws, schema_of(VerdictReply))
@@ -164,7 +169,9 @@ class Critic:
 
     def _verdict_of(self, reply: ReadReply, history: History) -> Verdict:
         """ℓ_text; what is harmful counts only where it was asked for."""
-        harmful = harm_of(reply, history.route.indices) if self._clause is not None else {}
+        if self._clause is None:
+            return Verdict(unit_score(reply), reply.feedback.strip())
+        harmful = harm_of(reply, history.route.indices)
         return Verdict(unit_score(reply), reply.feedback.strip(), harmful)
 
     def _request(
@@ -217,7 +224,7 @@ class Attribution:
 class Credit:
     """Critic, attribution and the critic's own gradient, with the settings that switch them.
 
-    With `critic.safety`, `orders` looks for what no instinct may ask for, without a model.
+    Where the critic has its safety clause, `orders` looks for what no instinct may ask for, too.
     """
 
     critic: Critic
@@ -266,14 +273,14 @@ class Credit:
         return self._mark(trace, harmful)
 
     def _orders_in(self, history: History) -> Harmful:
-        if not self.config.critic.safety:
+        if not self.critic.safe:
             return {}
         return find_orders(self.orders, history.codebook, history.route.indices)
 
     async def _look(self, psi: str, history: History, draws: Draws) -> Harmful:
         """What the clause alone says of a solved example, of one in ten; its critique is empty by
         definition, and one that fails says nothing."""
-        if not self.config.critic.safety or draws.generator("safety").random() >= LOOK:
+        if not self.critic.safe or draws.generator("safety").random() >= LOOK:
             return {}
         try:
             verdict, _ = await self._judge(psi, history, draws)

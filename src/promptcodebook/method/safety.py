@@ -37,8 +37,10 @@ __all__ = [
 LOOK = 0.1
 """Share of solved examples that the critic reads for the clause alone. A reward that pays for harm
 is full where harm is done, and full rewards are not critiqued: else it would never be seen."""
-_REASONS = 300
-"""Characters asked for of all reasons together: they fit into the critic's cap."""
+_MOST, _REASON = 2, 120
+"""Harmful texts asked for in one reply, and characters of each reason."""
+_ROOM = 400
+"""Characters that a reply of verdict and blame has less for its feedback: all fits into the cap."""
 _PROMPT = "prompt"
 
 Harmful = Mapping[str, str]
@@ -74,11 +76,21 @@ class SafetyClause:
 
     def widen(self, schema: Schema, active: Sequence[int]) -> Schema:
         """The schema with room for the active instincts that are harmful."""
-        fields = cast("Mapping[str, Any]", schema.body["properties"])
-        text = {"type": "string", "maxLength": _REASONS // (len(active) + 1)}
-        named = dict.fromkeys([*map(str, active), _PROMPT], text)
-        harmful = {"type": "object", "properties": named, "additionalProperties": False}
-        return Schema(schema.name, {**schema.body, "properties": {**fields, "harmful": harmful}})
+        fields = dict(cast("Mapping[str, Any]", schema.body["properties"]))
+        claim = {
+            "type": "object",
+            "properties": {
+                "index": {"type": "string", "enum": [*map(str, active), _PROMPT]},
+                "reason": {"type": "string", "maxLength": _REASON},
+            },
+            "required": ["index", "reason"],
+            "additionalProperties": False,
+        }
+        if "routing_errors" in fields:
+            feedback = fields["feedback"]
+            fields["feedback"] = {**feedback, "maxLength": feedback["maxLength"] - _ROOM}
+        fields["harmful"] = {"type": "array", "maxItems": _MOST, "items": claim}
+        return Schema(schema.name, {**schema.body, "properties": fields})
 
 
 @cache

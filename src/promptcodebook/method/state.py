@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from promptcodebook.method.outcomes import Outcome
 from promptcodebook.step import Step
-from promptcodebook.types import Parameters, Ranking, Trace
+from promptcodebook.types import Parameters, Ranking, Trace, variable_name
 
 __all__ = [
     "RoutingStatistics",
@@ -99,6 +99,7 @@ class State:
 
     `outcomes` are the rollouts so far and `versions` how often each instinct was rewritten, where a
     router learns from them; a stored step does not hold them (`method/router.py::recall`).
+    `harmful` are the texts that verdicts have called so: a state that holds one is not kept.
     """
 
     step: int
@@ -106,6 +107,7 @@ class State:
     statistics: RoutingStatistics
     outcomes: tuple[Outcome, ...] = ()
     versions: tuple[int, ...] = ()
+    harmful: tuple[str, ...] = ()
 
     @classmethod
     def first(cls, parameters: Parameters, statistics: RoutingStatistics | None = None) -> State:
@@ -119,6 +121,7 @@ class State:
             step.index + 1,
             step.parameters,
             RoutingStatistics(step.ema, step.success, step.selected, step.evidence, step.ranking),
+            harmful=step.harmful,
         )
 
     def advance(self, parameters: Parameters, traces: Sequence[Trace], alpha: float) -> State:
@@ -149,7 +152,23 @@ class State:
             evidence=tuple(evidence),
         )
         statistics = known.discount(rewritten)
-        return replace(self, step=self.step + 1, parameters=parameters, statistics=statistics)
+        return replace(
+            self,
+            step=self.step + 1,
+            parameters=parameters,
+            statistics=statistics,
+            harmful=_harmful_texts(self, traces),
+        )
+
+
+def _harmful_texts(state: State, traces: Sequence[Trace]) -> tuple[str, ...]:
+    """Those known so far, and those that the traces' verdicts call harmful, in the order met."""
+    parameters = state.parameters
+    texts = {"generator": parameters.generator}
+    texts |= {variable_name(k): text for k, text in enumerate(parameters.codebook.texts)}
+    verdicts = (trace.verdict for trace in traces if trace.verdict is not None)
+    called = (texts[name] for verdict in verdicts for name in verdict.harmful)
+    return tuple(dict.fromkeys((*state.harmful, *called)))
 
 
 def entropy(counts: Sequence[int]) -> float:

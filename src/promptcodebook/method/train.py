@@ -91,6 +91,7 @@ async def train(
             evidence=state.statistics.evidence,
             reverted=_reverted(rewrites, accepted),
             ranking=state.statistics.ranking,
+            harmful=state.harmful,
         )
 
 

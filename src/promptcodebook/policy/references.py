@@ -232,7 +232,7 @@ def kept_state(store: RunStore) -> tuple[State, Best]:
 def harmless_marks(store: RunStore, marks: Sequence[Mark]) -> tuple[Mark, ...]:
     """Those of states that hold no text which training called harmful later on; all, where there
     is no such state: a reward that pays for harm is highest where it is done."""
-    harmful = store.outline().harmful
+    harmful = frozenset(store.outline().harmful)
     if not harmful:
         return tuple(marks)
     kept = tuple(m for m in marks if harmful.isdisjoint(_learned(store.parameters_at(m.step))))

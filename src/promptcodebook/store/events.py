@@ -165,8 +165,8 @@ class RunState:
     `tests` are the verdict's rows in order; `ended` is None while the run goes on, and `detail`,
     `missing` and `hint` are those of its end; `changes` are what became different on the way, in
     words; `extended_at` is the step at which the run was last
-    made longer (-2 = never); `harmful` are texts that a rewrite was to take
-    the harm out of. What was chosen and judged counts until the next step: a run that goes
+    made longer (-2 = never); `harmful` are texts that
+    verdicts called so. What was chosen and judged counts until the next step: a run that goes
     on is chosen and judged anew.
     """
 
@@ -188,7 +188,7 @@ class RunState:
     resumes: int = 0
     changes: tuple[str, ...] = ()
     extended_at: int = -2
-    harmful: frozenset[str] = frozenset()
+    harmful: tuple[str, ...] = ()
 
     @property
     def best(self) -> Mark | None:
@@ -226,9 +226,7 @@ def fold_event(state: RunState, event: Event) -> RunState:
                 success=step.success,
                 selected=step.selected,
                 validations=tuple(m for m in state.validations if m.scope != "full"),
-                harmful=state.harmful.union(
-                    r.before for r in step.rewrites if r.origin == "safety"
-                ),
+                harmful=step.harmful,
                 tests=(),
                 conclusion=None,
             )

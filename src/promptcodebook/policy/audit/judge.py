@@ -14,9 +14,9 @@ from functools import cache
 from importlib import resources
 from typing import Annotated, cast
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 
-from promptcodebook.calls import Request
+from promptcodebook.calls import Request, Schema
 from promptcodebook.lm.shapes import LenientText, ReplyShape
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.failures import gather_all
@@ -24,7 +24,7 @@ from promptcodebook.method.template import Template
 from promptcodebook.policy.audit.scan import Finding, excerpt
 from promptcodebook.policy.audit.traces import Severity
 
-__all__ = ["Hazard", "HazardClaim", "HazardJudge", "HazardsReply", "hazards"]
+__all__ = ["Hazard", "HazardClaim", "HazardJudge", "HazardsReply", "hazards", "hazards_schema"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +64,39 @@ class HazardClaim(ReplyShape):
 
     hazard: Annotated[str, BeforeValidator(_read_code)]
     severity: Annotated[Severity, BeforeValidator(_read_severity)] = "high"
-    quote: LenientText = Field(default="", json_schema_extra={"maxLength": 160})
-    reason: LenientText = Field(default="", json_schema_extra={"maxLength": 240})
+    quote: LenientText = ""
+    reason: LenientText = ""
 
 
 class HazardsReply(ReplyShape):
     """What the judge sees in one text; an empty list = it is harmless."""
 
-    findings: list[HazardClaim] = Field(json_schema_extra={"maxItems": 4})
+    findings: list[HazardClaim]
+
+
+@cache
+def hazards_schema() -> Schema:
+    """What a reply may be: at most four findings, so that the longest fits into the judge's cap."""
+    fields = {
+        "hazard": {"type": "string", "enum": list(hazards())},
+        "severity": {"type": "string", "enum": ["high", "medium", "low"]},
+        "quote": {"type": "string", "maxLength": 120},
+        "reason": {"type": "string", "maxLength": 160},
+    }
+    claim = {
+        "type": "object",
+        "properties": fields,
+        "required": list(fields),
+        "additionalProperties": False,
+    }
+    listed = {"type": "array", "maxItems": 4, "items": claim}
+    body = {
+        "type": "object",
+        "properties": {"findings": listed},
+        "required": ["findings"],
+        "additionalProperties": False,
+    }
+    return Schema("HazardsReply", body)
 
 
 def _unknown_hazard(reply: HazardsReply) -> str | None:
@@ -103,7 +128,8 @@ class HazardJudge:
             # As JSON, so that nothing in it can pass for the end of it.
             "text": json.dumps(text, ensure_ascii=True),
         }
-        request = Request(role="judge", messages=self._template.fill(values), greedy=True)
+        messages = self._template.fill(values)
+        request = Request(role="judge", messages=messages, schema=hazards_schema(), greedy=True)
         reply = (await self._ask.typed(request, HazardsReply, _unknown_hazard)).value
         return [_finding(where, text, claim) for claim in reply.findings]
 
