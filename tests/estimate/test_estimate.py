@@ -39,13 +39,15 @@ def training(plan: Plan, manner: Manner = USUAL) -> dict[Role, Work]:
 
 
 def test_routes_are_counted_exactly() -> None:
-    plan = plan_of()
+    # What the stand-in blames is drawn by what it is asked: without the clause it blames θ each time.
+    plain = {"critic": {"safety": False}}
+    plan = plan_of(**plain)
     work = dry(plan)
     found = passes(plan)
     # θ is rewritten, and tried on the batch of 12, in each update but the first: that one explores.
     assert found.retried == 7 * 12
     assert work[TRAINING, "encoder"].calls == found.routed + found.retried
-    unguarded = plan_of(encoder={"max_fallback": 1.0})
+    unguarded = plan_of(encoder={"max_fallback": 1.0}, **plain)
     assert training(unguarded)["encoder"].calls == passes(unguarded).routed == found.routed
     assert work[TRAINING, "generator"].calls == passes(plan).rollouts == 96
     assert work["judging", "executor"].calls == pytest.approx(5 * len(plan.split("test")), abs=8)
@@ -54,7 +56,11 @@ def test_routes_are_counted_exactly() -> None:
 def test_what_is_solved_is_not_critiqued() -> None:
     all_solved, none_solved = (training(plan_of(), replace(USUAL, solved=s)) for s in (1.0, 0.0))
     assert "generator" in all_solved
-    assert "critic" not in all_solved and "updater" not in all_solved
+    assert "updater" not in all_solved
+    # One in ten is read for the safety clause alone.
+    assert 0 < all_solved["critic"].calls < 0.25 * 96
+    off = training(plan_of(critic={"safety": False}), replace(USUAL, solved=1.0))
+    assert "critic" not in off
     assert none_solved["critic"].calls == 2 * 96  # the verdict, and its own gradient
     assert none_solved["attribution"].calls == 96
 

@@ -79,8 +79,9 @@ def audit(
 def _audit(
     reference: Reference, typed: Typed, presidio: PresidioScan | None, *, rules_only: bool
 ) -> AuditReport:
-    from promptcodebook.lm.stack import Models, Supplies
-    from promptcodebook.local.lm import LocalModels
+    from promptcodebook.assemble import NO_DATA as NOTHING
+    from promptcodebook.assemble import Sources, assemble
+    from promptcodebook.method.templates import load_templates
     from promptcodebook.policy.audit.judge import HazardJudge
     from promptcodebook.policy.audit.report import NO_DATA, audit_with_judge
     from promptcodebook.policy.audit.report import audit as scan
@@ -97,8 +98,9 @@ def _audit(
         return because(scan(reference.file, training, presidio))
 
     async def judged(config: Config) -> AuditReport:
-        here = LocalModels()
-        models = Models.build(config, Supplies(local=here, closes=here))
+        # The judge alone is wanted: no data, no reward, and no code that a configuration names.
+        sources = Sources(data=NOTHING, reward=_no_reward, templates=load_templates("default"))
+        models = assemble(config, sources).models
         try:
             judge = HazardJudge(models.ask, config.lm)
             return await audit_with_judge(reference.file, judge, training, presidio)
@@ -128,7 +130,13 @@ def _judging(reference: Reference, typed: Typed) -> Config | None:
     if not model or model == OWN_LM or any_simulated([model]):
         return None
     kept = {"judge": config.roles["judge"].model_copy(update={"model": None})}
-    return config.model_copy(update={"lm": model, "roles": kept})
+    alone = {"lm": model, "roles": kept, "task": "", "executor": "", "compose_per_stage": False}
+    return config.model_copy(update=alone)
+
+
+def _no_reward(example: Example, output: str) -> float:
+    """Nothing is scored in an audit."""
+    raise AssertionError(f"an audit has no reward: {example.id}")
 
 
 def _training(reference: Reference, typed: Typed) -> tuple[Sequence[Example] | None, str]:

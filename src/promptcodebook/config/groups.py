@@ -103,8 +103,8 @@ class CriticSettings(Group):
     penalty_weight: float = Field(default=1.0, ge=0.0)
     """Weight of the critic's penalty ρ; 0 = rewards alone count."""
     safety: bool = True
-    """Whether a fixed clause of the rubric has harmful instincts penalised and rewritten, and a
-    rewrite that the rule scan finds harmful is refused."""
+    """Whether a fixed clause has harmful instincts penalised and rewritten, and rewrites that the
+    rule scan finds harmful are refused."""
 
 
 class Update(Group):

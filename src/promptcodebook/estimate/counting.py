@@ -200,18 +200,24 @@ class _Filler:
                 return {f: each for f, each in told.items() if each or inner is None}
             case "object":
                 return {}
-            case "array" if name == "selected_indices":
-                return self.draw.sample(range(self.config.size), self.config.select)
             case "array":
-                most = node.get("maxItems", self.config.size)
-                count = min(self.config.size, most) if name == "instincts" else 3
-                return [self.value(name, node.get("items", {})) for _ in range(count)]
+                return self._list(name, node)
             case "integer" | "number":
                 return node.get("minimum", 0)
             case "boolean":
                 return True
             case _:
                 return self._string(name)
+
+    def _list(self, name: str, node: Mapping[str, Any]) -> list[Any]:
+        """Picks, instincts, or reasons; nothing is harmful."""
+        if name == "harmful":
+            return []
+        if name == "selected_indices":
+            return self.draw.sample(range(self.config.size), self.config.select)
+        most = node.get("maxItems", self.config.size)
+        count = min(self.config.size, most) if name == "instincts" else 3
+        return [self.value(name, node.get("items", {})) for _ in range(count)]
 
     def _string(self, name: str) -> str:
         if name == "instincts":

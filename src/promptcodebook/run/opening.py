@@ -80,7 +80,8 @@ def open_run(config: Config, sources: Sources, where: Where, listener: Listener 
     Raises ConfigError, DataError, TaskError, RunBusy, RunChanged; a run folder made for nothing is
     removed again.
     """
-    plan = plan_run(config, sources).require_training(begun=where.resume is not None)
+    plan = plan_run(_as_begun(config, where.resume), sources)
+    plan = plan.require_training(begun=where.resume is not None)
     optimizer = make_optimizer(config.optimizer)
     specs = specs_of(plan.config)
     if sources.lm is None:
@@ -96,6 +97,20 @@ def open_run(config: Config, sources: Sources, where: Where, listener: Listener 
         if where.resume is None:
             remove_run(store.path)
         raise
+
+
+def _as_begun(config: Config, resumed: Path | None) -> Config:
+    """Without the critic's safety clause where the run that goes on is older than that: else its
+    replies would be asked for, and paid, again."""
+    if resumed is None:
+        return config
+    store = RunStore.open(resumed)
+    try:
+        older = store.header.without_clause
+    finally:
+        store.close()
+    critic = config.critic.model_copy(update={"safety": False})
+    return config.model_copy(update={"critic": critic}) if older else config
 
 
 def _files(plan: Plan, settings_file: Path | None) -> dict[str, str]:

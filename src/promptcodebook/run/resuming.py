@@ -100,6 +100,8 @@ def settings_then_and_now(
     defaults, and template files are settings too."""
     then = load_config(header.settings, where="the stored configuration").model_dump(mode="json")
     now = plan.config.model_dump(mode="json")
+    if header.without_clause:
+        now["critic"]["safety"] = False
     if header.templates is not None and then["templates"] == now["templates"]:
         then.update(_prints(header.templates))
         now.update(_prints(plan.templates))

@@ -113,8 +113,8 @@ class Header:
         """The configuration as it may be used and shown: without the headers and body fields that
         runs of version 0.1 kept word for word and that no setting may hold any more."""
         tree = merge(self.config)
-        if "critic" in tree:  # runs that are older than the safety clause go on without it
-            tree["critic"].setdefault("safety", False)
+        if self.without_clause:
+            tree["critic"]["safety"] = False
         roles = tree.get("roles")
         for role in cast("dict[str, Any]", roles).values() if isinstance(roles, dict) else ():
             given: Any = role.get("headers") if isinstance(role, dict) else None  # type: ignore[union-attr]
@@ -125,6 +125,11 @@ class Header:
             if isinstance(fields, dict) and body_fault(cast("dict[str, Any]", fields)):
                 role["extra"] = without_secrets(cast("dict[str, Any]", fields))
         return tree
+
+    @property
+    def without_clause(self) -> bool:
+        """Whether the run is older than the critic's safety clause, and goes on without it."""
+        return "safety" not in self.config.get("critic", {"safety": None})
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=True, default=str)
