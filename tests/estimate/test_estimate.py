@@ -39,7 +39,7 @@ def training(plan: Plan, manner: Manner = USUAL) -> dict[Role, Work]:
 
 
 def test_routes_are_counted_exactly() -> None:
-    # What the stand-in blames is drawn by what it is asked: without the clause it blames θ each time.
+    # What the stand-in blames is drawn by what it is asked; without the clause that is θ each time.
     plain = {"critic": {"safety": False}}
     plan = plan_of(**plain)
     work = dry(plan)

@@ -24,6 +24,7 @@ from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.failures import failure_of, gather_all
 from promptcodebook.method.gradients import (
     ATTRIBUTIONS,
+    AttributionReply,
     additivity_residual,
     blame_schema,
     gradients_of,
