@@ -1,8 +1,7 @@
 """One model behind one chat-completions address, over one pooled HTTP session.
 
 What the endpoint refuses (a sampling field, `max_tokens`, a schema) is learned from its first
-refusal and left out from then on. Redirects are not followed: the key goes nowhere else. Bodies
-are read up to a limit, counted after decompression.
+refusal and left out from then on.
 """
 
 from __future__ import annotations
@@ -12,17 +11,13 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
-from urllib.parse import urlsplit
-
-import aiohttp
 
 from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.errors import ConfigError, LMError, RequestRefused
 from promptcodebook.incidents import Incident
-from promptcodebook.lm.limit import PerLoop
 from promptcodebook.lm.refusal import (
     ErrorBody,
     ModelAddress,
@@ -34,21 +29,14 @@ from promptcodebook.lm.refusal import (
     refusal_of,
 )
 from promptcodebook.lm.spec import ApiKey, Spec
+from promptcodebook.lm.transport import HttpResponse, Transport
 from promptcodebook.lm.wire import MOST_BYTES, Malformed, Quirks, read_reply, request_body
 
-__all__ = [
-    "Endpoint",
-    "HttpResponse",
-    "Transport",
-]
+__all__ = ["Endpoint"]
 
 _log = logging.getLogger(__name__)
 # One refusal for each thing an endpoint can refuse, and the call itself.
 _ATTEMPTS = 7
-# Servers close idle connections after 5 s or more; a POST on one just closed is a lost call.
-_KEEPALIVE_S = 3.0
-_CONNECT_S = 10.0
-_MOST_ERROR_BYTES = 64_000
 _NO_SUCH_PLACE = (404, 405, 501)
 _MOST_MODELS = 2000
 _LONGEST_NAME = 200
@@ -220,115 +208,3 @@ class Endpoint:
                 hint=f"add #MODEL to the spec; it lists: {listed}",
             )
         self._where = replace(self._where, model=known[0])
-
-
-@dataclass(frozen=True, slots=True)
-class HttpResponse:
-    """An HTTP response, read whole; of an error no more than its first 64 kB."""
-
-    status: int
-    data: bytes
-    headers: Mapping[str, str]
-
-
-class Transport:
-    """Sends with the key in the header; what breaks on the way becomes an LMError.
-
-    Close it in the loop that used it; a new loop opens a new session.
-    """
-
-    def __init__(
-        self,
-        base_url: str,
-        key: ApiKey | None,
-        timeout: float,
-        headers: Mapping[str, str],
-        most_bytes: int = MOST_BYTES,
-    ) -> None:
-        self._proxy = _proxy(base_url)
-        self._key = key
-        self._timeout = timeout
-        self._headers = dict(headers)
-        self._most_bytes = most_bytes
-        self._sessions: PerLoop[aiohttp.ClientSession] = PerLoop()
-
-    async def close(self) -> None:
-        """Closes the session of the loop that runs now."""
-        session = self._sessions.forget()
-        if session is not None:
-            await session.close()
-
-    async def send(
-        self, method: str, url: str, where: ModelAddress, data: bytes | None = None
-    ) -> HttpResponse:
-        """One exchange; the url is at `where`, which is who an LMError is about."""
-        for stale in self._sessions.orphans():
-            # Its loop has ended without closing it.
-            await stale.close()
-        session = self._sessions.here(self._open)
-        try:
-            async with session.request(
-                method, url, data=data, allow_redirects=False, proxy=self._proxy
-            ) as response:
-                data = await self._body(response)
-                return HttpResponse(response.status, data, response.headers)
-        except _TooLarge:
-            kind = Incident.MALFORMED_BODY
-            detail = f"it is larger than max_reply_mb, {self._most_bytes / 1e6:g} MB"
-        except aiohttp.ConnectionTimeoutError:
-            kind, detail = Incident.REFUSED_CONNECTION, "no connection within its time"
-        except TimeoutError:
-            kind, detail = Incident.TIMEOUT, f"after {self._timeout:g} s"
-        except aiohttp.ClientConnectorError as error:
-            kind, detail = Incident.REFUSED_CONNECTION, error.strerror or type(error).__name__
-        except aiohttp.InvalidURL:
-            kind, detail = Incident.REFUSED_CONNECTION, "the address is malformed"
-        except (aiohttp.ClientError, OSError) as error:
-            kind, detail = Incident.DROPPED, type(error).__name__
-        # Raised out here so that the library's error, which knows our headers, is not its context.
-        raise fault_of(kind, where, detail)
-
-    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
-        """The body, counted while it comes in; what lies beyond its limit is never read."""
-        whole = response.status == 200
-        most = self._most_bytes if whole else _MOST_ERROR_BYTES
-        parts: list[bytes] = []
-        async for chunk in response.content.iter_any():
-            parts.append(chunk)
-            most -= len(chunk)
-            if most < 0:
-                response.close()
-                if whole:
-                    raise _TooLarge
-                return b"".join(parts)[:most]
-        return b"".join(parts)
-
-    def _open(self) -> aiohttp.ClientSession:
-        headers = {"Content-Type": "application/json", **self._headers}
-        if self._key is not None:
-            headers.update(self._key.headers())
-        # Concurrency is the limit's business, not the pool's; no cookies, no netrc.
-        return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
-            timeout=aiohttp.ClientTimeout(
-                total=self._timeout, sock_connect=min(_CONNECT_S, self._timeout)
-            ),
-            headers=headers,
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
-
-
-class _TooLarge(Exception):
-    """More bytes came than a reply may have."""
-
-
-def _proxy(base_url: str) -> str | None:
-    """The environment's proxy for this address; never for this very machine."""
-    # urllib.request is slow to import and needed only where there is an endpoint.
-    from urllib.request import getproxies, proxy_bypass
-
-    parts = urlsplit(base_url)
-    host = parts.hostname or ""
-    if host in ("localhost", "127.0.0.1", "::1"):
-        return None
-    return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)

@@ -207,9 +207,17 @@ class Deployed:
     statistics: RoutingStatistics
 
     async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, Prompt, Usage]:
-        route, routing = await self.composer.route(self.parameters, self.statistics, example, draws)
-        prompt, composing = await self.composer.compose(self.parameters, route, example, draws)
+        route, routing = await self.route(example, draws)
+        prompt, composing = await self.compose(route, example, draws)
         return route, prompt, routing + composing
+
+    async def route(self, example: Example, draws: Draws) -> tuple[Route, Usage]:
+        """The first half of the way."""
+        return await self.composer.route(self.parameters, self.statistics, example, draws)
+
+    async def compose(self, route: Route, example: Example, draws: Draws) -> tuple[Prompt, Usage]:
+        """The second half."""
+        return await self.composer.compose(self.parameters, route, example, draws)
 
     async def explain(
         self, example: Example, draws: Draws

@@ -19,8 +19,10 @@ from promptcodebook.data.columns import parse_input_template
 from promptcodebook.errors import ConfigError, DataError, PolicyError, did_you_mean
 from promptcodebook.lm.extraction import strip_think
 from promptcodebook.lm.stack import simulated_here, specs_of
+from promptcodebook.method.encoder import repair_route
 from promptcodebook.method.evaluate import EVALUATION
 from promptcodebook.method.executor import roll_out
+from promptcodebook.method.generator import join_instincts, join_prompts
 from promptcodebook.method.policy import Deployed
 from promptcodebook.method.ranking import Expected
 from promptcodebook.notebook import shown_table, shown_text
@@ -30,13 +32,7 @@ from promptcodebook.protocols import Executor
 from promptcodebook.randomness import Draws
 from promptcodebook.sync import LoopThread, run_sync
 from promptcodebook.tasks.program import SINGLE_CALL
-from promptcodebook.types import (
-    Codebook,
-    Example,
-    Prompt,
-    Rollout,
-    Route,
-)
+from promptcodebook.types import Codebook, Example, Prompt, Rollout, Route
 
 __all__ = ["Explanation", "FixedRow", "Policy", "deploy", "load_policy", "role_layers"]
 
@@ -132,6 +128,28 @@ class Policy:
         route, prompt, _ = await self._deployed.prompt(example, self._draws(example))
         assert route is not None, "a learned policy always routes"
         return route, prompt
+
+    async def aroute(self, x: X) -> Route:
+        """z for x: the first half of `acompose`."""
+        example = self._example(x)
+        return (await self._deployed.route(example, self._draws(example)))[0]
+
+    async def acompose_route(self, x: X, route: Route) -> Prompt:
+        """The prompt for x on a route: the second half."""
+        example = self._example(x)
+        return (await self._deployed.compose(route, example, self._draws(example)))[0]
+
+    def spare_route(self) -> Route:
+        """What an input is given that no model routes: the S instincts of highest r̄."""
+        standing = self._deployed.statistics.standing
+        return Route(repair_route((), standing, self.file.select), fallback=True)
+
+    def verbatim(self, route: Route) -> str:
+        """The prompt of a route that no model composes: its instincts as they are."""
+        file = self.file
+        form = file.output_format if file.compose == "generator" else ""
+        texts = join_prompts(file.base_prompt, join_instincts(self.codebook, route))
+        return join_prompts(texts, form)
 
     async def areply(self, messages: Sequence[Message]) -> Reply:
         """What the executor's model says to these messages, without any prompt of the policy's."""
