@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("evaluate", "Two runs or policies on the same examples."),
     "prompt": ("prompt", "The prompt of a row of the verdict, to use elsewhere."),
     "explain": ("codebook", "Route, composed prompt and reasons for one input."),
+    "serve": ("serve", "A policy behind an OpenAI-compatible endpoint."),
     "codebook": ("codebook", "Show a codebook or a difference; keep and promote versions."),
     "report": ("runs", "One self-contained HTML file about a run."),
     "runs": ("runs", "List, show or remove runs."),

@@ -13,7 +13,9 @@ import typer
 from promptcodebook.cli import registry
 from promptcodebook.cli.audit import audit
 from promptcodebook.cli.console import columns, emit, wrap_text
+from promptcodebook.cli.serve import explain_request
 from promptcodebook.cli.settings import (
+    REF_HELP,
     ConfigOption,
     DataDir,
     Json,
@@ -51,13 +53,15 @@ _DIRECTIVES = {"theta": "encoder", "phi": "generator", "psi": "critic"}
 
 @app.command()
 def explain(
-    ref: Ref,
-    text: Annotated[
-        str,
-        typer.Argument(
-            metavar="INPUT", help="The input, or its columns as a JSON object; '-' reads stdin."
-        ),
+    ref: Annotated[
+        str, typer.Argument(metavar="REF", help=f"{REF_HELP} Or a request's id, from `pco serve`.")
     ],
+    text: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[INPUT]", help="The input, or its columns as a JSON object; '-' reads stdin."
+        ),
+    ] = None,
     config: ConfigOption = None,
     task: TaskName = None,
     data: DataDir = None,
@@ -69,7 +73,11 @@ def explain(
     """The route, the instincts chosen, the prompt composed from them, and the encoder's reasons.
 
     Where routes were learned from outcomes, also the reward that each instinct promises, and none.
+    Of a request that `pco serve` answered it shows what that was prompted with; no model is asked.
     """
+    if text is None:
+        explain_request(ref, as_json=as_json)
+        return
     from promptcodebook.assemble import Sources
     from promptcodebook.cli.reference import Typed, settings_for
     from promptcodebook.policy.policy import deploy

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from promptcodebook.cli.console import confirm, emit, note
+from promptcodebook.cli.serve import listen
 from promptcodebook.cli.settings import (
     ConfigOption,
     DataDir,
@@ -186,7 +186,7 @@ def _serve_local(model: str, terms: Terms, four_bit: bool, as_json: bool) -> Non
             note(f"{engine.model} is listening; Ctrl-C ends it; counts: {counts}")
             await asyncio.Event().wait()
 
-    _run(serve, terms.host, terms.port, model)
+    listen(serve, terms.host, terms.port, f"pco lm serve {model} --port 0")
 
 
 def _simulated(
@@ -221,28 +221,8 @@ def _tell(spec: str, address: Address, as_json: bool) -> None:
 def _serve_simulated(
     model: SimulatedLM, where: tuple[str, int], ready: Callable[[Address], None]
 ) -> None:
-    from promptcodebook.serve.server import serve as listen
+    from promptcodebook.serve.server import serve as serve_site
     from promptcodebook.serve.simulated import simulated_site
 
-    _run(partial(listen, simulated_site(model), *where, ready), *where, "simulated")
-
-
-def _run(serve: Callable[[], Coroutine[Any, Any, None]], host: str, port: int, model: str) -> None:
-    """Serves until a signal; a second one ends what the first one waits for."""
-
-    async def until_stopped() -> None:
-        loop, serving = asyncio.get_running_loop(), asyncio.current_task()
-        assert serving is not None
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, serving.cancel)
-        await serve()
-
-    try:
-        asyncio.run(until_stopped())
-    except asyncio.CancelledError:
-        note("stopped")
-    except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}",
-            hint=f"pco lm serve {model} --port 0",
-        ) from None
+    hint = "pco lm serve simulated --port 0"
+    listen(partial(serve_site, simulated_site(model), *where, ready), *where, hint)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from promptcodebook.config import Config
 
 __all__ = [
+    "REF_HELP",
     "Budget",
     "ConfigOption",
     "ConfigPath",
@@ -67,13 +68,11 @@ Runs = Annotated[int, typer.Option("--samples", help="Sampled runs per example; 
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of every random draw.")]
 SplitName = Annotated[str, typer.Option("--split", help="train, val or test.")]
 RunRef = Annotated[str, typer.Argument(help="A run: its id or name, a path, or 'last'.")]
-Ref = Annotated[
-    str,
-    typer.Argument(
-        help="A run (its id or name, a path, 'last'), a policy file, or a version in the registry "
-        "(NAME@REF, sha256:DIGITS)."
-    ),
-]
+REF_HELP = (
+    "A run (its id or name, a path, 'last'), a policy file, or a version in the registry "
+    "(NAME@REF, sha256:DIGITS)."
+)
+Ref = Annotated[str, typer.Argument(help=REF_HELP)]
 
 _STRINGS = {"PCO_LM": "lm", "PCO_TASK": "task", "PCO_DATA": "data_dir", "PCO_PRESET": "preset"}
 _INTEGERS = {"PCO_SEED": "seed", "PCO_SIZE": "size", "PCO_SELECT": "select"}

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import hmac
-import ipaddress
 import itertools
 import logging
 import math
@@ -25,14 +22,14 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
-from urllib.parse import urlsplit
 
-from promptcodebook.errors import ConfigError, RequestRefused, import_extra
+from promptcodebook.errors import RequestRefused, import_extra
 from promptcodebook.local.engine import Embedder, Engine, Generation, Job, Load
 from promptcodebook.serve.asgi import HungUp, Response, Send, read_body, while_wanted
+from promptcodebook.serve.callers import Callers, require_keys
 from promptcodebook.serve.completions import (
     Completion,
     Refusal,
@@ -47,7 +44,7 @@ from promptcodebook.serve.jobs import (
     to_jobs,
     to_reply,
 )
-from promptcodebook.serve.metrics import Metrics, kind_and_place
+from promptcodebook.serve.metrics import ModelMetrics, kind_and_place
 from promptcodebook.serve.server import Address
 
 __all__ = ["LocalServer", "Terms", "check_terms", "serving_locally"]
@@ -81,19 +78,7 @@ class Terms:
 
 def check_terms(terms: Terms, model: str) -> None:
     """Raises ConfigError where anybody on the network could ask without a key."""
-    if not terms.key and not _is_loopback(terms.host):
-        raise ConfigError(
-            f"{terms.host} can be reached from other machines, and no key is set",
-            hint=f"PCO_SERVE_KEY=$(openssl rand -hex 24) pco lm serve {model} --host {terms.host}",
-        )
-
-
-def _is_loopback(host: str) -> bool:
-    if host.rstrip(".").casefold() == "localhost":
-        return True
-    with suppress(ValueError):
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    return False
+    require_keys((terms.key,), terms.host, f"pco lm serve {model}")
 
 
 @asynccontextmanager
@@ -155,13 +140,14 @@ class LocalServer:
 
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
+        self._callers = Callers((terms.key,))
         self._engine: Engine | None = None
         self._failed = False
         self._admitted = 0
         self._numbers = itertools.count(1)
         self._begun = int(time.time())
         self._typical_s = 1.0
-        self._metrics = Metrics(lambda: self._admitted, self._load)
+        self._metrics = ModelMetrics(lambda: self._admitted, self._load)
 
     def application(self) -> Any:
         """The ASGI application. Raises MissingExtra."""
@@ -207,7 +193,7 @@ class LocalServer:
                 response, begun = Response(send), time.perf_counter()
                 try:
                     if path not in _OPEN:
-                        self._check_caller(request.headers)
+                        self._callers.admit(request.headers)
                     await answer(request, response)
                 except HungUp:
                     response.status = _HUNG_UP
@@ -230,22 +216,6 @@ class LocalServer:
             return respond
 
         return endpoint
-
-    def _check_caller(self, headers: Mapping[str, str]) -> None:
-        """Raises Refusal for a wrong key; without a key, for a page that had a name of its own
-        lead here (DNS rebinding)."""
-        if not self._terms.key:
-            host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
-            if not _is_loopback(host):
-                text = "without a key this server answers to localhost alone"
-                raise Refusal(text, status=403, kind="forbidden")
-            return
-        given = headers.get("authorization", "").removeprefix("Bearer ").strip()
-        # Digests have one length, and so the comparison takes one time.
-        digests = [hashlib.sha256(text.encode()).digest() for text in (given, self._terms.key)]
-        if not hmac.compare_digest(*digests):
-            text = "the key is missing or wrong: Authorization: Bearer KEY"
-            raise Refusal(text, status=401, kind="invalid_api_key")
 
     def _loaded(self, model: str | None = None) -> Engine:
         """The engine. Raises Refusal while it is loading, and for another model's name."""

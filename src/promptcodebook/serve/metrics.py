@@ -1,4 +1,4 @@
-"""What a server of a local model tells of itself: Prometheus counts, and where a call failed.
+"""What a server tells of itself: Prometheus counts, and where a call failed.
 
 Neither is made from the text of a request.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from promptcodebook.errors import import_extra
 from promptcodebook.local.engine import Generation, Load
+from promptcodebook.serve.composing import Composed
 
-__all__ = ["Metrics", "kind_and_place"]
+__all__ = ["Metrics", "ModelMetrics", "PolicyMetrics", "kind_and_place"]
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 """Where the histogram of latencies is cut."""
@@ -22,15 +23,13 @@ _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 class Metrics:
     """Counts since the start. Nothing in them is the text of a request, nor made from it.
 
-    `in_flight` and `load` are asked when the page is read. Raises MissingExtra.
+    `in_flight` is asked when the page is read; `what` is what needs the library. MissingExtra.
     """
 
-    def __init__(self, in_flight: Callable[[], int], load: Callable[[], Load]) -> None:
-        self._library: Any = import_extra("prometheus_client", "serving a local model", "serve")
+    def __init__(self, what: str, in_flight: Callable[[], int]) -> None:
+        self._library: Any = import_extra("prometheus_client", what, "serve")
         self._registry: Any = self._library.CollectorRegistry()
-        self._requests: Any = self._library.Counter(
-            "pco_requests", "Requests answered.", ["path", "status"], registry=self._registry
-        )
+        self._requests = self._counter("pco_requests", "Requests answered.", "path", "status")
         self._seconds: Any = self._library.Histogram(
             "pco_request_seconds",
             "From a request's arrival to its last byte.",
@@ -38,17 +37,10 @@ class Metrics:
             buckets=_SECONDS,
             registry=self._registry,
         )
-        self._tokens: Any = self._library.Counter(
-            "pco_tokens",
-            "Tokens read in prompts, taken from the cache, and written.",
-            ["kind"],
-            registry=self._registry,
-        )
         self._gauge("pco_in_flight", "Completions admitted and not yet answered.", in_flight)
-        self._gauge("pco_running", "Completions that are generated now.", lambda: load().running)
-        self._gauge("pco_waiting", "Completions that wait for a place.", lambda: load().waiting)
-        for kind in ("prompt", "cached", "completion"):
-            self._tokens.labels(kind)
+
+    def _counter(self, name: str, about: str, *labels: str) -> Any:
+        return self._library.Counter(name, about, labels, registry=self._registry)
 
     def _gauge(self, name: str, about: str, value: Callable[[], int]) -> None:
         self._library.Gauge(name, about, registry=self._registry).set_function(value)
@@ -58,14 +50,54 @@ class Metrics:
         self._requests.labels(path, str(status)).inc()
         self._seconds.labels(path).observe(seconds)
 
+    def page(self) -> bytes:
+        return self._library.generate_latest(self._registry)
+
+
+class ModelMetrics(Metrics):
+    """Those of a local model; `load` is asked when the page is read."""
+
+    def __init__(self, in_flight: Callable[[], int], load: Callable[[], Load]) -> None:
+        super().__init__("serving a local model", in_flight)
+        about = "Tokens read in prompts, taken from the cache, and written."
+        self._tokens = self._counter("pco_tokens", about, "kind")
+        self._gauge("pco_running", "Completions that are generated now.", lambda: load().running)
+        self._gauge("pco_waiting", "Completions that wait for a place.", lambda: load().waiting)
+        for kind in ("prompt", "cached", "completion"):
+            self._tokens.labels(kind)
+
     def generated(self, *choices: Generation) -> None:
         """The choices of one request, which share its prompt."""
         self._tokens.labels("prompt").inc(choices[0].prompt_tokens)
         self._tokens.labels("cached").inc(choices[0].cached_tokens or 0)
         self._tokens.labels("completion").inc(sum(each.completion_tokens for each in choices))
 
-    def page(self) -> bytes:
-        return self._library.generate_latest(self._registry)
+
+class PolicyMetrics(Metrics):
+    """Those of a policy that is served; the counts of `live` are asked when the page is read."""
+
+    def __init__(self, in_flight: Callable[[], int], live: Moves) -> None:
+        super().__init__("serving a policy", in_flight)
+        about = "Prompts composed, by the calls that an answer takes and how the prompt was known."
+        self._prompts = self._counter("pco_prompts", about, "mode", "cached")
+        about = "Prompts that had to do without a model, by which and why."
+        self._fallbacks = self._counter("pco_fallbacks", about, "part", "reason")
+        about = "How often another version was taken up."
+        self._gauge("pco_version_moves", about, lambda: live.moves)
+        about = "How often the version to serve could not be read."
+        self._gauge("pco_version_failures", about, lambda: live.failures)
+
+    def composed(self, mode: str, composed: Composed) -> None:
+        self._prompts.labels(mode, composed.cached or "no").inc()
+        for fallback in composed.fallbacks:
+            self._fallbacks.labels(*fallback.split(":")).inc()
+
+
+class Moves(Protocol):
+    """What counts the versions taken up."""
+
+    moves: int
+    failures: int
 
 
 def kind_and_place(error: Exception) -> str:

@@ -1,0 +1,179 @@
+"""The version of a policy that is served now, and how a moved ref is picked up.
+
+A request keeps the version that it began with; one that is not served any more is closed when its
+last request is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from promptcodebook.errors import PcoError, PolicyError
+from promptcodebook.policy.file import PolicyFile, parse_policy_file
+from promptcodebook.serve.composing import Composing
+
+__all__ = ["FileSource", "FixedSource", "Live", "PolicySource", "Version", "version_name"]
+
+_log = logging.getLogger(__name__)
+
+
+def version_name(policy: bytes) -> str:
+    """What a policy file of these bytes is called."""
+    return f"sha256:{hashlib.sha256(policy).hexdigest()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A policy and its name: 'sha256:' and the digits of its file's hash."""
+
+    name: str
+    file: PolicyFile
+
+    @classmethod
+    def of(cls, data: bytes, where: object) -> Version:
+        """The policy in a file's bytes. Raises PolicyError."""
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as error:
+            raise PolicyError(f"cannot read the policy file {where}: {error}") from None
+        return cls(version_name(data), parse_policy_file(text, where))
+
+
+class PolicySource(Protocol):
+    """Where a served policy comes from."""
+
+    def read(self, known: str) -> Version | None:
+        """The version that is to be served now, None while that is still `known` ('' = none is
+        yet). Cheap where nothing moved: it is asked several times a second, from a thread. Raises
+        PcoError where it cannot be read, and what is served stays.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedSource:
+    """A policy that never moves: a run's."""
+
+    version: Version
+
+    def read(self, known: str) -> Version | None:
+        return None if known == self.version.name else self.version
+
+
+class FileSource:
+    """A policy file; another file in its place is another version."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, int, int] | None = None
+
+    def read(self, known: str) -> Version | None:
+        try:
+            state = self._path.stat()
+            seen = state.st_mtime_ns, state.st_size, state.st_ino
+            if known and seen == self._seen:
+                return None
+            data = self._path.read_bytes()
+        except OSError as error:
+            raise PolicyError(
+                f"cannot read the policy file {self._path}: {error.strerror}",
+                hint="put a policy file there",
+            ) from None
+        if known == version_name(data):
+            self._seen = seen
+            return None
+        # Not before it is read whole: one that is half-written is looked at again.
+        version = Version.of(data, self._path)
+        self._seen = seen
+        return version
+
+
+class _Served:
+    """A version at work, and how many requests use it."""
+
+    def __init__(self, composing: Composing) -> None:
+        self.composing = composing
+        self.users = 0
+        self.over = False
+
+
+class Live:
+    """What is served now. `make` puts a version to work; `moves` and `failures` are counts."""
+
+    def __init__(self, source: PolicySource, make: Callable[[Version], Composing]) -> None:
+        self._source = source
+        self._make = make
+        self._now = _Served(self._first())
+        self._closing: set[asyncio.Task[None]] = set()
+        self._refused = ""
+        self.moves = 0
+        self.failures = 0
+
+    def _first(self) -> Composing:
+        version = self._source.read("")
+        assert version is not None, "a source has a version when none is known"
+        return self._make(version)
+
+    @property
+    def version(self) -> str:
+        return self._now.composing.version
+
+    @contextmanager
+    def using(self) -> Generator[Composing]:
+        """The version of now, for one request."""
+        served = self._now
+        served.users += 1
+        try:
+            yield served.composing
+        finally:
+            served.users -= 1
+            self._close_unused(served)
+
+    async def look(self) -> bool:
+        """Whether another version is served from now on. One that cannot be read is told once, and
+        the present one stays."""
+        try:
+            made = await asyncio.to_thread(self._other)
+        except PcoError as error:
+            self.failures += 1
+            if str(error) != self._refused:
+                self._refused = str(error)
+                _log.error("the version served stays %s: %s", self.version, error)
+            return False
+        if made is None:
+            return False
+        self._refused = ""
+        before, self._now = self._now, _Served(made)
+        self.moves += 1
+        before.over = True
+        self._close_unused(before)
+        _log.warning("now serving %s", made.version)
+        return True
+
+    async def watch(self, every_s: float) -> None:
+        """Looks again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(every_s)
+            await self.look()
+
+    async def close(self) -> None:
+        if self._closing:
+            await asyncio.wait(self._closing)
+        await self._now.composing.close()
+
+    def _other(self) -> Composing | None:
+        version = self._source.read(self.version)
+        return None if version is None else self._make(version)
+
+    def _close_unused(self, served: _Served) -> None:
+        if served.over and not served.users:
+            task = asyncio.ensure_future(served.composing.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)

@@ -1,0 +1,277 @@
+"""A policy behind /v1/chat/completions: each request gets its composed prompt and goes upstream.
+
+What a caller sends is passed on as it came, but for its model and for the prompt that stands before
+its messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, cast
+
+from aiohttp import web
+
+from promptcodebook.serve.callers import Callers
+from promptcodebook.serve.completions import Refusal, error_body
+from promptcodebook.serve.composing import Composed, Composing
+from promptcodebook.serve.conversation import input_of, place_prompt, read_messages
+from promptcodebook.serve.door import HUNG_UP, Answers, Door, Limits, Visit, json_response
+from promptcodebook.serve.live import Live
+from promptcodebook.serve.metrics import PolicyMetrics
+from promptcodebook.serve.records import Record, Records, now
+from promptcodebook.serve.server import Address
+from promptcodebook.serve.upstream import Answer, Upstream
+
+__all__ = ["Policies", "Proxy", "serving_policy"]
+
+_PREFIX = "pco/"
+_SHA = "sha256:"
+_LEAST_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """What is served: a ref's `name`, without 'pco/'. `conversation` = all turns are the input, not
+    the last one's text alone; `joined` = the prompt stands within the caller's own first
+    instruction; `texts` = what requests say is recorded too."""
+
+    name: str
+    live: Live
+    upstream: Upstream
+    records: Records | None = None
+    conversation: bool = False
+    joined: bool = False
+    texts: bool = False
+
+
+@asynccontextmanager
+async def serving_policy(
+    proxy: Proxy, host: str = "127.0.0.1", port: int = 0, poll_s: float = 0.25
+) -> AsyncGenerator[Address, None]:
+    """The server, listening while the block runs. At its end no more requests are taken, those in
+    flight may finish, and what it was given is closed. Raises OSError when the port is taken."""
+    runner = proxy.runner()
+    await runner.setup()
+    watching = asyncio.ensure_future(proxy.policies.live.watch(poll_s))
+    try:
+        await web.TCPSite(runner, host, port, backlog=1024).start()
+        bound = cast("tuple[str, int]", runner.addresses[0])
+        yield Address(bound[0], bound[1])
+    finally:
+        proxy.stopping = True
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+        try:
+            await runner.cleanup()
+        finally:
+            await proxy.close()
+
+
+class Proxy:
+    """The paths under which a policy is asked."""
+
+    def __init__(
+        self, policies: Policies, callers: Callers | None = None, limits: Limits | None = None
+    ) -> None:
+        self.policies = policies
+        self.stopping = False
+        self._begun = int(time.time())
+        self._door = Door(callers or Callers(()), limits or Limits())
+        self._metrics = PolicyMetrics(lambda: self._door.in_flight, policies.live)
+
+    def runner(self) -> web.AppRunner:
+        """The paths, ready to be listened for."""
+        paths: Mapping[str, tuple[str, Answers]] = {
+            "/v1/chat/completions": ("POST", self._chat),
+            "/v1/prompt": ("POST", self._prompt),
+            "/v1/models": ("GET", self._models),
+            "/v1/models/{name:.+}": ("GET", self._model),
+            "/metrics": ("GET", self._page),
+            "/healthz": ("GET", self._health),
+            "/readyz": ("GET", self._ready),
+            "/openapi.json": ("GET", _description),
+        }
+        return self._door.runner(paths, self._metrics)
+
+    async def close(self) -> None:
+        """Closes the policy's and the upstream's connections, and the record."""
+        await self.policies.live.close()
+        await self.policies.upstream.close()
+        if self.policies.records is not None:
+            await asyncio.to_thread(self.policies.records.close)
+
+    async def _chat(self, request: web.Request, visit: Visit) -> web.StreamResponse:
+        body = await self._door.read(request)
+        messages = read_messages(body)
+        with self._door.place(), self.policies.live.using() as composing:
+            self._check_model(body, composing)
+            text = input_of(messages, whole=self.policies.conversation)
+            composed = await self._composed(composing, text, visit)
+            status = HUNG_UP
+            try:
+                sent = place_prompt(messages, composed.prompt, joined=self.policies.joined)
+                answer = await self.policies.upstream.ask({**body, "messages": sent})
+                response = await self._respond(request, answer, visit)
+                status = response.status
+                return response
+            except Refusal as refusal:
+                status = refusal.status
+                raise
+            finally:
+                self._record(visit, composing, composed, text, status)
+
+    async def _prompt(self, request: web.Request, visit: Visit) -> web.StreamResponse:
+        body = await self._door.read(request)
+        given = body.get("input")
+        if given is None:
+            given = input_of(read_messages(body), whole=self.policies.conversation)
+        if not isinstance(given, str):
+            raise Refusal("input must be a text", param="input")
+        with self._door.place(), self.policies.live.using() as composing:
+            self._check_model(body, composing)
+            composed = await self._composed(composing, given, visit)
+            self._record(visit, composing, composed, given, 200)
+            made = {
+                "object": "prompt",
+                "id": visit.id,
+                "model": _PREFIX + self.policies.name,
+                "version": composing.version,
+                "mode": composing.mode,
+                "route": list(composed.route.indices),
+                "fallbacks": list(composed.fallbacks),
+                "cached": bool(composed.cached),
+                "prompt": composed.prompt,
+            }
+            return json_response(made, visit)
+
+    async def _composed(self, composing: Composing, text: str, visit: Visit) -> Composed:
+        """The prompt, told in the headers of the response."""
+        composed = await composing.compose(text)
+        self._metrics.composed(composing.mode, composed)
+        visit.headers |= {
+            "x-pco-version": composing.version,
+            "x-pco-route": ",".join(map(str, composed.route.indices)),
+            "x-pco-mode": composing.mode,
+            "x-pco-cache": composed.cached or "no",
+        }
+        if composed.fallbacks:
+            visit.headers["x-pco-fallback"] = ",".join(composed.fallbacks)
+        return composed
+
+    def _check_model(self, body: Mapping[str, Any], composing: Composing) -> None:
+        """Raises Refusal for another model than the one served."""
+        model = body.get("model")
+        if model is not None and not isinstance(model, str):
+            raise Refusal("model must be a text", param="model")
+        if model and not self._is_served(model, composing.version):
+            text = f"no such model here; there is {_PREFIX + self.policies.name!r}"
+            raise Refusal(text, status=404, kind="model_not_found", param="model")
+
+    def _is_served(self, model: str, version: str) -> bool:
+        name = model.removeprefix(_PREFIX)
+        if name == self.policies.name:
+            return True
+        digits = name.removeprefix(_SHA)
+        return digits != name and len(digits) >= _LEAST_DIGITS and version.startswith(name)
+
+    async def _respond(
+        self, request: web.Request, answer: Answer, visit: Visit
+    ) -> web.StreamResponse:
+        headers = {**answer.headers, **visit.headers, "Content-Type": answer.kind}
+        if answer.pieces is None:
+            return web.Response(body=answer.body, status=answer.status, headers=headers)
+        headers["Cache-Control"] = "no-store"
+        response = web.StreamResponse(headers=headers)
+        async with aclosing(answer.pieces) as pieces:
+            await response.prepare(request)
+            try:
+                async for piece in pieces:
+                    await self._write(request, response, piece)
+            except Refusal as refusal:
+                told = json.dumps(error_body(refusal)).encode()
+                await self._write(request, response, b"\n\ndata: " + told + b"\n\n")
+        await response.write_eof()
+        return response
+
+    async def _write(
+        self, request: web.Request, response: web.StreamResponse, piece: bytes
+    ) -> None:
+        """Hands a piece to the caller; hangs up on one who does not take it in time."""
+        try:
+            async with asyncio.timeout(self._door.limits.write_s):
+                await response.write(piece)
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError from None
+
+    def _record(
+        self, visit: Visit, composing: Composing, composed: Composed, text: str, status: int
+    ) -> None:
+        records, route = self.policies.records, composed.route
+        if records is None:
+            return
+        book = composing.policy.codebook
+        told: dict[str, Any] = {}
+        if self.policies.texts:
+            told = {"input": text, "analysis": route.analysis, "constraints": route.constraints}
+        records.put(
+            Record(
+                id=visit.id,
+                time=now(),
+                model=_PREFIX + self.policies.name,
+                version=composing.version,
+                mode=composing.mode,
+                route=route.indices,
+                instincts=tuple(book[k].text for k in route.indices),
+                prompt=composed.prompt,
+                fallbacks=composed.fallbacks,
+                cached=composed.cached,
+                status=status,
+                **told,
+            )
+        )
+
+    async def _models(self, request: web.Request, visit: Visit) -> web.StreamResponse:
+        named = [self._entry(self.policies.name), self._entry(self.policies.live.version)]
+        return json_response({"object": "list", "data": named}, visit)
+
+    async def _model(self, request: web.Request, visit: Visit) -> web.StreamResponse:
+        name = request.match_info["name"]
+        if not self._is_served(name, self.policies.live.version):
+            raise Refusal("no such model here", status=404, kind="model_not_found", param="model")
+        return json_response(self._entry(name.removeprefix(_PREFIX)), visit)
+
+    def _entry(self, name: str) -> dict[str, object]:
+        entry = {"id": _PREFIX + name, "object": "model", "created": self._begun}
+        version = self.policies.live.version
+        return {**entry, "owned_by": "promptcodebook", "version": version}
+
+    async def _page(self, request: web.Request, visit: Visit) -> web.StreamResponse:
+        headers = {**visit.headers, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        return web.Response(body=self._metrics.page(), headers=headers)
+
+    async def _health(self, request: web.Request, visit: Visit) -> web.StreamResponse:
+        return json_response({"status": "ok"}, visit)
+
+    async def _ready(self, request: web.Request, visit: Visit) -> web.StreamResponse:
+        state = "stopping" if self.stopping else "ok"
+        told = {"status": state, "version": self.policies.live.version}
+        return json_response(told, visit, 503 if self.stopping else 200)
+
+
+async def _description(request: web.Request, visit: Visit) -> web.StreamResponse:
+    return web.Response(body=_openapi(), content_type="application/json", headers=visit.headers)
+
+
+@functools.cache
+def _openapi() -> bytes:
+    return resources.files("promptcodebook.serve").joinpath("openapi.json").read_bytes()

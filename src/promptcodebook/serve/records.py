@@ -1,0 +1,142 @@
+"""What each request was prompted with, kept for `pco explain REQUEST_ID`: the last so many.
+
+What a request said is not among it unless asked for, nor are the encoder's words about it. (A
+prompt that a generator composed may still take up words of the input.)
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from promptcodebook.errors import StoreError
+from promptcodebook.paths import data_folder, make_private_folder
+from promptcodebook.sqlite import Layout, Reader, Writer, pack, unpack
+
+__all__ = [
+    "Record",
+    "Records",
+    "find_record",
+    "is_request_id",
+    "new_request_id",
+    "now",
+    "records_path",
+]
+
+_log = logging.getLogger(__name__)
+_PREFIX = "req-"
+_DIGITS = 24
+_LAYOUT = Layout(
+    "record of requests",
+    1,
+    (
+        "CREATE TABLE requests (number INTEGER PRIMARY KEY, id TEXT NOT NULL, value BLOB NOT NULL)",
+        "CREATE INDEX by_id ON requests (id)",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A request's prompt and how it came about. `time` is in UTC; `instincts` are the route's
+    texts; `input`, `analysis` and `constraints` are '' and () unless texts are kept."""
+
+    id: str
+    time: str
+    model: str
+    version: str
+    mode: str
+    route: tuple[int, ...]
+    instincts: tuple[str, ...]
+    prompt: str
+    fallbacks: tuple[str, ...]
+    cached: str
+    status: int
+    input: str = ""
+    analysis: str = ""
+    constraints: tuple[str, ...] = ()
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def is_request_id(text: str) -> bool:
+    digits = text.removeprefix(_PREFIX)
+    return digits != text and len(digits) == _DIGITS and set(digits) <= set("0123456789abcdef")
+
+
+def new_request_id() -> str:
+    return _PREFIX + os.urandom(_DIGITS // 2).hex()
+
+
+def records_path() -> Path:
+    """`$PCO_REQUESTS`, else requests.sqlite in the user's data folder."""
+    chosen = os.environ.get("PCO_REQUESTS", "")
+    return Path(chosen).expanduser() if chosen else data_folder() / "requests.sqlite"
+
+
+class Records:
+    """The file, written to by a server; several may write to one. Raises StoreError."""
+
+    def __init__(self, path: Path, most: int) -> None:
+        if not path.parent.is_dir():
+            path.parent.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(path.parent)
+
+        def prune(db: sqlite3.Connection) -> None:
+            db.execute(
+                "DELETE FROM requests WHERE number <= (SELECT max(number) FROM requests) - ?",
+                (most,),
+            )
+
+        self._writer = Writer(path, _LAYOUT, each_batch=prune)
+        self.lost = 0
+
+    def put(self, record: Record) -> None:
+        """Handed over and forgotten: a record that the disk refuses is counted, and no request
+        fails for it."""
+
+        def write(db: sqlite3.Connection) -> None:
+            value = pack(asdict(record))
+            db.execute("INSERT INTO requests (id, value) VALUES (?, ?)", (record.id, value))
+
+        try:
+            self._writer.send(write)
+        except StoreError as error:
+            if not self.lost:
+                _log.error("requests are not recorded any more: %s", error)
+            self.lost += 1
+
+    def close(self) -> None:
+        try:
+            self._writer.close()
+        except StoreError as error:
+            _log.error("requests were not recorded: %s", error)
+
+
+def find_record(path: Path, request_id: str) -> Record:
+    """Raises StoreError where there is none, or none any more."""
+    missing = StoreError(
+        f"no request {request_id} is recorded in {path}",
+        hint="the record keeps the last requests only: pco serve REF --records N; "
+        "PCO_REQUESTS names its file",
+    )
+    if not path.is_file():
+        raise missing
+    reader = Reader(path, _LAYOUT)
+    try:
+        rows = reader.rows("SELECT value FROM requests WHERE id = ?", (request_id,))
+    finally:
+        reader.close()
+    if not rows:
+        raise missing
+    tree: dict[str, Any] = unpack(rows[0][0])
+    for name in ("route", "instincts", "fallbacks", "constraints"):
+        tree[name] = tuple(tree[name])
+    return Record(**tree)

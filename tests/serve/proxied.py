@@ -1,0 +1,134 @@
+"""A policy behind its server, in front of a scripted upstream: what the tests of `pco serve`
+share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import openai
+
+from promptcodebook.assemble import Sources
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.lm.spec import ApiKey, parse_spec
+from promptcodebook.lm.transport import Transport
+from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.policy import Policy, deploy
+from promptcodebook.serve.callers import Callers
+from promptcodebook.serve.composing import Composing, Patience
+from promptcodebook.serve.door import Limits
+from promptcodebook.serve.live import FileSource, FixedSource, Live, PolicySource, Version
+from promptcodebook.serve.proxy import Policies, Proxy, serving_policy
+from promptcodebook.serve.records import Records
+from promptcodebook.serve.upstream import OwnFields, Upstream
+from tests.lm.server import Server
+from tests.policy.test_policy import RANKING, file_of
+
+SAID: Any = [{"role": "user", "content": "My refund is late."}]
+UPSTREAM_KEY = "sk-upstream-4711-secret"
+
+
+def one_call(**settings: Any) -> PolicyFile:
+    """Routed by a ranking, put together verbatim: no model is asked for a prompt."""
+    return file_of(ranking=RANKING, compose="verbatim", **settings)
+
+
+def three_call(**settings: Any) -> PolicyFile:
+    return file_of(**settings)
+
+
+def deployed(file: PolicyFile, lm: ScriptedLM | None = None) -> Policy:
+    settings = file.settings(above={"lm": "own"})
+    return deploy(file, settings, Sources(lm=lm or ScriptedLM()))
+
+
+@dataclass
+class Setup:
+    """How a policy is served; the rest is as `pco serve` has it."""
+
+    lm: ScriptedLM = field(default_factory=ScriptedLM)
+    keys: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    patience: Patience = field(default_factory=Patience)
+    source: PolicySource | None = None
+    records: Path | None = None
+    fields: dict[str, object] = field(default_factory=dict)
+    timeout: float = 10.0
+    upstream: str = ""
+    """Another base URL than the scripted server's."""
+    options: dict[str, bool] = field(default_factory=dict)
+    """Of `Policies`: conversation, joined, texts."""
+
+
+@dataclass
+class Up:
+    """What is up."""
+
+    url: str
+    upstream: Server
+    proxy: Proxy
+
+    def client(self, key: str = "none", **options: Any) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, **options)
+
+    async def ask(
+        self, path: str = "/v1/chat/completions", **sent: Any
+    ) -> tuple[int, Any, dict[str, str]]:
+        """Status, body and headers (in small letters)."""
+        method = sent.pop("method", "POST" if {"json", "data"} & sent.keys() else "GET")
+        async with (
+            aiohttp.ClientSession() as http,
+            http.request(method, self.url + path, **sent) as answer,
+        ):
+            is_json = answer.content_type == "application/json"
+            body = await answer.json() if is_json else await answer.text()
+            return answer.status, body, {k.lower(): v for k, v in answer.headers.items()}
+
+    async def metrics(self, key: str = "") -> dict[str, float]:
+        sent = {"headers": {"Authorization": f"Bearer {key}"}} if key else {}
+        _, page, _ = await self.ask("/metrics", **sent)
+        lines = [line.rpartition(" ") for line in page.splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, _, value in lines}
+
+
+@asynccontextmanager
+async def up(file: PolicyFile | None = None, setup: Setup | None = None) -> AsyncGenerator[Up]:
+    """The policy served as pco/tickets, over an upstream that is scripted."""
+    setup, server = setup or Setup(), Server()
+    await server.start()
+    base_url = setup.upstream or server.url
+    spec = parse_spec(f"{base_url}#m", {})
+    key = ApiKey("PCO_API_KEY", UPSTREAM_KEY)
+    transport = Transport(spec.base_url, key, setup.timeout, {}, most_bytes=1_000_000)
+    upstream = Upstream(spec, key, transport, OwnFields(setup.fields))
+    chosen = file or one_call()
+    fixed = FixedSource(Version.of(chosen.text().encode(), "the test"))
+    live = Live(
+        setup.source or fixed,
+        lambda version: Composing(deployed(version.file, setup.lm), version.name, setup.patience),
+    )
+    records = Records(setup.records, 1000) if setup.records else None
+    policies = Policies("tickets", live, upstream, records, **setup.options)
+    proxy = Proxy(policies, Callers(setup.keys), setup.limits)
+    try:
+        async with serving_policy(proxy, poll_s=0.02) as address:
+            yield Up(address.base_url.removesuffix("/v1"), server, proxy)
+    finally:
+        await server.stop()
+
+
+__all__ = [
+    "SAID",
+    "UPSTREAM_KEY",
+    "FileSource",
+    "Setup",
+    "Up",
+    "deployed",
+    "one_call",
+    "three_call",
+    "up",
+]
