@@ -38,6 +38,7 @@ BENCHES = (
     "local_engine",
     "local_server",
     "smollm2_http",
+    "proxy",
 )
 
 

@@ -13,6 +13,7 @@ import aiohttp
 import openai
 
 from promptcodebook.assemble import Sources
+from promptcodebook.calls import LM
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import ApiKey, parse_spec
 from promptcodebook.lm.transport import Transport
@@ -41,7 +42,7 @@ def three_call(**settings: Any) -> PolicyFile:
     return file_of(**settings)
 
 
-def deployed(file: PolicyFile, lm: ScriptedLM | None = None) -> Policy:
+def deployed(file: PolicyFile, lm: LM | None = None) -> Policy:
     settings = file.settings(above={"lm": "own"})
     return deploy(file, settings, Sources(lm=lm or ScriptedLM()))
 
@@ -50,7 +51,7 @@ def deployed(file: PolicyFile, lm: ScriptedLM | None = None) -> Policy:
 class Setup:
     """How a policy is served; the rest is as `pco serve` has it."""
 
-    lm: ScriptedLM = field(default_factory=ScriptedLM)
+    lm: LM = field(default_factory=ScriptedLM)
     keys: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
     patience: Patience = field(default_factory=Patience)

@@ -2,23 +2,346 @@
 
 from __future__ import annotations
 
-from tests.serve.proxied import SAID, deployed, one_call, up
+import asyncio
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.serve.door import Limits
+from promptcodebook.serve.live import FileSource, version_name
+from promptcodebook.serve.records import find_record
+from tests.lm.server import Step, drops, fails, pours, raw, says
+from tests.method.build import talkative
+from tests.serve.proxied import (
+    SAID,
+    UPSTREAM_KEY,
+    Setup,
+    deployed,
+    one_call,
+    three_call,
+    up,
+)
+
+LATE = "My refund is late."
+MANY_FIELDS: dict[str, Any] = {
+    "temperature": 0.25,
+    "n": 2,
+    "stop": ["END"],
+    "logprobs": True,
+    "top_logprobs": 3,
+    "tools": [{"type": "function", "function": {"name": "look", "parameters": {}}}],
+    "tool_choice": "auto",
+    "metadata": {"team": "tickets"},
+    "a_field_of_tomorrow": [1, {"b": None}],
+}
 
 
-async def test_a_request_gets_the_composed_prompt_and_goes_to_the_model() -> None:
+def streams(*pieces: bytes, delay: float = 0.0, breaks: bool = False) -> Step:
+    async def step(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for piece in pieces:
+            await response.write(piece)
+            await asyncio.sleep(delay)
+        if breaks and request.transport is not None:
+            request.transport.abort()
+        return response
+
+    return step
+
+
+async def test_a_request_gets_the_composed_prompt_and_goes_up_as_it_came() -> None:
     policy = one_call()
-    async with up(policy) as served, served.client() as client:
-        reply = await client.chat.completions.with_raw_response.create(
-            model="pco/tickets", messages=SAID, temperature=0.25
+    prompt = await deployed(policy).aprompt(LATE)
+    async with up(policy) as served:
+        sent = {"model": "pco/tickets", "messages": SAID, **MANY_FIELDS}
+        status, body, headers = await served.ask(json=sent)
+        [passed] = served.upstream.bodies
+        [told] = served.upstream.headers
+    expected = [{"role": "system", "content": prompt}, *SAID]
+    assert passed == {**sent, "model": "m", "messages": expected}
+    assert told["Authorization"] == f"Bearer {UPSTREAM_KEY}"
+    assert status == 200 and body["choices"][0]["message"]["content"] == "ok"
+    assert headers["x-pco-version"] == version_name(policy.text().encode())
+    assert (headers["x-pco-route"], headers["x-pco-mode"]) == ("1,3", "one-call")
+    assert headers["x-request-id"].startswith("req-")
+
+
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize("role", ["system", "developer"])
+async def test_the_prompt_stands_before_the_callers_own_instruction(
+    role: str, joined: bool
+) -> None:
+    own = {"role": role, "content": "Be kind.", "name": "desk"}
+    async with up(setup=Setup(options={"joined": joined})) as served:
+        prompt = (await served.ask("/v1/prompt", json={"input": LATE}))[1]["prompt"]
+        await served.ask(json={"messages": [own, *SAID]})
+        [passed] = served.upstream.bodies
+    if joined:
+        first = [{**own, "content": f"{prompt}\n\nBe kind."}]
+    else:
+        first = [{"role": "system", "content": prompt}, own]
+    assert passed["messages"] == [*first, *SAID]
+
+
+async def test_images_and_tool_turns_pass_and_the_last_user_turns_text_is_the_input() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    messages: list[Any] = [
+        {"role": "user", "content": "Hello."},
+        {"role": "user", "content": [{"type": "text", "text": LATE}, image]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "nothing found"},
+    ]
+    async with up() as served:
+        _, alone, _ = await served.ask("/v1/prompt", json={"input": LATE})
+        await served.ask(json={"messages": messages})
+        [passed] = served.upstream.bodies
+    assert passed["messages"] == [{"role": "system", "content": alone["prompt"]}, *messages]
+
+
+async def test_the_whole_conversation_is_the_input_where_that_is_asked_for(tmp_path: Path) -> None:
+    setup = Setup(
+        options={"conversation": True, "texts": True}, records=tmp_path / "requests.sqlite"
+    )
+    messages = [{"role": "system", "content": "Be kind."}, *SAID]
+    messages += [
+        {"role": "assistant", "content": "Since when?"},
+        {"role": "user", "content": "May"},
+    ]
+    async with up(setup=setup) as served:
+        _, _, headers = await served.ask(json={"messages": messages})
+    record = find_record(tmp_path / "requests.sqlite", headers["x-request-id"])
+    assert record.input == f"user: {LATE}\n\nassistant: Since when?\n\nuser: May"
+
+
+async def test_three_calls_as_in_the_paper_and_one_for_an_input_that_is_known() -> None:
+    lm = ScriptedLM().reply_with(talkative)
+    async with up(three_call(), Setup(lm=lm)) as served:
+        _, _, first = await served.ask(json={"messages": SAID})
+        asked = [request.role for request in lm.history]
+        _, _, again = await served.ask(json={"messages": SAID})
+        counts = await served.metrics()
+        bodies = served.upstream.bodies
+    assert asked == ["encoder", "generator"] == [request.role for request in lm.history]
+    assert first["x-pco-mode"] == again["x-pco-mode"] == "three-call"
+    assert (first["x-pco-cache"], again["x-pco-cache"]) == ("no", "input")
+    assert bodies[0] == bodies[1]
+    assert counts['pco_prompts_total{cached="input",mode="three-call"}'] == 1
+
+
+async def test_a_stream_comes_piece_by_piece_as_it_was_sent() -> None:
+    pieces = [b'data: {"a": 1}\n\n', b'data: {"b', b'": 2}\n\ndata: [DONE]\n\n']
+    async with up() as served:
+        served.upstream.script(streams(*pieces, delay=0.05))
+        status, body, headers = await served.ask(json={"messages": SAID, "stream": True})
+    assert (status, body) == (200, b"".join(pieces).decode())
+    assert headers["content-type"].startswith("text/event-stream")
+    assert headers["x-pco-mode"] == "one-call"
+
+
+async def test_a_stream_that_breaks_off_ends_in_an_error() -> None:
+    async with up() as served:
+        served.upstream.script(streams(b'data: {"a": 1}\n\n', b'data: {"half', breaks=True))
+        _, body, _ = await served.ask(json={"messages": SAID, "stream": True})
+    first, _, rest = body.partition("\n\n")
+    assert first == 'data: {"a": 1}'
+    error = json.loads(rest.strip().removeprefix("data: "))
+    assert error["error"]["type"] == "upstream_error" and "half" not in rest
+
+
+@pytest.mark.parametrize(
+    ("step", "status", "words"),
+    [
+        (fails(429, "slow down", headers={"Retry-After": "7"}), 429, "slow down"),
+        (fails(400, "bad temperature"), 400, "bad temperature"),
+        (fails(503, "busy"), 503, "busy"),
+        (fails(401, f"wrong key {UPSTREAM_KEY}"), 502, "refused this server"),
+        (drops(), 502, "broke off"),
+        (raw(b"x" * 1_100_000), 502, "too large"),
+        (pours(b"x" * 1000, 2000), 502, "too large"),
+        (says(delay=5.0), 504, "in time"),
+    ],
+)
+async def test_a_fault_upstream_gets_its_status(step: Step, status: int, words: str) -> None:
+    async with up(setup=Setup(timeout=0.4)) as served:
+        served.upstream.script(step)
+        found, body, headers = await served.ask(json={"messages": SAID})
+        after, _, _ = await served.ask(json={"messages": SAID})
+        calls = served.upstream.calls
+    assert found == status and words in body["error"]["message"]
+    assert headers["x-request-id"] and "x-pco-version" in headers
+    assert headers.get("retry-after") == ("7" if status == 429 else None)
+    assert (after, calls) == (200, 2), "nothing is asked twice"
+
+
+async def test_the_upstream_key_comes_back_in_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    echo = json.dumps({"error": {"message": f"you sent {UPSTREAM_KEY}"}}).encode()
+    halves = f'data: {{"x": "{UPSTREAM_KEY}"}}\n\n'.encode()
+    async with up() as served:
+        served.upstream.script(
+            raw(echo, 400), raw(echo), raw(echo, 401), streams(halves[:20], halves[20:])
         )
-        completion = reply.parse()
-        assert completion.choices[0].message.content == "ok"
-        [sent] = served.upstream.bodies
-        prompt = await deployed(policy).aprompt("My refund is late.")
-        assert sent == {
-            "model": "m",
-            "messages": [{"role": "system", "content": prompt}, *SAID],
-            "temperature": 0.25,
-        }
-        assert reply.headers["x-pco-mode"] == "one-call"
-        assert reply.headers["x-pco-version"].startswith("sha256:")
+        answers = [await served.ask(json={"messages": SAID}) for _ in range(4)]
+    assert [answer[0] for answer in answers] == [400, 200, 502, 200]
+    assert UPSTREAM_KEY not in repr(answers) + caplog.text
+    assert "***" in repr(answers[0]) and "***" in repr(answers[3])
+
+
+async def test_a_caller_who_hangs_up_ends_the_call_upstream() -> None:
+    gone = asyncio.Event()
+
+    async def waits(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        for _ in range(1000):
+            if request.transport is None or request.transport.is_closing():
+                gone.set()
+                break
+            await asyncio.sleep(0.01)
+        return web.Response()
+
+    async with up() as served:
+        served.upstream.script(waits)
+        asking = asyncio.ensure_future(served.ask(json={"messages": SAID}))
+        await served.upstream.seen(1)
+        asking.cancel()
+        await asyncio.wait_for(gone.wait(), 10)
+        counts = await served.metrics()
+    assert counts["pco_in_flight"] == 0
+    answered = 'pco_requests_total{path="/v1/chat/completions",status="499"}'
+    assert counts[answered] == 1
+
+
+async def test_a_replaced_file_is_taken_up_and_no_request_fails(tmp_path: Path) -> None:
+    path = tmp_path / "tickets.pco.json"
+    before, after = one_call(), one_call(base_prompt="You answer tickets.")
+    before.save(path)
+    names = [version_name(file.text().encode()) for file in (before, after)]
+    starts = {names[0]: "Instinct", names[1]: "You answer tickets."}
+    seen: list[str] = []
+    begun = asyncio.Event()
+    async with up(setup=Setup(source=FileSource(path))) as served:
+
+        async def asks() -> None:
+            while seen[-1:] != names[1:]:
+                status, _, headers = await served.ask(json={"messages": SAID})
+                assert status == 200
+                seen.append(headers["x-pco-version"])
+                begun.set()
+
+        async def moves() -> None:
+            await begun.wait()
+            after.save(path)
+
+        await asyncio.wait_for(asyncio.gather(asks(), moves()), 20)
+        prompts = [body["messages"][0]["content"] for body in served.upstream.bodies]
+        served.upstream.bodies.clear()
+        path.write_text("{ half of a policy")
+        await asyncio.sleep(0.1)
+        kept, _, headers = await served.ask(json={"messages": SAID})
+        counts = await served.metrics()
+    assert set(seen) == set(names) and seen == sorted(seen, key=names.index)
+    changed = [prompt.startswith(starts[names[1]]) for prompt in prompts]
+    assert changed == [name == names[1] for name in seen], "each has the prompt of its version"
+    assert (kept, headers["x-pco-version"]) == (200, names[1])
+    assert counts["pco_version_moves"] == 1 and counts["pco_version_failures"] > 0
+
+
+async def test_a_request_is_explained_afterwards_without_what_it_said(tmp_path: Path) -> None:
+    path = tmp_path / "requests.sqlite"
+    async with up(setup=Setup(records=path)) as served:
+        _, _, headers = await served.ask(json={"messages": SAID})
+        served.upstream.script(fails(500))
+        _, _, failed = await served.ask(json={"messages": SAID})
+        prompt = served.upstream.bodies[0]["messages"][0]["content"]
+    record, other = (find_record(path, h["x-request-id"]) for h in (headers, failed))
+    assert (record.prompt, record.version) == (prompt, headers["x-pco-version"])
+    assert (record.route, record.mode, record.status) == ((1, 3), "one-call", 200)
+    assert len(record.instincts) == 2 and all(text in prompt for text in record.instincts)
+    assert (other.status, other.cached) == (500, "input")
+    assert LATE not in repr(record) and LATE.encode() not in path.read_bytes()
+
+
+async def test_what_is_served_is_listed_and_another_model_is_not_there() -> None:
+    async with up() as served:
+        _, listed, _ = await served.ask("/v1/models")
+        ids = [each["id"] for each in listed["data"]]
+        version = ids[1].removeprefix("pco/")
+        for name in ("pco/tickets", "tickets", ids[1], ids[1][:24], version, None, ""):
+            status, _, _ = await served.ask(json={"messages": SAID, "model": name})
+            assert status == 200, name
+        for name in ("gpt-4o", "pco/sha256:", "pco/sha256:" + "0" * 64, "pco/../tickets"):
+            status, body, _ = await served.ask(json={"messages": SAID, "model": name})
+            assert (status, body["error"]["code"]) == (404, "model_not_found"), name
+        one = await served.ask("/v1/models/pco/tickets")
+        none = await served.ask("/v1/models/pco/other")
+    assert ids[0] == "pco/tickets" and ids[1].startswith("pco/sha256:")
+    assert one[1]["version"] == version and none[0] == 404
+
+
+async def test_its_state_and_its_counts() -> None:
+    async with up() as served:
+        health, ready = await served.ask("/healthz"), await served.ask("/readyz")
+        status, prompt, _ = await served.ask("/v1/prompt", json={"messages": SAID})
+        wrong, _, headers = await served.ask("/v1/prompt")
+        missing, _, _ = await served.ask("/nowhere")
+        served.proxy.stopping = True
+        stopping, _, _ = await served.ask("/readyz")
+        counts = await served.metrics()
+        described = await served.ask("/openapi.json")
+    assert (health[0], ready[0], stopping) == (200, 200, 503)
+    assert status == 200 and prompt["route"] == [1, 3] and prompt["mode"] == "one-call"
+    assert (wrong, headers["allow"], missing) == (405, "POST", 404)
+    assert counts['pco_requests_total{path="/v1/prompt",status="200"}'] == 1
+    assert "/v1/chat/completions" in described[1]["paths"]
+
+
+async def test_who_may_ask_and_how_often() -> None:
+    setup = Setup(keys=("first-key", "other-key"), limits=Limits(rate=3))
+    async with up(setup=setup) as served:
+
+        async def status(key: str | None, path: str = "/v1/models") -> int:
+            sent = {} if key is None else {"headers": {"Authorization": f"Bearer {key}"}}
+            return (await served.ask(path, **sent))[0]
+
+        refused = [await status(key) for key in (None, "", "first-ke", "first-key ", "Ünsinn")]
+        assert refused[:3] == [401, 401, 401] and refused[4] == 401
+        taken = [await status("other-key") for _ in range(5)]
+        assert taken[:3] == [200, 200, 200] and taken[-1] == 429
+        assert await status("first-key") == 200, "each key has its own share"
+        assert await status(None, "/healthz") == 200
+
+
+async def test_without_a_key_a_page_with_a_name_of_its_own_is_refused() -> None:
+    async with up() as served:
+        status, _, _ = await served.ask("/v1/models", headers={"Host": "evil.example"})
+    assert status == 403
+
+
+async def test_more_than_the_allowed_number_wait_outside() -> None:
+    async with up(setup=Setup(limits=Limits(in_flight=2))) as served:
+        served.upstream.default = says(delay=0.5)
+        answers = await asyncio.gather(*(served.ask(json={"messages": SAID}) for _ in range(4)))
+    assert sorted(answer[0] for answer in answers) == [200, 200, 429, 429]
+    assert [a[2]["retry-after"] for a in answers if a[0] == 429] == ["1", "1"]
+
+
+async def test_a_reader_who_does_not_read_is_hung_up_on() -> None:
+    async with up(setup=Setup(limits=Limits(write_s=0.2))) as served:
+        served.upstream.script(streams(*[b"data: " + b"x" * 60_000 + b"\n\n"] * 15))
+        url = served.url + "/v1/chat/completions"
+        sent = {"messages": SAID, "stream": True}
+        async with aiohttp.ClientSession(read_bufsize=1024) as http:
+            answer = await http.post(url, json=sent)
+            for _ in range(200):
+                if (await served.metrics())["pco_in_flight"] == 0:
+                    break
+                await asyncio.sleep(0.05)
+            answer.close()
+        assert (await served.metrics())["pco_in_flight"] == 0

@@ -206,9 +206,9 @@ async def _proxy(asked: _Asked, callers: Callers, limits: Limits) -> Proxy:
     from promptcodebook.serve.upstream import connect_upstream
     from promptcodebook.tasks.program import SINGLE_CALL
 
+    live = Live(asked.source(), asked.make)
     settings, _ = settings_for(asked.reference, asked.typed)
     upstream = await connect_upstream(settings, os.environ)
-    live = Live(asked.source(), asked.make)
     program = asked.reference.file.program
     if program not in ("", SINGLE_CALL):
         note(

@@ -29,7 +29,7 @@ HUNG_UP = 499
 """The status under which a request is counted whose caller did not wait for it."""
 _OPEN = ("/healthz", "/readyz", "/openapi.json")
 """What is answered without a key."""
-_LINGER_S = 2.0
+_LINGER_S = 10.0
 """How long the rest of a body is read and thrown away that was refused."""
 
 
@@ -83,8 +83,7 @@ class Door:
         other = self._guarded("other", "", _nothing, metrics)
         application.router.add_route("*", "/{rest:.*}", other)
         quiet = logging.getLogger(f"{__name__}.http")
-        quiet.addHandler(logging.NullHandler())
-        quiet.propagate = False  # what it says of a malformed request quotes it
+        quiet.disabled = True  # what it says of a malformed request quotes it
         return web.AppRunner(
             application,
             access_log=None,

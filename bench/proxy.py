@@ -1,0 +1,245 @@
+"""What `pco serve` adds to a call in one-call mode, and how many calls it takes.
+
+Upstream, proxy and clients are processes of their own. 50 clients ask an upstream that takes
+500 ms, each with a pause of its own, directly and by way of the proxy in turn; then one that
+answers at once, as fast as they can. PCO_BENCH_LITELLM=1 installs LiteLLM's proxy into an
+environment of its own (it is heavy) and measures it in the same run. PCO_BENCH_SECONDS is how long
+each measurement takes.
+
+    python -m bench.proxy
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+from aiohttp import web
+
+from bench.figures import Figure, shown
+from promptcodebook.config import load_config
+from promptcodebook.errors import require_modules
+from promptcodebook.method.ranking import BUCKETS
+from promptcodebook.method.state import RoutingStatistics, State
+from promptcodebook.method.templates import load_templates
+from promptcodebook.policy.file import PolicyFile
+from promptcodebook.types import Codebook, Instinct, Parameters, Ranking
+
+CLIENTS = 50
+SECONDS = float(os.environ.get("PCO_BENCH_SECONDS", "10"))
+DELAY_S = 0.5
+GOALS = {"p50": 2.0, "p99": 10.0, "rate": 400.0}
+SIZE, SELECT = 16, 4
+REPLY = {
+    "id": "x",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "m",
+    "choices": [
+        {"index": 0, "message": {"role": "assistant", "content": "ok"}, "finish_reason": "stop"}
+    ],
+    "usage": {"prompt_tokens": 7, "completion_tokens": 1, "total_tokens": 8},
+}
+
+
+def policy() -> PolicyFile:
+    """K = 16, S = 4, routed by a ranking of every bucket and put together verbatim."""
+    draw = random.Random(0)
+    rows = tuple(tuple(draw.randrange(-9, 10) for _ in range(BUCKETS)) for _ in range(SIZE + 1))
+    bias = tuple(draw.random() for _ in range(SIZE + 1))
+    ranking = Ranking((1.0,) * BUCKETS, 0.01, rows, bias, more=-0.01, kind="distilled")
+    texts = [f"Instinct {k}: answer in the order of the questions, briefly." for k in range(SIZE)]
+    book = Codebook(tuple(Instinct(text) for text in texts))
+    zeros = (0.0,) * SIZE
+    statistics_ = RoutingStatistics(zeros, zeros, (0,) * SIZE, ranking=ranking)
+    settings = load_config({"size": SIZE, "select": SELECT, "compose": "verbatim"})
+    state = State(1, Parameters("Route.", "Compose.", book, ""), statistics_)
+    return PolicyFile.of(state, settings, load_templates("default"), "", ())
+
+
+async def upstream(port: int) -> None:
+    """Answers /slow/v1 after DELAY_S and /v1 at once."""
+    body = json.dumps(REPLY).encode()
+
+    async def answer(request: web.Request) -> web.Response:
+        await request.read()
+        if request.path.startswith("/slow"):
+            await asyncio.sleep(DELAY_S)
+        return web.Response(body=body, content_type="application/json")
+
+    application = web.Application()
+    application.router.add_post("/v1/chat/completions", answer)
+    application.router.add_post("/slow/v1/chat/completions", answer)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port, backlog=1024).start()
+    await asyncio.Event().wait()
+
+
+def free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])
+
+
+@asynccontextmanager
+async def running(command: Sequence[str], url: str) -> AsyncGenerator[None]:
+    """A server while the block runs, from when it answers at the url."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        async with aiohttp.ClientSession() as http:
+            for _ in range(600):
+                try:
+                    async with http.get(url):
+                        break
+                except aiohttp.ClientError:
+                    await asyncio.sleep(0.2)
+            else:
+                raise TimeoutError(f"nothing answers at {url}: {' '.join(command)}")
+        yield
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def asked(url: str, model: str, seconds: float, pause_s: float) -> list[float]:
+    """The seconds of each call that CLIENTS made, one after the other each."""
+    taken: list[float] = []
+    end = time.perf_counter() + seconds
+    connector = aiohttp.TCPConnector(limit=0)
+
+    async def client(number: int, http: aiohttp.ClientSession) -> None:
+        draw, turn = random.Random(number), 0
+        await asyncio.sleep(draw.random() * pause_s)
+        while time.perf_counter() < end:
+            text = f"Ticket {number}-{turn}: my refund is late, and the form was wrong."
+            sent = {"model": model, "messages": [{"role": "user", "content": text}]}
+            begun = time.perf_counter()
+            async with http.post(f"{url}/chat/completions", json=sent) as answer:
+                await answer.read()
+                if answer.status != 200:
+                    raise RuntimeError(f"{url}: status {answer.status}")
+            taken.append(time.perf_counter() - begun)
+            turn += 1
+            if pause_s:
+                await asyncio.sleep(draw.random() * pause_s * 0.1)
+
+    async with aiohttp.ClientSession(connector=connector) as http:
+        await asyncio.gather(*(client(number, http) for number in range(CLIENTS)))
+    return taken
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+async def added(direct: str, by: str, model: str) -> tuple[float, float]:
+    """Milliseconds at p50 and p99 beyond a call that goes straight to the upstream, in turns."""
+    await asked(by, model, 2.0, DELAY_S)
+    there: list[float] = []
+    here: list[float] = []
+    for _ in range(2):
+        there += await asked(direct, "m", SECONDS / 2, DELAY_S)
+        here += await asked(by, model, SECONDS / 2, DELAY_S)
+    middle = statistics.median(here) - statistics.median(there)
+    return 1e3 * middle, 1e3 * (quantile(here, 0.99) - quantile(there, 0.99))
+
+
+async def rate(url: str, model: str) -> float:
+    await asked(url, model, 1.0, 0.0)
+    begun = time.perf_counter()
+    return len(await asked(url, model, SECONDS / 2, 0.0)) / (time.perf_counter() - begun)
+
+
+async def ours(folder: Path, base: str) -> tuple[float, float, float]:
+    policy().save(folder / "bench.pco.json")
+    figures: list[float] = []
+    for path in ("/slow/v1", "/v1"):
+        port = free_port()
+        command = [sys.executable, "-m", "promptcodebook.cli", "serve"]
+        command += [str(folder / "bench.pco.json"), "--lm", f"{base}{path}#m", "--port", str(port)]
+        url = f"http://127.0.0.1:{port}"
+        async with running(command, f"{url}/readyz"):
+            if path == "/v1":
+                figures.append(await rate(f"{url}/v1", "pco/bench"))
+            else:
+                figures += await added(f"{base}{path}", f"{url}/v1", "pco/bench")
+    return figures[0], figures[1], figures[2]
+
+
+async def installed(folder: Path) -> str:
+    """LiteLLM's proxy in an environment of its own: its command."""
+    home = folder / "litellm"
+    for command in (
+        [sys.executable, "-m", "venv", str(home)],
+        [str(home / "bin" / "pip"), "install", "-q", "litellm[proxy]"],
+    ):
+        process = await asyncio.create_subprocess_exec(*command)
+        if await process.wait():
+            raise RuntimeError("LiteLLM's proxy could not be installed")
+    return str(home / "bin" / "litellm")
+
+
+async def theirs(folder: Path, base: str, litellm: str) -> tuple[float, float, float]:
+    """LiteLLM's proxy in front of the same two, without a database or logs."""
+    rows = "".join(
+        f"  - model_name: {name}\n    litellm_params:\n      model: openai/m\n"
+        f"      api_base: {base}{path}\n      api_key: none\n"
+        for name, path in (("slow", "/slow/v1"), ("quick", "/v1"))
+    )
+    (folder / "litellm.yaml").write_text(f"model_list:\n{rows}")
+    port = free_port()
+    command = [litellm, "--config", str(folder / "litellm.yaml"), "--port", str(port)]
+    url = f"http://127.0.0.1:{port}"
+    async with running(command, f"{url}/health/liveliness"):
+        middle, high = await added(f"{base}/slow/v1", f"{url}/v1", "slow")
+        return middle, high, await rate(f"{url}/v1", "quick")
+
+
+async def measured() -> list[Figure]:
+    port = free_port()
+    base = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "bench.proxy", "--upstream", str(port)]
+    with tempfile.TemporaryDirectory() as name:
+        os.environ["PCO_REQUESTS"] = str(Path(name) / "requests.sqlite")
+        async with running(command, base):
+            straight = await rate(f"{base}/v1", "m")
+            middle, high, most = await ours(Path(name), base)
+            other = None
+            if os.environ.get("PCO_BENCH_LITELLM"):
+                other = await theirs(Path(name), base, await installed(Path(name)))
+    beside = ["LiteLLM not measured"] * 3
+    if other is not None:
+        beside = [f"LiteLLM {value:.1f}" for value in other]
+    direct = f"{beside[2]}; without a proxy {straight:.0f}"
+    return [
+        Figure("added at p50, upstream 500 ms", middle, "ms", GOALS["p50"], beside=beside[0]),
+        Figure("added at p99, upstream 500 ms", high, "ms", GOALS["p99"], beside=beside[1]),
+        Figure("upstream at once", most, "/s", GOALS["rate"], at_least=True, beside=direct),
+    ]
+
+
+def measure() -> list[Figure]:
+    require_modules(("prometheus_client",), "serving a policy", "serve")
+    return asyncio.run(measured())
+
+
+if __name__ == "__main__":
+    if "--upstream" in sys.argv:
+        asyncio.run(upstream(int(sys.argv[-1])))
+    sys.exit(shown(measure, __doc__ or ""))

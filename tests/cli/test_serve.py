@@ -1,0 +1,96 @@
+"""`pco serve`: what is refused before anything listens, and a served policy as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.invoked import pco, served
+from tests.lm.server import Server
+from tests.policy.test_policy import file_of
+from tests.serve.proxied import SAID, one_call
+
+
+def ask(base_url: str, key: str, **body: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """The answer's body and headers."""
+    request = urllib.request.Request(
+        f"{base_url}/chat/completions",
+        json.dumps({"messages": SAID, **body}).encode(),
+        {"Content-Type": "application/json", "Authorization": f"Bearer {key}"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer), dict(answer.headers)
+
+
+def test_a_policy_file_is_served_explained_and_stopped(tmp_path: Path) -> None:
+    one_call().save(tmp_path / "tickets.pco.json")
+    (tmp_path / "keys").write_text("desk-4711-key\n")
+    records = str(tmp_path / "requests.sqlite")
+    environment = {**os.environ, "PCO_REQUESTS": records, "PCO_SERVE_KEY": "shop-4711-key"}
+    command = [sys.executable, "-m", "promptcodebook.cli", "serve", "tickets.pco.json"]
+    with served(Server()) as server:
+        process = subprocess.Popen(
+            [*command, "--lm", server.spec, "--port", "0", "--keys", "keys", "--json"],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            told = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
+            for key in ("desk-4711-key", "shop-4711-key"):
+                body, headers = ask(told["base_url"], key, model=told["model"])
+                assert body["choices"][0]["message"]["content"] == "ok"
+            [prompt, own] = server.bodies[-1]["messages"]
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0, err
+    assert told["model"] == "pco/tickets" and headers["x-pco-version"] == told["version"]
+    assert own == SAID[0] and not out
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PCO_REQUESTS", records)
+        explained = pco("explain", headers["x-request-id"], "--json", cwd=tmp_path)
+        shown = pco("explain", headers["x-request-id"], cwd=tmp_path)
+        missing = pco("explain", "req-" + "0" * 24, cwd=tmp_path)
+    assert explained.json["prompt"] == prompt["content"] and explained.json["input"] == ""
+    assert "mode: one-call" in shown.out and told["version"] in shown.out
+    missing.error(1, "no request req-", "PCO_REQUESTS")
+
+
+@pytest.mark.parametrize(
+    ("args", "error"),
+    [
+        (("p.json",), "set PCO_LM"),
+        (("p.json", "--lm", "simulated"), "pco lm serve simulated"),
+        (("absent.json", "--lm", "http://127.0.0.1:1/v1#m"), "no policy file at absent.json"),
+        (("p.json", "--host", "0.0.0.0", "--lm", "simulated"), "PCO_SERVE_KEY=$(openssl rand"),
+        (("p.json", "--keys", "no-keys", "--lm", "simulated"), "cannot read the keys in no-keys"),
+        (("staged.json", "--lm", "http://127.0.0.1:1/v1#m"), "a prompt for each of find, answer"),
+        (("p.json", "--input", "all", "--lm", "simulated"), "'last', 'conversation'"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_before_anything_listens(
+    args: tuple[str, ...], error: str, tmp_path: Path
+) -> None:
+    file_of().save(tmp_path / "p.json")
+    staged = file_of(program="agent.py:run").model_copy(update={"stages": ("find", "answer")})
+    staged.save(tmp_path / "staged.json")
+    result = pco("serve", *args, cwd=tmp_path)
+    assert result.code == 2, (result.err, result.out)
+    assert error in " ".join(result.err.split())
+
+
+def test_explain_without_an_input_says_what_it_needs(tmp_path: Path) -> None:
+    pco("explain", "last", cwd=tmp_path).error(2, "no input was given", 'pco explain last "an')
