@@ -95,8 +95,8 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def running(command: Sequence[str], url: str) -> AsyncGenerator[None]:
-    """A server while the block runs, from when it answers at the url."""
+async def running(command: Sequence[str], url: str) -> AsyncGenerator[int]:
+    """A server's process id while the block runs, from when it answers at the url."""
     process = await asyncio.create_subprocess_exec(
         *command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -110,7 +110,7 @@ async def running(command: Sequence[str], url: str) -> AsyncGenerator[None]:
                     await asyncio.sleep(0.2)
             else:
                 raise TimeoutError(f"nothing answers at {url}: {' '.join(command)}")
-        yield
+        yield process.pid
     finally:
         process.terminate()
         await process.wait()
@@ -160,13 +160,24 @@ async def added(direct: str, by: str, model: str) -> tuple[float, float]:
     return 1e3 * middle, 1e3 * (quantile(here, 0.99) - quantile(there, 0.99))
 
 
-async def rate(url: str, model: str) -> float:
+def cpu_s(pid: int) -> float:
+    """Processor seconds of a process so far; NaN where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return float("nan")
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def rate(url: str, model: str, pid: int) -> tuple[float, float]:
+    """Calls a second, and processor milliseconds of a call in the process asked."""
     await asked(url, model, 1.0, 0.0)
-    begun = time.perf_counter()
-    return len(await asked(url, model, SECONDS / 2, 0.0)) / (time.perf_counter() - begun)
+    begun, before = time.perf_counter(), cpu_s(pid)
+    calls = len(await asked(url, model, SECONDS / 2, 0.0))
+    return calls / (time.perf_counter() - begun), 1e3 * (cpu_s(pid) - before) / calls
 
 
-async def ours(folder: Path, base: str) -> tuple[float, float, float]:
+async def ours(folder: Path, base: str) -> tuple[float, ...]:
     policy().save(folder / "bench.pco.json")
     figures: list[float] = []
     for path in ("/slow/v1", "/v1"):
@@ -174,12 +185,12 @@ async def ours(folder: Path, base: str) -> tuple[float, float, float]:
         command = [sys.executable, "-m", "promptcodebook.cli", "serve"]
         command += [str(folder / "bench.pco.json"), "--lm", f"{base}{path}#m", "--port", str(port)]
         url = f"http://127.0.0.1:{port}"
-        async with running(command, f"{url}/readyz"):
+        async with running(command, f"{url}/readyz") as pid:
             if path == "/v1":
-                figures.append(await rate(f"{url}/v1", "pco/bench"))
+                figures += await rate(f"{url}/v1", "pco/bench", pid)
             else:
                 figures += await added(f"{base}{path}", f"{url}/v1", "pco/bench")
-    return figures[0], figures[1], figures[2]
+    return tuple(figures)
 
 
 async def installed(folder: Path) -> str:
@@ -195,7 +206,7 @@ async def installed(folder: Path) -> str:
     return str(home / "bin" / "litellm")
 
 
-async def theirs(folder: Path, base: str, litellm: str) -> tuple[float, float, float]:
+async def theirs(folder: Path, base: str, litellm: str) -> tuple[float, ...]:
     """LiteLLM's proxy in front of the same two, without a database or logs."""
     rows = "".join(
         f"  - model_name: {name}\n    litellm_params:\n      model: openai/m\n"
@@ -206,9 +217,9 @@ async def theirs(folder: Path, base: str, litellm: str) -> tuple[float, float, f
     port = free_port()
     command = [litellm, "--config", str(folder / "litellm.yaml"), "--port", str(port)]
     url = f"http://127.0.0.1:{port}"
-    async with running(command, f"{url}/health/liveliness"):
-        middle, high = await added(f"{base}/slow/v1", f"{url}/v1", "slow")
-        return middle, high, await rate(f"{url}/v1", "quick")
+    async with running(command, f"{url}/health/liveliness") as pid:
+        slow = await added(f"{base}/slow/v1", f"{url}/v1", "slow")
+        return (*slow, *await rate(f"{url}/v1", "quick", pid))
 
 
 async def measured() -> list[Figure]:
@@ -217,20 +228,22 @@ async def measured() -> list[Figure]:
     command = [sys.executable, "-m", "bench.proxy", "--upstream", str(port)]
     with tempfile.TemporaryDirectory() as name:
         os.environ["PCO_REQUESTS"] = str(Path(name) / "requests.sqlite")
-        async with running(command, base):
-            straight = await rate(f"{base}/v1", "m")
-            middle, high, most = await ours(Path(name), base)
+        async with running(command, base) as pid:
+            straight, alone = await rate(f"{base}/v1", "m", pid)
+            middle, high, most, cpu = await ours(Path(name), base)
             other = None
             if os.environ.get("PCO_BENCH_LITELLM"):
                 other = await theirs(Path(name), base, await installed(Path(name)))
-    beside = ["LiteLLM not measured"] * 3
+    beside = ["LiteLLM not measured"] * 4
     if other is not None:
-        beside = [f"LiteLLM {value:.1f}" for value in other]
+        beside = [f"LiteLLM {value:.2f}" for value in other]
     direct = f"{beside[2]}; without a proxy {straight:.0f}"
+    upstream_cpu = f"{beside[3]}; the upstream itself {alone:.2f}"
     return [
         Figure("added at p50, upstream 500 ms", middle, "ms", GOALS["p50"], beside=beside[0]),
         Figure("added at p99, upstream 500 ms", high, "ms", GOALS["p99"], beside=beside[1]),
         Figure("upstream at once", most, "/s", GOALS["rate"], at_least=True, beside=direct),
+        Figure("processor time of the proxy a call", cpu, "ms", beside=upstream_cpu),
     ]
 
 
