@@ -37,6 +37,7 @@ shell than the one it is typed in: bash, zsh, fish or powershell).
 | `PCO_API_KEY`, `OPENAI_API_KEY` | endpoint keys; they belong nowhere else |
 | `PCO_RUNS`, `PCO_CACHE` | where runs and the reply cache are kept |
 | `PCO_REGISTRY` | the registry: a SQLite file, or the URL of an MLflow server |
+| `PCO_SERVE_KEY`, `PCO_REQUESTS` | the keys of `pco serve`'s callers; where it records requests |
 | `HF_ENDPOINT`, `PCO_GITHUB_RAW` | other hosts (mirrors) for `pco data fetch` |
 | `PCO_TRACEBACK` | 1 = show the traceback of an internal error |
 """
