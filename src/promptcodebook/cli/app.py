@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reproduce": ("reproduce", "Measure what a page of docs/results says, and write the page."),
     "compare": ("evaluate", "Two runs or policies on the same examples."),
     "prompt": ("prompt", "The prompt of a row of the verdict, to use elsewhere."),
+    "batch": ("batch", "A policy over a file of rows: every row with its answer."),
     "explain": ("codebook", "Route, composed prompt and reasons for one input."),
     "serve": ("serve", "A policy behind an OpenAI-compatible endpoint."),
     "codebook": ("codebook", "Show a codebook or a difference; keep and promote versions."),

@@ -185,15 +185,22 @@ class EvaluationProgress:
     nothing before two seconds have passed."""
 
     def __init__(
-        self, name: str, total: int, stream: TextIO, clock: Callable[[], float] = time.monotonic
+        self,
+        name: str,
+        total: int,
+        stream: TextIO,
+        clock: Callable[[], float] = time.monotonic,
+        before: int = 0,
     ) -> None:
+        """`before` are done already, and say nothing of how long one takes."""
         self._name = name
+        self._before = before
         self._total = total
         self._stream = stream
         self._clock = clock
         self._began = clock()
         self._next = self._began + _QUIET_S
-        self._done = 0
+        self._done = before
         self._bar: tuple[Progress, TaskID] | None = None
 
     def __enter__(self) -> EvaluationProgress:
@@ -205,7 +212,7 @@ class EvaluationProgress:
             self._bar[0].stop()
             self._bar = None
 
-    def __call__(self, rollout: Rollout) -> None:
+    def __call__(self, rollout: Rollout | None = None) -> None:
         from promptcodebook.cli.views import can_redraw
 
         self._done += 1
@@ -217,7 +224,8 @@ class EvaluationProgress:
             self._bar = self._start_bar()
         elif now >= self._next:
             self._next = now + _PAUSE_S
-            left = (now - self._began) / self._done * (self._total - self._done)
+            each = (now - self._began) / (self._done - self._before)
+            left = each * (self._total - self._done)
             counts = f"{self._done} of {self._total}, {duration(left)} left"
             print(f"{self._name}: {counts}", file=self._stream, flush=True)
 

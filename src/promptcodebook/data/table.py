@@ -20,9 +20,13 @@ __all__ = [
     "Record",
     "Table",
     "check_header",
+    "check_width",
+    "delimiter_of",
     "is_arrow_folder",
     "is_frame",
     "is_hf_dataset",
+    "long_records",
+    "parse_object",
     "plain",
     "read_arrow_folder",
     "read_csv",
@@ -98,7 +102,7 @@ def read_jsonl(path: Path) -> Table:
     for number, line in enumerate(_read_text(path).split("\n"), start=1):
         if line.strip():
             where = f"{path}:{number}"
-            rows.append(Record(where, _require_object(_parse_json(line, where), where)))
+            rows.append(Record(where, parse_object(line, where)))
     return _make_table(path, rows)
 
 
@@ -127,11 +131,11 @@ def read_csv(path: Path, delimiter: str = "") -> Table:
     """
     text = _read_text(path)
     header, rows = tuple[str, ...](), list[Record]()
-    for where, cells in _csv_lines(path, text, delimiter or _delimiter_of(text)):
+    for where, cells in _csv_lines(path, text, delimiter or delimiter_of(text)):
         if not header:
             header = check_header(cells, where)
             continue
-        _check_width(cells, header, where)
+        check_width(cells, header, where)
         values = {name: cell or None for name, cell in zip(header, cells, strict=True)}
         rows.append(Record(where, values))
     if not header:
@@ -142,7 +146,7 @@ def read_csv(path: Path, delimiter: str = "") -> Table:
 def _csv_lines(path: Path, text: str, delimiter: str) -> Iterator[tuple[str, list[str]]]:
     """Every record that is no empty line, with its place."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    records = _long_records(reader, len(text))
+    records = long_records(reader, len(text))
     while True:
         where = f"{path}:{reader.line_num + 1}"
         try:
@@ -158,7 +162,7 @@ def _csv_lines(path: Path, text: str, delimiter: str) -> Iterator[tuple[str, lis
             yield where, cells
 
 
-def _long_records(reader: Iterator[list[str]], longest: int) -> Iterator[list[str]]:
+def long_records(reader: Iterator[list[str]], longest: int) -> Iterator[list[str]]:
     """The reader's records, whatever their cells' length up to `longest`. The limit is the
     interpreter's, shared by all: it is lifted for one record at a time, and put back."""
     while True:
@@ -173,7 +177,7 @@ def _long_records(reader: Iterator[list[str]], longest: int) -> Iterator[list[st
         yield record
 
 
-def _delimiter_of(text: str) -> str:
+def delimiter_of(text: str) -> str:
     """The mark that splits the header into the most columns, the first record likewise; a comma
     where none does, so that what is wrong is told of the usual form."""
     best, most = ",", 1
@@ -181,7 +185,7 @@ def _delimiter_of(text: str) -> str:
         lines = csv.reader(io.StringIO(text, newline=""), delimiter=mark)
         try:
             widths = [
-                len(cells) for cells in islice(filter(None, _long_records(lines, len(text))), 2)
+                len(cells) for cells in islice(filter(None, long_records(lines, len(text))), 2)
             ]
         except csv.Error:
             continue
@@ -190,7 +194,7 @@ def _delimiter_of(text: str) -> str:
     return best
 
 
-def _check_width(cells: list[str], header: tuple[str, ...], where: str) -> None:
+def check_width(cells: list[str], header: tuple[str, ...], where: str) -> None:
     if len(cells) != len(header):
         raise DataError(
             f"{where}: {len(cells)} cells where the header names {len(header)} columns",
@@ -217,6 +221,11 @@ def _read_text(path: Path) -> str:
             hint=f"iconv -f WINDOWS-1252 -t UTF-8 {path}",
         ) from None
     return text.replace("\r\n", "\n")
+
+
+def parse_object(text: str, where: str) -> dict[str, object]:
+    """One JSON object. DataError names the place."""
+    return _require_object(_parse_json(text, where), where)
 
 
 def _parse_json(text: str, where: str) -> object:

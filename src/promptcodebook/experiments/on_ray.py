@@ -10,10 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import platform
-import socket
 import tarfile
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -21,17 +18,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from promptcodebook.errors import ConfigError, Interrupted, PcoError, import_extra
+from promptcodebook.cluster import join_cluster, machine_name, require_version
+from promptcodebook.errors import Interrupted, PcoError
 from promptcodebook.experiments.experiment import Order
 from promptcodebook.experiments.lab import Cell, Lab, open_lab
 from promptcodebook.experiments.reproduce import experiment_named
 from promptcodebook.experiments.workers import Crew, Outcome, Progress
 from promptcodebook.paths import cache_folder
 
-__all__ = ["LOCAL", "OnRay", "measure_job"]
-
-LOCAL = "local"
-"""The address of a Ray that is started here and ends with the command."""
+__all__ = ["OnRay", "measure_job"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +43,7 @@ class OnRay:
     def measure(
         self, cells: Sequence[Cell], progress: Progress, ended: Callable[[Cell, Outcome], None]
     ) -> None:
-        ray = import_extra("ray", "running cells on a cluster", "ray")
-        _connect(ray, self.address, self.width)
+        ray = join_cluster(self.address, self.width, "running cells on a cluster")
         try:
             tasks = _Tasks(ray, self.lab.folder)
             crew = Crew(self.width, progress, ended, tasks.interrupt)
@@ -70,7 +64,7 @@ class OnRay:
                 "spec": self.lab.spec,
                 "command": self.lab.command,
                 "folder": str(self.lab.folder.resolve()),
-                "machine": _machine(),
+                "machine": machine_name(),
                 "concurrency": max(1, self.concurrency // self.width),
                 "version": version("promptcodebook"),
             }
@@ -81,29 +75,9 @@ class OnRay:
         return {name: cells[name] for name in cell.after}
 
 
-_KNOCK_S = 5.0
 _STOPS = ("Stop", "Interrupted", "BudgetReached")
 _ORDERED = ("preset", "seeds", "task", "data", "independent", "weak")
 """What an order has beside its experiment."""
-
-
-def _connect(ray: Any, address: str, width: int) -> None:
-    here = {"num_cpus": width, "include_dashboard": False} if address == LOCAL else {}
-    try:
-        _knock(address)
-        ray.init(address=address, log_to_driver=False, logging_level="error", **here)
-    except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-        raise ConfigError(
-            f"no Ray cluster could be joined at {address}: {error}",
-            hint=f"ray start --head, then name the address that it prints; or --ray {LOCAL}",
-        ) from error
-
-
-def _knock(address: str) -> None:
-    """Ray itself waits for minutes where nobody answers."""
-    host, _, port = address.rpartition("/")[2].rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host, int(port)), _KNOCK_S).close()
 
 
 class _Tasks:
@@ -150,10 +124,10 @@ def measure_job(job: str) -> bytes:
     """Measures the cell that `OnRay` wrote down, on the machine that it came to: a line of JSON
     with its result or its error, and after it the runs that were made there, as a tar."""
     told = json.loads(job)
-    away = told["machine"] != _machine()
+    away = told["machine"] != machine_name()
     folder = _away(told) if away else Path(told["folder"])
     try:
-        _require_version(told["version"])
+        require_version(told["version"])
         answer: dict[str, Any] = {"result": _measured(told, folder)}
     except PcoError as error:
         kind = type(error).__name__
@@ -180,18 +154,6 @@ def _away(told: Mapping[str, Any]) -> Path:
     """The same command finds the same folder on this machine again."""
     digest = hashlib.sha256(f"{told['machine']} {told['folder']}".encode()).hexdigest()[:16]
     return cache_folder() / "cells" / digest / told["cell"].replace("/", "-")
-
-
-def _machine() -> str:
-    return f"{platform.node()}-{uuid.getnode():x}"
-
-
-def _require_version(wanted: str) -> None:
-    if (here := version("promptcodebook")) != wanted:
-        raise ConfigError(
-            f"{platform.node()} has promptcodebook {here}, and {wanted} was asked for",
-            hint=f"there: pip install promptcodebook=={wanted}",
-        )
 
 
 def _packed_runs(folder: Path) -> bytes:

@@ -16,9 +16,9 @@ from promptcodebook.assemble import NO_DATA, Assembled, Sources, assemble
 from promptcodebook.calls import Message, Reply, Request
 from promptcodebook.config import Config
 from promptcodebook.data.columns import parse_input_template
-from promptcodebook.errors import ConfigError, DataError, PolicyError, did_you_mean
+from promptcodebook.errors import ConfigError, DataError, PcoError, PolicyError, did_you_mean
 from promptcodebook.lm.extraction import strip_think
-from promptcodebook.lm.stack import simulated_here, specs_of
+from promptcodebook.lm.stack import Supplies, simulated_here, specs_of
 from promptcodebook.method.encoder import repair_route
 from promptcodebook.method.evaluate import EVALUATION
 from promptcodebook.method.executor import roll_out
@@ -161,7 +161,7 @@ class Policy:
 
     async def aanswer(self, x: X) -> str:
         """The executor's answer under the composed prompt; raises what a failed pass raised."""
-        self._require_program()
+        self.require_program()
         rollout = await self.arun(x)
         if rollout.failure is not None:
             failure = rollout.failure
@@ -224,6 +224,26 @@ class Policy:
         """Writes the policy file whole or not at all."""
         self.file.save(Path(path))
 
+    def require_program(self) -> None:
+        """Raises PolicyError when the policy was judged with a program that is not here."""
+        at_hand, judged_with = self._assembled.task.program.name, self.file.program
+        if judged_with and at_hand == SINGLE_CALL and judged_with != SINGLE_CALL:
+            raise PolicyError(
+                f"this policy was judged with the program {judged_with!r}, which is not at hand: "
+                "a single call would answer in another way",
+                hint="load_policy(path, executor=YOUR_AGENT), or use policy.prompt(x) and run "
+                "the program yourself",
+            )
+
+    def stop(self, reason: PcoError) -> None:
+        """No new call starts from now on: each raises `reason`. Calls in flight finish."""
+        self._assembled.models.budget.stop_signal.give(reason)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether any of its models is simulated: figures must say so."""
+        return self._assembled.models.simulated
+
     async def aclose(self) -> None:
         """Closes the connections; the policy opens new ones when it is used again."""
         self._assembled.plan.calls.close()
@@ -275,17 +295,6 @@ class Policy:
     def _draws_of(self, name: str) -> Draws:
         return self._assembled.config.randomness.at(EVALUATION, name)
 
-    def _require_program(self) -> None:
-        """Raises PolicyError when the policy was judged with a program that is not here."""
-        at_hand, judged_with = self._assembled.task.program.name, self.file.program
-        if judged_with and at_hand == SINGLE_CALL and judged_with != SINGLE_CALL:
-            raise PolicyError(
-                f"this policy was judged with the program {judged_with!r}, which is not at hand: "
-                "a single call would answer in another way",
-                hint="load_policy(path, executor=YOUR_AGENT), or use policy.prompt(x) and run "
-                "the program yourself",
-            )
-
     def _example(self, x: X) -> Example:
         if isinstance(x, Example):
             return x
@@ -307,7 +316,7 @@ def _id_of(text: str) -> str:
 def _render(columns: Mapping[str, object], template: str) -> str:
     """x as the training data was read: one column, or a template over several."""
     if template in columns:
-        return str(columns[template])
+        return _cell(columns, template)
     pieces = parse_input_template(template)
     missing = [name for name in pieces.columns or (template,) if name not in columns]
     if missing:
@@ -315,7 +324,14 @@ def _render(columns: Mapping[str, object], template: str) -> str:
             f"the input has no column {missing[0]!r}{did_you_mean(missing[0], columns)}",
             hint=f"the policy reads {template!r}",
         )
-    return pieces.render({name: str(columns[name]) for name in pieces.columns})
+    return pieces.render({name: _cell(columns, name) for name in pieces.columns})
+
+
+def _cell(columns: Mapping[str, object], name: str) -> str:
+    value = columns[name]
+    if value is None:
+        raise DataError(f"the input's column {name!r} is empty", hint="fill it in")
+    return str(value)
 
 
 def load_policy(
@@ -346,14 +362,16 @@ def load_policy(
     return policy
 
 
-def deploy(file: PolicyFile, config: Config, sources: Sources) -> Policy:
+def deploy(
+    file: PolicyFile, config: Config, sources: Sources, supplies: Supplies | None = None
+) -> Policy:
     """The policy ready to answer under a configuration of its own; it needs no data, and what data
-    are named make the world of a simulated model."""
+    are named make the world of a simulated model. `supplies` may bring a journal and a ledger."""
     if not config.task:
         named = config.data.path or config.data.train
         data = None if named and simulated_here(specs_of(config)) else NO_DATA
         sources = replace(sources, data=sources.data or data, reward=_refuse_to_score)
-    return Policy(file, assemble(config, sources))
+    return Policy(file, assemble(config, sources, supplies))
 
 
 def _refuse_to_score(example: Example, output: str) -> float:

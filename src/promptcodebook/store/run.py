@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from promptcodebook.calls import Role, Usage
 from promptcodebook.errors import RunNotFound, StoreError
@@ -34,7 +33,7 @@ from promptcodebook.store.folder import close_to_others, is_unborn, never_starte
 from promptcodebook.store.header import Header, is_sealed, seal
 from promptcodebook.store.lock import RunLock
 from promptcodebook.store.packing import PackedEvent, pack_event, unpack_event, unpack_traces
-from promptcodebook.store.tables import FILE, LAYOUT, RunReplies, SessionClock, add_count
+from promptcodebook.store.tables import FILE, LAYOUT, RunReplies, SessionClock, add_count, read_book
 from promptcodebook.types import Evaluation, Parameters, Trace
 
 __all__ = ["RunStore"]
@@ -221,18 +220,11 @@ class RunStore:
 
     def usage(self) -> dict[Role, Usage]:
         """What was paid in all sessions of the run, by role."""
-        return self._book("usage")
+        return read_book(self._reader, "usage")
 
     def lost(self) -> dict[Role, Usage]:
         """The most that attempts lost to failures can have cost, by role."""
-        return self._book("lost") if self._reader.has("lost") else {}
-
-    def _book(self, table: str) -> dict[Role, Usage]:
-        rows = self._reader.rows(
-            "SELECT role, calls, prompt_tokens, completion_tokens, cached_prompt_tokens, cost,"
-            f" latency_s FROM {table} ORDER BY rowid"
-        )
-        return {cast(Role, role): Usage(*sums) for role, *sums in rows}
+        return read_book(self._reader, "lost") if self._reader.has("lost") else {}
 
     def tallies(self) -> dict[str, int]:
         """Counts of incidents by name."""

@@ -6,6 +6,7 @@ import logging
 import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import cast
 
 from promptcodebook.calls import Reply, Request, Role, Usage
 from promptcodebook.errors import StoreError
@@ -14,17 +15,41 @@ from promptcodebook.lm.cache import pack_reply, unpack_reply
 from promptcodebook.sqlite import Layout, Packer, Reader, Writer
 
 __all__ = [
+    "BOOKS",
     "FILE",
     "LAYOUT",
     "RunReplies",
     "SessionClock",
     "add_count",
     "add_usage",
+    "read_book",
 ]
 
 _log = logging.getLogger(__name__)
 
 FILE = "run.sqlite"
+
+_FIRST_BOOKS = (
+    "CREATE TABLE journal (id INTEGER PRIMARY KEY, key BLOB NOT NULL, role TEXT NOT NULL,"
+    " reply BLOB NOT NULL)",
+    "CREATE UNIQUE INDEX journal_by_key ON journal (key)",
+    # cost NULL = a price was unknown; NULL + x stays NULL, as Usage.__add__ has it.
+    "CREATE TABLE usage (role TEXT PRIMARY KEY, calls INTEGER NOT NULL,"
+    " prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,"
+    " cached_prompt_tokens INTEGER NOT NULL, cost REAL, latency_s REAL NOT NULL)",
+    "CREATE TABLE tally (name TEXT PRIMARY KEY, count INTEGER NOT NULL)",
+    "CREATE TABLE sessions (id INTEGER PRIMARY KEY, started TEXT NOT NULL, seconds REAL NOT NULL)",
+)
+_LATER = (
+    # As `usage`, of attempts that brought nothing back, at the most they can have cost.
+    "CREATE TABLE IF NOT EXISTS lost (role TEXT PRIMARY KEY, calls INTEGER NOT NULL,"
+    " prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,"
+    " cached_prompt_tokens INTEGER NOT NULL, cost REAL, latency_s REAL NOT NULL)",
+    # The last attempt of each slot that is booked (store/attempts.py).
+    "CREATE TABLE IF NOT EXISTS settled (slot INTEGER PRIMARY KEY, number INTEGER NOT NULL)",
+)
+BOOKS = (*_FIRST_BOOKS, *_LATER)
+"""Tables of replies, of what they cost, of counts and of sessions."""
 
 LAYOUT = Layout(
     what="run store",
@@ -38,25 +63,9 @@ LAYOUT = Layout(
         "CREATE UNIQUE INDEX one_event_a_step ON events (step) WHERE kind = 'stepped'",
         # Apart from `events`, so that the fold reads no page of it.
         "CREATE TABLE bulk (seq INTEGER PRIMARY KEY, blob BLOB NOT NULL)",
-        "CREATE TABLE journal (id INTEGER PRIMARY KEY, key BLOB NOT NULL, role TEXT NOT NULL,"
-        " reply BLOB NOT NULL)",
-        "CREATE UNIQUE INDEX journal_by_key ON journal (key)",
-        # cost NULL = a price was unknown; NULL + x stays NULL, as Usage.__add__ has it.
-        "CREATE TABLE usage (role TEXT PRIMARY KEY, calls INTEGER NOT NULL,"
-        " prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,"
-        " cached_prompt_tokens INTEGER NOT NULL, cost REAL, latency_s REAL NOT NULL)",
-        "CREATE TABLE tally (name TEXT PRIMARY KEY, count INTEGER NOT NULL)",
-        "CREATE TABLE sessions (id INTEGER PRIMARY KEY, started TEXT NOT NULL,"
-        " seconds REAL NOT NULL)",
+        *_FIRST_BOOKS,
     ),
-    later=(
-        # As `usage`, of attempts that brought nothing back, at the most they can have cost.
-        "CREATE TABLE IF NOT EXISTS lost (role TEXT PRIMARY KEY, calls INTEGER NOT NULL,"
-        " prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,"
-        " cached_prompt_tokens INTEGER NOT NULL, cost REAL, latency_s REAL NOT NULL)",
-        # The last attempt of each slot that is booked (store/attempts.py).
-        "CREATE TABLE IF NOT EXISTS settled (slot INTEGER PRIMARY KEY, number INTEGER NOT NULL)",
-    ),
+    later=_LATER,
 )
 
 _ADD_USAGE = """
@@ -91,6 +100,15 @@ def add_usage(db: sqlite3.Connection, role: Role, usage: Usage, *, lost: bool = 
             u.latency_s,
         ),
     )
+
+
+def read_book(reader: Reader, table: str) -> dict[Role, Usage]:
+    """By role, what `usage` (paid) or `lost` sums up."""
+    rows = reader.rows(
+        "SELECT role, calls, prompt_tokens, completion_tokens, cached_prompt_tokens, cost,"
+        f" latency_s FROM {table} ORDER BY rowid"
+    )
+    return {cast(Role, role): Usage(*sums) for role, *sums in rows}
 
 
 def add_count(db: sqlite3.Connection, name: str, count: int) -> None:

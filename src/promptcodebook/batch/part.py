@@ -1,0 +1,252 @@
+"""OUT.part: a batch under way, in a folder beside OUT that goes when OUT is whole.
+
+job.json        which IN, policy and settings it is the batch of
+rows.jsonl      the results so far, in the order of IN; a last line that a kill tore is cut off
+journal.sqlite  every reply, on disk before its chain goes on, and what all sessions spent
+in-flight       attempts that have left and are not booked (store/attempts.py)
+lock            who writes
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from promptcodebook.batch.results import Result
+from promptcodebook.calls import Role, Usage
+from promptcodebook.errors import PcoError, RunChanged, StoreError
+from promptcodebook.lm.ledger import Ledger
+from promptcodebook.lm.stack import Supplies
+from promptcodebook.paths import make_private_folder, write_whole
+from promptcodebook.sqlite import Layout, Reader, Writer, store_os_error
+from promptcodebook.store.attempts import AttemptFile
+from promptcodebook.store.header import FREE_KEYS, differences
+from promptcodebook.store.lock import RunLock
+from promptcodebook.store.tables import BOOKS, RunReplies, SessionClock, add_usage, read_book
+
+__all__ = ["Journal", "Part", "part_of"]
+
+_JOB, _ROWS, _JOURNAL = "job.json", "rows.jsonl", "journal.sqlite"
+_LAYOUT = Layout(
+    what="journal of a batch",
+    version=1,
+    script=(*BOOKS, "CREATE TABLE shards (number INTEGER PRIMARY KEY)"),
+)
+
+
+def part_of(target: Path) -> Path:
+    """The folder of the batch that makes OUT."""
+    return target.with_name(f"{target.name}.part")
+
+
+class Journal:
+    """Replies and books of a batch, or of a shard of one, in a folder. Made by `open`."""
+
+    def __init__(self, folder: Path, writer: Writer, clock: SessionClock) -> None:
+        self._writer = writer
+        self._clock = clock
+        self._reader = Reader(folder / _JOURNAL, _LAYOUT)
+        self._attempts = AttemptFile(folder, writer)
+        self.ledger = Ledger(self.paid(), self.lost(), self._attempts)
+
+    @classmethod
+    def open(cls, folder: Path, again: str) -> Journal:
+        """Made where there is none; `again` is what to type when a full disk has room once more.
+        StoreError."""
+        clock = SessionClock(time.monotonic)
+        hint = f"free space on the disk of {folder}, then {again}"
+        writer = Writer(folder / _JOURNAL, _LAYOUT, full_hint=hint, each_batch=clock.beat)
+        try:
+            writer.write_now(clock.begin)
+            return cls(folder, writer, clock)
+        except BaseException:
+            writer.close()
+            raise
+
+    def supplies(self) -> Supplies:
+        """What a stack needs to journal here and to know what was spent."""
+        replies = RunReplies(self._reader, self._writer)
+        return Supplies(log=replies, ledger=self.ledger, elapsed=lambda: self._clock.elapsed_s)
+
+    def paid(self) -> dict[Role, Usage]:
+        """What all sessions paid, by role."""
+        return read_book(self._reader, "usage")
+
+    def lost(self) -> dict[Role, Usage]:
+        """The most that attempts lost to failures can have cost, by role."""
+        return read_book(self._reader, "lost")
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of all sessions."""
+        return self._clock.elapsed_s
+
+    def book_shard(
+        self, number: int, paid: Mapping[Role, Usage], lost: Mapping[Role, Usage]
+    ) -> None:
+        """Books what another process spent on a shard, once."""
+
+        def work(db: Any) -> None:
+            new = db.execute("INSERT OR IGNORE INTO shards VALUES (?)", (number,)).rowcount
+            for role, usage in paid.items() if new else ():
+                add_usage(db, role, usage)
+            for role, usage in lost.items() if new else ():
+                add_usage(db, role, usage, lost=True)
+
+        self._writer.write_now(work)
+
+    def close(self) -> None:
+        """Commits what waits."""
+        self._reader.close()
+        try:
+            self._writer.close()
+        finally:
+            self._attempts.close()
+
+
+@dataclass
+class Part:
+    """The folder while a process writes it. Made by `open`; `job` is what it was begun with. There
+    are `count` results in it, of which `failed` are errors."""
+
+    folder: Path
+    job: Mapping[str, Any]
+    journal: Journal
+    _lock: RunLock
+    count: int = 0
+    failed: int = 0
+    _file: Any = field(default=None)
+
+    @classmethod
+    def open(cls, folder: Path, job: Mapping[str, Any], again: str) -> Part:
+        """Goes on with what is there, or begins. `job` says what the batch is of; `again` is what
+        to type. RunBusy while another process writes, RunChanged where it is another job's."""
+        try:
+            make_private_folder(folder)
+        except OSError as error:
+            raise store_os_error(error, folder) from error
+        lock = RunLock(folder)
+        try:
+            known = _settle_job(folder, job, again)
+            part = cls(folder, known, Journal.open(folder, again), lock)
+        except BaseException:
+            lock.release()
+            raise
+        try:
+            part._open_rows()
+        except BaseException:
+            part.close()
+            raise
+        return part
+
+    @property
+    def answered(self) -> int:
+        return self.count - self.failed
+
+    def append(self, results: list[Result]) -> None:
+        """Adds what comes next; returns when it would survive kill -9. DiskFull, StoreError."""
+        try:
+            self._file.write(b"".join(result.line() for result in results))
+            self._file.flush()
+        except OSError as error:
+            raise store_os_error(error, self.folder / _ROWS) from error
+        self.count += len(results)
+        self.failed += sum(result.error is not None for result in results)
+
+    def results(self) -> Iterator[Result]:
+        """All of them so far."""
+        with (self.folder / _ROWS).open("rb") as file:
+            for line in file:
+                yield Result.read(line)
+
+    def close(self) -> None:
+        """Keeps what waits and lets go of the folder. Safe to call twice."""
+        file, self._file = self._file, None
+        try:
+            if file is not None:
+                file.close()
+        except OSError as error:
+            raise store_os_error(error, self.folder / _ROWS) from error
+        finally:
+            try:
+                self.journal.close()
+            finally:
+                self._lock.release()
+
+    def remove(self) -> None:
+        """Closes and deletes the folder: OUT is whole."""
+        self.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _open_rows(self) -> None:
+        """Counts the whole lines and cuts off what a kill or a full disk left behind them."""
+        path, end = self.folder / _ROWS, 0
+        try:
+            file = path.open("a+b")
+            file.seek(0)
+            for line in file:
+                if (result := _whole(line)) is None:
+                    break
+                end += len(line)
+                self.count += 1
+                self.failed += result.error is not None
+            file.truncate(end)
+            file.seek(end)
+        except OSError as error:
+            raise store_os_error(error, path) from error
+        self._file = file
+
+
+def _whole(line: bytes) -> Result | None:
+    try:
+        return Result.read(line) if line.endswith(b"\n") else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _settle_job(folder: Path, job: Mapping[str, Any], again: str) -> Mapping[str, Any]:
+    """Writes down what the batch is of, or returns what is written. RunChanged: another job."""
+    path = folder / _JOB
+    try:
+        if not path.exists():
+            write_whole(path, json.dumps(job, indent=2, ensure_ascii=True) + "\n")
+            return job
+        known = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise store_os_error(error, path) from error
+    except ValueError:
+        raise StoreError(
+            f"{path} is damaged", hint=f"remove {folder} to begin anew: what it holds is paid for"
+        ) from None
+    changed = [each.key for each in differences(known, job, _FREE)]
+    if changed:
+        raise _another(folder, changed, again)
+    return known
+
+
+_TRAINING = (
+    *("critic", "explore", "gepa", "init", "keep", "mipro", "preset", "reward", "reward_range"),
+    *("update", "validation", "verdict_examples"),
+)
+_FREE = ("retry", *(f"settings.{key}" for key in (*FREE_KEYS, *_TRAINING)))
+"""What may be different: settings that decide no answer of a deployed policy. Whoever opened the
+part looks at `retry`."""
+_MEANS = {
+    "input": "IN has other bytes",
+    "policy": "REF stands for another policy",
+}
+
+
+def _another(folder: Path, changed: list[str], again: str) -> PcoError:
+    told = [_MEANS.get(key) or f"{key.removeprefix('settings.')} is different" for key in changed]
+    more = f", and {len(told) - 3} more" if len(told) > 3 else ""
+    return RunChanged(
+        f"{folder} holds a batch that is under way, and this is another one: "
+        f"{'; '.join(told[:3])}{more}",
+        hint=f"type what it was begun with; or {again} --anew drops it and what it has paid for",
+    )

@@ -1,0 +1,216 @@
+"""The rows of a file, read as they are needed: JSON lines, CSV, TSV or Parquet.
+
+`survey` goes through all of it once before anything is paid for: what is wrong in the last line is
+told then, and it is known which file this is, how many rows it has and which columns.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from promptcodebook.data.table import (
+    Record,
+    check_header,
+    check_width,
+    delimiter_of,
+    long_records,
+    parse_object,
+    plain,
+)
+from promptcodebook.errors import DataError, import_extra
+
+__all__ = ["PARQUET_ROWS", "Kind", "Source", "file_mark", "import_parquet", "kind_of", "survey"]
+
+Kind = Literal["jsonl", "csv", "tsv", "parquet"]
+_KINDS: dict[str, Kind] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+}
+PARQUET_ROWS = 1024
+"""Rows of a Parquet file that are in memory at once."""
+_HEAD = 1 << 20
+"""Characters of a CSV file by which its delimiter is found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file of rows: its columns in order of appearance, how many rows, and the SHA-256 (hex) of
+    its bytes."""
+
+    path: Path
+    kind: Kind
+    columns: tuple[str, ...]
+    count: int
+    mark: str
+
+    def rows(self, after: int = 0) -> Iterator[Record]:
+        """The rows behind the first `after`. DataError."""
+        return islice(_READERS[self.kind](self.path), after, None)
+
+
+def kind_of(path: Path) -> Kind:
+    """By the file's ending. DataError for one that cannot be read row by row."""
+    kind = _KINDS.get(path.suffix.lower())
+    if kind is None:
+        raise DataError(
+            f"{path}: rows are read from and written to .jsonl, .csv, .tsv or .parquet",
+            hint="give it one of these endings, and the form that goes with it",
+        )
+    return kind
+
+
+def survey(path: Path) -> Source:
+    """Goes through the file once. DataError: it cannot be read, a row is not one, or it is empty;
+    MissingExtra for Parquet without pyarrow."""
+    kind = kind_of(path)
+    if kind == "parquet":
+        columns, count = _parquet_outline(path)
+    else:
+        columns, count = _outline(_READERS[kind](path))
+    if not count:
+        raise DataError(f"{path} has no rows", hint="give it at least one")
+    return Source(path, kind, columns, count, file_mark(path))
+
+
+def file_mark(path: Path) -> str:
+    """SHA-256 (hex) of the file's bytes. DataError."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _outline(rows: Iterable[Record]) -> tuple[tuple[str, ...], int]:
+    columns, count = dict[str, None](), 0
+    for row in rows:
+        columns.update(dict.fromkeys(row.values))
+        count += 1
+    return tuple(columns), count
+
+
+def _unreadable(path: Path, error: OSError) -> DataError:
+    return DataError(f"cannot read {path}: {error.strerror}", hint="check the path")
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Each line with its number, without BOM or CR, its line break kept."""
+    try:
+        with path.open("rb") as file:
+            for number, raw in enumerate(file, start=1):
+                yield number, _text(raw, path, number)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _text(raw: bytes, path: Path, number: int) -> str:
+    try:
+        text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}:{number}: byte {error.start + 1} of the line is not UTF-8",
+            hint=f"iconv -f WINDOWS-1252 -t UTF-8 {path}",
+        ) from None
+    return f"{text[:-2]}\n" if text.endswith("\r\n") else text
+
+
+def _read_jsonl(path: Path) -> Iterator[Record]:
+    for number, line in _lines(path):
+        if line.strip():
+            where = f"{path}:{number}"
+            yield Record(where, parse_object(line, where))
+
+
+def _read_csv(path: Path, delimiter: str = "") -> Iterator[Record]:
+    mark = delimiter or delimiter_of(_head(path))
+    reader = csv.reader((line for _, line in _lines(path)), delimiter=mark, strict=True)
+    records = long_records(reader, path.stat().st_size)
+    header = tuple[str, ...]()
+    while True:
+        where = f"{path}:{reader.line_num + 1}"
+        try:
+            cells = next(records, None)
+        except csv.Error as error:
+            raise DataError(
+                f"{path}:{reader.line_num}: not valid CSV: {error}",
+                hint="check the quotation marks around that line, or use a .jsonl file",
+            ) from None
+        if cells is None:
+            return
+        if cells and not header:
+            header = check_header(cells, where)
+        elif cells:
+            check_width(cells, header, where)
+            pairs = zip(header, cells, strict=True)
+            yield Record(where, {name: cell or None for name, cell in pairs})
+
+
+def _head(path: Path) -> str:
+    pieces, length = list[str](), 0
+    for _, line in _lines(path):
+        pieces.append(line)
+        length += len(line)
+        if length > _HEAD:
+            break
+    return "".join(pieces)
+
+
+def import_parquet() -> tuple[Any, Any]:
+    """pyarrow and its Parquet part. MissingExtra."""
+    what = "reading and writing Parquet"
+    return import_extra("pyarrow", what, "parquet"), import_extra(
+        "pyarrow.parquet", what, "parquet"
+    )
+
+
+def _open_parquet(path: Path) -> Any:
+    arrow, parquet = import_parquet()
+    try:
+        return parquet.ParquetFile(path)
+    except (OSError, arrow.ArrowException) as error:
+        raise DataError(
+            f"cannot read {path} as Parquet: {error}", hint="check that the file is complete"
+        ) from None
+
+
+def _parquet_outline(path: Path) -> tuple[tuple[str, ...], int]:
+    with _open_parquet(path) as file:
+        return check_header(file.schema_arrow.names, str(path)), int(file.metadata.num_rows)
+
+
+def _read_parquet(path: Path) -> Iterator[Record]:
+    arrow, _ = import_parquet()
+    number = 0
+    with _open_parquet(path) as file:
+        try:
+            for batch in file.iter_batches(batch_size=PARQUET_ROWS):
+                for row in cast("Sequence[Mapping[str, object]]", batch.to_pylist()):
+                    number += 1
+                    values = {name: plain(value) for name, value in row.items()}
+                    yield Record(f"{path} row {number}", values)
+        except (OSError, arrow.ArrowException) as error:
+            raise DataError(
+                f"cannot read {path} as Parquet after row {number}: {error}",
+                hint="check that the file is complete",
+            ) from None
+
+
+def _read_tsv(path: Path) -> Iterator[Record]:
+    return _read_csv(path, "\t")
+
+
+_READERS = {
+    "jsonl": _read_jsonl,
+    "csv": _read_csv,
+    "tsv": _read_tsv,
+    "parquet": _read_parquet,
+}

@@ -1,0 +1,232 @@
+"""One `pco batch`: a part opened or gone on with, its rows answered, OUT written, the part gone."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from promptcodebook.assemble import Sources
+from promptcodebook.batch.job import Kept, answer_rows
+from promptcodebook.batch.part import Part, part_of
+from promptcodebook.batch.results import Added, read_results, write_output
+from promptcodebook.batch.rows import Source, file_mark, kind_of, survey
+from promptcodebook.calls import Usage
+from promptcodebook.config import Config
+from promptcodebook.data.columns import parse_input_template
+from promptcodebook.errors import (
+    ConfigError,
+    DataError,
+    Interrupted,
+    RunChanged,
+    Stop,
+    StoreError,
+    did_you_mean,
+)
+from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.policy import Policy, deploy
+
+__all__ = ["Batch", "Order", "Summary"]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is asked for: IN through a policy to OUT. `again` is the command as it was typed;
+    `retry` asks the failed rows of a finished OUT; `anew` drops what is under way."""
+
+    source: Path
+    target: Path
+    again: str
+    prefix: str = ""
+    retry: bool = False
+    anew: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a batch came to. `resumed` rows were there when this session began; calls, tokens, cost
+    and seconds are of all sessions, `lost` what attempts without an answer can have cost."""
+
+    rows: int
+    failed: int
+    resumed: int
+    first_error: str
+    spent: Usage
+    lost: Usage
+    seconds: float
+    simulated: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        spent, lost = self.spent, self.lost
+        return {
+            "rows": self.rows,
+            "answered": self.rows - self.failed,
+            "failed": self.failed,
+            "first_error": self.first_error or None,
+            "resumed": self.resumed,
+            "calls": spent.calls,
+            "tokens": spent.tokens,
+            "cost": spent.cost,
+            "lost": asdict(lost) if lost.calls else None,
+            "seconds": round(self.seconds, 3),
+            "simulated": self.simulated,
+        }
+
+
+class Batch:
+    """A batch whose IN is checked and whose part is open. Made by `open`, closed by `close`."""
+
+    def __init__(self, order: Order, source: Source, part: Part) -> None:
+        self.order = order
+        self.source = source
+        self.part = part
+        self.resumed = part.count
+        self._added = Added(order.prefix)
+        self._policy: Policy | None = None
+
+    @classmethod
+    def open(cls, order: Order, file: PolicyFile, config: Config) -> Batch:
+        """Goes through IN once, and opens the part of OUT. Raises DataError, ConfigError, RunBusy,
+        RunChanged or StoreError."""
+        kind_of(order.target)
+        source, added = survey(order.source), Added(order.prefix)
+        added.require_free(source)
+        _require_columns(source, file)
+        folder = part_of(order.target)
+        old = _old_output(order, source, folder)
+        if order.anew:
+            _drop(folder)
+        job = {
+            "input": source.mark,
+            "rows": source.count,
+            "policy": hashlib.sha256(file.text().encode("utf-8", "surrogatepass")).hexdigest(),
+            "prefix": order.prefix,
+            "retry": old,
+            "settings": config.model_dump(mode="json"),
+        }
+        part = Part.open(folder, job, order.again)
+        if part.job["retry"] != old and (part.count < source.count or not old):
+            part.close()
+            begun = "to ask the failed rows of another OUT again" if old else "with --retry"
+            raise RunChanged(
+                f"{folder} holds a batch that was begun {begun}",
+                hint=f"type what it was begun with; or {order.again} --anew drops it and what it "
+                "has paid for",
+            )
+        return cls(order, source, part)
+
+    def rows(self) -> Iterator[Kept]:
+        """What is not recorded yet, with what an earlier batch has brought of it."""
+        rows = self.source.rows(self.part.count)
+        if not self.order.retry:
+            return ((record, None) for record in rows)
+        earlier = read_results(self.order.target, self.source, self._added)
+        rest = islice(earlier, self.part.count, None)
+        pairs = zip(rows, rest, strict=True)
+        return ((record, None if old.error is not None else old) for record, old in pairs)
+
+    async def run(
+        self,
+        file: PolicyFile,
+        config: Config,
+        sources: Sources,
+        done: Callable[[], None],
+    ) -> Summary:
+        """Answers in this process what is missing, and writes OUT. Raises Stop, TooManyFailures,
+        StoreError or DiskFull; the same order goes on from there."""
+        policy = deploy(file, config, sources, self.part.journal.supplies())
+        self._policy = policy
+        at_once = max(1, min(config.concurrency, self.source.count - self.part.count))
+        try:
+            if self.part.count < self.source.count:
+                await answer_rows(policy, self.rows(), self.part, at_once, done)
+        except (Stop, StoreError) as error:
+            error.hint = self._next(error)
+            raise
+        finally:
+            await policy.aclose()
+        return self.conclude(simulated=policy.simulated)
+
+    def interrupt(self) -> None:
+        """No new call starts; those in flight finish and are kept."""
+        if self._policy is not None:
+            self._policy.stop(Interrupted("interrupted by the user"))
+
+    def conclude(self, *, simulated: bool) -> Summary:
+        """Writes OUT of the results, and removes the part. DataError: IN is another file now."""
+        if file_mark(self.source.path) != self.source.mark:
+            raise DataError(
+                f"{self.source.path} was changed while its batch was running",
+                hint=f"put back what it was, then {self.order.again}; or {self.order.again} --anew",
+            )
+        first = next((r.error for r in self.part.results() if r.error is not None), "")
+        write_output(self.order.target, self.source, self.part.results(), self._added)
+        ledger, seconds = self.part.journal.ledger, self.part.journal.elapsed_s
+        lost = ledger.lost_total
+        spent = sum(ledger.usage.values(), Usage())
+        made = self.part.count, self.part.failed, self.resumed, first
+        self.part.remove()
+        return Summary(*made, spent, lost, seconds, simulated)
+
+    def close(self) -> None:
+        """Keeps what there is. Safe to call twice."""
+        self.part.close()
+
+    def _next(self, error: Stop | StoreError) -> str:
+        """What to type after a stop."""
+        again = self.order.again
+        if error.exit_code == 3:
+            return f"{again} --budget MORE goes on from here"
+        if isinstance(error, Stop):
+            return f"{again} goes on from here"
+        return error.hint or f"{again} goes on from here"
+
+
+def _require_columns(source: Source, file: PolicyFile) -> None:
+    """Raises DataError where no row has what the policy reads."""
+    named = (file.input,) if file.input in source.columns else ()
+    named = named or parse_input_template(file.input).columns or (file.input,)
+    missing = [name for name in named if name not in source.columns]
+    if missing:
+        there = ", ".join(map(repr, source.columns))
+        raise DataError(
+            f"{source.path} has no column {missing[0]!r}"
+            f"{did_you_mean(missing[0], source.columns)}, which the policy reads; its columns are "
+            f"{there}",
+            hint='name the column, or a template of several: --input "{title}: {body}"',
+        )
+
+
+def _old_output(order: Order, source: Source, folder: Path) -> str:
+    """The mark of the OUT whose failed rows are to be asked, '' where it is no retry."""
+    there = order.target.exists()
+    if order.retry:
+        if not there:
+            raise ConfigError(
+                f"{order.target} is not there, so it has no failed rows to ask again",
+                hint=order.again.replace(" --retry", ""),
+            )
+        if not folder.exists():
+            for _ in read_results(order.target, source, Added(order.prefix)):
+                pass
+        return file_mark(order.target)
+    if there and not folder.exists() and not order.anew:
+        raise ConfigError(
+            f"{order.target} is there already",
+            hint=f"{order.again} --retry asks its failed rows again; --anew makes all of it anew",
+        )
+    return ""
+
+
+def _drop(folder: Path) -> None:
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreError(f"cannot remove {folder}: {error.strerror}", hint="remove it") from error
