@@ -27,6 +27,7 @@ BENCHES = (
     "writes",
     "memory",
     "scale",
+    "batch",
     "demo",
     "kill",
     "budget",

@@ -75,10 +75,12 @@ class Journal:
 
     def paid(self) -> dict[Role, Usage]:
         """What all sessions paid, by role."""
+        self._writer.flush()
         return read_book(self._reader, "usage")
 
     def lost(self) -> dict[Role, Usage]:
         """The most that attempts lost to failures can have cost, by role."""
+        self._writer.flush()
         return read_book(self._reader, "lost")
 
     @property

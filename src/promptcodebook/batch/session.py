@@ -166,9 +166,8 @@ class Batch:
             )
         first = next((r.error for r in self.part.results() if r.error is not None), "")
         write_output(self.order.target, self.source, self.part.results(), self._added)
-        ledger, seconds = self.part.journal.ledger, self.part.journal.elapsed_s
-        lost = ledger.lost_total
-        spent = sum(ledger.usage.values(), Usage())
+        journal, seconds = self.part.journal, self.part.journal.elapsed_s
+        spent, lost = (sum(book.values(), Usage()) for book in (journal.paid(), journal.lost()))
         made = self.part.count, self.part.failed, self.resumed, first
         self.part.remove()
         return Summary(*made, spent, lost, seconds, simulated)

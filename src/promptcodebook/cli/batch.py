@@ -136,11 +136,17 @@ def _run(opened: Batch, file: PolicyFile, settings: Config, sources: Sources, ra
     if before:
         note(f"{before} of {total} rows are done; going on from there")
 
+    name = opened.order.target.name
+    if ray:
+        from promptcodebook.batch.on_ray import OnRay
+
+        with EvaluationProgress(name, total, sys.stderr, before=before) as progress:
+            return OnRay(ray).run(opened, file, settings, sources.base, progress)
+
     def interrupt() -> None:
         note("stopping: waiting for calls in flight (Ctrl-C again to stop at once)")
         opened.interrupt()
 
-    name = opened.order.target.name
     with EvaluationProgress(name, total, sys.stderr, before=before) as progress:
         done: Callable[[], None] = progress
         return run_sync(opened.run(file, settings, sources, done), interrupt)

@@ -1,0 +1,294 @@
+"""A batch on a Ray cluster (extra [ray]): a shard of rows a task, its results recorded in order.
+
+Tasks over shards, and not Ray Data: the rows are read, and OUT is written, by the code of one
+process, so that the bytes are the same and memory is bounded by the shards in flight; and a shard
+that fails can be told by its rows. A task journals its replies in a folder of its own: within
+OUT.part where it works on the machine of the command, else in that machine's cache. A shard that
+was interrupted finds them when it comes to the same machine again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, cast
+
+from promptcodebook.assemble import Sources
+from promptcodebook.batch.job import Kept, answer_rows
+from promptcodebook.batch.part import Journal
+from promptcodebook.batch.results import Result
+from promptcodebook.batch.session import Batch, Summary
+from promptcodebook.calls import Role, Usage
+from promptcodebook.cluster import join_cluster, machine_name, require_version
+from promptcodebook.config import Config
+from promptcodebook.data.table import Record
+from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, PcoError
+from promptcodebook.lm.stack import uses_simulated
+from promptcodebook.paths import cache_folder
+from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.policy import Policy, deploy
+from promptcodebook.sync import run_sync
+
+__all__ = ["OnRay", "answer_shard"]
+
+_SHARD = 256
+"""Rows of a task. Shards begin at multiples of it, whatever is recorded already."""
+_LOOK_UP_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class OnRay:
+    """The rows of a batch on the cluster at `address`. ConfigError for a budget, which processes
+    that know nothing of each other could not keep."""
+
+    address: str
+    rows: int = _SHARD
+
+    def run(
+        self, batch: Batch, file: PolicyFile, config: Config, base: Path, done: Callable[[], None]
+    ) -> Summary:
+        """Answers what is missing, and writes OUT. Raises Interrupted, or what stopped a shard;
+        MissingExtra without ray, ConfigError where no cluster answers."""
+        if any(value is not None for value in _limits(config)):
+            raise ConfigError(
+                "a budget cannot be kept over the processes of a cluster",
+                hint="leave out --budget, or leave out --ray",
+            )
+        here = max(2, os.cpu_count() or 1)
+        ray = join_cluster(self.address, here, "answering rows on a cluster")
+        try:
+            width = max(1, int(ray.cluster_resources().get("CPU", 1)))
+            share = max(1, config.concurrency // width)
+            order = _Order(batch, file, config.model_copy(update={"concurrency": share}), base)
+            _Tasks(ray, order, self.rows, 2 * width).run(done)
+        finally:
+            ray.shutdown()
+        return batch.conclude(simulated=uses_simulated(config))
+
+
+def _limits(config: Config) -> tuple[float | None, ...]:
+    budget = config.budget
+    return budget.calls, budget.tokens, budget.usd, budget.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What every task is told beside its rows."""
+
+    batch: Batch
+    file: PolicyFile
+    config: Config
+    base: Path
+
+    def job(self, shard: _Shard) -> str:
+        """A task, as JSON."""
+        return json.dumps(
+            {
+                "number": shard.number,
+                "rows": [[record.where, dict(record.values)] for record in shard.records],
+                "policy": self.file.text(),
+                "config": self.config.model_dump(mode="json"),
+                "base": str(self.base.resolve()),
+                "folder": str(self.batch.part.folder.resolve()),
+                "answered": self.batch.part.answered,
+                "machine": machine_name(),
+                "version": version("promptcodebook"),
+                "again": self.batch.order.again,
+            }
+        )
+
+
+@dataclass(slots=True)
+class _Shard:
+    """Rows that belong together; those that are known already are not sent."""
+
+    number: int
+    known: list[Result | None] = field(default_factory=list[Result | None])
+    records: list[Record] = field(default_factory=list[Record])
+    reference: Any = None
+
+    def merged(self, results: Iterator[Result]) -> list[Result]:
+        """All results in the order of the rows."""
+        return [next(results) if known is None else known for known in self.known]
+
+
+def _shards(rows: Iterator[Kept], first: int, size: int) -> Iterator[_Shard]:
+    """The rows from number `first` on, cut where numbers are multiples of `size`."""
+    shard = _Shard(first // size)
+    for number, (record, known) in enumerate(rows, start=first):
+        if number // size != shard.number:
+            yield shard
+            shard = _Shard(number // size)
+        shard.known.append(known)
+        if known is None:
+            shard.records.append(record)
+    if shard.known:
+        yield shard
+
+
+class _Tasks:
+    """What was handed to the cluster and is not recorded."""
+
+    def __init__(self, ray: Any, order: _Order, size: int, most: int) -> None:
+        self._ray = ray
+        self._order = order
+        self._most = most
+        batch = order.batch
+        self._shards = _shards(batch.rows(), batch.part.count, size)
+        # A task that died is begun again by the next command, which finds its journal.
+        self._remote = ray.remote(max_retries=0)(answer_shard)
+        self._open: deque[_Shard] = deque()
+
+    def run(self, done: Callable[[], None]) -> None:
+        """Records shard after shard. Raises Interrupted, or what stopped one."""
+        try:
+            self._submit()
+            while self._open:
+                shard = self._open[0]
+                if self._ray.wait([shard.reference], timeout=_LOOK_UP_S)[0]:
+                    self._record(shard, done)
+                    self._open.popleft()
+                    self._submit()
+        except KeyboardInterrupt:
+            self._cancel()
+            raise Interrupted(
+                "interrupted by the user", hint=f"{self._order.batch.order.again} goes on from here"
+            ) from None
+        except BaseException:
+            self._cancel()
+            raise
+
+    def _submit(self) -> None:
+        while len(self._open) < self._most and (shard := next(self._shards, None)) is not None:
+            shard.reference = self._remote.remote(self._order.job(shard))
+            self._open.append(shard)
+
+    def _record(self, shard: _Shard, done: Callable[[], None]) -> None:
+        answer = json.loads(self._answer(shard))
+        part = self._order.batch.part
+        paid, lost = _usage_of(answer["paid"]), _usage_of(answer["lost"])
+        if "error" in answer:
+            raise _error_of(answer)
+        part.journal.book_shard(shard.number, paid, lost)
+        results = (Result.read(line.encode()) for line in answer["results"])
+        ready = shard.merged(results)
+        part.append(ready)
+        for _ in ready:
+            done()
+        shutil.rmtree(_home(part.folder, shard.number), ignore_errors=True)
+
+    def _answer(self, shard: _Shard) -> str:
+        try:
+            return self._ray.get(shard.reference)
+        except self._ray.exceptions.RayError as error:
+            why = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise PcoError(
+                f"a task on the cluster was lost: {why}",
+                hint=f"{self._order.batch.order.again} goes on from here",
+            ) from None
+
+    def _cancel(self) -> None:
+        """Tasks bring home what they have asked for; a second Ctrl-C does not wait for that."""
+        open_now = [shard.reference for shard in self._open if shard.reference is not None]
+        for reference in open_now:
+            self._ray.cancel(reference)
+        try:
+            if open_now:
+                self._ray.wait(open_now, num_returns=len(open_now), timeout=_PATIENCE_S)
+        except KeyboardInterrupt:
+            for reference in open_now:
+                self._ray.cancel(reference, force=True)
+
+
+_PATIENCE_S = 60.0
+"""What tasks may take to end once they are asked to."""
+
+
+def _usage_of(tree: Mapping[str, Any]) -> dict[Role, Usage]:
+    return {cast("Role", role): Usage(**sums) for role, sums in tree.items()}
+
+
+def _error_of(answer: Mapping[str, Any]) -> PcoError:
+    kinds: dict[str, type[PcoError]] = {
+        kind.__name__: kind for kind in (BudgetReached, ConfigError, Interrupted)
+    }
+    kind = kinds.get(answer["error"], PcoError)
+    return kind(answer["message"], hint=answer["hint"])
+
+
+def _home(part: Path, number: int) -> Path:
+    """The folder of a shard's journal within OUT.part."""
+    return part / "shards" / str(number)
+
+
+def answer_shard(job: str) -> str:
+    """Answers the rows that `OnRay` wrote down, on the machine that they came to: results and what
+    they cost, or the error, as JSON."""
+    told = json.loads(job)
+    folder = _home(Path(told["folder"]), told["number"])
+    if told["machine"] != machine_name():
+        mark = hashlib.sha256(f"{told['machine']} {folder}".encode()).hexdigest()[:16]
+        folder = cache_folder() / "batch" / mark
+    answer: dict[str, Any] = {"paid": {}, "lost": {}}
+    try:
+        require_version(told["version"])
+        folder.mkdir(0o700, parents=True, exist_ok=True)
+        journal = Journal.open(folder, told["again"])
+    except PcoError as error:
+        return json.dumps({**answer, **_told(error)})
+    try:
+        results = _Results(told["answered"])
+        _answer(told, journal, results)
+        answer["results"] = [result.line().decode() for result in results.taken]
+    except PcoError as error:
+        answer |= _told(error)
+    finally:
+        ledger = journal.ledger
+        answer["paid"] = {role: asdict(usage) for role, usage in ledger.usage.items()}
+        answer["lost"] = {role: asdict(usage) for role, usage in ledger.lost.items()}
+        journal.close()
+    return json.dumps(answer)
+
+
+def _told(error: PcoError) -> dict[str, str]:
+    return {"error": type(error).__name__, "message": str(error), "hint": error.hint}
+
+
+@dataclass
+class _Results:
+    """A `Sink` in memory; `before` rows were answered when the shard was cut."""
+
+    before: int
+    taken: list[Result] = field(default_factory=list[Result])
+
+    @property
+    def answered(self) -> int:
+        return self.before + sum(result.error is None for result in self.taken)
+
+    def append(self, results: list[Result]) -> None:
+        self.taken += results
+
+
+def _answer(told: Mapping[str, Any], journal: Journal, results: _Results) -> None:
+    config = Config.model_validate(told["config"])
+    file = PolicyFile.model_validate_json(told["policy"])
+    policy = deploy(file, config, Sources(Path(told["base"])), journal.supplies())
+    rows: Iterator[Kept] = ((Record(where, values), None) for where, values in told["rows"])
+    run_sync(
+        _answered(policy, rows, results, config.concurrency),
+        lambda: policy.stop(Interrupted("interrupted by the user")),
+    )
+
+
+async def _answered(policy: Policy, rows: Iterator[Kept], results: _Results, at_once: int) -> None:
+    try:
+        await answer_rows(policy, rows, results, at_once)
+    finally:
+        await policy.aclose()
