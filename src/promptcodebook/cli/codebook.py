@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from promptcodebook.cli import registry
+from promptcodebook.cli import export, registry
 from promptcodebook.cli.audit import audit
 from promptcodebook.cli.console import columns, emit, wrap_text
 from promptcodebook.cli.serve import explain_request
@@ -45,6 +45,7 @@ app = command_group()
 codebook = command_group("Show a codebook, its history or a difference; keep versions of it.")
 codebook.command()(audit)
 app.add_typer(codebook, name="codebook")
+codebook.registered_commands += export.app.registered_commands
 
 _PROMISES = 3
 """Instincts that are shown with what they promise, beside the chosen ones."""

@@ -1,0 +1,80 @@
+"""`pco codebook export`: a policy in the forms that other tools take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from promptcodebook.cli.console import emit, note
+from promptcodebook.cli.settings import Json, Ref, command_group, runs_dir
+from promptcodebook.errors import ConfigError
+
+__all__ = ["app"]
+
+app = command_group()
+
+
+@app.command()
+def export(
+    ref: Ref,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="FORM",
+            help="json, markdown, dspy, langchain, promptfoo, mlflow or openai-system-prompt.",
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The file, or for code the folder; default: stdout."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """A policy for other tools: as a file, or as a folder of code that composes like the policy.
+
+    json is the policy file. dspy, langchain, promptfoo and mlflow are code with the policy beside
+    it: each input gets the very prompt that the policy composes, through the package. markdown is
+    for reading. openai-system-prompt is one prompt for every input, and says what that leaves out.
+    """
+    from promptcodebook.policy.exports.export import export_policy
+    from promptcodebook.policy.references import resolve
+
+    reference = resolve(runs_dir(), ref)
+    made = export_policy(reference.file, to, reference.name)
+    if output is None:
+        if made.folder:
+            raise ConfigError(
+                f"{to} is a folder of {', '.join(made.files)}",
+                hint=f"pco codebook export {ref} --to {to} -o {to}",
+            )
+        [text] = made.files.values()
+        print(text, end="")
+        return
+    written = _write(made.files, output, folder=made.folder)
+    if as_json:
+        emit({"ref": reference.name, "to": to, "live": made.live, "files": written})
+        return
+    note(f"wrote {', '.join(written)}")
+    if not made.live:
+        note("the choice of instincts for each input is not in it, as the file says")
+
+
+def _write(files: Mapping[str, str], output: Path, *, folder: bool) -> list[str]:
+    from promptcodebook.paths import write_whole
+
+    targets = {output / name if folder else output: text for name, text in files.items()}
+    try:
+        if folder:
+            output.mkdir(parents=True, exist_ok=True)
+        for target, text in targets.items():
+            write_whole(target, text)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {error.filename or output}: {error.strerror}",
+            hint="choose a place that you may write to and that has space",
+        ) from error
+    return [str(target) for target in targets]

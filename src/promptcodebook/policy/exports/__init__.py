@@ -1,0 +1,1 @@
+"""A policy in the forms that other tools take."""
