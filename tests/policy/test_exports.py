@@ -117,12 +117,10 @@ print(json.dumps([chat[0].content for chat in chats]))
 """
 MLFLOW = """
 import mlflow
-mlflow.set_tracking_uri("sqlite:///mlflow.db")
-made = mlflow.pyfunc.log_model(
-    name="prompt", python_model="model.py", artifacts={"policy": "policy.json"},
-    pip_requirements=[],
+mlflow.pyfunc.save_model(
+    "saved", python_model="model.py", artifacts={"policy": "policy.json"}, pip_requirements=[]
 )
-model = mlflow.pyfunc.load_model(made.model_uri)
+model = mlflow.pyfunc.load_model("saved")
 print(json.dumps(list(model.predict(inputs))))
 """
 
