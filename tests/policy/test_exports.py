@@ -77,7 +77,7 @@ def fresh(folder: Path, code: str, spec: str) -> Any:
         },
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

@@ -291,3 +291,11 @@ async def test_the_world_of_a_simulated_model_is_made_of_the_data_that_are_named
         answers = [await policy.aanswer(row["question"]) for row in rows]
     known = sum(row["target"] in answer for row, answer in zip(rows, answers, strict=True))
     assert (known > 0) == bool(named)
+
+
+@pytest.mark.parametrize("column", ["question", "{question} ({unit})"])
+def test_an_empty_cell_is_no_word(column: str) -> None:
+    policy, lm = policy_of(file_of(column=column))
+    with pytest.raises(DataError, match="'question' is empty"):
+        policy.prompt({"question": None, "unit": "km"})
+    assert not lm.history
