@@ -73,7 +73,7 @@ def fresh(folder: Path, code: str, spec: str) -> Any:
         env={
             "PATH": os.environ["PATH"], "HOME": str(folder), "PCO_LM": spec,
             "PYTHONPATH": os.environ.get("PYTHONPATH", ""), "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-            "URL": spec.partition("#")[0],
+            "URL": spec.partition("#")[0], "MLFLOW_DISABLE_TELEMETRY": "true",
         },
         capture_output=True,
         text=True,
