@@ -163,7 +163,7 @@ def import_extra(module: str, what: str, extra: str) -> Any:
 
 
 class PromotionRefused(PcoError):
-    pass
+    """A version has not passed what it must before a ref is moved to it."""
 
 
 class LMError(PcoError):

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,47 @@ def test_a_policy_file_is_served_explained_and_stopped(tmp_path: Path) -> None:
     assert explained.json["prompt"] == prompt["content"] and explained.json["input"] == ""
     assert "mode: one-call" in shown.out and told["version"] in shown.out
     missing.error(1, "no request req-", "PCO_REQUESTS")
+
+
+def test_a_promoted_and_rolled_back_version_is_taken_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PCO_REGISTRY", str(tmp_path / "registry.sqlite"))
+    for word in ("a", "b"):
+        one_call(base_prompt=f"Number {word}.").save(tmp_path / f"{word}.json")
+    move = ("--override", "a test")
+    pco("codebook", "promote", "a.json", "tickets@production", *move, cwd=tmp_path)
+    command = [sys.executable, "-m", "promptcodebook.cli", "serve", "tickets@production"]
+    with served(Server()) as server:
+        process = subprocess.Popen(
+            [*command, "--lm", server.spec, "--port", "0", "--json"],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            told = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
+
+            def until_served(version: str) -> None:
+                for _ in range(1000):
+                    _, headers = ask(told["base_url"], "", model=told["model"])
+                    if headers["x-pco-version"] == version:
+                        return
+                    time.sleep(0.02)
+                raise AssertionError(f"{version} is not served")
+
+            a = told["version"]
+            until_served(a)
+            said = pco("codebook", "promote", "b.json", "tickets@production", *move, "--json",
+                       cwd=tmp_path)  # fmt: skip
+            until_served(said.json["version"])
+            pco("codebook", "rollback", "tickets@production", cwd=tmp_path)
+            until_served(a)
+        finally:
+            process.kill()
+            process.communicate()
+    assert told["model"] == "pco/tickets@production" and said.json["version"] != a
 
 
 @pytest.mark.parametrize(

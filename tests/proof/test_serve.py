@@ -17,8 +17,9 @@ import pytest
 from aiohttp import web
 
 from promptcodebook.serve.door import Limits
-from promptcodebook.serve.live import version_name
-from tests.serve.proxied import FileSource, Setup, Up, one_call, up
+from promptcodebook.serve.live import RegistrySource
+from tests.policy.registry.build import PRODUCTION, open_gate, sqlite
+from tests.serve.proxied import Setup, Up, one_call, up
 
 pytestmark = pytest.mark.slow
 
@@ -104,16 +105,16 @@ async def test_of_many_mixed_requests_none_is_lost_and_none_answered_twice() -> 
     assert (sizes[-1] - sizes[1]) / (REQUESTS * 3 / 5) < 2500
 
 
-async def test_versions_that_move_under_load_never_mix(tmp_path: Path) -> None:
-    path = tmp_path / "tickets.pco.json"
-    files = [one_call(base_prompt=f"You are number {n}.") for n in (1, 2)]
-    names = [version_name(file.text().encode()) for file in files]
-    files[0].save(path)
+async def test_promoted_and_rolled_back_under_load_versions_never_mix(tmp_path: Path) -> None:
+    registry = sqlite(tmp_path)
+    texts = [one_call(base_prompt=f"You are number {n}.").text() for n in (1, 2)]
+    names = [registry.freeze(text, "tickets").version for text in texts]
+    registry.promote(names[0], PRODUCTION, gate=open_gate)
     loop = asyncio.get_running_loop()
     seen: list[tuple[float, str, str]] = []
     moved: list[tuple[float, str]] = []
     async with (
-        up(setup=Setup(source=FileSource(path))) as served,
+        up(setup=Setup(source=RegistrySource(registry, PRODUCTION))) as served,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http,
     ):
 
@@ -140,7 +141,10 @@ async def test_versions_that_move_under_load_never_mix(tmp_path: Path) -> None:
         async def moves() -> None:
             for n in range(1, MOVES):
                 await asyncio.sleep(1.0)
-                files[n % 2].save(path)
+                if n % 2:
+                    registry.promote(names[1], PRODUCTION, gate=open_gate)
+                else:
+                    registry.rollback(PRODUCTION)
                 moved.append((loop.time(), names[n % 2]))
 
         await asyncio.gather(load(), moves())

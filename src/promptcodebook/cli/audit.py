@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +19,7 @@ from promptcodebook.cli.settings import (
     Sets,
     TaskName,
     Trust,
+    Who,
     runs_dir,
 )
 from promptcodebook.errors import ConfigError, DataError, TaskError
@@ -52,13 +54,15 @@ def audit(
     lm: Model = None,
     sets: Sets = None,
     trust: Trust = False,
+    who: Who = "",
     as_json: Json = False,
 ) -> None:
     """Scan every instinct, directive and prompt of a policy; exit 1 if a finding is high.
 
     Rules look for orders against user, operator or evaluator, personal data, secrets, addresses,
     hidden or false letters, role markers, and copies of training data. The role judge is asked
-    about hazards where it has a model; what could not be looked for is said.
+    about hazards where it has a model; what could not be looked for is said. Of a version in the
+    registry the report goes into its log, and lets it be promoted or not.
     """
     from promptcodebook.cli.reference import Typed
     from promptcodebook.policy.audit.presidio import PresidioScan
@@ -72,6 +76,7 @@ def audit(
         emit({"ref": reference.name, **report.to_json()})
     else:
         print(_report_text(reference.name, report))
+    _attest(reference, report, who)
     if not report.passes:
         raise typer.Exit(1)
 
@@ -109,6 +114,22 @@ def _audit(
 
     note(f"asking {config.lm} about hazards")
     return because(run_sync(judged(config)))
+
+
+def _attest(reference: Reference, report: AuditReport, who: str) -> None:
+    """Keeps the report beside the version that these bytes are, where the registry has it."""
+    from promptcodebook.policy.registry.gate import AUDIT
+    from promptcodebook.policy.registry.log import version_of
+    from promptcodebook.policy.registry.registry import open_registry
+
+    version = version_of(reference.text.encode())
+    found = json.loads(json.dumps(report.to_json()))  # as the log gives it back
+    with open_registry(who=who) as registry:
+        if version in registry.shelf.read().versions:
+            if found not in registry.attestations(version, AUDIT)[-1:]:
+                registry.attest(version, AUDIT, found)
+        elif report.passes:
+            note("to promote it: pco codebook freeze REF NAME, then audit NAME@latest")
 
 
 def _judging(reference: Reference, typed: Typed) -> Config | None:

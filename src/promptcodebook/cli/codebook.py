@@ -45,7 +45,6 @@ app = command_group()
 codebook = command_group("Show a codebook, its history or a difference; keep versions of it.")
 codebook.command()(audit)
 app.add_typer(codebook, name="codebook")
-codebook.registered_commands += export.app.registered_commands
 
 _PROMISES = 3
 """Instincts that are shown with what they promise, beside the chosen ones."""
@@ -393,4 +392,5 @@ def mark_changes(before: str, after: str) -> str:
     return "".join(marks[kind].format(piece) for kind, piece in word_changes(before, after))
 
 
-codebook.registered_commands += registry.app.registered_commands
+codebook.add_typer(registry.app)
+codebook.add_typer(export.app)

@@ -1,4 +1,4 @@
-"""`pco codebook export`: a policy in the forms that other tools take."""
+"""`pco codebook export`: the registry as lines, or a policy in the forms that other tools take."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from promptcodebook.cli.console import emit, note
-from promptcodebook.cli.settings import Json, Ref, command_group, runs_dir
+from promptcodebook.cli.registry import export_registry
+from promptcodebook.cli.settings import Json, command_group, runs_dir
 from promptcodebook.errors import ConfigError
 
 __all__ = ["app"]
@@ -19,7 +20,14 @@ app = command_group()
 
 @app.command()
 def export(
-    ref: Ref,
+    refs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="REF",
+            help="Versions in the registry (NAME@REF, sha256:DIGITS); none = the whole registry. "
+            "With --to one REF of any kind.",
+        ),
+    ] = None,
     to: Annotated[
         str,
         typer.Option(
@@ -27,19 +35,32 @@ def export(
             metavar="FORM",
             help="json, markdown, dspy, langchain, promptfoo, mlflow or openai-system-prompt.",
         ),
-    ],
+    ] = "",
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="The file, or for code the folder; default: stdout."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """A policy for other tools: as a file, or as a folder of code that composes like the policy.
+    """The registry as JSON lines for `import`; with --to, a policy for other tools.
 
-    json is the policy file. dspy, langchain, promptfoo and mlflow are code with the policy beside
-    it: each input gets the very prompt that the policy composes, through the package. markdown is
-    for reading. openai-system-prompt is one prompt for every input, and says what that leaves out.
+    Single versions go without the log. Of --to: json is the policy file. dspy, langchain,
+    promptfoo and mlflow are code with the policy beside it: each input gets the very prompt that
+    the policy composes, through the package. markdown is for reading. openai-system-prompt is one
+    prompt for every input, and says what that leaves out.
     """
+    if not to:
+        export_registry(refs or (), output, as_json)
+        return
+    if refs is None or len(refs) != 1:
+        raise ConfigError(
+            f"--to takes one REF, not {len(refs or ())}",
+            hint=f"pco codebook export REF --to {to}",
+        )
+    _export_policy(refs[0], to, output, as_json)
+
+
+def _export_policy(ref: str, to: str, output: Path | None, as_json: bool) -> None:
     from promptcodebook.policy.exports.export import export_policy
     from promptcodebook.policy.references import resolve
 

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from promptcodebook.cli.console import columns, emit, note
-from promptcodebook.cli.settings import Json, Ref, command_group, runs_dir
+from promptcodebook.cli.settings import Json, Ref, Who, command_group, runs_dir
 from promptcodebook.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from promptcodebook.policy.file import PolicyFile
     from promptcodebook.policy.registry.log import Entry
     from promptcodebook.policy.registry.registry import Version
 
-__all__ = ["app", "before_and_now", "show_log"]
+__all__ = ["app", "before_and_now", "export_registry", "show_log"]
 
 app = command_group()
 
@@ -27,7 +29,6 @@ _FAULTS = 20
 """Faults that are printed one by one."""
 
 _Why = Annotated[str, typer.Option("--why", help="The reason, for the log.")]
-_Who = Annotated[str, typer.Option("--who", help="Who does it; default: the user's login name.")]
 _MovingRef = Annotated[str, typer.Argument(metavar="NAME@REF", help="E.g. tickets@production.")]
 
 
@@ -60,7 +61,7 @@ def freeze(
         ),
     ] = None,
     why: _Why = "",
-    who: _Who = "",
+    who: Who = "",
     as_json: Json = False,
 ) -> None:
     """Store a policy as a version that never changes; NAME@latest moves to it."""
@@ -93,10 +94,17 @@ def promote(
     ],
     ref: _MovingRef,
     why: _Why = "",
-    who: _Who = "",
+    override: Annotated[
+        str,
+        typer.Option(
+            metavar="REASON", help="Move it though the audit is missing or failed; logged."
+        ),
+    ] = "",
+    who: Who = "",
     as_json: Json = False,
 ) -> None:
-    """Move NAME@REF to a version. What serves the ref picks it up."""
+    """Move NAME@REF to a version that passed `pco codebook audit`. What serves the ref picks it
+    up."""
     from promptcodebook.policy.references import facts_of, resolve
     from promptcodebook.policy.registry.log import check_ref
     from promptcodebook.policy.registry.registry import open_registry
@@ -108,7 +116,7 @@ def promote(
         if not version:
             facts = facts_of(reference)
             version = registry.freeze(reference.text, name, facts, why).version
-        entry = registry.promote(version, ref, why)
+        entry = registry.promote(version, ref, why, override)
         _show_move(ref, entry, version, as_json)
 
 
@@ -119,7 +127,7 @@ def rollback(
         str, typer.Option(help="A version that it was at; without it, the one before.")
     ] = "",
     why: _Why = "",
-    who: _Who = "",
+    who: Who = "",
     as_json: Json = False,
 ) -> None:
     """Move NAME@REF back to the version before, at once. Again: back one more."""
@@ -128,43 +136,6 @@ def rollback(
     with open_registry(who=who) as registry:
         entry = registry.rollback(ref, to, why)
         _show_move(ref, entry, entry.after, as_json)
-
-
-@app.command()
-def export(
-    refs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[REF]...", help="NAME@REF or sha256:DIGITS; none = all."),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file; default: stdout.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """The registry, or single versions of it without the log, as JSON lines to hand on."""
-    from promptcodebook.paths import whole_file
-    from promptcodebook.policy.registry.exchange import export_lines
-    from promptcodebook.policy.registry.registry import open_registry
-
-    with open_registry() as registry:
-        lines = list(export_lines(registry, refs or ()))
-        if output is None:
-            sys.stdout.writelines(lines)
-            return
-        try:
-            with whole_file(output) as part, part.open("w", encoding="utf-8", newline="\n") as file:
-                file.writelines(lines)
-        except OSError as error:
-            if isinstance(error, StoreError):
-                raise
-            raise ConfigError(
-                f"cannot write {output}: {error.strerror}",
-                hint="choose a folder that exists and has space",
-            ) from error
-    if as_json:
-        emit({"file": str(output), "lines": len(lines)})
-    else:
-        note(f"wrote {output}")
 
 
 @app.command("import")
@@ -178,7 +149,7 @@ def import_file(
             "where the registry has a log of its own.",
         ),
     ] = "",
-    who: _Who = "",
+    who: Who = "",
     as_json: Json = False,
 ) -> None:
     """Take in what was exported, every line verified first."""
@@ -232,6 +203,33 @@ def verify(
         print(f"  and {more} more" if more > 0 else "", end="\n" if more > 0 else "")
     if not found.passes:
         raise typer.Exit(1)
+
+
+def export_registry(refs: Sequence[str], output: Path | None, as_json: bool) -> None:
+    """Writes the whole registry, or single versions of it without the log, as JSON lines."""
+    from promptcodebook.paths import whole_file
+    from promptcodebook.policy.registry.exchange import export_lines
+    from promptcodebook.policy.registry.registry import open_registry
+
+    with open_registry() as registry:
+        lines = list(export_lines(registry, refs))
+        if output is None:
+            sys.stdout.writelines(lines)
+            return
+        try:
+            with whole_file(output) as part, part.open("w", encoding="utf-8", newline="\n") as file:
+                file.writelines(lines)
+        except OSError as error:
+            if isinstance(error, StoreError):
+                raise
+            raise ConfigError(
+                f"cannot write {output}: {error.strerror}",
+                hint="choose a folder that exists and has space",
+            ) from error
+    if as_json:
+        emit({"file": str(output), "lines": len(lines)})
+    else:
+        note(f"wrote {output}")
 
 
 def show_log(ref: str, as_json: bool) -> None:
@@ -309,8 +307,13 @@ def _entry_cells(entry: Entry) -> dict[str, Any]:
         "ref": entry.ref,
         "from": _short(entry.before),
         "to": _short(entry.after),
-        "why": " ".join(entry.why.split()),
+        "why": " ".join(_reasons(entry).split()),
     }
+
+
+def _reasons(entry: Entry) -> str:
+    override = entry.known.get("override")
+    return f"{entry.why} (override: {override})" if override else entry.why
 
 
 def _minute(time: str) -> str:

@@ -103,8 +103,9 @@ def serve(
     """Serve a policy until Ctrl-C: every request gets its composed prompt and goes to the model.
 
     The first line on stdout is the address to use as base_url. Answers /v1/chat/completions,
-    /v1/models, /v1/prompt, /healthz, /readyz, /metrics and /openapi.json. A policy file that is
-    replaced is taken up without a restart. On another address than loopback callers need a key.
+    /v1/models, /v1/prompt, /healthz, /readyz, /metrics and /openapi.json. A ref that moves
+    and a policy file that is replaced are taken up without a restart. On another address than
+    loopback callers need a key.
     """
     from promptcodebook.cli.reference import Typed
     from promptcodebook.policy.references import resolve
@@ -151,10 +152,13 @@ class _Asked:
     texts: bool
 
     def source(self) -> PolicySource:
-        """A file may be replaced; the state that a run stands for does not move."""
-        from promptcodebook.serve.live import FileSource, FixedSource, Version
+        """A ref may move and a file be replaced; a run's state and a version stay what they are."""
+        from promptcodebook.policy.registry.registry import open_registry
+        from promptcodebook.serve.live import FileSource, FixedSource, RegistrySource, Version
 
-        if self.reference.header is None:
+        if self.reference.version and "@" in self.ref:
+            return RegistrySource(open_registry(), self.ref)
+        if self.reference.header is None and not self.reference.version:
             return FileSource(Path(self.ref))
         data = self.reference.file.text().encode("utf-8", "surrogatepass")
         return FixedSource(Version.of(data, self.ref))

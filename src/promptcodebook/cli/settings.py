@@ -68,6 +68,9 @@ Runs = Annotated[int, typer.Option("--samples", help="Sampled runs per example; 
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of every random draw.")]
 SplitName = Annotated[str, typer.Option("--split", help="train, val or test.")]
 RunRef = Annotated[str, typer.Argument(help="A run: its id or name, a path, or 'last'.")]
+Who = Annotated[
+    str, typer.Option("--who", help="Who does it, for the log; default: the user's login name.")
+]
 REF_HELP = (
     "A run (its id or name, a path, 'last'), a policy file, or a version in the registry "
     "(NAME@REF, sha256:DIGITS)."

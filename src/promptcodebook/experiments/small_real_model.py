@@ -63,9 +63,9 @@ ACCEPTING: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is measured: seeds, steps of at most 32 rollouts, at which steps curves are drawn,
-    the encoder's seeds and steps, the steps of the S and K sweeps, the calls of a text variant, and
-    the test messages (None = all)."""
+    """How much is measured: seeds, steps of at most `batch` rollouts, at which steps curves are
+    drawn, the encoder's seeds and steps, the steps of the S and K sweeps, the calls of a text
+    variant, and the test messages (None = all)."""
 
     seeds: int
     steps: int
@@ -75,12 +75,13 @@ class Scale:
     sweep_steps: int
     text_calls: int
     test: int | None = None
+    batch: int = BATCH
 
 
 def scale_of(preset: str, seeds: int) -> Scale:
     """`default` is what the page shows, `quick` whether everything runs."""
     if preset == "quick":
-        return Scale(seeds, 4, (0, 2, 4), 1, 2, 2, 60, 16)
+        return Scale(seeds, 2, (0, 2), 1, 1, 1, 30, test=8, batch=8)
     return Scale(seeds, 46, (0, 3, 6, 12, 23, 46), 1, 23, 46, 400)
 
 
@@ -129,7 +130,7 @@ def demo_settings(spec: str, scale: Scale) -> dict[str, Any]:
             "executor": {"temperature": 0.0, "max_tokens": _REPLY},
             **{role: capped for role in ("encoder", "critic", "attribution", "updater")},
         },
-        "update": {"epochs": scale.steps, "batch_size": BATCH},
+        "update": {"epochs": scale.steps, "batch_size": scale.batch},
         "verdict_examples": scale.test,
     }
 

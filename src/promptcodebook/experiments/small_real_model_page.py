@@ -14,7 +14,6 @@ from promptcodebook.experiments.page import Block, Page, Table, shown
 from promptcodebook.experiments.rewards import difference, score, share
 from promptcodebook.experiments.small_real_model import (
     ACCEPTING,
-    BATCH,
     COUNTS,
     SELECTS,
     cells,
@@ -69,7 +68,7 @@ def _head(measured: Measured) -> list[Block]:
         "greedy, 64 new tokens at the most, in training too, and kept: all seeds see the same "
         "reply to a message under an instruction, and differ in what they try. "
         "Preset `small`: verbatim composition, one call a query, the router learns from "
-        f"outcomes; {scale.steps} steps of at most {BATCH} rollouts, {scale.seeds} "
+        f"outcomes; {scale.steps} steps of at most {scale.batch} rollouts, {scale.seeds} "
         f"{'seed' if scale.seeds == 1 else 'seeds'}. Hyperparameters were chosen on training "
         "messages; nothing was chosen on the test split. Intervals are 95 %; differences are "
         "paired by message, and where several seeds took part, seeds and messages are both "

@@ -7,7 +7,6 @@ last request is over.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -17,16 +16,13 @@ from typing import Protocol
 
 from promptcodebook.errors import PcoError, PolicyError
 from promptcodebook.policy.file import PolicyFile, parse_policy_file
+from promptcodebook.policy.registry.log import version_of
+from promptcodebook.policy.registry.registry import Registry
 from promptcodebook.serve.composing import Composing
 
-__all__ = ["FileSource", "FixedSource", "Live", "PolicySource", "Version", "version_name"]
+__all__ = ["FileSource", "FixedSource", "Live", "PolicySource", "RegistrySource", "Version"]
 
 _log = logging.getLogger(__name__)
-
-
-def version_name(policy: bytes) -> str:
-    """What a policy file of these bytes is called."""
-    return f"sha256:{hashlib.sha256(policy).hexdigest()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +39,7 @@ class Version:
             text = data.decode()
         except UnicodeDecodeError as error:
             raise PolicyError(f"cannot read the policy file {where}: {error}") from None
-        return cls(version_name(data), parse_policy_file(text, where))
+        return cls(version_of(data), parse_policy_file(text, where))
 
 
 class PolicySource(Protocol):
@@ -86,13 +82,33 @@ class FileSource:
                 f"cannot read the policy file {self._path}: {error.strerror}",
                 hint="put a policy file there",
             ) from None
-        if known == version_name(data):
+        if known == version_of(data):
             self._seen = seen
             return None
         # Not before it is read whole: one that is half-written is looked at again.
         version = Version.of(data, self._path)
         self._seen = seen
         return version
+
+
+class RegistrySource:
+    """A ref in the registry: where it moves to is served."""
+
+    def __init__(self, registry: Registry, ref: str) -> None:
+        self._registry = registry
+        self._watch = registry.watch(ref)
+        self._ref = ref
+
+    def read(self, known: str) -> Version | None:
+        now = self._watch.version
+        if known:
+            # Against what is served, not what was last seen: that may have failed to come to work.
+            self._watch.version = known
+            moved = self._watch.poll()
+            if moved is None:
+                return None
+            now = moved
+        return Version(now, self._registry.policy(now))
 
 
 class _Served:

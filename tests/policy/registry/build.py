@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+
+from pydantic import JsonValue
 
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.file import PolicyFile
-from promptcodebook.policy.registry.registry import Registry
+from promptcodebook.policy.registry.registry import Registry, Version
 from promptcodebook.policy.registry.sqlite import SqliteShelf
 from tests.method.build import config
 from tests.store.conftest import parameters
 
-__all__ = ["PRODUCTION", "clock", "policy", "sqlite"]
+__all__ = ["PRODUCTION", "clock", "open_gate", "policy", "sqlite"]
 
 PRODUCTION = "tickets@production"
 
@@ -32,3 +35,8 @@ def clock() -> datetime:
 
 def sqlite(folder: Path, who: str = "ada") -> Registry:
     return Registry(SqliteShelf(folder / "registry.sqlite"), who, clock)
+
+
+def open_gate(version: Version, policy: PolicyFile, ref: str) -> Mapping[str, JsonValue]:
+    """Lets every version through, for tests about other things than audits."""
+    return {}

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from promptcodebook.policy.registry.registry import open_registry
+from tests.policy.registry.build import open_gate
 
 __all__ = ["done"]
 
@@ -23,7 +24,7 @@ def _promote(place: str, name: str, count: int, file: Path) -> None:
     with open_registry(place, who=name) as registry, file.open("a") as told:
         for number in range(done(file), count):
             version = registry.resolve(f"{name}@{'ab'[number % 2]}")
-            registry.promote(version, "tickets@production", f"{name} {number}")
+            registry.promote(version, "tickets@production", f"{name} {number}", gate=open_gate)
             told.write(f"{number}\n")
             told.flush()
 

@@ -15,14 +15,14 @@ from promptcodebook.errors import PolicyError, RegistryDamaged, StoreError
 from promptcodebook.policy.registry.exchange import export_lines, import_lines
 from promptcodebook.policy.registry.log import version_of
 from promptcodebook.policy.registry.registry import Facts, Registry
-from tests.policy.registry.build import PRODUCTION, policy, sqlite
+from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
 
 
 def filled(folder: Path) -> Registry:
     registry = sqlite(folder)
     for word in "ab":
         registry.freeze(policy(word), "tickets", Facts(run=f"run {word}"))
-        registry.promote("tickets@latest", PRODUCTION, f"{word} is good")
+        registry.promote("tickets@latest", PRODUCTION, f"{word} is good", gate=open_gate)
     registry.rollback(PRODUCTION, why="é is not")
     return registry
 

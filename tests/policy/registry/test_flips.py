@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from promptcodebook.errors import StoreError
 from promptcodebook.policy.registry.registry import Facts, Registry
 from promptcodebook.policy.registry.sqlite import SqliteShelf
-from tests.policy.registry.build import PRODUCTION, policy, sqlite
+from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
 
 FLIPS = st.integers(1, 255)
 
@@ -50,7 +50,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
             facts = Facts(run=f"r{word[:1]}", configuration={"size": 2, "note": word[:900]})
             registry.freeze(policy(word), "tickets", facts, why=f"{word[:20]} é")
         for number in range(12):
-            registry.promote(registry.versions()[number % 3].version, PRODUCTION, f"n{number}")
+            registry.promote(
+                registry.versions()[number % 3].version, PRODUCTION, f"n{number}", gate=open_gate
+            )
         registry.rollback(PRODUCTION, why="back")
         all_of_it = says(registry)
     file = folder / "registry.sqlite"

@@ -18,7 +18,7 @@ import pytest
 from promptcodebook.errors import ConfigError, RefNotFound, RegistryDamaged, StoreError
 from promptcodebook.policy.registry.log import LOG_NAME
 from promptcodebook.policy.registry.registry import Facts, Registry, open_registry
-from tests.policy.registry.build import PRODUCTION, policy, sqlite
+from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
 from tests.policy.registry.test_exchange import exported, taken
 from tests.policy.registry.test_processes import Crowd, hold_nothing_is_lost
 
@@ -81,11 +81,11 @@ def test_versions_and_aliases_are_those_of_the_prompt_registry(
     text = policy("{{a}} é \u2028")
     a = registry.freeze(text, "tickets", Facts(run="r1"), why="first")
     b = registry.freeze(policy("b"), "tickets").version
-    registry.promote(a.version, PRODUCTION, "good")
+    registry.promote(a.version, PRODUCTION, "good", gate=open_gate)
     prompt = client.get_prompt_version_by_alias("tickets", "production")
     assert (int(prompt.version), prompt.template) == (1, text)
     assert prompt.tags["pco.version"] == a.version
-    registry.promote(b, PRODUCTION)
+    registry.promote(b, PRODUCTION, gate=open_gate)
     assert client.get_prompt_version_by_alias("tickets", "production").template == policy("b")
     entry = registry.rollback(PRODUCTION, why="worse")
     assert (entry.before, entry.after, entry.who) == (b, a.version, "ada")
@@ -98,10 +98,10 @@ def test_versions_and_aliases_are_those_of_the_prompt_registry(
 def test_another_reader_sees_the_same_and_a_watch_what_moves(url: str) -> None:
     ours, theirs = open_registry(url, "ada"), open_registry(url, "bob")
     a, b = (ours.freeze(policy(word), "mails", Facts(score=0.5)).version for word in "cd")
-    ours.promote(a, "mails@production")
+    ours.promote(a, "mails@production", gate=open_gate)
     watch = theirs.watch("mails@production")
     assert watch.poll() is None
-    ours.promote(b, "mails@production")
+    ours.promote(b, "mails@production", gate=open_gate)
     assert watch.poll() == b and theirs.text(b) == policy("d")
     assert theirs.version(a).facts["score"] == 0.5
     assert [e.hash for e in theirs.history()] == [e.hash for e in ours.history()]
@@ -111,7 +111,7 @@ def test_a_version_of_another_codebook_and_one_that_is_latest_again(
     registry: Registry, client: Any
 ) -> None:
     a = registry.freeze(policy("e"), "one").version
-    registry.promote(a, "two@live")
+    registry.promote(a, "two@live", gate=open_gate)
     assert client.get_prompt_version_by_alias("two", "live").template == policy("e")
     registry.freeze(policy("f"), "one")
     registry.freeze(policy("e"), "one")
@@ -133,7 +133,7 @@ def test_a_registry_moves_to_the_server_and_back_with_the_same_chain(
         taken(local, exported(registry))
         assert local.verify().head == registry.verify().head
         assert local.refs() == registry.refs() and exported(local) == exported(registry)
-        local.promote("long@latest", "long@production")
+        local.promote("long@latest", "long@production", gate=open_gate)
         assert taken(registry, exported(local)) == (0, 1)
     assert open_registry(url).refs()["long@production"] == registry.resolve("long@latest")
 
@@ -145,7 +145,7 @@ def test_an_alias_whose_writer_was_killed_is_named_and_set_again(
     client.delete_prompt_alias("tickets", "production")
     [fault] = registry.verify().faults
     assert fault.place == f"the alias {PRODUCTION}" and f"promote {version}" in fault.what
-    assert registry.promote(version, PRODUCTION) is None
+    assert registry.promote(version, PRODUCTION, gate=open_gate) is None
     assert registry.verify().passes
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.policy.registry.registry import Registry
-from tests.policy.registry.build import PRODUCTION, policy, sqlite
+from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
 from tests.policy.registry.promoter import done
 
 
@@ -32,7 +32,7 @@ class Crowd:
         for name in self.names:
             for word in "ab":
                 registry.freeze(policy(f"{name} {word}"), name)
-                registry.promote(f"{name}@latest", f"{name}@{word}")
+                registry.promote(f"{name}@latest", f"{name}@{word}", gate=open_gate)
 
     def run(self, registry: Registry, kills: int, seed: int) -> None:
         """Until all are through; meanwhile `kills` of them are killed, and the ref is read."""

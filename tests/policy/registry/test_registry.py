@@ -7,6 +7,7 @@ import json
 import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import JsonValue
@@ -18,7 +19,10 @@ from promptcodebook.errors import (
     RefNotFound,
     RegistryDamaged,
 )
+from promptcodebook.policy.audit.report import AuditReport
+from promptcodebook.policy.audit.scan import Finding
 from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.registry.gate import AUDIT
 from promptcodebook.policy.registry.log import FIRST
 from promptcodebook.policy.registry.registry import (
     Facts,
@@ -26,7 +30,7 @@ from promptcodebook.policy.registry.registry import (
     Version,
     open_registry,
 )
-from tests.policy.registry.build import PRODUCTION, policy, sqlite
+from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
 
 
 @pytest.fixture
@@ -69,9 +73,11 @@ def test_the_same_bytes_are_stored_once(registry: Registry) -> None:
 
 def test_promote_moves_a_ref_and_says_who_when_from_to_and_why(registry: Registry) -> None:
     a = registry.freeze(policy("a"), "tickets").version
-    assert registry.promote("tickets@latest", PRODUCTION, "it is better") is not None
+    assert (
+        registry.promote("tickets@latest", PRODUCTION, "it is better", gate=open_gate) is not None
+    )
     b = registry.freeze(policy("b"), "tickets").version
-    entry = registry.promote("tickets@latest", PRODUCTION, "better still")
+    entry = registry.promote("tickets@latest", PRODUCTION, "better still", gate=open_gate)
     assert entry is not None and (entry.before, entry.after) == (a, b)
     assert (entry.who, entry.why, entry.action) == ("ada", "better still", "promote")
     assert entry.time == "2026-01-31T15:45:00.000+00:00"
@@ -81,28 +87,28 @@ def test_promote_moves_a_ref_and_says_who_when_from_to_and_why(registry: Registr
 
 def test_a_ref_that_stands_there_already_does_not_move(registry: Registry) -> None:
     a = registry.freeze(policy("a"), "tickets").version
-    registry.promote(a, PRODUCTION)
-    assert registry.promote(a, PRODUCTION, "again") is None
+    registry.promote(a, PRODUCTION, gate=open_gate)
+    assert registry.promote(a, PRODUCTION, "again", gate=open_gate) is None
     assert len(registry.history(PRODUCTION)) == 1
 
 
 def test_rollback_goes_back_one_version_at_a_time(registry: Registry) -> None:
     a, b, c, d = (registry.freeze(policy(word), "tickets").version for word in "abcd")
     for version in (a, b, c):
-        registry.promote(version, PRODUCTION)
+        registry.promote(version, PRODUCTION, gate=open_gate)
     assert registry.before(PRODUCTION) == b
     assert registry.rollback(PRODUCTION, why="it fails").after == b
     assert registry.rollback(PRODUCTION).after == a
     with pytest.raises(RefNotFound, match="was never anywhere else"):
         registry.rollback(PRODUCTION)
-    registry.promote(d, PRODUCTION)
+    registry.promote(d, PRODUCTION, gate=open_gate)
     assert registry.rollback(PRODUCTION).after == a  # b and c were taken back
 
 
 def test_rollback_to_a_version_that_the_ref_was_at(registry: Registry) -> None:
     a, b, c, d = (registry.freeze(policy(word), "tickets").version for word in "abcd")
     for version in (a, b, c):
-        registry.promote(version, PRODUCTION)
+        registry.promote(version, PRODUCTION, gate=open_gate)
     with pytest.raises(PolicyError, match="was not at"):
         registry.rollback(PRODUCTION, to=d)
     assert registry.rollback(PRODUCTION, to=a[:20]).after == a
@@ -129,9 +135,41 @@ def test_a_gate_refuses_or_leaves_its_mark_in_the_log(registry: Registry) -> Non
     assert entry is not None and entry.known == {"scanned": 2}
 
 
+def report_of(registry: Registry, judge: str = "", kind: str = "") -> dict[str, Any]:
+    """What an audit of tickets@latest says: one high finding of that kind ('' = none)."""
+    found = Finding("m0", kind, "high", 0, 1, "x", "it harms", "judge" if judge else "rules")
+    digest = registry.policy("tickets@latest").digest
+    return AuditReport(digest, ("m0",), (found,) if kind else (), judge).to_json()
+
+
+def test_what_a_judge_found_is_not_undone_by_rules_that_find_nothing(registry: Registry) -> None:
+    version = registry.freeze(policy("a"), "tickets").version
+    with pytest.raises(PromotionRefused, match="never audited"):
+        registry.promote(version, PRODUCTION)
+    registry.attest(version, AUDIT, report_of(registry, "judge", "hate"))
+    registry.attest(version, AUDIT, report_of(registry))
+    with pytest.raises(PromotionRefused, match="as judge judges it: hate in m0"):
+        registry.promote(version, PRODUCTION)
+    registry.attest(version, AUDIT, report_of(registry, "judge"))
+    entry = registry.promote(version, PRODUCTION)
+    assert entry is not None and sorted(entry.known["audited"]) == ["judge", "rules"]
+
+
+def test_an_audit_of_other_texts_does_not_count(registry: Registry) -> None:
+    registry.freeze(policy("a"), "tickets")
+    others = report_of(registry)
+    version = registry.freeze(policy("b"), "tickets").version
+    registry.attest(version, AUDIT, others)
+    registry.attest(version, AUDIT, {"format": "of another time"})
+    with pytest.raises(PromotionRefused, match="never audited"):
+        registry.promote(version, PRODUCTION, override="  ")
+
+
 def test_a_rollback_passes_no_gate_and_moves_at_once(registry: Registry) -> None:
     for word in "ab":
-        registry.promote(registry.freeze(policy(word), "tickets").version, PRODUCTION)
+        registry.promote(
+            registry.freeze(policy(word), "tickets").version, PRODUCTION, gate=open_gate
+        )
     watch = registry.watch(PRODUCTION)
     assert watch.poll() is None
     back = registry.rollback(PRODUCTION).after
@@ -140,10 +178,10 @@ def test_a_rollback_passes_no_gate_and_moves_at_once(registry: Registry) -> None
 
 def test_a_watch_sees_what_another_process_moves(registry: Registry, tmp_path: Path) -> None:
     a, b = (registry.freeze(policy(word), "tickets").version for word in "ab")
-    registry.promote(a, PRODUCTION)
+    registry.promote(a, PRODUCTION, gate=open_gate)
     watch = registry.watch(PRODUCTION)
     with sqlite(tmp_path, "bob") as theirs:
-        theirs.promote(b, PRODUCTION)
+        theirs.promote(b, PRODUCTION, gate=open_gate)
     assert watch.poll() == b
     assert registry.history(PRODUCTION)[-1].who == "bob"
 
@@ -161,14 +199,14 @@ def test_what_was_found_of_a_version_can_be_attested(registry: Registry) -> None
 
 def test_refs_and_versions_that_are_not_there(registry: Registry) -> None:
     registry.freeze(policy("a"), "tickets")
-    registry.promote("tickets@latest", PRODUCTION)
+    registry.promote("tickets@latest", PRODUCTION, gate=open_gate)
     with pytest.raises(RefNotFound, match="did you mean 'tickets@production'"):
         registry.text("tickets@produktion")
     for call in (registry.rollback, registry.watch, registry.text):
         with pytest.raises(RefNotFound):
             call("mails@production")
     with pytest.raises(RefNotFound, match="no version"):
-        registry.promote("sha256:000000", PRODUCTION)
+        registry.promote("sha256:000000", PRODUCTION, gate=open_gate)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +216,7 @@ def test_refs_and_versions_that_are_not_there(registry: Registry) -> None:
 def test_what_is_no_ref_is_refused(registry: Registry, ref: str) -> None:
     registry.freeze(policy("a"), "tickets")
     with pytest.raises(ConfigError):
-        registry.promote("tickets@latest", ref)
+        registry.promote("tickets@latest", ref, gate=open_gate)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +237,7 @@ def test_texts_in_the_log_do_not_steer_a_terminal(registry: Registry) -> None:
     version = registry.freeze(policy("a"), "tickets", why="red \x1b[31m \udc80 alert")
     assert registry.history()[0].why == "red  [31m ? alert" and registry.verify().passes
     with pytest.raises(ConfigError, match="too long"):
-        registry.promote(version.version, PRODUCTION, "x" * 5000)
+        registry.promote(version.version, PRODUCTION, "x" * 5000, gate=open_gate)
 
 
 def test_an_empty_registry_is_whole_and_makes_no_file(tmp_path: Path) -> None:
@@ -232,7 +270,7 @@ def test_a_damaged_policy_is_not_handed_out_and_a_damaged_log_not_gone_on_with(
     with sqlite3.connect(tmp_path / "registry.sqlite") as db:
         db.execute("UPDATE log SET who = 'eve'")
     with sqlite(tmp_path) as registry, pytest.raises(RegistryDamaged, match="row 1 of the log"):
-        registry.promote("tickets@latest", PRODUCTION)
+        registry.promote("tickets@latest", PRODUCTION, gate=open_gate)
 
 
 def test_a_registry_put_in_its_place_is_read_anew(tmp_path: Path, registry: Registry) -> None:

@@ -16,7 +16,13 @@ from typing import Any, Protocol
 
 from pydantic import JsonValue
 
-from promptcodebook.errors import ConfigError, PolicyError, RefNotFound, RegistryDamaged
+from promptcodebook.errors import (
+    ConfigError,
+    PolicyError,
+    PromotionRefused,
+    RefNotFound,
+    RegistryDamaged,
+)
 from promptcodebook.paths import registry_location
 from promptcodebook.policy.file import PolicyFile, parse_policy_file
 from promptcodebook.policy.registry.log import (
@@ -145,16 +151,20 @@ class Registry:
         return moved[-1] if moved else None
 
     def promote(
-        self, source: str, ref: str, why: str = "", gate: Gate | None = None
+        self, source: str, ref: str, why: str = "", override: str = "", gate: Gate | None = None
     ) -> Entry | None:
         """Moves NAME@REF to the version that `source` (NAME@REF or sha256:DIGITS) means.
 
-        Returns the log's entry, None where the ref stood there already. Raises RefNotFound, and
-        what the gate raises.
+        `gate` is what the version must pass: an audit, unless another is given. With a reason to
+        `override` it, the ref moves all the same, and the entry holds the reason and what the gate
+        said. Returns the log's entry, None where the ref stood there already. Raises RefNotFound
+        and PromotionRefused.
         """
         check_ref(ref)
         version = self.version(source)
-        found = {} if gate is None else dict(gate(version, self.policy(version.version), ref))
+        if self.shelf.read().at(ref) == version.version:
+            return None
+        found = self._passed(version, ref, gate, override)
 
         def propose(log: Log) -> Proposal:
             if log.at(ref) == version.version:
@@ -163,6 +173,20 @@ class Registry:
 
         moved = self.shelf.append(propose)
         return moved[-1] if moved else None
+
+    def _passed(
+        self, version: Version, ref: str, gate: Gate | None, override: str
+    ) -> Mapping[str, JsonValue]:
+        """What the entry of a promotion says of how the version came through its gate."""
+        from promptcodebook.policy.registry.gate import AuditGate
+
+        try:
+            ask = gate or AuditGate(self.attestations)
+            return dict(ask(version, self.policy(version.version), ref))
+        except PromotionRefused as error:
+            if not override.strip():
+                raise
+            return {"override": printable(override), "refused": str(error)}
 
     def rollback(self, ref: str, to: str = "", why: str = "") -> Entry:
         """Moves NAME@REF back to where it stood before, or to a version `to` that it was at.
@@ -264,8 +288,9 @@ class Registry:
     def _entry(
         self, log: Log, action: str, ref: str, version: str, why: str, facts: Mapping[str, Any]
     ) -> Entry:
-        if len(why) > _MOST_WORDS:
-            raise ConfigError(f"a reason of {len(why)} characters is too long for the log")
+        for reason in (why, str(facts.get("override", ""))):
+            if len(reason) > _MOST_WORDS:
+                raise ConfigError(f"a reason of {len(reason)} characters is too long for the log")
         time = self._clock().astimezone(UTC).isoformat(timespec="milliseconds")
         known = canonical(json.loads(json.dumps(facts, default=str)))
         return Entry(
