@@ -131,7 +131,7 @@ print(json.dumps(list(model.predict(inputs))))
         ("json", JSON),
         ("promptfoo", PROMPTFOO),
         pytest.param("dspy", DSPY, marks=pytest.mark.slow),
-        pytest.param("langchain", LANGCHAIN, marks=pytest.mark.local),
+        pytest.param("langchain", LANGCHAIN, marks=pytest.mark.slow),
         pytest.param("mlflow", MLFLOW, marks=pytest.mark.local),
     ],
 )

@@ -65,7 +65,8 @@ ACCEPTING: Mapping[str, Mapping[str, Any]] = {
 class Scale:
     """How much is measured: seeds, steps of at most `batch` rollouts, at which steps curves are
     drawn, the encoder's seeds and steps, the steps of the S and K sweeps, the calls of a text
-    variant, and the test messages (None = all)."""
+    variant, the test messages (None = all), and the validation messages of a run (None = as many
+    as any run takes; else its last state is kept)."""
 
     seeds: int
     steps: int
@@ -76,12 +77,13 @@ class Scale:
     text_calls: int
     test: int | None = None
     batch: int = BATCH
+    val: int | None = None
 
 
 def scale_of(preset: str, seeds: int) -> Scale:
     """`default` is what the page shows, `quick` whether everything runs."""
     if preset == "quick":
-        return Scale(seeds, 2, (0, 2), 1, 1, 1, 30, test=8, batch=8)
+        return Scale(seeds, 2, (0, 2), 1, 1, 1, 30, test=8, batch=8, val=4)
     return Scale(seeds, 46, (0, 3, 6, 12, 23, 46), 1, 23, 46, 400)
 
 
@@ -120,7 +122,9 @@ def demo_settings(spec: str, scale: Scale) -> dict[str, Any]:
     """The small preset over the sentences of the present prompt, at this scale."""
     prompt = present_prompt()
     capped = {"temperature": 0.0, "max_tokens": _ROLE_TOKENS}
+    quick = {"validation": {"every": 0, "subset": scale.val}, "keep": "last"}
     return {
+        **({} if scale.val is None else quick),
         "task": "houserules",
         "preset": "small",
         "lm": spec,

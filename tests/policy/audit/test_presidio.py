@@ -18,9 +18,9 @@ def test_a_missing_presidio_is_named_with_what_to_install(monkeypatch: pytest.Mo
     assert "pip install 'promptcodebook[presidio]'" in (raised.value.hint or "")
 
 
-@pytest.mark.slow
+@pytest.mark.local
 def test_presidio_finds_numbers_and_says_that_it_cannot_look_for_names() -> None:
-    pytest.importorskip("presidio_analyzer", reason="needs the extra [presidio]")
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # spaCy's own dependencies are deprecated here and there
         presidio = PresidioScan()
