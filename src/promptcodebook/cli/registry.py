@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from promptcodebook.policy.file import PolicyFile
     from promptcodebook.policy.registry.log import Entry
-    from promptcodebook.policy.registry.registry import Version
+    from promptcodebook.policy.registry.version import Version
 
 __all__ = ["app", "before_and_now", "export_registry", "show_log"]
 
@@ -68,7 +68,8 @@ def freeze(
     from dataclasses import replace
 
     from promptcodebook.policy.references import facts_of, resolve
-    from promptcodebook.policy.registry.registry import mark_frozen, open_registry
+    from promptcodebook.policy.registry.registry import open_registry
+    from promptcodebook.policy.registry.version import mark_frozen
 
     reference = resolve(runs_dir(), ref)
     text, facts = reference.text, replace(facts_of(reference), parent=reference.version)

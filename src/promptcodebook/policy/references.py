@@ -21,7 +21,8 @@ from promptcodebook.method.templates import load_templates
 from promptcodebook.paths import run_reference
 from promptcodebook.policy.file import MEASURED, PolicyFile, parse_policy_file, read_policy_file
 from promptcodebook.policy.registry.log import is_reference
-from promptcodebook.policy.registry.registry import Facts, open_registry
+from promptcodebook.policy.registry.registry import open_registry
+from promptcodebook.policy.registry.version import Facts
 from promptcodebook.policy.trust import require_trust
 from promptcodebook.store.events import Mark
 from promptcodebook.store.header import Header

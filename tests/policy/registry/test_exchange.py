@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from promptcodebook.errors import PolicyError, RegistryDamaged, StoreError
 from promptcodebook.policy.registry.exchange import export_lines, import_lines
 from promptcodebook.policy.registry.log import version_of
-from promptcodebook.policy.registry.registry import Facts, Registry
+from promptcodebook.policy.registry.registry import Registry
+from promptcodebook.policy.registry.version import Facts
 from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
 
 

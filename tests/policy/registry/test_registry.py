@@ -24,12 +24,8 @@ from promptcodebook.policy.audit.scan import Finding
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.registry.gate import AUDIT
 from promptcodebook.policy.registry.log import FIRST
-from promptcodebook.policy.registry.registry import (
-    Facts,
-    Registry,
-    Version,
-    open_registry,
-)
+from promptcodebook.policy.registry.registry import Registry, open_registry
+from promptcodebook.policy.registry.version import Facts, Version
 from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
 
 

@@ -8,21 +8,30 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pydantic import JsonValue
 
 from promptcodebook.errors import PolicyError, PromotionRefused
 from promptcodebook.policy.audit.report import AuditReport
 from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.registry.version import Version
 
-if TYPE_CHECKING:
-    from promptcodebook.policy.registry.registry import Version
-
-__all__ = ["AUDIT", "AuditGate"]
+__all__ = ["AUDIT", "AuditGate", "Gate"]
 
 AUDIT = "audit"
 """The topic under which reports are attested."""
+
+
+class Gate(Protocol):
+    """What a version must pass before a ref is moved to it; a rollback passes none.
+
+    Returns what the log's entry is to say of it (JSON values). Raises PromotionRefused.
+    """
+
+    def __call__(
+        self, version: Version, policy: PolicyFile, ref: str
+    ) -> Mapping[str, JsonValue]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import getpass
 import json
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import JsonValue
 
@@ -25,6 +25,7 @@ from promptcodebook.errors import (
 )
 from promptcodebook.paths import registry_location
 from promptcodebook.policy.file import PolicyFile, parse_policy_file
+from promptcodebook.policy.registry.gate import AuditGate, Gate
 from promptcodebook.policy.registry.log import (
     ATTEST,
     FREEZE,
@@ -41,69 +42,13 @@ from promptcodebook.policy.registry.log import (
 from promptcodebook.policy.registry.shelf import Proposal, Shelf
 from promptcodebook.policy.registry.sqlite import VERIFY, SqliteShelf
 from promptcodebook.policy.registry.verification import Verification, verify
+from promptcodebook.policy.registry.version import Facts, Version
 from promptcodebook.text import printable
 
-__all__ = [
-    "Facts",
-    "Gate",
-    "Registry",
-    "Version",
-    "Watch",
-    "mark_frozen",
-    "open_registry",
-    "user_name",
-]
+__all__ = ["Registry", "Watch", "open_registry", "user_name"]
 
 _MOST_WORDS = 4000
 """Characters of a reason."""
-
-
-def _none() -> Mapping[str, Any]:
-    return {}
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """Where a version came from, outside of its hash.
-
-    `parent` is the version that it was made from ('' = none that is known), `run` a run's id,
-    `step` the updates behind it (None = not known), `score` its validation score, `configuration`
-    the run's settings without secrets, `data` the fingerprint of each split, `written_by` the
-    version of this library. `digest` is over the policy without what its file says `about` it:
-    versions of one digest prompt alike.
-    """
-
-    parent: str = ""
-    run: str = ""
-    step: int | None = None
-    score: float | None = None
-    configuration: Mapping[str, Any] = field(default_factory=_none)
-    data: Mapping[str, Any] = field(default_factory=_none)
-    written_by: str = ""
-    digest: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """A policy that is stored: its name (`sha256:` and digits), where it came from, when and by
-    whom it was stored first, and the refs that stand at it."""
-
-    version: str
-    facts: Mapping[str, Any]
-    time: str
-    who: str
-    refs: tuple[str, ...] = ()
-
-
-class Gate(Protocol):
-    """What a version must pass before a ref is moved to it; a rollback passes none.
-
-    Returns what the log's entry is to say of it (JSON values). Raises PromotionRefused.
-    """
-
-    def __call__(
-        self, version: Version, policy: PolicyFile, ref: str
-    ) -> Mapping[str, JsonValue]: ...
 
 
 class Registry:
@@ -178,8 +123,6 @@ class Registry:
         self, version: Version, ref: str, gate: Gate | None, override: str
     ) -> Mapping[str, JsonValue]:
         """What the entry of a promotion says of how the version came through its gate."""
-        from promptcodebook.policy.registry.gate import AuditGate
-
         try:
             ask = gate or AuditGate(self.attestations)
             return dict(ask(version, self.policy(version.version), ref))
@@ -326,23 +269,6 @@ class Watch:
             return None
         self.version = now
         return now
-
-
-def mark_frozen(file: PolicyFile, instincts: Collection[int]) -> PolicyFile:
-    """The policy with these instincts (0..K-1) marked so that a training which starts from it does
-    not rewrite them. Raises ConfigError for one that it does not have."""
-    size = len(file.codebook)
-    outside = [k for k in instincts if not 0 <= k < size]
-    if outside:
-        raise ConfigError(
-            f"the codebook has no index {outside[0]}: it has {size} instincts",
-            hint=f"choose one of 0..{size - 1}",
-        )
-    entries = [
-        entry.model_copy(update={"frozen": entry.frozen or k in instincts})
-        for k, entry in enumerate(file.codebook)
-    ]
-    return file.model_copy(update={"codebook": tuple(entries)})
 
 
 def _target(log: Log, ref: str, to: str) -> str:
