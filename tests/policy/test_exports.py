@@ -164,6 +164,14 @@ def test_what_is_one_text_says_that_it_does_not_route() -> None:
         export_policy(best, "openai-system-prompt", "t").files["system-prompt.json"]
     )
     assert prompt["row"] == "best_fixed" and prompt["messages"][0]["content"] == "The best one."
+    staged = file.model_copy(update={"stages": ("find", "read")}).with_about(
+        best_fixed="find: Look it up.\n\nread: Read it."
+    )
+    files = export_policy(staged, "openai-system-prompt", "t").files
+    prompt = json.loads(files["system-prompt.json"])
+    assert prompt["stages"]["read"] == [{"role": "system", "content": "Read it."}]
+    page = export_policy(staged, "markdown", "t").files["codebook.md"]
+    assert "### find\n\n```text\nLook it up.\n```" in page
     page = export_policy(file, "markdown", "t").files["codebook.md"]
     assert "is not in this file" in page and "cannot be carried by a single text" in page
     assert all(entry.text in page for entry in file.codebook)

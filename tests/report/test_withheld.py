@@ -31,6 +31,7 @@ SHOWN = {
     "generator",
     "critic",
     "before",
+    "harmful by",  # the name of the variable whose text was called so
 }
 """Fields of events that a report shows word for word."""
 
@@ -67,7 +68,7 @@ def quoting(value: Any, field: str = "") -> Iterator[str]:
             yield from quoting(getattr(value, each.name), each.name)
     elif isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from (*quoting(key, field), *quoting(inner, field))
+            yield from (*quoting(key, f"{field} by"), *quoting(inner, field))
     elif isinstance(value, tuple | list):
         for inner in value:
             yield from quoting(inner, field)
@@ -86,4 +87,5 @@ def test_what_may_stand_are_the_texts_of_the_policy_alone() -> None:
     shown = withhold(Stepped(step))
     assert isinstance(shown, Stepped)
     for trace in shown.step.traces:
-        assert set(quoting(trace)) <= {"name", "example_id", "stage", "kind", "hint"}
+        allowed = {"name", "example_id", "stage", "kind", "hint", "harmful by"}
+        assert set(quoting(trace)) <= allowed

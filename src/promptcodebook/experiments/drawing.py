@@ -61,7 +61,7 @@ def _bars(axes: Axes, figure: Bars) -> None:
     axes.set_ylabel(figure.y)
     axes.grid(axis="y", linestyle="--", alpha=0.4)
     if len(figure.series) > 1:
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(loc="best", frameon=False, fontsize=8)
 
 
 def _curves(axes: Axes, figure: Curves) -> None:
@@ -83,7 +83,7 @@ def _curves(axes: Axes, figure: Curves) -> None:
         axes.minorticks_off()
     handles = [h for each in drawn for h in each.get_legend_handles_labels()[0]]
     if len(handles) > 1:
-        axes.legend(handles=handles, frameon=False, fontsize=8)
+        axes.legend(handles=handles, loc="best", frameon=False, fontsize=8)
 
 
 def _lines(

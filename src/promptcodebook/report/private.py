@@ -42,7 +42,9 @@ def withhold(event: Event) -> Event:
     match event:
         case Stepped(step):
             rewrites = tuple(map(_rewrite, step.rewrites))
-            return Stepped(replace(step, traces=_traces(step.traces), rewrites=rewrites))
+            harmful = tuple(map(_length, step.harmful))  # it may be called so for what it repeats
+            traces = _traces(step.traces)
+            return Stepped(replace(step, traces=traces, rewrites=rewrites, harmful=harmful))
         case Broke():
             return replace(event, traces=_traces(event.traces))
         case Validated():

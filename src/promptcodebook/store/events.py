@@ -164,10 +164,9 @@ class RunState:
 
     `tests` are the verdict's rows in order; `ended` is None while the run goes on, and `detail`,
     `missing` and `hint` are those of its end; `changes` are what became different on the way, in
-    words; `extended_at` is the step at which the run was last
-    made longer (-2 = never); `harmful` are texts that
-    verdicts called so. What was chosen and judged counts until the next step: a run that goes
-    on is chosen and judged anew.
+    words; `extended_at` is the step at which the run was last made longer (-2 = never); `harmful`
+    are texts that verdicts called so. What was chosen and judged counts until the next step: a run
+    that goes on is chosen and judged anew.
     """
 
     step: int = -1

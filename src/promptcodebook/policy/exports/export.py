@@ -15,6 +15,7 @@ from importlib.metadata import version
 
 from promptcodebook.errors import ConfigError, PolicyError, did_you_mean
 from promptcodebook.policy.file import BEST_FIXED, CONCAT, PolicyFile
+from promptcodebook.types import Prompt
 
 __all__ = ["KINDS", "Export", "export_policy"]
 
@@ -81,12 +82,12 @@ def _filled(template: str, known: Mapping[str, str]) -> str:
     return re.sub(r"<<(\w+)>>", lambda found: known[found[1]], text.read_text("utf-8"))
 
 
-def _one_prompt(file: PolicyFile) -> tuple[str, str]:
+def _one_prompt(file: PolicyFile) -> tuple[str, Prompt]:
     """The row of the verdict that is the policy's best prompt for every input, and the prompt."""
     try:
         return BEST_FIXED, file.fixed_prompt(BEST_FIXED)
     except PolicyError:
-        return CONCAT, file.concat
+        return CONCAT, Prompt(file.concat)
 
 
 def _says(row: str) -> str:
@@ -104,13 +105,18 @@ def _says(row: str) -> str:
 
 def _system_prompt(file: PolicyFile, name: str) -> Export:
     row, prompt = _one_prompt(file)
+    said = {stage: _messages(text) for stage, text in prompt.stages.items()}
     tree = {
         "note": _says(row),
         "policy": f"sha256:{file.digest}",
         "row": row,
-        "messages": [{"role": "system", "content": prompt}],
+        **({"stages": said} if said else {"messages": _messages(prompt.text)}),
     }
     return Export({"system-prompt.json": json.dumps(tree, indent=2) + "\n"}, live=False)
+
+
+def _messages(prompt: str) -> list[dict[str, str]]:
+    return [{"role": "system", "content": prompt}]
 
 
 def _markdown(file: PolicyFile, name: str) -> Export:
@@ -133,7 +139,10 @@ def _markdown(file: PolicyFile, name: str) -> Export:
         "Output format": file.output_format,
     }
     parts += [f"## {title}\n\n{_fenced(text)}" for title, text in texts.items() if text]
-    parts.append(f"## One prompt for every input\n\n{_says(row)}\n\n{_fenced(prompt)}")
+    parts.append(f"## One prompt for every input\n\n{_says(row)}")
+    texts = prompt.stages or {"": prompt.text}
+    parts += [f"### {stage}\n\n{_fenced(text)}" if stage else _fenced(text)
+              for stage, text in texts.items()]  # fmt: skip
     return Export({"codebook.md": "\n\n".join(parts) + "\n"}, live=False)
 
 
