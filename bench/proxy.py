@@ -2,9 +2,9 @@
 
 Upstream, proxy and clients are processes of their own. 50 clients ask an upstream that takes
 500 ms, each with a pause of its own, directly and by way of the proxy in turn; then one that
-answers at once, as fast as they can. PCO_BENCH_LITELLM=1 installs LiteLLM's proxy into an
-environment of its own (it is heavy) and measures it in the same run. PCO_BENCH_SECONDS is how long
-each measurement takes.
+answers at once, as fast as they can. PCO_BENCH_LITELLM is the command of LiteLLM's proxy, in an
+environment of its own (pip install 'litellm[proxy]'), to measure it in the same run.
+PCO_BENCH_SECONDS is how long each measurement takes.
 
     python -m bench.proxy
 """
@@ -193,19 +193,6 @@ async def ours(folder: Path, base: str) -> tuple[float, ...]:
     return tuple(figures)
 
 
-async def installed(folder: Path) -> str:
-    """LiteLLM's proxy in an environment of its own: its command."""
-    home = folder / "litellm"
-    for command in (
-        [sys.executable, "-m", "venv", str(home)],
-        [str(home / "bin" / "pip"), "install", "-q", "litellm[proxy]"],
-    ):
-        process = await asyncio.create_subprocess_exec(*command)
-        if await process.wait():
-            raise RuntimeError("LiteLLM's proxy could not be installed")
-    return str(home / "bin" / "litellm")
-
-
 async def theirs(folder: Path, base: str, litellm: str) -> tuple[float, ...]:
     """LiteLLM's proxy in front of the same two, without a database or logs."""
     rows = "".join(
@@ -232,8 +219,8 @@ async def measured() -> list[Figure]:
             straight, alone = await rate(f"{base}/v1", "m", pid)
             middle, high, most, cpu = await ours(Path(name), base)
             other = None
-            if os.environ.get("PCO_BENCH_LITELLM"):
-                other = await theirs(Path(name), base, await installed(Path(name)))
+            if litellm := os.environ.get("PCO_BENCH_LITELLM"):
+                other = await theirs(Path(name), base, litellm)
     beside = ["LiteLLM not measured"] * 4
     if other is not None:
         beside = [f"LiteLLM {value:.2f}" for value in other]
