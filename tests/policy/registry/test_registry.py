@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import shutil
 import sqlite3
+import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from promptcodebook.errors import (
@@ -18,13 +24,15 @@ from promptcodebook.errors import (
     PromotionRefused,
     RefNotFound,
     RegistryDamaged,
+    StoreError,
 )
 from promptcodebook.policy.audit.report import AuditReport
 from promptcodebook.policy.audit.scan import Finding
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.registry.gate import AUDIT
-from promptcodebook.policy.registry.log import FIRST
+from promptcodebook.policy.registry.log import FIRST, Entry
 from promptcodebook.policy.registry.registry import Registry, open_registry
+from promptcodebook.policy.registry.shelf import Proposal, Propose
 from promptcodebook.policy.registry.version import Facts, Version
 from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
 
@@ -131,11 +139,11 @@ def test_a_gate_refuses_or_leaves_its_mark_in_the_log(registry: Registry) -> Non
     assert entry is not None and entry.known == {"scanned": 2}
 
 
-def report_of(registry: Registry, judge: str = "", kind: str = "") -> dict[str, Any]:
+def report_of(registry: Registry, judge: str = "", kind: str = "", **looked: Any) -> dict[str, Any]:
     """What an audit of tickets@latest says: one high finding of that kind ('' = none)."""
     found = Finding("m0", kind, "high", 0, 1, "x", "it harms", "judge" if judge else "rules")
     digest = registry.policy("tickets@latest").digest
-    return AuditReport(digest, ("m0",), (found,) if kind else (), judge).to_json()
+    return AuditReport(digest, ("m0",), (found,) if kind else (), judge, **looked).to_json()
 
 
 def test_what_a_judge_found_is_not_undone_by_rules_that_find_nothing(registry: Registry) -> None:
@@ -149,6 +157,77 @@ def test_what_a_judge_found_is_not_undone_by_rules_that_find_nothing(registry: R
     registry.attest(version, AUDIT, report_of(registry, "judge"))
     entry = registry.promote(version, PRODUCTION)
     assert entry is not None and sorted(entry.known["audited"]) == ["judge", "rules"]
+
+
+@pytest.mark.parametrize("looked", [{"rows": 40}, {"presidio": True}])
+def test_what_an_audit_found_is_not_undone_by_one_that_looks_at_less(
+    registry: Registry, looked: dict[str, Any]
+) -> None:
+    version = registry.freeze(policy("a"), "tickets").version
+    registry.attest(version, AUDIT, report_of(registry, "", "copied", **looked))
+    registry.attest(version, AUDIT, report_of(registry, "judge"))
+    with pytest.raises(PromotionRefused, match="copied in m0"):
+        registry.promote(version, PRODUCTION)
+    registry.attest(version, AUDIT, report_of(registry, "judge", **looked))
+    assert registry.promote(version, PRODUCTION) is not None
+
+
+def test_a_report_that_comes_in_at_the_last_moment_counts(registry: Registry) -> None:
+    version = registry.freeze(policy("a"), "tickets").version
+    registry.attest(version, AUDIT, report_of(registry))
+    append, bad = registry.shelf.append, report_of(registry, "judge", "hate")
+
+    def after_another(propose: Propose) -> tuple[Entry, ...]:
+        registry.shelf.append = append  # type: ignore[method-assign]
+        registry.attest(version, AUDIT, bad)
+        return append(propose)
+
+    registry.shelf.append = after_another  # type: ignore[method-assign]
+    with pytest.raises(PromotionRefused, match="hate"):
+        registry.promote(version, PRODUCTION)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["promote", "back", "to"]), st.integers(0, 2))))
+@settings(max_examples=40, deadline=None)
+def test_whatever_is_moved_the_registry_is_whole(moves: list[tuple[str, int]]) -> None:
+    with tempfile.TemporaryDirectory() as folder, sqlite(Path(folder)) as made:
+        versions = [made.freeze(policy(word), "tickets").version for word in "abc"]
+        for move, number in moves:
+            with contextlib.suppress(PolicyError, RefNotFound):
+                if move == "promote":
+                    made.promote(versions[number], PRODUCTION, gate=open_gate)
+                else:
+                    made.rollback(PRODUCTION, versions[number] if move == "to" else "")
+        assert made.verify().passes and made.refs()["tickets@latest"] == versions[2]
+
+
+def test_what_the_log_refuses_is_not_written(registry: Registry) -> None:
+    registry.freeze(policy("a"), "tickets")
+    [entry] = registry.history()
+    with pytest.raises(StoreError, match="does not take this"):
+        registry.shelf.append(lambda log: Proposal((replace(entry, seq=2).sealed(),)))
+    assert registry.verify().passes and len(registry.history()) == 1
+
+
+def test_a_registry_put_back_from_a_copy_is_the_registry_from_then_on(tmp_path: Path) -> None:
+    with sqlite(tmp_path) as ours, sqlite(tmp_path) as theirs:
+        a, b = (ours.freeze(policy(word), "tickets").version for word in "ab")
+        ours.promote(a, PRODUCTION, gate=open_gate)
+        copy = tmp_path / "copy"
+        shutil.copy(tmp_path / "registry.sqlite", copy)
+        watch = ours.watch(PRODUCTION)
+        copy.replace(tmp_path / "registry.sqlite")
+        theirs.promote(b, PRODUCTION, gate=open_gate)
+        assert watch.poll() == b
+        ours.promote(a, PRODUCTION, gate=open_gate)
+        assert theirs.refs()[PRODUCTION] == a
+
+
+def test_a_score_that_is_no_number_and_a_reason_of_nothing(registry: Registry) -> None:
+    version = registry.freeze(policy("a"), "tickets", Facts(score=float("nan")))
+    assert version.facts["score"] is None
+    with pytest.raises(PromotionRefused):
+        registry.promote(version.version, PRODUCTION, override="\x01")
 
 
 def test_an_audit_of_other_texts_does_not_count(registry: Registry) -> None:

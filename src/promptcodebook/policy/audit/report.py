@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from promptcodebook.errors import PolicyError
 from promptcodebook.method.checks import NoLeakCheck
@@ -37,7 +37,7 @@ class AuditReport:
 
     `texts` are the places looked at, `judge` the model that judged hazards ('' = none did), `rows`
     the training examples compared with (None = no data), `left_out` what was not looked for and
-    why, a line each.
+    why, a line each; `presidio` = it looked for personal data, too.
     """
 
     policy: str
@@ -46,12 +46,22 @@ class AuditReport:
     judge: str = ""
     rows: int | None = None
     left_out: tuple[str, ...] = ()
+    presidio: bool = False
     format: str = FORMAT
 
     @property
     def passes(self) -> bool:
         """Whether nothing of high severity was found."""
         return not self.of("high")
+
+    def undoes(self, failed: AuditReport) -> bool:
+        """Whether this report passes and looked at all that a failed one looked at."""
+        return (
+            self.passes
+            and failed.judge in ("", self.judge)
+            and (failed.rows is None or (self.rows or 0) >= failed.rows)
+            and (self.presidio or not failed.presidio)
+        )
 
     def of(self, severity: Severity) -> tuple[Finding, ...]:
         """The findings of that severity."""
@@ -94,7 +104,14 @@ def audit(
         left_out += presidio.left_out
     rows = len(training) if training is not None else None
     sorted_ = _sorted(findings, texts)
-    return AuditReport(policy.digest, tuple(texts), sorted_, rows=rows, left_out=tuple(left_out))
+    return AuditReport(
+        policy.digest,
+        tuple(texts),
+        sorted_,
+        rows=rows,
+        left_out=tuple(left_out),
+        presidio=presidio is not None,
+    )
 
 
 async def audit_with_judge(
@@ -118,16 +135,44 @@ def _sorted(findings: Sequence[Finding], texts: Mapping[str, str]) -> tuple[Find
 
 def texts_of(policy: PolicyFile) -> dict[str, str]:
     """Every text of a policy that may reach a model, by its place: θ, φ, the instincts, the prompt
-    before all others, templates that do not come with the package, and measured prompts."""
+    before all others, templates that do not come with the package, the input's template, what goes
+    with every request of a role, and measured prompts."""
     texts = {"encoder": policy.encoder, "generator": policy.generator}
     texts |= {variable_name(k): entry.text for k, entry in enumerate(policy.codebook)}
     texts |= {"base_prompt": policy.base_prompt, "output_format": policy.output_format}
-    shipped = [load_templates(name).sources for name in template_sets()]
-    for name in ("encoder", "generator"):
-        source: str = getattr(policy.templates, name)
-        if all(source != known[name] for known in shipped):
-            texts[f"templates.{name}"] = source.replace("## system", "").replace("## user", "")
+    texts |= _own_templates(policy)
+    if "{" in policy.input:  # else it is a column's name
+        texts["input"] = policy.input
+    for role, sampling in policy.sampling.items():
+        texts |= _leaves(f"sampling.{role}.extra", sampling.extra)
     for row in MEASURED:
         if isinstance(measured := policy.about.get(row), str):
             texts[f"about.{row}"] = measured
     return {where: text for where, text in texts.items() if text.strip()}
+
+
+def _own_templates(policy: PolicyFile) -> dict[str, str]:
+    shipped = [load_templates(name) for name in template_sets()]
+    texts: dict[str, str] = {}
+    for name in ("encoder", "generator"):
+        source: str = getattr(policy.templates, name)
+        if all(source != known.sources[name] for known in shipped):
+            texts[f"templates.{name}"] = source.replace("## system", "").replace("## user", "")
+    if all(policy.templates.lines != known.lines for known in shipped):
+        lines = asdict(policy.templates.lines)
+        texts |= {f"templates.lines.{name}": text for name, text in lines.items()}
+    return texts
+
+
+def _leaves(place: str, value: JsonValue) -> dict[str, str]:
+    """Every text and every key in a tree, by its place."""
+    if isinstance(value, str):
+        return {place: value}
+    found: dict[str, str] = {}
+    if isinstance(value, list):
+        for number, inner in enumerate(value):
+            found |= _leaves(f"{place}[{number}]", inner)
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            found |= {f"{place}.{key} (the key)": key, **_leaves(f"{place}.{key}", inner)}
+    return found

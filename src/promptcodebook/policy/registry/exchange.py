@@ -153,6 +153,8 @@ def _read(lines: Iterable[bytes]) -> _Found:
             ended = _take(tree, found, log, number)
         except Broken as fault:
             raise _damaged(number, str(fault)) from None
+        except (TypeError, ValueError):
+            raise _damaged(number, "a value in it is of another kind") from None
     if not ended:
         raise _damaged(number + 1, "it is missing: the file ends before its end")
     return found

@@ -36,8 +36,8 @@ class Gate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AuditGate:
-    """The newest report of each judge must pass, that of the rules alone too: an audit that was
-    failed is not undone by one which looks at less.
+    """What an audit found to be high stands against the version, until a later audit that looked
+    at as much finds nothing of that kind.
 
     `attestations` are what was attested of a version under a topic, in order.
     """
@@ -45,26 +45,31 @@ class AuditGate:
     attestations: Callable[[str, str], Sequence[Mapping[str, Any]]]
 
     def __call__(self, version: Version, policy: PolicyFile, ref: str) -> Mapping[str, JsonValue]:
-        reports = _reports(self.attestations(version.version, AUDIT))
-        newest = {report.judge: report for report in reports if report.policy == policy.digest}
+        found = _reports(self.attestations(version.version, AUDIT))
+        reports = [report for report in found if report.policy == policy.digest]
         audit = f"pco codebook audit {version.version[:19]}"
-        if not newest:
+        if not reports:
             raise PromotionRefused(
                 f"{version.version[:19]} was never audited, and {ref} stays where it is",
                 hint=f"{audit}, then promote it; or --override REASON",
             )
-        for report in newest.values():
-            if not report.passes:
-                worst = report.of("high")
-                judge = f" as {report.judge} judges it" if report.judge else ""
+        for place, report in enumerate(reports):
+            later = reports[place + 1 :]
+            if not report.passes and not any(each.undoes(report) for each in later):
                 raise PromotionRefused(
-                    f"{version.version[:19]} failed its audit{judge}: {worst[0].kind} in "
-                    f"{worst[0].where}"
-                    + (f", and {len(worst) - 1} more" if worst[1:] else "")
-                    + f"; {ref} stays where it is",
+                    f"{version.version[:19]} failed its audit{_where(report)}; {ref} stays where "
+                    "it is",
                     hint=f"{audit} shows what was found; --override REASON moves it all the same",
                 )
-        return {"audited": [judge or "rules" for judge in newest]}
+        passed = dict.fromkeys(r.judge or "rules" for r in reports if r.passes)
+        return {"audited": list(passed)}
+
+
+def _where(report: AuditReport) -> str:
+    worst = report.of("high")
+    judge = f" as {report.judge} judges it" if report.judge else ""
+    more = f", and {len(worst) - 1} more" if worst[1:] else ""
+    return f"{judge}: {worst[0].kind} in {worst[0].where}{more}"
 
 
 def _reports(found: Sequence[Mapping[str, Any]]) -> list[AuditReport]:

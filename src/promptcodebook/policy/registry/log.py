@@ -156,6 +156,13 @@ def check_ref(ref: str) -> str:
     return ref
 
 
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
 class Log:
     """The entries so far, and what follows from them. Grows, never shrinks."""
 
@@ -165,16 +172,22 @@ class Log:
         self._stored: dict[str, Entry] = {}
         self._hashes = {FIRST}
 
-    def add(self, entry: Entry) -> None:
-        """Takes the next entry. Raises Broken, and stays as it was, where anything of it is wrong:
-        its number, its hash, the hash before it, where it says its ref stood, or its version."""
+    def check(self, entry: Entry) -> None:
+        """Raises Broken where the entry cannot come next: for its number, its hash, the hash before
+        it, where it says its ref stood, its version, or its facts."""
         if entry.seq != len(self._entries) + 1:
             raise Broken(f"it says that it is entry {entry.seq}, and {self.next} comes next")
         if entry.digest != entry.hash:
             raise Broken("its content does not have the hash that it bears")
         if entry.previous != self.head:
             raise Broken("it does not follow the entry before it: the chain is broken")
+        if not _is_object(entry.facts):
+            raise Broken("its facts are no JSON object")
         self._check_move(entry)
+
+    def add(self, entry: Entry) -> None:
+        """Takes the next entry. Raises Broken, and stays as it was, where anything is wrong."""
+        self.check(entry)
         self._entries.append(entry)
         self._hashes.add(entry.hash)
         if entry.action in _STORES:
@@ -189,6 +202,8 @@ class Log:
     def _check_move(self, entry: Entry) -> None:
         if entry.action not in (*_STORES, PROMOTE, ROLLBACK, ATTEST):
             raise Broken(f"nothing is called {entry.action!r}")
+        if (entry.action == ATTEST) != (entry.ref == ""):
+            raise Broken(f"{entry.action!r} is not said of {entry.ref or 'no ref'}")
         if entry.before != (self.at(entry.ref) or ""):
             raise Broken(f"{entry.ref} did not stand where it says that it did")
         if entry.after == entry.before:

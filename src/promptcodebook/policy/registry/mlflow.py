@@ -103,6 +103,12 @@ class MlflowShelf:
     def _add(self, proposal: Proposal, landed: list[Entry]) -> bool:
         """Whether every entry counts; those that do are in `landed`."""
         for entry in proposal.entries:
+            try:
+                self._log.check(entry)
+            except Broken as fault:
+                if landed:  # another process came between
+                    return False
+                raise StoreError(f"the registry {self._url} does not take this: {fault}") from None
             number = self._stored_number(entry, proposal.policies) if entry.name else 0
             self._post(LOG_NAME, _line(entry), {_NUMBER: str(number)}, entry.why)
             self._refresh()

@@ -100,7 +100,8 @@ class Registry:
     ) -> Entry | None:
         """Moves NAME@REF to the version that `source` (NAME@REF or sha256:DIGITS) means.
 
-        `gate` is what the version must pass: an audit, unless another is given. With a reason to
+        `gate` is what the version must pass: an audit, unless another is given (the audit is asked
+        again in the very transaction). With a reason to
         `override` it, the ref moves all the same, and the entry holds the reason and what the gate
         said. Returns the log's entry, None where the ref stood there already. Raises RefNotFound
         and PromotionRefused.
@@ -114,7 +115,8 @@ class Registry:
         def propose(log: Log) -> Proposal:
             if log.at(ref) == version.version:
                 return Proposal()
-            return Proposal((self._entry(log, PROMOTE, ref, version.version, why, found),))
+            passed = found if gate else self._passed(version, ref, None, override)
+            return Proposal((self._entry(log, PROMOTE, ref, version.version, why, passed),))
 
         moved = self.shelf.append(propose)
         return moved[-1] if moved else None
@@ -127,9 +129,9 @@ class Registry:
             ask = gate or AuditGate(self.attestations)
             return dict(ask(version, self.policy(version.version), ref))
         except PromotionRefused as error:
-            if not override.strip():
+            if not (reason := printable(override).strip()):
                 raise
-            return {"override": printable(override), "refused": str(error)}
+            return {"override": reason, "refused": str(error)}
 
     def rollback(self, ref: str, to: str = "", why: str = "") -> Entry:
         """Moves NAME@REF back to where it stood before, or to a version `to` that it was at.
@@ -235,7 +237,8 @@ class Registry:
             if len(reason) > _MOST_WORDS:
                 raise ConfigError(f"a reason of {len(reason)} characters is too long for the log")
         time = self._clock().astimezone(UTC).isoformat(timespec="milliseconds")
-        known = canonical(json.loads(json.dumps(facts, default=str)))
+        plain = json.loads(json.dumps(facts, default=str), parse_constant=lambda _: None)
+        known = canonical(plain)
         return Entry(
             seq=log.next,
             time=time,
@@ -282,6 +285,8 @@ def _target(log: Log, ref: str, to: str) -> str:
             )
         return history[-2]
     target = log.resolve(to)
+    if target == history[-1]:
+        raise PolicyError(f"{ref} stands at {target} already", hint=f"pco codebook log {ref}")
     if target not in history[:-1]:
         raise PolicyError(
             f"{ref} was not at {target} before it came to {history[-1]}",

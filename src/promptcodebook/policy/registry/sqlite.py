@@ -55,6 +55,7 @@ class SqliteShelf:
         self._lock = threading.RLock()
         self._reader: sqlite3.Connection | None = None
         self._writer: sqlite3.Connection | None = None
+        self._opened: tuple[int, int] | None = None
 
     @property
     def place(self) -> str:
@@ -68,10 +69,11 @@ class SqliteShelf:
 
     def append(self, propose: Propose) -> tuple[Entry, ...]:
         with self._lock:
-            entries = self._commit(propose)
-            for entry in entries:
-                self._log.add(entry)
-        return entries
+            try:
+                return self._commit(propose)
+            except BaseException:
+                self._log = Log()  # it may hold what was not committed
+                raise
 
     def policy(self, version: str) -> bytes:
         wanted = "SELECT policy FROM policies WHERE version = ?"
@@ -105,6 +107,8 @@ class SqliteShelf:
             db.execute("BEGIN IMMEDIATE")
             self._refresh(db)
             proposal = propose(self._log)
+            for entry in proposal.entries:  # what the log refuses is not written
+                self._log.add(entry)
             db.executemany(
                 "INSERT OR IGNORE INTO policies (version, policy) VALUES (?, ?)",
                 [(version, text.encode()) for version, text in proposal.policies.items()],
@@ -114,6 +118,8 @@ class SqliteShelf:
                 [astuple(entry) for entry in proposal.entries],
             )
             db.execute("COMMIT")
+        except Broken as fault:
+            raise StoreError(f"the registry {self.place} does not take this: {fault}") from None
         except _UNREADABLE as error:
             raise self._fault(error) from error
         finally:
@@ -135,6 +141,7 @@ class SqliteShelf:
 
     def _open(self) -> sqlite3.Connection:
         """The connection that writes; the file is made where there is none."""
+        self._leave_another_file()
         if self._writer is None:
             folder = self._path.parent
             try:
@@ -144,15 +151,31 @@ class SqliteShelf:
             if folder == data_folder():  # any other is not ours to close
                 tighten(folder, 0o700)
             self._writer = connect(self._path, _LAYOUT, write=True)
+            self._opened = self._inode()
         return self._writer
+
+    def _inode(self) -> tuple[int, int] | None:
+        try:
+            stat = self._path.stat()
+        except OSError:
+            return None
+        return stat.st_dev, stat.st_ino
+
+    def _leave_another_file(self) -> None:
+        """A copy that was put in the file's place is the registry from then on."""
+        if self._opened is not None and self._inode() != self._opened:
+            self.close()
+            self._opened = None
 
     @contextmanager
     def _reading(self) -> Generator[sqlite3.Connection | None]:
         """A connection to read from; None where nothing was written yet."""
         with self._lock:
             try:
+                self._leave_another_file()
                 if self._reader is None and self._path.is_file():
                     self._reader = connect(self._path, _LAYOUT, write=False)
+                    self._opened = self._inode()
                 yield self._reader
             except _UNREADABLE as error:
                 raise self._fault(error) from error
