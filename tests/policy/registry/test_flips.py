@@ -43,7 +43,7 @@ def says(registry: Registry) -> object:
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     """Some versions and moves, so that pages are full, split, and go on in others."""
     folder = tmp_path_factory.mktemp("flips")
     with sqlite(folder) as registry:
