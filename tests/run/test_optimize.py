@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import promptcodebook as pco
+from promptcodebook.calls import Usage
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.references import state_at
 from promptcodebook.store.events import Broke
@@ -335,3 +336,17 @@ def test_a_verdict_on_training_that_rewrote_nothing_says_why(tmp_path: Path) -> 
     run = train(tmp_path, config={"update": update})
     assert run.ended == "finished"
     assert "Training rewrote no text at all: a rewrite was refused" in run.verdict
+
+
+def test_what_training_took_is_told_from_what_judging_took(tmp_path: Path) -> None:
+    """Rows that prompt alike ask alike, and an equal request is paid once: a sum of rows says more
+    than judging took."""
+    still = {"update": {"epochs": 1, "batch_size": 4, "text_updates": False}}
+    run = train(tmp_path, "still", config=still)
+    store = RunStore.open(run.path)
+    trained, rows = store.trained(), list(store.test_evaluations())
+    whole = sum(run.usage.values(), Usage())
+    store.close()
+    judged = sum((row.usage for row in rows), Usage())
+    assert trained is not None and 0 < trained.calls < whole.calls
+    assert whole.calls - judged.calls < trained.calls, "a sum of rows counts some calls twice"

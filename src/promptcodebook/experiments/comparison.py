@@ -92,7 +92,7 @@ def _over(row: Row, first: Row) -> str:
 
 
 def _training(run: Result) -> float:
-    return run["whole"]["tokens"] - run["judging"]["tokens"]
+    return run["training"]["tokens"]
 
 
 def _mean(

@@ -106,11 +106,7 @@ def _cost_page(measured: Measured) -> Page:
 def _costs(runs: Sequence[Result], row: str) -> list[str]:
     made = [run for run in runs if row in run["rows"]]
     own = [run["rows"][row] for run in made]
-    training = (
-        "0"
-        if row in FIXED
-        else f"{fmean(r['whole']['tokens'] - r['judging']['tokens'] for r in made):,.0f}"
-    )
+    training = "0" if row in FIXED else f"{fmean(r['training']['tokens'] for r in made):,.0f}"
     return [
         training,
         f"{fmean(tokens(run, row) * len(run['rows'][row]['rewards']) for run in made):,.0f}",

@@ -336,7 +336,7 @@ def _spent(line: Line, tasks: Sequence[str], what: str) -> str:
     if line.row in (*FIXED, "converted"):
         return "0"
     runs = [run for task in tasks for run in line.runs[task] if line.row in run["rows"]]
-    return f"{fmean(run['whole'][what] - run['judging'][what] for run in runs):,.0f}"
+    return f"{fmean(run['training'][what] for run in runs):,.0f}"
 
 
 def _failed(measured: Measured, kind: str) -> list[Block]:

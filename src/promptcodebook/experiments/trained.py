@@ -25,7 +25,7 @@ LEARNED = "learned"
 """The row of a codebook's policy in its verdict."""
 SHOWN = 6
 """Deployed prompts that are kept of a run."""
-FORM = 2
+FORM = 3
 """Counts what `_read` gives: a cell that an earlier form was kept of is read anew from its run."""
 
 
@@ -53,7 +53,7 @@ def _read(path: Path, stopped: str = "") -> Result:
         outline = store.outline()
         rows = {each.name: each for each in store.test_evaluations()}
         spent = sum(store.usage().values(), Usage())
-        judging = sum((row.usage for row in rows.values()), Usage())
+        training = store.trained() or spent  # a run that was stopped had no row judged
         steps = list(store.steps(traces=True))
         # Another optimizer has no codebook.
         first = store.started().parameters.codebook.texts if outline.parameters else ()
@@ -64,7 +64,7 @@ def _read(path: Path, stopped: str = "") -> Result:
             "verdict": outline.conclusion.text if outline.conclusion is not None else "",
             "rows": {name: row_json(row) for name, row in rows.items()},
             "whole": {"calls": spent.calls, "tokens": spent.tokens},
-            "judging": {"calls": judging.calls, "tokens": judging.tokens},
+            "training": {"calls": training.calls, "tokens": training.tokens},
             "by_role": {role: [u.calls, u.tokens] for role, u in store.usage().items()},
             "steps": [
                 {"epoch": s.epoch, "epsilon": s.epsilon, "selected": list(s.selected)}

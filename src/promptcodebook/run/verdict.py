@@ -160,8 +160,9 @@ async def _entry(problem: Problem, row: Result) -> Entry:
             return Entry(row.title, stored)
     test = problem.assembled.plan.judged
     phase = f"judging {row.name}"
+    before = replace(problem.assembled.models.ledger.total, latency_s=0.0)
     evaluation = await evaluate(problem, row.name, row.prompter, test, phase, row.model)
-    problem.store.append(Compared(evaluation))
+    problem.store.append(Compared(evaluation, before))
     return Entry(row.title, evaluation)
 
 

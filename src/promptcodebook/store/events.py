@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from promptcodebook.calls import Usage
 from promptcodebook.method.offpolicy import OffPolicy
 from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.step import Step
@@ -73,9 +74,14 @@ class Validated:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One row of the verdict, on the test split; `evaluation.name` is the row."""
+    """One row of the verdict, on the test split; `evaluation.name` is the row.
+
+    `before` is what the run had paid when the row's turn came (None = not known: version 0.1); what
+    came before the first row is training and choosing.
+    """
 
     evaluation: Evaluation
+    before: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True)

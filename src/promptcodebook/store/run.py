@@ -199,14 +199,23 @@ class RunStore:
     def test_evaluations(self) -> Iterator[Evaluation]:
         """The verdict's rows so far, with whole rollouts, one at a time in memory; none from before
         the last step, or from before the run was made longer."""
+        return (compared.evaluation for compared in self._judged(full=True))
+
+    def trained(self) -> Usage | None:
+        """What was paid for training and choosing: all before the verdict's first row. None before
+        that row, and for runs of version 0.1."""
+        first = next(self._judged(full=False), None)
+        return first.before if first is not None else None
+
+    def _judged(self, *, full: bool) -> Iterator[Compared]:
         last = self._reader.row("SELECT MAX(seq) FROM events WHERE kind = 'stepped'")
         after = last[0] or 0 if last is not None else 0
         for number, event in self._select("e.kind = 'amended'", after, False):
             if isinstance(event, Amended) and event.extended:
                 after = number
-        for _, event in self._select("e.kind = 'judged'", after, True):
+        for _, event in self._select("e.kind = 'judged'", after, full):
             if isinstance(event, Compared):
-                yield event.evaluation
+                yield event
 
     def state(self) -> RunState:
         """Where the run stands: the fold of its events."""
