@@ -175,7 +175,8 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class PromptLength:
-    """Tokens of the system prompts that the executor was sent (method decision 17).
+    """Tokens of the prompts that the executor was sent: system messages, and p where a program put
+    it into another one (method decision 17).
 
     `longest` is the longest one, with the stage's own instruction, `total` the sum over the calls
     of a rollout. By the server's count of the whole request, shared out by letters; `estimated`

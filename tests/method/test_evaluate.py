@@ -13,7 +13,7 @@ from promptcodebook.method.evaluate import Evaluator, average
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.randomness import Randomness
-from promptcodebook.types import Evaluation, Failure, PromptLength, Rollout
+from promptcodebook.types import Evaluation, Failure, Prompt, PromptLength, Rollout
 from tests.method.build import World, config, examples, said
 
 
@@ -150,9 +150,18 @@ async def test_the_prompt_length_is_the_system_prompt_s_share_of_the_request():
     await chat("u" * 10, system="s" * 30)
     await chat("u", system="s" * 900, role="judge")
     assert chat.prompt_length == PromptLength(longest=60, total=80)
-    await chat("no system prompt")
+    await chat("a prompt that is none of its own, within the user's message")
     await chat("")
     assert chat.prompt_length == PromptLength(longest=60, total=80)
+
+
+async def test_a_prompt_within_the_users_message_has_its_length_too():
+    lm = ScriptedLM().reply_with(lambda request: Reply("ok", usage=Usage(1, 80, 5)))
+    chat = BoundChat(lm, lambda purpose: 0, prompt=Prompt("p" * 10, {"read": "r" * 30}))
+    await chat("u" * 28 + "\n\n" + "p" * 10)
+    await chat("u" * 10, system="r" * 30)
+    await chat("r" * 30 + "u" * 10)
+    assert chat.prompt_length == PromptLength(longest=60, total=140)
 
 
 @pytest.mark.parametrize("estimated", [(True, False), (False, True), (False, False)])

@@ -33,10 +33,14 @@ Scorer = Callable[[Example, Output], Awaitable[Score]]
 """A reward made uniform: async, checked against its range, RewardError when it misbehaves."""
 
 
+_NO_PROMPT = Prompt("")
+
+
 class BoundChat:
     """A Chat for one example; `usage`, `truncated` and `prompt_length` sum over its calls.
     Cut replies are tallied as `truncated`, once each: when they are paid for.
 
+    `prompt` is known again where the program puts it into another message than the system's.
     `sample` turns a call's name into its sample seed: the name is `purpose`, or the running number
     of the call without one; a purpose that comes again is numbered, so no two calls share a seed.
     Thoughts (`<think>`) are stripped from replies: what is scored is the answer.
@@ -48,7 +52,9 @@ class BoundChat:
         sample: Callable[[str], int],
         greedy: bool = False,
         tally: Tally = no_tally,
+        prompt: Prompt = _NO_PROMPT,
     ) -> None:
+        self._prompts = (prompt.text, *prompt.stages.values())
         self.usage = Usage()
         self.truncated = False
         self.prompt_length = PromptLength()
@@ -78,7 +84,8 @@ class BoundChat:
         reply = await self._lm(request)
         self.usage += reply.usage
         if role == "executor":
-            self.prompt_length = _lengthen(self.prompt_length, request, reply)
+            letters = sum(map(self._prompt_letters, request.messages))
+            self.prompt_length = _lengthen(self.prompt_length, letters, request, reply)
         if reply.finish == "length":
             self.truncated = True
             if reply.source == "live":
@@ -86,6 +93,13 @@ class BoundChat:
         if THOUGHT not in reply.text:
             return reply
         return replace(reply, text=strip_think(reply.text))
+
+    def _prompt_letters(self, message: Message) -> int:
+        """Of the prompt: a system message, or what a program put of p into another one."""
+        if message.role == "system":
+            return len(message.content)
+        found = [len(text) for text in self._prompts if text.strip() and text in message.content]
+        return max(found, default=0)
 
     def _name(self, purpose: str) -> str:
         number = self._asked[purpose]
@@ -95,11 +109,10 @@ class BoundChat:
         return f"{purpose}#{number}" if number else purpose
 
 
-def _lengthen(length: PromptLength, request: Request, reply: Reply) -> PromptLength:
-    """With one more call: its system prompt's share of the request's tokens, by letters."""
+def _lengthen(length: PromptLength, prompt: int, request: Request, reply: Reply) -> PromptLength:
+    """With one more call: its prompt's share of the request's tokens, by letters."""
     letters = sum(len(m.content) for m in request.messages)
-    system = sum(len(m.content) for m in request.messages if m.role == "system")
-    tokens = round(reply.usage.prompt_tokens * system / letters) if letters else 0
+    tokens = round(reply.usage.prompt_tokens * prompt / letters) if letters else 0
     return PromptLength(
         max(length.longest, tokens), length.total + tokens, length.estimated or reply.estimated
     )
@@ -163,7 +176,11 @@ class Trial:
     ) -> Rollout:
         """The rollout completed by output and reward, or by the failure of either."""
         chat = BoundChat(
-            self.lm, lambda purpose: draws.sample(f"execute {purpose}"), self.greedy, self.tally
+            self.lm,
+            lambda purpose: draws.sample(f"execute {purpose}"),
+            self.greedy,
+            self.tally,
+            prompt,
         )
         guarded = _GuardedChat(chat, prompt)
         try:
