@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from promptcodebook.serve.records import find_record
 from tests.cli.invoked import pco, served
-from tests.lm.server import Server
+from tests.lm.server import Server, says
 from tests.policy.test_policy import file_of
 from tests.serve.proxied import SAID, one_call
 
@@ -68,6 +70,39 @@ def test_a_policy_file_is_served_explained_and_stopped(tmp_path: Path) -> None:
     assert explained.json["prompt"] == prompt["content"] and explained.json["input"] == ""
     assert "mode: one-call" in shown.out and told["version"] in shown.out
     missing.error(1, "no request req-", "PCO_REQUESTS")
+
+
+@pytest.mark.parametrize("args", [("--records", "0"), ("--verbatim",)])
+def test_what_requests_say_is_on_no_disk(args: tuple[str, ...], tmp_path: Path) -> None:
+    """Nor is what the encoder says of it: the one file that is written is the record."""
+    file_of().save(tmp_path / "tickets.pco.json")
+    analysis = {"analysis": "The user says MARKED-4711.", "constraints": [], "indices": [0]}
+    folders = {f"XDG_{name}_HOME": str(tmp_path / "home" / name) for name in ("CACHE", "DATA")}
+    unset = ("PCO_CACHE", "PCO_REQUESTS", "PCO_SERVE_KEY")
+    environment = {k: v for k, v in os.environ.items() if k not in unset} | folders
+    command = [sys.executable, "-m", "promptcodebook.cli", "serve", "tickets.pco.json"]
+    with served(Server()) as server:
+        server.default = says(json.dumps(analysis))
+        process = subprocess.Popen(
+            [*command, "--lm", server.spec, "--port", "0", *args],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            _, headers = ask(process.stdout.readline().strip(), "")
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=60)
+        finally:
+            process.kill()
+        assert server.calls >= 2, "the encoder was asked"
+    home = tmp_path / "home"
+    written = {path.name.partition("-")[0] for path in home.rglob("*") if path.is_file()}
+    assert written == ({"requests.sqlite"} if args == ("--verbatim",) else set())
+    for path in home.rglob("requests.sqlite"):
+        assert "MARKED" not in repr(find_record(path, headers["x-request-id"]))
 
 
 def test_a_promoted_and_rolled_back_version_is_taken_up(
@@ -132,6 +167,35 @@ def test_what_cannot_be_served_is_refused_before_anything_listens(
     result = pco("serve", *args, cwd=tmp_path)
     assert result.code == 2, (result.err, result.out)
     assert error in " ".join(result.err.split())
+
+
+@pytest.mark.parametrize(
+    ("lm", "requests", "error"),
+    [
+        ("http://127.0.0.1:1/v1", "r.sqlite", "nothing answers at http://127.0.0.1:1/v1"),
+        ("http://127.0.0.1:1/v1#m", "p.json/below/r.sqlite", "p.json/below cannot be written"),
+        ("litellm/azure/m", "r.sqlite", "--lm https://HOST/v1#MODEL"),
+    ],
+)
+def test_only_an_address_that_is_taken_is_told_as_one(
+    lm: str, requests: str, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PCO_REQUESTS", str(tmp_path / requests))
+    file_of().save(tmp_path / "p.json")
+    said = pco("serve", "p.json", "--lm", lm, "--port", "0", cwd=tmp_path).err
+    assert error in " ".join(said.split())
+    assert "cannot listen" not in said and "pco serve p.json --port 0" not in said
+
+
+def test_an_address_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file_of().save(tmp_path / "p.json")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv("PCO_REQUESTS", str(tmp_path / "r.sqlite"))
+        port = str(taken.getsockname()[1])
+        spec = ("--lm", "http://127.0.0.1:1/v1#m")
+        pco("serve", "p.json", *spec, "--port", port, cwd=tmp_path).error(
+            2, f"cannot listen on 127.0.0.1:{port}", "pco serve p.json --port 0"
+        )
 
 
 def test_explain_without_an_input_says_what_it_needs(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from promptcodebook.cli.settings import (
     command_group,
     runs_dir,
 )
-from promptcodebook.errors import ConfigError
+from promptcodebook.errors import ConfigError, PcoError
 
 if TYPE_CHECKING:
     from promptcodebook.cli.reference import Typed
@@ -172,7 +172,8 @@ class _Asked:
 
         file = self._fitting(version.file)
         settings, base = settings_for(replace(self.reference, file=file), self.typed)
-        policy = deploy(file, settings, Sources(base))
+        # A reply may quote its request, and what requests say is not written down.
+        policy = deploy(file, settings.model_copy(update={"cache": False}), Sources(base))
         return Composing(policy, version.name, self.patience)
 
     def _fitting(self, file: PolicyFile) -> PolicyFile:
@@ -252,6 +253,8 @@ def listen(serve: Callable[[], Coroutine[Any, Any, None]], host: str, port: int,
     except asyncio.CancelledError:
         note("stopped")
     except OSError as error:
+        if isinstance(error, PcoError):
+            raise  # a model that is down or a disk that is full, which say it themselves
         raise ConfigError(
             f"cannot listen on {host}:{port}: {error.strerror or error}", hint=hint
         ) from None

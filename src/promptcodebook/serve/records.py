@@ -16,7 +16,7 @@ from typing import Any
 
 from promptcodebook.errors import StoreError
 from promptcodebook.paths import data_folder, make_private_folder
-from promptcodebook.sqlite import Layout, Reader, Writer, pack, unpack
+from promptcodebook.sqlite import Layout, Reader, Writer, pack, store_os_error, unpack
 
 __all__ = [
     "Record",
@@ -86,8 +86,11 @@ class Records:
 
     def __init__(self, path: Path, most: int) -> None:
         if not path.parent.is_dir():
-            path.parent.parent.mkdir(parents=True, exist_ok=True)
-            make_private_folder(path.parent)
+            try:
+                path.parent.parent.mkdir(parents=True, exist_ok=True)
+                make_private_folder(path.parent)
+            except OSError as error:
+                raise store_os_error(error, path.parent) from None
 
         def prune(db: sqlite3.Connection) -> None:
             db.execute(

@@ -51,7 +51,9 @@ async def connect_upstream(config: Config, environment: Mapping[str, str]) -> Up
     if not spec.base_url:
         raise ConfigError(
             f"{text} has no address that requests could be passed on to",
-            hint=f"pco lm serve {text}, then --lm with the address that it prints",
+            hint="name the provider's own: --lm https://HOST/v1#MODEL"
+            if spec.kind == "litellm"
+            else f"pco lm serve {text}, then --lm with the address that it prints",
         )
     settings = config.roles.get("executor")
     headers = dict(settings.headers) if settings is not None else {}
