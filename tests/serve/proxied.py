@@ -79,7 +79,9 @@ class Up:
     async def ask(
         self, path: str = "/v1/chat/completions", **sent: Any
     ) -> tuple[int, Any, dict[str, str]]:
-        """Status, body and headers (in small letters)."""
+        """Status, body and headers (in small letters). `data` is told to be JSON."""
+        if "data" in sent:
+            sent["headers"] = {"Content-Type": "application/json", **sent.get("headers", {})}
         method = sent.pop("method", "POST" if {"json", "data"} & sent.keys() else "GET")
         async with (
             aiohttp.ClientSession() as http,

@@ -38,7 +38,9 @@ async def up(engine: Engine | None = None, terms: Terms | None = None) -> AsyncG
 
 
 async def ask(url: str, path: str = "/v1/chat/completions", **sent: Any) -> tuple[int, Any, Any]:
-    """Status, body and headers."""
+    """Status, body and headers. `data` is told to be JSON."""
+    if "data" in sent:
+        sent["headers"] = {"Content-Type": "application/json", **sent.get("headers", {})}
     method = "POST" if "json" in sent or "data" in sent else "GET"
     async with aiohttp.ClientSession() as http, http.request(method, url + path, **sent) as answer:
         is_json = answer.content_type == "application/json"
@@ -395,6 +397,12 @@ async def test_without_a_key_no_page_gets_in_under_a_name_of_its_own() -> None:
         status, body, _ = await ask(url, "/v1/models", headers={"Host": "evil.example:80"})
         assert (status, body["error"]["type"]) == (403, "forbidden")
         assert (await ask(url, "/v1/models", headers={"Host": "localhost:80"}))[0] == 200
+        for headers, expected in (
+            ({"Origin": "https://evil.example"}, 403),
+            ({"Content-Type": "text/plain"}, 415),
+        ):
+            status, _, _ = await ask(url, json={"messages": SAID}, headers=headers)
+            assert status == expected
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::", "example.org"])

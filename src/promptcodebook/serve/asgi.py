@@ -10,7 +10,7 @@ import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
-from promptcodebook.serve.completions import Refusal, error_body
+from promptcodebook.serve.completions import Refusal, error_body, require_json
 
 __all__ = ["HungUp", "Response", "Send", "read_body", "while_wanted"]
 
@@ -70,7 +70,9 @@ def _event(body: Mapping[str, Any]) -> bytes:
 
 
 async def read_body(request: Any) -> bytes:
-    """The whole body. Raises Refusal when it is too long, HungUp when it breaks off."""
+    """The whole body. Raises Refusal when it is too long or not said to be JSON, HungUp when it
+    breaks off."""
+    require_json(request.headers.get("content-type", ""))
     too_long = Refusal("the body is longer than 16 MiB", status=413)
     said = request.headers.get("content-length", "")
     if said.isdecimal() and int(said) > _LONGEST_BODY:

@@ -75,17 +75,11 @@ class Callers:
     def admit(self, headers: Mapping[str, str]) -> str:
         """The caller's name: the start of its key's digest, '' where there are no keys.
 
-        Raises Refusal for a wrong key; without keys, for a page that had a name of its own lead
-        here (DNS rebinding).
+        Raises Refusal for a wrong key; without keys, for a page of another site: one that had a
+        name of its own lead here (DNS rebinding), or sends what a browser lets any page send.
         """
         if not self._digests:
-            try:
-                host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
-            except ValueError:
-                host = ""
-            if not is_loopback(host):
-                text = "without a key this server answers to localhost alone"
-                raise Refusal(text, status=403, kind="forbidden")
+            _refuse_other_sites(headers)
             return ""
         given = _digest(headers.get("authorization", "").removeprefix("Bearer ").strip())
         matches = [hmac.compare_digest(given, digest) for digest in self._digests]
@@ -93,6 +87,27 @@ class Callers:
             text = "the key is missing or wrong: Authorization: Bearer KEY"
             raise Refusal(text, status=401, kind="invalid_api_key")
         return given.hex()[:12]
+
+
+def _refuse_other_sites(headers: Mapping[str, str]) -> None:
+    """Raises Refusal for what no program on this machine asks of its own accord."""
+    if not is_loopback(_host(f"//{headers.get('host', '')}")):
+        text = "without a key this server answers to localhost alone"
+        raise Refusal(text, status=403, kind="forbidden")
+    # A browser sets both itself, whatever a page says; other programs leave them out.
+    site, origin = headers.get("sec-fetch-site", ""), headers.get("origin")
+    elsewhere = origin is not None and not is_loopback(_host(origin))
+    if elsewhere or site.casefold() == "cross-site":
+        text = "a page of another site needs a key: start the server with PCO_SERVE_KEY set"
+        raise Refusal(text, status=403, kind="forbidden")
+
+
+def _host(url: str) -> str:
+    """'' where it names none."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
 
 
 def _digest(key: str) -> bytes:

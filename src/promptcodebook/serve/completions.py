@@ -21,6 +21,7 @@ __all__ = [
     "parse_body",
     "read_call",
     "read_number",
+    "require_json",
 ]
 
 _SPEAKERS: Mapping[str, Literal["system", "user", "assistant"]] = {
@@ -109,6 +110,13 @@ def read_call(data: bytes) -> ChatCall:
         seeded=body.get("seed") is not None,
         logprobs=_logprobs(body),
     )
+
+
+def require_json(content_type: str) -> None:
+    """Raises Refusal for a body that is said to be anything else: such a one a browser sends for
+    any page, without asking the server first."""
+    if content_type.partition(";")[0].strip().casefold() != "application/json":
+        raise Refusal("the body must be sent as Content-Type: application/json", status=415)
 
 
 def parse_body(data: bytes) -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any
 from aiohttp import web
 
 from promptcodebook.serve.callers import Callers, RateLimit
-from promptcodebook.serve.completions import Refusal, error_body, parse_body
+from promptcodebook.serve.completions import Refusal, error_body, parse_body, require_json
 from promptcodebook.serve.metrics import Metrics, kind_and_place
 from promptcodebook.serve.records import new_request_id
 
@@ -138,6 +138,7 @@ class Door:
 
     async def read(self, request: web.Request) -> Mapping[str, Any]:
         """The body's object. Raises Refusal."""
+        require_json(request.headers.get("content-type", ""))
         if (request.content_length or 0) > self._most_bytes:
             raise self._too_long()
         if request.headers.get("content-encoding", "identity") != "identity":
