@@ -19,6 +19,7 @@ from promptcodebook.policy.file import PolicyFile, parse_policy_file
 from promptcodebook.policy.registry.log import version_of
 from promptcodebook.policy.registry.registry import Registry
 from promptcodebook.serve.composing import Composing
+from promptcodebook.serve.metrics import kind_and_place
 
 __all__ = ["FileSource", "FixedSource", "Live", "PolicySource", "RegistrySource", "Version"]
 
@@ -68,13 +69,14 @@ class FileSource:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen: tuple[int, int, int] | None = None
+        self._last: tuple[tuple[int, int, int], str] | None = None
 
     def read(self, known: str) -> Version | None:
         try:
             state = self._path.stat()
             seen = state.st_mtime_ns, state.st_size, state.st_ino
-            if known and seen == self._seen:
+            # Not where what was read last is not served: it may have failed to come to work.
+            if self._last == (seen, known):
                 return None
             data = self._path.read_bytes()
         except OSError as error:
@@ -82,12 +84,10 @@ class FileSource:
                 f"cannot read the policy file {self._path}: {error.strerror}",
                 hint="put a policy file there",
             ) from None
-        if known == version_of(data):
-            self._seen = seen
-            return None
+        name = version_of(data)
         # Not before it is read whole: one that is half-written is looked at again.
-        version = Version.of(data, self._path)
-        self._seen = seen
+        version = None if name == known else Version.of(data, self._path)
+        self._last = seen, name
         return version
 
 
@@ -154,14 +154,16 @@ class Live:
 
     async def look(self) -> bool:
         """Whether another version is served from now on. One that cannot be read is told once, and
-        the present one stays."""
+        the present one stays: whatever goes wrong, the next look may find it right."""
         try:
             made = await asyncio.to_thread(self._other)
-        except PcoError as error:
+        except Exception as error:
+            # Another's message may quote anything.
+            told = str(error) if isinstance(error, PcoError) else kind_and_place(error)
             self.failures += 1
-            if str(error) != self._refused:
-                self._refused = str(error)
-                _log.error("the version served stays %s: %s", self.version, error)
+            if told != self._refused:
+                self._refused = told
+                _log.error("the version served stays %s: %s", self.version, told)
             return False
         if made is None:
             return False

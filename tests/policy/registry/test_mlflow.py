@@ -174,6 +174,9 @@ def test_what_was_changed_on_the_server_is_found(url: str, client: Any) -> None:
     """Last: the server's registry is of no use afterwards."""
     registry = open_registry(url)
     number = client.search_prompt_versions("long", max_results=1)[0].version
+    client.delete_prompt_version_tag("long", number, "pco.piece.1")
+    with pytest.raises(RegistryDamaged, match="a piece of its text is missing"):
+        registry.text(registry.resolve("long@latest"))
     client.set_prompt_version_tag("long", number, "pco.piece.1", "other")
     assert registry.verify().faults[0].place == f"version {number} of the prompt long"
     client.set_prompt_version_tag(LOG_NAME, 3, "mlflow.prompt.text", '{"why":"forged"}')

@@ -164,12 +164,15 @@ class MlflowShelf:
 
     def _policy_at(self, name: str, number: int) -> bytes:
         found = self._ask(partial(self._client.get_prompt_version, name, number))
-        if found is None:
+        try:
+            if found is None:
+                raise Broken("it is missing")
+            return _text(found).encode("utf-8", "surrogatepass")
+        except Broken as fault:
             raise RegistryDamaged(
-                f"version {number} of the prompt {name} is missing at {self._url}",
+                f"version {number} of the prompt {name} at {self._url} is damaged: {fault}",
                 hint="pco codebook verify names every row that is wrong",
-            )
-        return _text(found).encode("utf-8", "surrogatepass")
+            ) from None
 
     def _refresh(self) -> None:
         for number, found in self._entries_after(self._read_to):
@@ -250,7 +253,7 @@ class MlflowShelf:
             place = f"version {number} of the prompt {name}"
             try:
                 yield Row(place, policy=(version, self._policy_at(name, number)))
-            except (RegistryDamaged, Broken):
+            except RegistryDamaged:
                 yield Row(place, fault="it is missing")
         with contextlib.suppress(RegistryDamaged):  # then the rows were named, and no ref is known
             yield from self._alias_rows()
