@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from promptcodebook.calls import Message, Reply, Request, Sampling, Schema, Usage
 from promptcodebook.lm.wire import Quirks, read_tree, request_body
-from promptcodebook.serve.completions import ChatCall, Completion, Refusal, error_body, read_call
+from promptcodebook.serve.completions import (
+    ChatCall,
+    Completion,
+    Refusal,
+    error_body,
+    parse_body,
+    read_call,
+)
 
 HELLO = [{"role": "user", "content": "Hello."}]
 
@@ -175,3 +182,34 @@ def test_a_stream_says_who_speaks_then_the_text_and_why_it_ends() -> None:
     assert spent["choices"] == []
     assert spent["usage"] == written.body(reply)["usage"]
     assert {c["id"] for c in (first, text, last, spent)} == {"x-1"}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"x": [' + b"[]," * 300_000 + b"0]}",
+        b'{"x": [' + b'"",' * 300_000 + b"0]}",
+        b'{"x": ["\\\\",' + b"{}," * 300_000 + b'""]}',
+        b'{"x": ["\\"",' + b"0," * 300_000 + b"0]}",
+    ],
+)
+def test_a_body_of_too_many_values_is_refused_before_it_is_read(
+    data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json, "loads", None)
+    with pytest.raises(Refusal, match="200,000 values") as caught:
+        parse_body(data)
+    assert caught.value.status == 413
+
+
+def test_a_long_text_may_have_any_number_of_brackets_and_quotes() -> None:
+    text = '[{"a": "b\\"}, ' * 150_000 + "\\"
+    tree = {"messages": [{"role": "user", "content": text}]}
+    assert parse_body(json.dumps(tree).encode()) == tree
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
+def test_a_body_is_utf_8(encoding: str) -> None:
+    with pytest.raises(Refusal, match="not JSON"):
+        parse_body('{"messages": []}'.encode(encoding))
+    assert parse_body('{"a": "é"}'.encode("utf-8-sig")) == {"a": "é"}

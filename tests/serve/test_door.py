@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from urllib.parse import urlsplit
+
 import pytest
 
+from promptcodebook.serve.door import Limits
 from tests.serve.proxied import SAID, Setup, up
 
 
@@ -60,3 +64,37 @@ async def test_a_body_that_is_not_said_to_be_json_is_refused(kind: str) -> None:
             assert "Content-Type: application/json" in body["error"]["message"]
         sent["headers"] = {"Content-Type": "Application/JSON; charset=utf-8"}
         assert (await served.ask(**sent))[0] == 200
+
+
+async def test_bodies_that_are_not_all_there_have_room_for_so_many_bytes() -> None:
+    limits = Limits(in_flight=1, body_mb=1.0, body_s=20.0)
+    head = (
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Type: application/json\r\nContent-Length: 1000000\r\n\r\n"
+    )
+    async with up(setup=Setup(limits=limits)) as served:
+        parts = urlsplit(served.url)
+
+        async def begins() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+            writer.write(head + b" " * 900_000)
+            return reader, writer
+
+        opened = [await begins() for _ in range(4)]
+        firsts = [asyncio.ensure_future(reader.readline()) for reader, _ in opened]
+        for _ in range(500):
+            if sum(first.done() for first in firsts) >= 3:
+                break
+            await asyncio.sleep(0.02)
+        refused = [first.result() for first in firsts if first.done()]
+        assert len(refused) == 3 and all(b" 429 " in line for line in refused)
+        small, _, _ = await served.ask(json={"messages": SAID})
+        assert small == 200, "a short one needs no room"
+        [last] = [number for number, first in enumerate(firsts) if not first.done()]
+        opened[last][1].write(b"{}".rjust(100_000))
+        assert b" 400 " in await firsts[last]
+        for _, writer in opened:
+            writer.close()
+        long = [{"role": "user", "content": "x" * 900_000}]
+        status, _, _ = await served.ask(json={"messages": long})
+    assert status == 200, "and gives its room back"

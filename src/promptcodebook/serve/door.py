@@ -32,6 +32,12 @@ _OPEN = ("/healthz", "/readyz", "/openapi.json")
 _LINGER_S = 10.0
 """How long the rest of a body is read and thrown away that was refused."""
 
+_SHORT_BODY = 2**16
+"""Bytes of a body that there is always room for: who sends a long one keeps no short one out."""
+_MOST_HELD = 2**28
+"""Bytes of bodies beyond that which are not all there yet, together; what is read whole has one of
+the places or is dropped."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -73,10 +79,13 @@ class Door:
         self._callers = callers
         self._rate = RateLimit(limits.rate)
         self._most_bytes = int(limits.body_mb * 2**20)
+        self._held = 0
+        places = min(limits.in_flight * self._most_bytes, _MOST_HELD)
+        self._most_held = max(self._most_bytes, places)
 
     def runner(self, paths: Mapping[str, tuple[str, Answers]], metrics: Metrics) -> web.AppRunner:
         """The application, ready to be listened for."""
-        application = web.Application(client_max_size=self._most_bytes)
+        application = web.Application()
         for path, (method, answer) in paths.items():
             guarded = self._guarded(path, method, answer, metrics)
             application.router.add_route("*", path, guarded)
@@ -123,8 +132,6 @@ class Door:
             return await answer(request, visit)
         except Refusal as refusal:
             return _refuse(refusal, visit)
-        except web.HTTPRequestEntityTooLarge:
-            return _refuse(self._too_long(), visit)
         except ConnectionError:
             raise  # the caller is gone
         except Exception as error:
@@ -145,11 +152,31 @@ class Door:
             raise Refusal("the body must not be compressed", status=415)
         try:
             async with asyncio.timeout(self.limits.body_s):
-                data = await request.read()
+                data = await self._body(request)
         except TimeoutError:
             text = f"the body did not come within {self.limits.body_s:g} s"
             raise Refusal(text, status=408) from None
         return parse_body(data)
+
+    async def _body(self, request: web.Request) -> bytes:
+        """All of a body. Raises Refusal when it is too long, or when there is no room for it."""
+        parts: list[bytes] = []
+        length = held = 0
+        try:
+            while piece := await request.content.readany():
+                parts.append(piece)
+                length += len(piece)
+                if length > self._most_bytes:
+                    raise self._too_long()
+                more = max(0, length - _SHORT_BODY) - held
+                if self._held + more > self._most_held:
+                    text = "too many long bodies are under way"
+                    raise Refusal(text, status=429, kind="rate_limit_exceeded", retry_after=1)
+                self._held += more
+                held += more
+        finally:
+            self._held -= held
+        return b"".join(parts)
 
     @contextmanager
     def place(self) -> Generator[None]:
