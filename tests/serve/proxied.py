@@ -59,6 +59,7 @@ class Setup:
     records: Path | None = None
     fields: dict[str, object] = field(default_factory=dict)
     timeout: float = 10.0
+    most_bytes: int = 1_000_000
     upstream: str = ""
     """Another base URL than the scripted server's."""
     options: dict[str, bool] = field(default_factory=dict)
@@ -106,7 +107,7 @@ async def up(file: PolicyFile | None = None, setup: Setup | None = None) -> Asyn
     base_url = setup.upstream or server.url
     spec = parse_spec(f"{base_url}#m", {})
     key = ApiKey("PCO_API_KEY", UPSTREAM_KEY)
-    transport = Transport(spec.base_url, key, setup.timeout, {}, most_bytes=1_000_000)
+    transport = Transport(spec.base_url, key, setup.timeout, {}, setup.most_bytes)
     upstream = Upstream(spec, key, transport, OwnFields(setup.fields))
     chosen = file or one_call()
     fixed = FixedSource(Version.of(chosen.text().encode(), "the test"))

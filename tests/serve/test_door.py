@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from urllib.parse import urlsplit
 
+import aiohttp
 import pytest
 
 from promptcodebook.serve.door import Limits
+from tests.lm.server import raw
 from tests.serve.proxied import SAID, Setup, up
 
 
@@ -98,3 +100,21 @@ async def test_bodies_that_are_not_all_there_have_room_for_so_many_bytes() -> No
         long = [{"role": "user", "content": "x" * 900_000}]
         status, _, _ = await served.ask(json={"messages": long})
     assert status == 200, "and gives its room back"
+
+
+async def test_who_does_not_take_a_long_answer_is_hung_up_on() -> None:
+    async with up(setup=Setup(limits=Limits(write_s=1.0), most_bytes=2**25)) as served:
+        served.upstream.default = raw(b"x" * 30_000_000)
+        assert (await served.ask(json={"messages": SAID}))[1] == "x" * 30_000_000
+        url = served.url + "/v1/chat/completions"
+        async with aiohttp.ClientSession(read_bufsize=1024) as http:
+            answer = await http.post(url, json={"messages": SAID})
+            assert (await served.metrics())["pco_in_flight"] == 1, "it has its place so long"
+            for _ in range(200):
+                if (await served.metrics())["pco_in_flight"] == 0:
+                    break
+                await asyncio.sleep(0.02)
+            answer.close()
+        counts = await served.metrics()
+    assert counts["pco_in_flight"] == 0
+    assert counts['pco_requests_total{path="/v1/chat/completions",status="499"}'] == 1

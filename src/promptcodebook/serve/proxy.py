@@ -34,6 +34,8 @@ __all__ = ["Policies", "Proxy", "serving_policy"]
 _PREFIX = "pco/"
 _SHA = "sha256:"
 _LEAST_DIGITS = 12
+_PIECE = 2**16
+"""Bytes of a body that are handed over at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,17 +189,34 @@ class Proxy:
     ) -> web.StreamResponse:
         headers = {**answer.headers, **visit.headers, "Content-Type": answer.kind}
         if answer.pieces is None:
-            return web.Response(body=answer.body, status=answer.status, headers=headers)
+            if len(answer.body) <= _PIECE:
+                return web.Response(body=answer.body, status=answer.status, headers=headers)
+            return await self._send(request, answer, headers)
         headers["Cache-Control"] = "no-store"
         response = web.StreamResponse(headers=headers)
-        async with aclosing(answer.pieces) as pieces:
+        try:
             await response.prepare(request)
-            try:
-                async for piece in pieces:
-                    await self._write(request, response, piece)
-            except Refusal as refusal:
-                told = json.dumps(error_body(refusal)).encode()
-                await self._write(request, response, b"\n\ndata: " + told + b"\n\n")
+            async with aclosing(answer.pieces) as pieces:
+                try:
+                    async for piece in pieces:
+                        await self._write(request, response, piece)
+                except Refusal as refusal:
+                    told = json.dumps(error_body(refusal)).encode()
+                    await self._write(request, response, b"\n\ndata: " + told + b"\n\n")
+        finally:
+            answer.close()
+        await response.write_eof()
+        return response
+
+    async def _send(
+        self, request: web.Request, answer: Answer, headers: Mapping[str, str]
+    ) -> web.StreamResponse:
+        """A long body, at the pace of who takes it."""
+        response = web.StreamResponse(status=answer.status, headers=headers)
+        response.content_length = len(answer.body)
+        await response.prepare(request)
+        for start in range(0, len(answer.body), _PIECE):
+            await self._write(request, response, answer.body[start : start + _PIECE])
         await response.write_eof()
         return response
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +27,8 @@ __all__ = ["Answer", "Upstream", "connect_upstream"]
 _log = logging.getLogger(__name__)
 _LONGEST_LINE = 2**20
 """Bytes of a stream that wait for the end of their line."""
+_SHORTEST = 8
+"""Bytes of a key that is told from a word in an error."""
 _OURS = (401, 403, 407)
 """What a model's server says of our key, and not of the caller's."""
 _WORDS: Mapping[Incident | None, tuple[int, str]] = {
@@ -35,6 +37,13 @@ _WORDS: Mapping[Incident | None, tuple[int, str]] = {
     Incident.DROPPED: (502, "the model broke off its reply"),
     Incident.MALFORMED_BODY: (502, "the model's reply is too large"),
 }
+
+
+def _is_telling(secret: bytes) -> bool:
+    """Whether nobody writes it by chance."""
+    return len(secret) >= 24 or (
+        len(secret) >= 16 and any(each in b"0123456789" for each in secret)
+    )
 
 
 def refusal_for(error: LMError) -> Refusal:
@@ -85,13 +94,15 @@ class OwnFields:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back: a body, or pieces of one that are whole lines."""
+    """What came back: a body, or pieces of one that are whole lines. `close` gives up what is left
+    of it."""
 
     status: int
     kind: str
     headers: Mapping[str, str]
     body: bytes = b""
     pieces: AsyncGenerator[bytes, None] | None = None
+    close: Callable[[], None] = lambda: None
 
 
 class Upstream:
@@ -102,13 +113,17 @@ class Upstream:
     ) -> None:
         self.model = spec.model
         self._own = own
-        self._key = key
+        sent = [] if key is None else [v.removeprefix("Bearer ") for v in key.headers().values()]
+        secrets = [each.encode() for each in (*own.secrets, *sent)]
+        # Local servers are given words for keys: replies are full of 'none' and 'token'.
+        self._secrets = [each for each in secrets if len(each) >= _SHORTEST]
+        self._telling = [each for each in secrets if _is_telling(each)]
         self._transport = transport
         self._url = f"{spec.base_url}/chat/completions"
         self._where = ModelAddress(spec.base_url, spec.model, key, spec.key_names, private=True)
 
     async def ask(self, body: Mapping[str, Any]) -> Answer:
-        """The reply to a body, under our model's name. A stream's pieces must be closed.
+        """The reply to a body, under our model's name. It must be closed.
 
         Raises Refusal where there is none, or where it is our key that was refused.
         """
@@ -132,9 +147,9 @@ class Upstream:
         wait = reply.headers.get("Retry-After", "")
         headers = {"Retry-After": wait} if wait.isascii() and wait.isprintable() and wait else {}
         if reply.status == 200 and kind.startswith("text/event-stream"):
-            return Answer(200, kind, headers, pieces=self._lines(reply))
+            return Answer(200, kind, headers, pieces=self._lines(reply), close=reply.close)
         try:
-            body = self._scrub(await reply.whole())
+            body = self._scrub(await reply.whole(), reply.status)
         except LMError as error:
             raise self._failure(error) from None
         finally:
@@ -159,16 +174,13 @@ class Upstream:
                 yield self._scrub(rest)
         except LMError as error:
             raise self._failure(error) from None
-        finally:
-            reply.close()
 
-    def _scrub(self, data: bytes) -> bytes:
-        """Without our secrets: a server that echoes what it was sent gives them to nobody."""
-        for secret in self._own.secrets:
-            data = data.replace(secret.encode(), b"***")
-        if self._key is None:
-            return data
-        return self._key.scrub(data.decode("latin-1")).encode("latin-1")
+    def _scrub(self, data: bytes, status: int = 200) -> bytes:
+        """Without our secrets: a server that echoes what it was sent gives them to nobody. A good
+        reply is the model's own text, where only what can be nothing but a key is taken for one."""
+        for secret in self._telling if status == 200 else self._secrets:
+            data = data.replace(secret, b"***")
+        return data
 
     def _failure(self, error: LMError) -> Refusal:
         _log.warning("%s", error)
