@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from promptcodebook.batch.results import Result as Answered
+from promptcodebook.batch.session import Batch, Order
+from promptcodebook.errors import RunBusy
+from promptcodebook.policy.file import read_policy_file
 from tests.batch.rows import answering, read_lines, write_rows
 from tests.cli.invoked import Result, pco, served
 from tests.lm.server import Server
@@ -143,6 +148,40 @@ def test_what_is_under_way_is_not_mixed_with_another_job(work: Path) -> None:
         batch(work, server).error(2, "IN has other bytes")
         anew = batch(work, server, "--anew", "--json")
     assert anew.code == 0 and anew.json["resumed"] == 0 and anew.json["calls"] == 82
+
+
+def test_what_another_process_is_writing_is_not_dropped(work: Path) -> None:
+    write_rows(work / "in.jsonl", 3)
+    file = read_policy_file(work / "p.json")
+    config = file.settings(above={"lm": "http://127.0.0.1:9/v1#m"})
+    order = Order(work / "in.jsonl", work / "out.jsonl", "pco batch")
+    held = Batch.open(order, file, config)
+    try:
+        held.part.append([Answered("paid for", (1,))])
+        with pytest.raises(RunBusy):
+            Batch.open(replace(order, anew=True), file, config)
+        assert [each.answer for each in held.part.results()] == ["paid for"]
+        assert held.part.journal.paid() == {}
+    finally:
+        held.close()
+    anew = Batch.open(replace(order, anew=True), file, config)
+    anew.close()
+    assert anew.resumed == 0
+
+
+@pytest.mark.parametrize("more", [(), ("--anew",)])
+def test_a_folder_of_somebody_else_is_not_taken_for_a_batch(
+    work: Path, more: tuple[str, ...]
+) -> None:
+    write_rows(work / "in.jsonl", 3)
+    other = work / "out.jsonl.part" / "thesis.txt"
+    other.parent.mkdir()
+    other.write_text("mine")
+    server, _ = answering()
+    with served(server):
+        batch(work, server, *more).error(2, "out.jsonl.part", "no batch's", "another OUT")
+        assert server.calls == 0
+    assert [each.name for each in other.parent.iterdir()] == ["thesis.txt"]
 
 
 def test_a_finished_output_is_not_made_again_by_accident(work: Path) -> None:

@@ -19,14 +19,14 @@ from typing import Any
 
 from promptcodebook.batch.results import Result
 from promptcodebook.calls import Role, Usage
-from promptcodebook.errors import PcoError, RunChanged, StoreError
+from promptcodebook.errors import ConfigError, PcoError, RunChanged, StoreError
 from promptcodebook.lm.ledger import Ledger
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.paths import make_private_folder, write_whole
 from promptcodebook.sqlite import Layout, Reader, Writer, store_os_error
 from promptcodebook.store.attempts import AttemptFile
 from promptcodebook.store.header import FREE_KEYS, differences
-from promptcodebook.store.lock import RunLock
+from promptcodebook.store.lock import LOCK_FILES, RunLock
 from promptcodebook.store.tables import BOOKS, RunReplies, SessionClock, add_usage, read_book
 
 __all__ = ["Journal", "Part", "part_of"]
@@ -125,15 +125,19 @@ class Part:
     _file: Any = field(default=None)
 
     @classmethod
-    def open(cls, folder: Path, job: Mapping[str, Any], again: str) -> Part:
-        """Goes on with what is there, or begins. `job` says what the batch is of; `again` is what
-        to type. RunBusy while another process writes, RunChanged where it is another job's."""
+    def open(cls, folder: Path, job: Mapping[str, Any], again: str, *, anew: bool = False) -> Part:
+        """Goes on with what is there, or drops it (`anew`) and begins. `job` says what the batch is
+        of; `again` is what to type. RunBusy while another process writes, RunChanged where it is
+        another job's, ConfigError where the folder is no batch's."""
+        _require_ours(folder)
         try:
             make_private_folder(folder)
         except OSError as error:
             raise store_os_error(error, folder) from error
         lock = RunLock(folder)
         try:
+            if anew:
+                _empty(folder)
             known = _settle_job(folder, job, again)
             part = cls(folder, known, Journal.open(folder, again), lock)
         except BaseException:
@@ -209,6 +213,41 @@ def _whole(line: bytes) -> Result | None:
         return Result.read(line) if line.endswith(b"\n") else None
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def _require_ours(folder: Path) -> None:
+    """Raises ConfigError where the folder holds something, and no batch: its end would delete it.
+
+    A process that died before it wrote job.json has left its lock alone.
+    """
+    try:
+        names = [entry.name for entry in folder.iterdir()]
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise store_os_error(error, folder) from error
+    left = [n for n in names if n not in LOCK_FILES and not n.startswith(f".{_JOB}.")]
+    if left and _JOB not in left:
+        raise ConfigError(
+            f"{folder} is there already and is no batch's: it has {min(left)!r} and no {_JOB}",
+            hint="name another OUT, or move that folder",
+        )
+
+
+def _empty(folder: Path) -> None:
+    """Removes what a batch has left, but for its lock, which is held. job.json goes last: until
+    then what a kill leaves is that batch's."""
+    try:
+        entries = sorted(folder.iterdir(), key=lambda entry: (entry.name != _JOB, entry.name))
+        for entry in reversed(entries):
+            if entry.name in LOCK_FILES:
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+    except OSError as error:
+        raise StoreError(f"cannot empty {folder}: {error.strerror}", hint="remove it") from error
 
 
 def _settle_job(folder: Path, job: Mapping[str, Any], again: str) -> Mapping[str, Any]:

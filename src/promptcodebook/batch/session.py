@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -99,8 +98,6 @@ class Batch:
         _require_columns(source, file)
         folder = part_of(order.target)
         old = _old_output(order, source, folder)
-        if order.anew:
-            _drop(folder)
         job = {
             "input": source.mark,
             "rows": source.count,
@@ -109,7 +106,7 @@ class Batch:
             "retry": old,
             "settings": config.model_dump(mode="json"),
         }
-        part = Part.open(folder, job, order.again)
+        part = Part.open(folder, job, order.again, anew=order.anew)
         if part.job["retry"] != old and (part.count < source.count or not old):
             part.close()
             begun = "to ask the failed rows of another OUT again" if old else "with --retry"
@@ -220,12 +217,3 @@ def _old_output(order: Order, source: Source, folder: Path) -> str:
             hint=f"{order.again} --retry asks its failed rows again; --anew makes all of it anew",
         )
     return ""
-
-
-def _drop(folder: Path) -> None:
-    try:
-        shutil.rmtree(folder)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise StoreError(f"cannot remove {folder}: {error.strerror}", hint="remove it") from error

@@ -23,10 +23,12 @@ from promptcodebook.sqlite import store_os_error
 if TYPE_CHECKING:
     from filelock import SoftFileLock
 
-__all__ = ["RunLock", "holder"]
+__all__ = ["LOCK_FILES", "RunLock", "holder"]
 
 _NAME = "lock"
 _SOFT_NAME = "lock.soft"
+LOCK_FILES = (_NAME, _SOFT_NAME)
+"""What stays in the folder while a lock may be held."""
 _CANNOT_LOCK = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 _WIDTH = 128
 # Windows lets nobody read or write the locked first byte.
