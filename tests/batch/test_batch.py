@@ -195,6 +195,18 @@ def test_a_finished_output_is_not_made_again_by_accident(work: Path) -> None:
         assert server.calls == 6
 
 
+@pytest.mark.parametrize("more", [(), ("--anew",), ("--retry",)])
+def test_the_rows_are_not_overwritten_with_their_answers(work: Path, more: tuple[str, ...]) -> None:
+    rows = write_rows(work / "in.jsonl", 3).read_bytes()
+    (work / "link.jsonl").symlink_to(work / "in.jsonl")
+    server, _ = answering()
+    with served(server):
+        batch(work, server, *more, out="in.jsonl").error(2, "in.jsonl is IN", "another OUT")
+        batch(work, server, *more, out="link.jsonl").error(2, "link.jsonl is IN")
+        assert server.calls == 0
+    assert (work / "in.jsonl").read_bytes() == rows and len(list(work.iterdir())) == 3
+
+
 def test_columns_of_the_added_names_need_a_prefix(work: Path) -> None:
     write_rows(work / "in.jsonl", 2, error="mine")
     server, _ = answering()

@@ -61,6 +61,24 @@ def test_results_are_read_back_from_every_form(kind: str, out: str, tmp_path: Pa
     assert texts == ['he said "no";\n', None, "plain"]
 
 
+@pytest.mark.parametrize("out", ["csv", "tsv"])
+def test_a_carriage_return_is_quoted_and_read_back(out: str, tmp_path: Path) -> None:
+    results = (Result("one\rtwo", (0,)), Result("\r", ()), Result(None, None, "torn\r"))
+    target = through(tmp_path, "jsonl", out, results)
+    assert tuple(read_results(target, survey(tmp_path / "in.jsonl"), ADDED)) == results
+    assert target.read_bytes().count(b"\r") == 3, "lines still end in LF alone"
+    with target.open(newline="") as file:
+        rows = list(csv.reader(file, delimiter="\t" if out == "tsv" else ",", strict=True))
+    assert len(rows) == 4 and "one\rtwo" in rows[1]
+
+
+@pytest.mark.parametrize("out", ["csv", "tsv"])
+def test_line_breaks_of_an_answer_are_read_back_as_they_were(out: str, tmp_path: Path) -> None:
+    results = (Result("a\r\nb", (0,)), Result("a\nb\r\n", (1,)), Result("c", ()))
+    target = through(tmp_path, "jsonl", out, results)
+    assert tuple(read_results(target, survey(tmp_path / "in.jsonl"), ADDED)) == results
+
+
 def test_json_lines_keep_their_values(tmp_path: Path) -> None:
     lines = through(tmp_path, "jsonl", "jsonl").read_text("utf-8").splitlines()
     assert json.loads(lines[2]) == {

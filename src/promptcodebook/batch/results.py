@@ -10,7 +10,7 @@ import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -113,9 +113,14 @@ def _write_csv(
     part: Path, header: tuple[str, ...], rows: Iterable[Mapping[str, object]], delimiter: str
 ) -> None:
     with part.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows([_cell(row.get(name)) for name in header] for row in rows)
+        plain, quoted = (
+            csv.writer(file, delimiter=delimiter, lineterminator="\n", quoting=quoting)
+            for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
+        )
+        for cells in chain([header], ([_cell(row.get(name)) for name in header] for row in rows)):
+            # CR ends a row for most readers, and QUOTE_MINIMAL quotes LF alone.
+            writer = quoted if any("\r" in cell for cell in cells) else plain
+            writer.writerow(cells)
 
 
 def _cell(value: object) -> str:
@@ -200,7 +205,7 @@ def read_results(target: Path, source: Source, added: Added) -> Iterator[Result]
             f"{target} was not made of {source.path}, which has {source.count} rows: it {what}",
             hint="name the IN and the --prefix that it was made with",
         )
-    for record, own in zip(made.rows(), source.rows(), strict=True):
+    for record, own in zip(made.rows(exact=True), source.rows(), strict=True):
         if made.kind == source.kind and any(
             record.values.get(name) != value for name, value in own.values.items()
         ):

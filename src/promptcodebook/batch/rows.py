@@ -52,9 +52,10 @@ class Source:
     count: int
     mark: str
 
-    def rows(self, after: int = 0) -> Iterator[Record]:
-        """The rows behind the first `after`. DataError."""
-        return islice(_READERS[self.kind](self.path), after, None)
+    def rows(self, after: int = 0, *, exact: bool = False) -> Iterator[Record]:
+        """The rows behind the first `after`. Cells have CRLF as LF, as training data is read, where
+        they are not to be `exact`. DataError."""
+        return islice(_READERS[self.kind](self.path, exact), after, None)
 
 
 def kind_of(path: Path) -> Kind:
@@ -75,7 +76,7 @@ def survey(path: Path) -> Source:
     if kind == "parquet":
         columns, count = _parquet_outline(path)
     else:
-        columns, count = _outline(_READERS[kind](path))
+        columns, count = _outline(_READERS[kind](path, False))
     if not count:
         raise DataError(f"{path} has no rows", hint="give it at least one")
     return Source(path, kind, columns, count, file_mark(path))
@@ -102,37 +103,40 @@ def _unreadable(path: Path, error: OSError) -> DataError:
     return DataError(f"cannot read {path}: {error.strerror}", hint="check the path")
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Each line with its number, without BOM or CR, its line break kept."""
+def _lines(path: Path, *, exact: bool = False) -> Iterator[tuple[int, str]]:
+    """Each line with its number, without BOM, its line break kept: as LF, or as it is (`exact`)."""
     try:
         with path.open("rb") as file:
             for number, raw in enumerate(file, start=1):
-                yield number, _text(raw, path, number)
+                text = _text(raw, path, number)
+                if text.endswith("\r\n") and not exact:
+                    text = f"{text[:-2]}\n"
+                yield number, text
     except OSError as error:
         raise _unreadable(path, error) from None
 
 
 def _text(raw: bytes, path: Path, number: int) -> str:
     try:
-        text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+        return raw.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path}:{number}: byte {error.start + 1} of the line is not UTF-8",
             hint=f"iconv -f WINDOWS-1252 -t UTF-8 {path}",
         ) from None
-    return f"{text[:-2]}\n" if text.endswith("\r\n") else text
 
 
-def _read_jsonl(path: Path) -> Iterator[Record]:
+def _read_jsonl(path: Path, _exact: bool) -> Iterator[Record]:
     for number, line in _lines(path):
         if line.strip():
             where = f"{path}:{number}"
             yield Record(where, parse_object(line, where))
 
 
-def _read_csv(path: Path, delimiter: str = "") -> Iterator[Record]:
+def _read_csv(path: Path, exact: bool, delimiter: str = "") -> Iterator[Record]:
     mark = delimiter or delimiter_of(_head(path))
-    reader = csv.reader((line for _, line in _lines(path)), delimiter=mark, strict=True)
+    lines = (line for _, line in _lines(path, exact=exact))
+    reader = csv.reader(lines, delimiter=mark, strict=True)
     records = long_records(reader, path.stat().st_size)
     header = tuple[str, ...]()
     while True:
@@ -187,7 +191,7 @@ def _parquet_outline(path: Path) -> tuple[tuple[str, ...], int]:
         return check_header(file.schema_arrow.names, str(path)), int(file.metadata.num_rows)
 
 
-def _read_parquet(path: Path) -> Iterator[Record]:
+def _read_parquet(path: Path, _exact: bool) -> Iterator[Record]:
     arrow, _ = import_parquet()
     number = 0
     with _open_parquet(path) as file:
@@ -204,8 +208,8 @@ def _read_parquet(path: Path) -> Iterator[Record]:
             ) from None
 
 
-def _read_tsv(path: Path) -> Iterator[Record]:
-    return _read_csv(path, "\t")
+def _read_tsv(path: Path, exact: bool) -> Iterator[Record]:
+    return _read_csv(path, exact, "\t")
 
 
 _READERS = {

@@ -93,6 +93,7 @@ class Batch:
         """Goes through IN once, and opens the part of OUT. Raises DataError, ConfigError, RunBusy,
         RunChanged or StoreError."""
         kind_of(order.target)
+        _require_apart(order)
         source, added = survey(order.source), Added(order.prefix)
         added.require_free(source)
         _require_columns(source, file)
@@ -181,6 +182,14 @@ class Batch:
         if isinstance(error, Stop):
             return f"{again} goes on from here"
         return error.hint or f"{again} goes on from here"
+
+
+def _require_apart(order: Order) -> None:
+    """Raises ConfigError where OUT is IN, which the answers would overwrite."""
+    if order.target.exists() and order.source.exists() and order.target.samefile(order.source):
+        raise ConfigError(
+            f"{order.target} is IN: its rows would be overwritten", hint="name another OUT"
+        )
 
 
 def _require_columns(source: Source, file: PolicyFile) -> None:
