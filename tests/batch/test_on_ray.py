@@ -15,17 +15,19 @@ import pytest
 from promptcodebook.batch import on_ray
 from promptcodebook.batch.on_ray import answer_shard
 from promptcodebook.batch.session import Batch, Order
+from promptcodebook.calls import Usage
 from promptcodebook.policy.file import read_policy_file
 from tests.batch.rows import answering, write_rows
 from tests.cli.invoked import pco, served
 from tests.lm.server import Server
 
 
-def opened(work: Path, server: Server, size: int, again: str = "pco batch") -> tuple[Batch, Any]:
+def opened(work: Path, server: Server, size: int, **more: Any) -> tuple[Batch, Any]:
     """A batch, and its tasks as they would be handed over: as JSON."""
     file = read_policy_file(work / "p.json")
     config = file.settings(above={"lm": server.spec, "cache": False})
-    batch = Batch.open(Order(work / "in.jsonl", work / "out.jsonl", again), file, config)
+    asked = Order(work / "in.jsonl", work / "out.jsonl", "pco batch", ray=True, **more)
+    batch = Batch.open(asked, file, config)
     order = on_ray._Order(batch, file, config, work)  # pyright: ignore[reportPrivateUsage]
     shards = on_ray._shards(batch.rows(), batch.part.count, size)  # pyright: ignore[reportPrivateUsage]
     return batch, (order.job(shard) for shard in shards)
@@ -74,6 +76,41 @@ def test_what_stops_a_task_comes_back_as_its_error(work: Path) -> None:
     assert "0.0.1 was asked for" in json.loads(answer_shard(other))["message"]
 
 
+def test_a_batch_goes_on_the_way_it_was_begun(work: Path) -> None:
+    """Replies of tasks lie in journals of their own, which a single process does not look at."""
+    write_rows(work / "in.jsonl", 5)
+    server, _ = answering()
+    with served(server):
+        typed = ("batch", "p.json", "in.jsonl", "out.jsonl", "--lm", server.spec)
+        args = (*typed, "--set", "cache=false")
+        batch, jobs = opened(work, server, 10)
+        answer_shard(next(jobs))
+        batch.close()
+        before = server.calls
+        pco(*args, cwd=work).error(2, "begun with --ray", "--ray local")
+        assert server.calls == before
+        assert pco(*args, "--anew", "--budget", "3calls", cwd=work).code == 3
+        pco(*args, "--ray", "local", cwd=work).error(2, "begun without --ray", "leave out --ray")
+
+
+def test_what_tasks_paid_is_booked_once_whether_they_failed_or_not(work: Path) -> None:
+    write_rows(work / "in.jsonl", 1)
+    server, _ = answering()
+    with served(server):
+        batch, _ = opened(work, server, 10)
+    journal = batch.part.journal
+    try:
+        # A task tells the sums of all its sessions; on another machine it begins from nothing.
+        journal.book_shard("0 here", {"executor": Usage(2, 10, 4)}, {})
+        journal.book_shard("0 here", {"executor": Usage(5, 25, 10)}, {"encoder": Usage(1, 3)})
+        journal.book_shard("0 here", {"executor": Usage(5, 25, 10)}, {"encoder": Usage(1, 3)})
+        journal.book_shard("0 there", {"executor": Usage(1, 5, 2)}, {})
+        assert journal.paid() == {"executor": Usage(6, 30, 12)}
+        assert journal.lost() == {"encoder": Usage(1, 3)}
+    finally:
+        batch.close()
+
+
 def test_a_budget_is_refused_on_a_cluster(work: Path) -> None:
     write_rows(work / "in.jsonl", 3)
     server, _ = answering()
@@ -115,3 +152,26 @@ def test_a_cluster_makes_the_bytes_of_one_process(work: Path) -> None:
     }
     assert len(answers.asked) == 2 * before
     assert not list(work.glob("*.part"))
+
+
+@pytest.mark.slow
+def test_what_a_stopped_cluster_paid_is_booked_by_the_command_that_stopped(work: Path) -> None:
+    write_rows(work / "in.jsonl", 600)
+    server, _ = answering(fails_on=("How",))
+    with served(server):
+        typed = ("batch", "p.json", "in.jsonl", "out.jsonl", "--lm", server.spec)
+        cluster = ("--set", "cache=false", "--ray", "local")
+        done = subprocess.run(
+            [sys.executable, "-m", "promptcodebook.cli", *typed, *cluster],
+            cwd=work,
+            env={**os.environ, "HOME": str(work)},
+            capture_output=True,
+            text=True,
+            timeout=500,
+        )
+        assert done.returncode == 1 and "rows asked failed" in done.stderr, done.stderr
+        batch, _ = opened(work, server, 256)
+    try:
+        assert sum(each.calls for each in batch.part.journal.paid().values()) == server.calls
+    finally:
+        batch.close()

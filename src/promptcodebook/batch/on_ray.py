@@ -15,6 +15,7 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -173,16 +174,20 @@ class _Tasks:
     def _record(self, shard: _Shard, done: Callable[[], None]) -> None:
         answer = json.loads(self._answer(shard))
         part = self._order.batch.part
-        paid, lost = _usage_of(answer["paid"]), _usage_of(answer["lost"])
+        self._book(shard, answer)
         if "error" in answer:
             raise _error_of(answer)
-        part.journal.book_shard(shard.number, paid, lost)
         results = (Result.read(line.encode()) for line in answer["results"])
         ready = shard.merged(results)
         part.append(ready)
         for _ in ready:
             done()
         shutil.rmtree(_home(part.folder, shard.number), ignore_errors=True)
+
+    def _book(self, shard: _Shard, answer: Mapping[str, Any]) -> None:
+        place = f"{shard.number} {answer['machine']}"
+        paid, lost = _usage_of(answer["paid"]), _usage_of(answer["lost"])
+        self._order.batch.part.journal.book_shard(place, paid, lost)
 
     def _answer(self, shard: _Shard) -> str:
         try:
@@ -201,7 +206,12 @@ class _Tasks:
             self._ray.cancel(reference)
         try:
             if open_now:
-                self._ray.wait(open_now, num_returns=len(open_now), timeout=_PATIENCE_S)
+                count = len(open_now)
+                home, _ = self._ray.wait(open_now, num_returns=count, timeout=_PATIENCE_S)
+                for shard in self._open:
+                    if shard.reference in home:
+                        with suppress(PcoError):  # what stopped the batch is what is told
+                            self._book(shard, json.loads(self._answer(shard)))
         except KeyboardInterrupt:
             for reference in open_now:
                 self._ray.cancel(reference, force=True)
@@ -236,7 +246,7 @@ def answer_shard(job: str) -> str:
     if told["machine"] != machine_name():
         mark = hashlib.sha256(f"{told['machine']} {folder}".encode()).hexdigest()[:16]
         folder = cache_folder() / "batch" / mark
-    answer: dict[str, Any] = {"paid": {}, "lost": {}}
+    answer: dict[str, Any] = {"machine": machine_name(), "paid": {}, "lost": {}}
     try:
         require_version(told["version"])
         folder.mkdir(0o700, parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,11 @@ _JOB, _ROWS, _JOURNAL = "job.json", "rows.jsonl", "journal.sqlite"
 _LAYOUT = Layout(
     what="journal of a batch",
     version=1,
-    script=(*BOOKS, "CREATE TABLE shards (number INTEGER PRIMARY KEY)"),
+    script=(
+        *BOOKS,
+        # What is booked already of what a shard has cost at a place, as JSON.
+        "CREATE TABLE shards (place TEXT PRIMARY KEY, booked TEXT NOT NULL)",
+    ),
 )
 
 
@@ -89,16 +93,21 @@ class Journal:
         return self._clock.elapsed_s
 
     def book_shard(
-        self, number: int, paid: Mapping[Role, Usage], lost: Mapping[Role, Usage]
+        self, place: str, paid: Mapping[Role, Usage], lost: Mapping[Role, Usage]
     ) -> None:
-        """Books what another process spent on a shard, once."""
+        """Books what a shard has cost by now in all sessions at a place (number and machine), less
+        what of it is booked already."""
 
         def work(db: Any) -> None:
-            new = db.execute("INSERT OR IGNORE INTO shards VALUES (?)", (number,)).rowcount
-            for role, usage in paid.items() if new else ():
-                add_usage(db, role, usage)
-            for role, usage in lost.items() if new else ():
-                add_usage(db, role, usage, lost=True)
+            row = db.execute("SELECT booked FROM shards WHERE place = ?", (place,)).fetchone()
+            booked = json.loads(row[0]) if row else {}
+            for book, sums in (("paid", paid), ("lost", lost)):
+                before = booked.setdefault(book, {})
+                for role, usage in sums.items():
+                    new = usage - Usage(**before.get(role, {}))
+                    add_usage(db, role, new, lost=book == "lost")
+                    before[role] = asdict(usage)
+            db.execute("INSERT OR REPLACE INTO shards VALUES (?, ?)", (place, json.dumps(booked)))
 
         self._writer.write_now(work)
 
@@ -266,7 +275,7 @@ def _settle_job(folder: Path, job: Mapping[str, Any], again: str) -> Mapping[str
         ) from None
     changed = [each.key for each in differences(known, job, _FREE)]
     if changed:
-        raise _another(folder, changed, again)
+        raise _another(folder, changed, known, again)
     return known
 
 
@@ -283,11 +292,15 @@ _MEANS = {
 }
 
 
-def _another(folder: Path, changed: list[str], again: str) -> PcoError:
-    told = [_MEANS.get(key) or f"{key.removeprefix('settings.')} is different" for key in changed]
+def _another(folder: Path, changed: list[str], known: Mapping[str, Any], again: str) -> PcoError:
+    means = {**_MEANS, "ray": f"it was begun {'with' if known.get('ray') else 'without'} --ray"}
+    told = [means.get(key) or f"{key.removeprefix('settings.')} is different" for key in changed]
     more = f", and {len(told) - 3} more" if len(told) > 3 else ""
+    hint = f"type what it was begun with; or {again} --anew drops it and what it has paid for"
+    if changed == ["ray"]:
+        hint = f"{again} --ray local goes on here alone" if known.get("ray") else "leave out --ray"
     return RunChanged(
         f"{folder} holds a batch that is under way, and this is another one: "
         f"{'; '.join(told[:3])}{more}",
-        hint=f"type what it was begun with; or {again} --anew drops it and what it has paid for",
+        hint=hint,
     )

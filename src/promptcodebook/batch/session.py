@@ -35,7 +35,8 @@ __all__ = ["Batch", "Order", "Summary"]
 @dataclass(frozen=True, slots=True)
 class Order:
     """What is asked for: IN through a policy to OUT. `again` is the command as it was typed;
-    `retry` asks the failed rows of a finished OUT; `anew` drops what is under way."""
+    `retry` asks the failed rows of a finished OUT; `anew` drops what is under way; `ray` is told of
+    a cluster, whose tasks keep their replies where a single process does not look."""
 
     source: Path
     target: Path
@@ -43,6 +44,7 @@ class Order:
     prefix: str = ""
     retry: bool = False
     anew: bool = False
+    ray: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ class Batch:
             "policy": hashlib.sha256(file.text().encode("utf-8", "surrogatepass")).hexdigest(),
             "prefix": order.prefix,
             "retry": old,
+            "ray": order.ray,
             "settings": config.model_dump(mode="json"),
         }
         part = Part.open(folder, job, order.again, anew=order.anew)

@@ -99,7 +99,7 @@ def batch(
         file = reference.file.model_copy(update={"input": input_column})
         reference = replace(reference, file=file)
     settings, base = settings_for(reference, typed)
-    order = Order(source, target, _again(), prefix, retry, anew)
+    order = Order(source, target, _again(), prefix, retry, anew, bool(ray))
     opened = Batch.open(order, reference.file, settings)
     try:
         summary = _run(opened, reference.file, settings, Sources(base), ray)
