@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from typing import Any
 import pytest
 
 from promptcodebook.batch import on_ray
-from promptcodebook.batch.on_ray import answer_shard
+from promptcodebook.batch.on_ray import answer_shard, forget_batch
+from promptcodebook.batch.results import Result as Answered
 from promptcodebook.batch.session import Batch, Order
 from promptcodebook.calls import Usage
+from promptcodebook.paths import cache_folder
 from promptcodebook.policy.file import read_policy_file
 from tests.batch.rows import answering, write_rows
 from tests.cli.invoked import pco, served
@@ -28,7 +31,7 @@ def opened(work: Path, server: Server, size: int, **more: Any) -> tuple[Batch, A
     config = file.settings(above={"lm": server.spec, "cache": False})
     asked = Order(work / "in.jsonl", work / "out.jsonl", "pco batch", ray=True, **more)
     batch = Batch.open(asked, file, config)
-    order = on_ray._Order(batch, file, config, work)  # pyright: ignore[reportPrivateUsage]
+    order = on_ray._Order(batch, file, config, work, size)  # pyright: ignore[reportPrivateUsage]
     shards = on_ray._shards(batch.rows(), batch.part.count, size)  # pyright: ignore[reportPrivateUsage]
     return batch, (order.job(shard) for shard in shards)
 
@@ -111,6 +114,52 @@ def test_what_tasks_paid_is_booked_once_whether_they_failed_or_not(work: Path) -
         batch.close()
 
 
+@pytest.fixture
+def elsewhere(work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where journals of batches lie on the machines that tasks come to, which are others."""
+    monkeypatch.setattr(on_ray, "machine_name", lambda: "worker")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(work / "cache"))
+    return cache_folder() / "batch"
+
+
+def told_by(jobs: Iterator[str]) -> dict[str, Any]:
+    return {**json.loads(next(jobs)), "machine": "driver"}
+
+
+def shards_in(folder: Path) -> list[str]:
+    return sorted(each.parent.name for each in folder.rglob("journal.sqlite"))
+
+
+def test_a_batch_elsewhere_begins_with_nothing_of_the_last_one(work: Path, elsewhere: Path) -> None:
+    server, _ = answering()
+    with served(server):
+        for rows in (2, 1):
+            write_rows(work / "in.jsonl", rows)
+            batch, jobs = opened(work, server, 10, anew=True)
+            answer = json.loads(answer_shard(json.dumps(told_by(jobs))))
+            batch.close()
+            assert answer["paid"]["executor"]["calls"] == rows
+            assert shards_in(elsewhere) == ["0"], "of this batch, and the last one's is gone"
+    assert server.calls == 6
+
+
+def test_what_is_recorded_is_removed_elsewhere(work: Path, elsewhere: Path) -> None:
+    write_rows(work / "in.jsonl", 6)
+    server, _ = answering()
+    with served(server):
+        batch, jobs = opened(work, server, 2)
+        first = told_by(jobs)
+        results = json.loads(answer_shard(json.dumps(first)))["results"]
+        answer_shard(json.dumps(told_by(jobs)))
+        assert shards_in(elsewhere) == ["0", "1"]
+        batch.part.append([Answered.read(line.encode()) for line in results])
+        answer_shard(json.dumps(told_by(jobs)))
+        assert shards_in(elsewhere) == ["1", "2"], "what is not recorded is kept"
+        batch.close()
+    forget_batch(first["machine"], first["folder"])
+    assert not list(elsewhere.iterdir())
+
+
 def test_a_budget_is_refused_on_a_cluster(work: Path) -> None:
     write_rows(work / "in.jsonl", 3)
     server, _ = answering()
@@ -175,3 +224,41 @@ def test_what_a_stopped_cluster_paid_is_booked_by_the_command_that_stopped(work:
         assert sum(each.calls for each in batch.part.journal.paid().values()) == server.calls
     finally:
         batch.close()
+
+
+ELSEWHERE = """
+import runpy, sys
+from promptcodebook.batch import on_ray
+on_ray.machine_name = lambda: "another machine"
+sys.argv[0] = "pco"
+runpy.run_module("promptcodebook.cli", run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+def test_nothing_is_left_on_other_machines_when_a_batch_is_whole(work: Path) -> None:
+    write_rows(work / "in.jsonl", 300)
+    server, answers = answering(fails_on=("How",))
+    typed = ("batch", "p.json", "in.jsonl", "out.jsonl", "--lm")
+    there = work / "cache" / "promptcodebook" / "batch"
+    environment = {**os.environ, "HOME": str(work), "XDG_CACHE_HOME": str(work / "cache")}
+
+    def run() -> subprocess.CompletedProcess[str]:
+        more = (server.spec, "--set", "cache=false", "--ray", "local")
+        return subprocess.run(
+            [sys.executable, "-c", ELSEWHERE, *typed, *more],
+            cwd=work,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=500,
+        )
+
+    with served(server):
+        stopped = run()
+        assert stopped.returncode == 1 and shards_in(there) == ["0", "1"], stopped.stderr
+        answers.fails_on = ()
+        done = run()
+    assert done.returncode == 0, done.stderr
+    assert len((work / "out.jsonl").read_text().splitlines()) == 300
+    assert not list(there.iterdir())

@@ -4,7 +4,8 @@ Tasks over shards, and not Ray Data: the rows are read, and OUT is written, by t
 process, so that the bytes are the same and memory is bounded by the shards in flight; and a shard
 that fails can be told by its rows. A task journals its replies in a folder of its own: within
 OUT.part where it works on the machine of the command, else in that machine's cache. A shard that
-was interrupted finds them when it comes to the same machine again.
+was interrupted finds them when it comes to the same machine again. Tasks remove what lies there of
+shards that are recorded by now and of earlier batches to the same OUT; the end removes the rest.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, deploy
 from promptcodebook.sync import run_sync
 
-__all__ = ["OnRay", "answer_shard"]
+__all__ = ["OnRay", "answer_shard", "forget_batch"]
 
 _SHARD = 256
 """Rows of a task. Shards begin at multiples of it, whatever is recorded already."""
 _LOOK_UP_S = 0.2
+_FORGET_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +69,10 @@ class OnRay:
         try:
             width = max(1, int(ray.cluster_resources().get("CPU", 1)))
             share = max(1, config.concurrency // width)
-            order = _Order(batch, file, config.model_copy(update={"concurrency": share}), base)
-            _Tasks(ray, order, self.rows, 2 * width).run(done)
+            shared = config.model_copy(update={"concurrency": share})
+            order = _Order(batch, file, shared, base, self.rows)
+            _Tasks(ray, order, 2 * width).run(done)
+            _forget(ray, batch)
         finally:
             ray.shutdown()
         return batch.conclude(simulated=uses_simulated(config))
@@ -87,9 +91,11 @@ class _Order:
     file: PolicyFile
     config: Config
     base: Path
+    size: int = _SHARD
 
     def job(self, shard: _Shard) -> str:
-        """A task, as JSON."""
+        """A task, as JSON. Shards below `recorded` are in OUT.part's rows."""
+        part = self.batch.part
         return json.dumps(
             {
                 "number": shard.number,
@@ -97,8 +103,10 @@ class _Order:
                 "policy": self.file.text(),
                 "config": self.config.model_dump(mode="json"),
                 "base": str(self.base.resolve()),
-                "folder": str(self.batch.part.folder.resolve()),
-                "answered": self.batch.part.answered,
+                "folder": str(part.folder.resolve()),
+                "id": part.job["id"],
+                "recorded": part.count // self.size,
+                "answered": part.answered,
                 "machine": machine_name(),
                 "version": version("promptcodebook"),
                 "again": self.batch.order.again,
@@ -137,12 +145,12 @@ def _shards(rows: Iterator[Kept], first: int, size: int) -> Iterator[_Shard]:
 class _Tasks:
     """What was handed to the cluster and is not recorded."""
 
-    def __init__(self, ray: Any, order: _Order, size: int, most: int) -> None:
+    def __init__(self, ray: Any, order: _Order, most: int) -> None:
         self._ray = ray
         self._order = order
         self._most = most
         batch = order.batch
-        self._shards = _shards(batch.rows(), batch.part.count, size)
+        self._shards = _shards(batch.rows(), batch.part.count, order.size)
         # A task that died is begun again by the next command, which finds its journal.
         self._remote = ray.remote(max_retries=0)(answer_shard)
         self._open: deque[_Shard] = deque()
@@ -221,6 +229,18 @@ _PATIENCE_S = 60.0
 """What tasks may take to end once they are asked to."""
 
 
+def _forget(ray: Any, batch: Batch) -> None:
+    """Every machine that is there removes what it has journaled of a batch that is recorded."""
+    task = ray.remote(max_retries=0, num_cpus=0)(forget_batch)
+    told = machine_name(), str(batch.part.folder.resolve())
+    on_node = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+    nodes = [each["NodeID"] for each in ray.nodes() if each["Alive"]]
+    asked = [
+        task.options(scheduling_strategy=on_node(node, soft=False)).remote(*told) for node in nodes
+    ]
+    ray.wait(asked, num_returns=len(asked), timeout=_FORGET_S)
+
+
 def _usage_of(tree: Mapping[str, Any]) -> dict[Role, Usage]:
     return {cast("Role", role): Usage(**sums) for role, sums in tree.items()}
 
@@ -238,17 +258,40 @@ def _home(part: Path, number: int) -> Path:
     return part / "shards" / str(number)
 
 
+def _homes_elsewhere(machine: str, folder: str) -> Path:
+    """Where another machine than the command's keeps journals of batches to an OUT."""
+    mark = hashlib.sha256(f"{machine} {folder}".encode()).hexdigest()[:16]
+    return cache_folder() / "batch" / mark
+
+
+def forget_batch(machine: str, folder: str) -> None:
+    """Removes all that this machine has in its cache of batches to an OUT of that machine."""
+    shutil.rmtree(_homes_elsewhere(machine, folder), ignore_errors=True)
+
+
+def _settled_home(told: Mapping[str, Any]) -> Path:
+    """The folder of a task's journal here, once what nobody asks for any more is removed."""
+    number = told["number"]
+    if told["machine"] == machine_name():
+        return _home(Path(told["folder"]), number)
+    homes = _homes_elsewhere(told["machine"], told["folder"])
+    own = homes / told["id"]
+    own.mkdir(0o700, parents=True, exist_ok=True)
+    gone = [each for each in homes.iterdir() if each != own]
+    gone += [each for each in own.iterdir() if int(each.name) < told["recorded"]]
+    for each in gone:
+        shutil.rmtree(each, ignore_errors=True)
+    return own / str(number)
+
+
 def answer_shard(job: str) -> str:
     """Answers the rows that `OnRay` wrote down, on the machine that they came to: results and what
     they cost, or the error, as JSON."""
     told = json.loads(job)
-    folder = _home(Path(told["folder"]), told["number"])
-    if told["machine"] != machine_name():
-        mark = hashlib.sha256(f"{told['machine']} {folder}".encode()).hexdigest()[:16]
-        folder = cache_folder() / "batch" / mark
     answer: dict[str, Any] = {"machine": machine_name(), "paid": {}, "lost": {}}
     try:
         require_version(told["version"])
+        folder = _settled_home(told)
         folder.mkdir(0o700, parents=True, exist_ok=True)
         journal = Journal.open(folder, told["again"])
     except PcoError as error:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -260,10 +261,12 @@ def _empty(folder: Path) -> None:
 
 
 def _settle_job(folder: Path, job: Mapping[str, Any], again: str) -> Mapping[str, Any]:
-    """Writes down what the batch is of, or returns what is written. RunChanged: another job."""
+    """Writes down what the batch is of and an id, or returns what is written. RunChanged: another
+    job."""
     path = folder / _JOB
     try:
         if not path.exists():
+            job = {**job, "id": uuid.uuid4().hex}
             write_whole(path, json.dumps(job, indent=2, ensure_ascii=True) + "\n")
             return job
         known = json.loads(path.read_text("utf-8"))
@@ -283,9 +286,9 @@ _TRAINING = (
     *("critic", "explore", "gepa", "init", "keep", "mipro", "preset", "reward", "reward_range"),
     *("update", "validation", "verdict_examples"),
 )
-_FREE = ("retry", *(f"settings.{key}" for key in (*FREE_KEYS, *_TRAINING)))
+_FREE = ("id", "retry", *(f"settings.{key}" for key in (*FREE_KEYS, *_TRAINING)))
 """What may be different: settings that decide no answer of a deployed policy. Whoever opened the
-part looks at `retry`."""
+part looks at `retry`; `id` tells a batch from the last one to the same OUT."""
 _MEANS = {
     "input": "IN has other bytes",
     "policy": "REF stands for another policy",
