@@ -202,6 +202,8 @@ async def theirs(folder: Path, base: str, litellm: str) -> tuple[float, ...]:
     )
     (folder / "litellm.yaml").write_text(f"model_list:\n{rows}")
     port = free_port()
+    # Without a key, as ours on loopback.
+    os.environ["LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY"] = "true"
     command = [litellm, "--config", str(folder / "litellm.yaml"), "--port", str(port)]
     url = f"http://127.0.0.1:{port}"
     async with running(command, f"{url}/health/liveliness") as pid:
