@@ -6,9 +6,11 @@ prompt that a generator composed may still take up words of the input.)
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sqlite3
+import threading
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +33,7 @@ __all__ = [
 _log = logging.getLogger(__name__)
 _PREFIX = "req-"
 _DIGITS = 24
+_MOMENT_S = 0.2
 _LAYOUT = Layout(
     "record of requests",
     1,
@@ -99,24 +102,39 @@ class Records:
             )
 
         self._writer = Writer(path, _LAYOUT, each_batch=prune)
+        self._lock = threading.Lock()
+        self._waiting: list[Record] = []
         self.lost = 0
 
     def put(self, record: Record) -> None:
         """Handed over and forgotten: a record that the disk refuses is counted, and no request
-        fails for it."""
+        fails for it. Called in an event loop; on the disk within a moment, together with those of
+        that moment, since a transaction for each would cost a request more than its routing."""
+        with self._lock:
+            self._waiting.append(record)
+            first = len(self._waiting) == 1
+        if first:
+            asyncio.get_running_loop().call_later(_MOMENT_S, self._write)
+
+    def _write(self) -> None:
+        with self._lock:
+            records, self._waiting = self._waiting, []
 
         def write(db: sqlite3.Connection) -> None:
-            value = pack(asdict(record))
-            db.execute("INSERT INTO requests (id, value) VALUES (?, ?)", (record.id, value))
+            rows = [(record.id, pack(asdict(record))) for record in records]
+            db.executemany("INSERT INTO requests (id, value) VALUES (?, ?)", rows)
 
+        if not records:
+            return
         try:
             self._writer.send(write)
         except StoreError as error:
             if not self.lost:
                 _log.error("requests are not recorded any more: %s", error)
-            self.lost += 1
+            self.lost += len(records)
 
     def close(self) -> None:
+        self._write()
         try:
             self._writer.close()
         except StoreError as error:
