@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from promptcodebook.assemble import Sources
+from promptcodebook.calls import Usage
 from promptcodebook.config import load_config
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import Run, finish
@@ -95,8 +96,9 @@ def _timeless(event: Event) -> Event:
             return Stepped(replace(step, traces=traces))
         case Validated():
             return replace(event, evaluation=_without_clock(event.evaluation), seconds=None)
-        case Compared():
-            return replace(event, evaluation=_without_clock(event.evaluation))
+        case Compared(before=Usage() as before):
+            evaluation = _without_clock(event.evaluation)
+            return replace(event, evaluation=evaluation, before=replace(before, cost=None))
         case Concluded(rows=rows):
             return replace(event, rows=tuple(_priceless(row) for row in rows))
         case _:
