@@ -101,7 +101,7 @@ class Journal:
 
         def work(db: Any) -> None:
             row = db.execute("SELECT booked FROM shards WHERE place = ?", (place,)).fetchone()
-            booked = json.loads(row[0]) if row else {}
+            booked: dict[str, dict[str, dict[str, Any]]] = json.loads(row[0]) if row else {}
             for book, sums in (("paid", paid), ("lost", lost)):
                 before = booked.setdefault(book, {})
                 for role, usage in sums.items():
