@@ -16,7 +16,9 @@ import pytest
 from promptcodebook.serve.door import Limits
 from tests.serve.proxied import SAID, Setup, Up, up
 
-CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+CHAT = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+)
 LIMITS = Limits(body_mb=1.0, head_s=0.5, body_s=0.5)
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from promptcodebook.assemble import Sources
-from promptcodebook.calls import Usage
 from promptcodebook.config import load_config
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import Run, finish
@@ -96,9 +95,9 @@ def _timeless(event: Event) -> Event:
             return Stepped(replace(step, traces=traces))
         case Validated():
             return replace(event, evaluation=_without_clock(event.evaluation), seconds=None)
-        case Compared(before=Usage() as before):
-            evaluation = _without_clock(event.evaluation)
-            return replace(event, evaluation=evaluation, before=replace(before, cost=None))
+        case Compared():
+            # What had been paid by then is another sum where calls in flight were lost to a kill.
+            return replace(event, evaluation=_without_clock(event.evaluation), before=None)
         case Concluded(rows=rows):
             return replace(event, rows=tuple(_priceless(row) for row in rows))
         case _:
