@@ -104,7 +104,7 @@ def test_its_reflective_dataset_reaches_the_critic(tmp_path: Path) -> None:
     lm = ScriptedLM().reply_with(astray)
     learn(tmp_path, task(Shouting(), {"one": "", "two": "Be brief."}), lm)
     asked = ["\n".join(m.content for m in r.messages) for r in lm.history if r.role == "critic"]
-    wrong = next(text for text in asked if "what are clocks?" in text)
+    wrong = next(text for text in asked if "0: what are clocks?" in text)
     assert wrong.count("THE ANSWER IS CLOCKS") == 1
     assert "Reference answer: CLOCKS" in wrong
     assert "- one: 0: what are clocks? -> RIVERS" in wrong, "each component is a stage"
