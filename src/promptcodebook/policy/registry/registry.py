@@ -100,35 +100,32 @@ class Registry:
     ) -> Entry | None:
         """Moves NAME@REF to the version that `source` (NAME@REF or sha256:DIGITS) means.
 
-        `gate` is what the version must pass: an audit, unless another is given (the audit is asked
-        again in the very transaction). With a reason to
+        `gate` is what the version must pass: an audit, unless another is given. With a reason to
         `override` it, the ref moves all the same, and the entry holds the reason and what the gate
         said. Returns the log's entry, None where the ref stood there already. Raises RefNotFound
         and PromotionRefused.
         """
         check_ref(ref)
         version = self.version(source)
-        # Where it stands there already nothing is asked; the shelf may have something to mend.
-        there = self.shelf.read().at(ref) == version.version
-        nothing: Mapping[str, JsonValue] = {}
-        found = nothing if there else self._passed(version, ref, gate, override)
+        # A gate of somebody's own may take its time, or write; audits are read in the transaction.
+        found = None if gate is None else self._passed(version, ref, gate, override)
 
         def propose(log: Log) -> Proposal:
             if log.at(ref) == version.version:
                 return Proposal()
-            passed = found if gate else self._passed(version, ref, None, override)
+            audits = AuditGate(self.attestations)
+            passed = self._passed(version, ref, audits, override) if found is None else found
             return Proposal((self._entry(log, PROMOTE, ref, version.version, why, passed),))
 
         moved = self.shelf.append(propose)
         return moved[-1] if moved else None
 
     def _passed(
-        self, version: Version, ref: str, gate: Gate | None, override: str
+        self, version: Version, ref: str, gate: Gate, override: str
     ) -> Mapping[str, JsonValue]:
         """What the entry of a promotion says of how the version came through its gate."""
         try:
-            ask = gate or AuditGate(self.attestations)
-            return dict(ask(version, self.policy(version.version), ref))
+            return dict(gate(version, self.policy(version.version), ref))
         except PromotionRefused as error:
             if not (reason := printable(override).strip()):
                 raise
