@@ -6,7 +6,6 @@ told then, and it is known which file this is, how many rows it has and which co
 
 from __future__ import annotations
 
-import csv
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,8 @@ from promptcodebook.data.table import (
     Record,
     check_header,
     check_width,
+    csv_records,
     delimiter_of,
-    long_records,
     parse_object,
     plain,
 )
@@ -136,26 +135,14 @@ def _read_jsonl(path: Path, _exact: bool) -> Iterator[Record]:
 def _read_csv(path: Path, exact: bool, delimiter: str = "") -> Iterator[Record]:
     mark = delimiter or delimiter_of(_head(path))
     lines = (line for _, line in _lines(path, exact=exact))
-    reader = csv.reader(lines, delimiter=mark, strict=True)
-    records = long_records(reader, path.stat().st_size)
     header = tuple[str, ...]()
-    while True:
-        where = f"{path}:{reader.line_num + 1}"
-        try:
-            cells = next(records, None)
-        except csv.Error as error:
-            raise DataError(
-                f"{path}:{reader.line_num}: not valid CSV: {error}",
-                hint="check the quotation marks around that line, or use a .jsonl file",
-            ) from None
-        if cells is None:
-            return
-        if cells and not header:
+    for where, cells in csv_records(path, lines, mark, path.stat().st_size):
+        if not header:
             header = check_header(cells, where)
-        elif cells:
-            check_width(cells, header, where)
-            pairs = zip(header, cells, strict=True)
-            yield Record(where, {name: cell or None for name, cell in pairs})
+            continue
+        check_width(cells, header, where)
+        pairs = zip(header, cells, strict=True)
+        yield Record(where, {name: cell or None for name, cell in pairs})
 
 
 def _head(path: Path) -> str:

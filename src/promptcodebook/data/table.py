@@ -21,11 +21,11 @@ __all__ = [
     "Table",
     "check_header",
     "check_width",
+    "csv_records",
     "delimiter_of",
     "is_arrow_folder",
     "is_frame",
     "is_hf_dataset",
-    "long_records",
     "parse_object",
     "plain",
     "read_arrow_folder",
@@ -131,7 +131,8 @@ def read_csv(path: Path, delimiter: str = "") -> Table:
     """
     text = _read_text(path)
     header, rows = tuple[str, ...](), list[Record]()
-    for where, cells in _csv_lines(path, text, delimiter or delimiter_of(text)):
+    lines = io.StringIO(text, newline="")
+    for where, cells in csv_records(path, lines, delimiter or delimiter_of(text), len(text)):
         if not header:
             header = check_header(cells, where)
             continue
@@ -143,10 +144,12 @@ def read_csv(path: Path, delimiter: str = "") -> Table:
     return Table(path.name, header, tuple(rows))
 
 
-def _csv_lines(path: Path, text: str, delimiter: str) -> Iterator[tuple[str, list[str]]]:
-    """Every record that is no empty line, with its place."""
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    records = long_records(reader, len(text))
+def csv_records(
+    path: Path, lines: Iterable[str], delimiter: str, longest: int
+) -> Iterator[tuple[str, list[str]]]:
+    """Every record that is no empty line, with its place. Raises DataError for what is no CSV."""
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    records = _long_records(reader, longest)
     while True:
         where = f"{path}:{reader.line_num + 1}"
         try:
@@ -162,7 +165,7 @@ def _csv_lines(path: Path, text: str, delimiter: str) -> Iterator[tuple[str, lis
             yield where, cells
 
 
-def long_records(reader: Iterator[list[str]], longest: int) -> Iterator[list[str]]:
+def _long_records(reader: Iterator[list[str]], longest: int) -> Iterator[list[str]]:
     """The reader's records, whatever their cells' length up to `longest`. The limit is the
     interpreter's, shared by all: it is lifted for one record at a time, and put back."""
     while True:
@@ -185,7 +188,7 @@ def delimiter_of(text: str) -> str:
         lines = csv.reader(io.StringIO(text, newline=""), delimiter=mark)
         try:
             widths = [
-                len(cells) for cells in islice(filter(None, long_records(lines, len(text))), 2)
+                len(cells) for cells in islice(filter(None, _long_records(lines, len(text))), 2)
             ]
         except csv.Error:
             continue
