@@ -13,7 +13,7 @@ import pytest
 from promptcodebook.calls import Reply, Request
 from promptcodebook.errors import DataError, DiskFull, Interrupted
 from promptcodebook.experiments.experiment import Experiment, Measured, Order
-from promptcodebook.experiments.lab import Cell, Lab, Result, open_lab
+from promptcodebook.experiments.lab import Cell, Gate, Lab, Result, open_lab
 from promptcodebook.experiments.page import Page
 from promptcodebook.experiments.reproduce import measure
 from promptcodebook.experiments.trained import trained
@@ -200,3 +200,29 @@ async def test_the_limit_of_a_labs_model_is_that_of_all_its_cells(tmp_path: Path
     finally:
         await server.stop()
     assert peaks[0] == 3 and peaks[1] > 3
+
+
+def test_gates_come_first_and_what_they_shut_is_neither_measured_nor_counted(
+    tmp_path: Path,
+) -> None:
+    """Else the time left would be that of cells which take none."""
+    lab, asked, told = open_lab(tmp_path, SPEC, lm=Counting()), list[str](), list[str]()
+
+    def measured_as(name: str, gate: Gate | None = None) -> Cell:
+        def note(lab: Lab) -> Result:
+            asked.append(name)
+            return {"open": name == "b"}
+
+        return Cell(name, {}, note, gate=gate)
+
+    def behind(name: str) -> Gate:
+        return Gate(name, lambda known: None if known["open"] else {"shut": True})
+
+    cells = [measured_as(n, behind(n[0])) for n in ("a1", "a2", "b1", "b2")]
+    cells += [measured_as("a"), measured_as("b")]
+    outcome = made(cells, lab, 1, told)
+    lab.close()
+    assert asked == ["a", "b", "b1", "b2"]
+    assert outcome.results["a1"] == outcome.results["a2"] == {"shut": True}
+    assert not outcome.missing
+    assert [line for line in told if line.startswith("b1 ")] == ["b1 (3 of 4)"]

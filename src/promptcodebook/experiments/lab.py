@@ -37,21 +37,32 @@ from promptcodebook.store.run import RunStore
 from promptcodebook.sync import LoopThread, Relay, run_sync
 from promptcodebook.types import Evaluation, Example
 
-__all__ = ["Cell", "Lab", "Result", "Training", "open_lab", "read_training", "row_json"]
+__all__ = ["Cell", "Gate", "Lab", "Result", "Training", "open_lab", "read_training", "row_json"]
 
 Result = Mapping[str, Any]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
+class Gate:
+    """A cell that decides whether others are worth measuring: `instead` gives what those come to
+    where its result says that they are not, else None."""
+
+    name: str
+    instead: Callable[[Result], Result | None]
+
+
+@dataclass(frozen=True, slots=True)
 class Cell:
     """One measurement: `settings` are all that decides it beside the model and the data, `measure`
-    gives plain JSON values. `after` names cells that it is measured after."""
+    gives plain JSON values. `after` names cells that it is measured after; those that are `gate`s
+    of others come before all."""
 
     name: str
     settings: Mapping[str, Any]
     measure: Callable[[Lab], Result]
     after: Sequence[str] = ()
+    gate: Gate | None = None
 
 
 @dataclass(frozen=True, slots=True)

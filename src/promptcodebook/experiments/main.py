@@ -19,7 +19,7 @@ from promptcodebook.config import load_config, merge
 from promptcodebook.errors import DataError
 from promptcodebook.experiments.experiment import Experiment, Measured, Order
 from promptcodebook.experiments.grid import about, base, missing, stopped
-from promptcodebook.experiments.lab import Cell, Lab, Result, row_json
+from promptcodebook.experiments.lab import Cell, Gate, Lab, Result, row_json
 from promptcodebook.experiments.page import Block, Page, Table, shown
 from promptcodebook.experiments.published import published
 from promptcodebook.experiments.rewards import difference, score
@@ -203,14 +203,14 @@ def _above(floor: Cell, cell: Cell) -> Cell:
     """The cell where the model leaves the floor; else a result that says that it does not."""
 
     def measure(lab: Lab) -> Result:
-        known = lab.read(floor)
-        if known is None:
+        if lab.read(floor) is None:
             raise DataError(f"its task is left out, since {floor.name} has no result")
-        if _leaves(known):
-            return cell.measure(lab)
-        return {"floor": True, "rows": {}, "stopped": ""}
+        return cell.measure(lab)
 
-    return Cell(cell.name, cell.settings, measure, after=(floor.name, *cell.after))
+    def instead(known: Result) -> Result | None:
+        return None if _leaves(known) else {"floor": True, "rows": {}, "stopped": ""}
+
+    return replace(cell, measure=measure, gate=Gate(floor.name, instead))
 
 
 def _leaves(floor: Result) -> bool:

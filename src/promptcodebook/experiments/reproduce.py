@@ -67,8 +67,8 @@ def require_preset(experiment: Experiment, preset: str) -> None:
 def measure(
     order: Order, lab: Lab, tell: Callable[[str], None], workers: Workers | None = None
 ) -> Measured:
-    """Every cell that is not finished, by `workers` (None = one after the other): one that fails is
-    noted and the others go on; a Stop ends all, and what was finished is kept."""
+    """Every cell that is not finished, by `workers` (None = one after the other), gates first: one
+    that fails is noted and the others go on; a Stop ends all, and what was finished is kept."""
     cells = order.experiment.cells(order, lab.spec)
     found = {cell.name: known for cell in cells if (known := lab.read(cell)) is not None}
     missing: dict[str, str] = {}
@@ -80,17 +80,29 @@ def measure(
         lab.keep(cell, outcome)
         found[cell.name] = outcome
 
+    gates = {cell.gate.name for cell in cells if cell.gate}
     stop: Stop | None = None
-    left = [cell for cell in cells if cell.name not in found]
     try:
-        if left:
-            progress = Progress(len(cells), len(found), tell)
-            (workers or Threads(lab)).measure(left, progress, ended)
+        for of_gates in (True, False):
+            part = [cell for cell in cells if (cell.name in gates) == of_gates]
+            for cell in part:
+                if cell.name not in found and (known := _instead(cell, found)) is not None:
+                    ended(cell, known)
+            left = [cell for cell in part if cell.name not in found]
+            if left:
+                progress = Progress(len(part), len(part) - len(left), tell)
+                (workers or Threads(lab)).measure(left, progress, ended)
     except Stop as reached:
         stop = reached
     results = {cell.name: found[cell.name] for cell in cells if cell.name in found}
     missing = {c.name: missing.get(c.name, "") for c in cells if c.name not in found}
     return Measured(order, lab, results, missing, stop)
+
+
+def _instead(cell: Cell, found: Mapping[str, Result]) -> Result | None:
+    """What it comes to without being measured, where its gate's result says so."""
+    known = found.get(cell.gate.name) if cell.gate else None
+    return cell.gate.instead(known) if cell.gate and known is not None else None
 
 
 def write_page(out: Path, measured: Measured) -> Path:
