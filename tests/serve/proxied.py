@@ -22,7 +22,14 @@ from promptcodebook.policy.policy import Policy, deploy
 from promptcodebook.serve.callers import Callers
 from promptcodebook.serve.composing import Composing, Patience
 from promptcodebook.serve.door import Limits
-from promptcodebook.serve.live import FileSource, FixedSource, Live, PolicySource, Version
+from promptcodebook.serve.live import (
+    FileSource,
+    FixedSource,
+    Live,
+    PolicySource,
+    RegistrySource,
+    Version,
+)
 from promptcodebook.serve.proxy import Policies, Proxy, serving_policy
 from promptcodebook.serve.records import Records
 from promptcodebook.serve.upstream import OwnFields, Upstream
@@ -114,6 +121,7 @@ async def up(file: PolicyFile | None = None, setup: Setup | None = None) -> Asyn
     live = Live(
         setup.source or fixed,
         lambda version: Composing(deployed(version.file, setup.lm), version.name, setup.patience),
+        setup.source if isinstance(setup.source, RegistrySource) else None,
     )
     records = Records(setup.records, 1000) if setup.records else None
     policies = Policies("tickets", live, upstream, records, **setup.options)

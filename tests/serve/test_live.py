@@ -101,3 +101,47 @@ async def test_a_fixed_policy_never_moves() -> None:
     live = Live(FixedSource(version("a")), at_work)
     assert not await live.look()
     await live.close()
+
+
+class Kept:
+    """An archive of what it was given."""
+
+    def __init__(self, *versions: Version) -> None:
+        self._versions = {each.name: each for each in versions}
+
+    def find(self, start: str) -> str:
+        return next((name for name in self._versions if name.startswith(start)), "")
+
+    def version(self, name: str) -> Version:
+        return self._versions[name]
+
+
+async def test_earlier_versions_are_put_to_work_once_and_few_of_them_at_a_time() -> None:
+    closed: list[str] = []
+
+    class Told(Composing):
+        async def close(self) -> None:
+            closed.append(self.version)
+            await super().close()
+
+    made: list[str] = []
+
+    def make(version: Version) -> Composing:
+        made.append(version.name)
+        return Told(deployed(version.file), version.name)
+
+    old = [version(word) for word in "abcde"]
+    live = Live(FixedSource(version("now")), make, Kept(*old))
+    found = await asyncio.gather(*(live.earlier(old[0].name) for _ in range(3)))
+    assert found[0] is not None and all(each is found[0] for each in found)
+    assert closed == made[2:], "what other requests made meanwhile is closed again"
+    made.clear()
+    with live.using(found[0]) as composing:
+        for each in old[1:]:
+            assert await live.earlier(each.name) is not None
+        await asyncio.sleep(0)
+        assert composing.version == old[0].name and old[0].name not in closed[2:], "it is in use"
+    await live.close()
+    assert await live.earlier("sha256:none") is None
+    assert set(closed) == {each.name for each in (*old, version("now"))}
+    assert made == [each.name for each in old[1:]]

@@ -275,6 +275,35 @@ def test_where_a_ref_moves_to_is_told_until_it_is_served(tmp_path: Path) -> None
         assert back is not None and back.name == a
 
 
+async def test_a_version_from_before_is_served_by_its_hash_until_it_is_withdrawn(
+    tmp_path: Path,
+) -> None:
+    with sqlite(tmp_path) as registry:
+        a, b, never = (
+            registry.freeze(one_call(base_prompt=f"{n}.").text(), "tickets").version for n in "abc"
+        )
+        registry.promote(a, PRODUCTION, gate=open_gate)
+        registry.promote(b, PRODUCTION, gate=open_gate)
+        async with up(setup=Setup(source=RegistrySource(registry, PRODUCTION))) as served:
+
+            async def ask(version: str) -> tuple[int, str]:
+                sent = {"messages": SAID, "model": f"pco/{version}"}
+                status, _, headers = await served.ask(json=sent)
+                return status, headers.get("x-pco-version", "")
+
+            assert await ask("tickets") == await ask(b) == (200, b)
+            assert await ask(a) == await ask(a[:24]) == (200, a)
+            sent = [body["messages"][0]["content"][:2] for body in served.upstream.bodies]
+            assert sent == ["b.", "b.", "a.", "a."]
+            _, told, _ = await served.ask(f"/v1/models/pco/{a}")
+            assert (told["id"], told["version"]) == (f"pco/{a}", a)
+            assert (await ask(never))[0] == 404, "no gate let it through to this ref"
+            registry.rollback(PRODUCTION)
+            await asyncio.sleep(0.1)
+            assert await ask("tickets") == (200, a)
+            assert (await ask(b))[0] == 404, "what was rolled back from is not served any more"
+
+
 async def test_a_request_is_explained_afterwards_without_what_it_said(tmp_path: Path) -> None:
     path = tmp_path / "requests.sqlite"
     async with up(setup=Setup(records=path)) as served:

@@ -205,13 +205,14 @@ async def _serve(
 
 async def _proxy(asked: _Asked, callers: Callers, limits: Limits) -> Proxy:
     from promptcodebook.cli.reference import settings_for
-    from promptcodebook.serve.live import Live
+    from promptcodebook.serve.live import Live, RegistrySource
     from promptcodebook.serve.proxy import Policies, Proxy
     from promptcodebook.serve.records import Records, records_path
     from promptcodebook.serve.upstream import connect_upstream
     from promptcodebook.tasks.program import SINGLE_CALL
 
-    live = Live(asked.source(), asked.make)
+    source = asked.source()
+    live = Live(source, asked.make, source if isinstance(source, RegistrySource) else None)
     settings, _ = settings_for(asked.reference, asked.typed)
     upstream = await connect_upstream(settings, os.environ)
     program = asked.reference.file.program

@@ -1,4 +1,5 @@
-"""The version of a policy that is served now, and how a moved ref is picked up.
+"""The version of a policy that is served now, how a moved ref is picked up, and earlier versions
+that callers ask for by their hash.
 
 A request keeps the version that it began with; one that is not served any more is closed when its
 last request is over.
@@ -21,9 +22,20 @@ from promptcodebook.policy.registry.registry import Registry
 from promptcodebook.serve.composing import Composing
 from promptcodebook.serve.metrics import kind_and_place
 
-__all__ = ["FileSource", "FixedSource", "Live", "PolicySource", "RegistrySource", "Version"]
+__all__ = [
+    "Archive",
+    "FileSource",
+    "FixedSource",
+    "Live",
+    "PolicySource",
+    "RegistrySource",
+    "Served",
+    "Version",
+]
 
 _log = logging.getLogger(__name__)
+_EARLIER = 4
+"""Earlier versions at work at once; beyond them the one that was asked for longest ago goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +63,19 @@ class PolicySource(Protocol):
         yet). Cheap where nothing moved: it is asked several times a second, from a thread. Raises
         PcoError where it cannot be read, and what is served stays.
         """
+        ...
+
+
+class Archive(Protocol):
+    """Where versions from before the present one are kept."""
+
+    def find(self, start: str) -> str:
+        """The name of the one that may still be asked for and begins so; '' where there is none, or
+        several. Asked from a thread. Raises PcoError where it cannot be read."""
+        ...
+
+    def version(self, name: str) -> Version:
+        """One that was found. Asked from a thread. Raises PcoError where it cannot be read."""
         ...
 
 
@@ -92,7 +117,9 @@ class FileSource:
 
 
 class RegistrySource:
-    """A ref in the registry: where it moves to is served."""
+    """A ref in the registry: where it moves to is served. As an `Archive` it has the versions that
+    the ref can be rolled back to: never one that it was rolled back from, nor any that did not pass
+    the gate to this ref."""
 
     def __init__(self, registry: Registry, ref: str) -> None:
         self._registry = registry
@@ -110,8 +137,15 @@ class RegistrySource:
             now = moved
         return Version(now, self._registry.policy(now))
 
+    def find(self, start: str) -> str:
+        found = {name for name in self._registry.held(self._ref) if name.startswith(start)}
+        return found.pop() if len(found) == 1 else ""
 
-class _Served:
+    def version(self, name: str) -> Version:
+        return Version(name, self._registry.policy(name))
+
+
+class Served:
     """A version at work, and how many requests use it."""
 
     def __init__(self, composing: Composing) -> None:
@@ -121,12 +155,20 @@ class _Served:
 
 
 class Live:
-    """What is served now. `make` puts a version to work; `moves` and `failures` are counts."""
+    """What is served now, and from `archive` what was before (None = nothing). `make` puts a
+    version to work; `moves` and `failures` are counts."""
 
-    def __init__(self, source: PolicySource, make: Callable[[Version], Composing]) -> None:
+    def __init__(
+        self,
+        source: PolicySource,
+        make: Callable[[Version], Composing],
+        archive: Archive | None = None,
+    ) -> None:
         self._source = source
         self._make = make
-        self._now = _Served(self._first())
+        self._archive = archive
+        self._now = Served(self._first())
+        self._earlier: dict[str, Served] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._refused = ""
         self.moves = 0
@@ -141,10 +183,37 @@ class Live:
     def version(self) -> str:
         return self._now.composing.version
 
+    @property
+    def now(self) -> Served:
+        return self._now
+
+    async def earlier(self, start: str) -> Served | None:
+        """The version from before the present one whose name begins so, None where there is none.
+        Asked anew each time whether it may be: a rollback withdraws what it leaves. Raises
+        PcoError where that cannot be read."""
+        if self._archive is None:
+            return None
+        name = await asyncio.to_thread(self._archive.find, start)
+        if not name:
+            return None
+        served = self._earlier.pop(name, None) or await self._put_to_work(self._archive, name)
+        self._earlier[name] = served
+        while len(self._earlier) > _EARLIER:
+            self._end(self._earlier.pop(next(iter(self._earlier))))
+        return served
+
+    async def _put_to_work(self, archive: Archive, name: str) -> Served:
+        made = await asyncio.to_thread(lambda: self._make(archive.version(name)))
+        if (known := self._earlier.pop(name, None)) is None:
+            return Served(made)
+        self._end(Served(made))  # another request was faster
+        return known
+
     @contextmanager
-    def using(self) -> Generator[Composing]:
-        """The version of now, for one request."""
-        served = self._now
+    def using(self, served: Served | None = None) -> Generator[Composing]:
+        """A version for one request: the one of now unless another is named. No await may stand
+        between its finding and this, else it may be closed by then."""
+        served = served or self._now
         served.users += 1
         try:
             yield served.composing
@@ -168,10 +237,9 @@ class Live:
         if made is None:
             return False
         self._refused = ""
-        before, self._now = self._now, _Served(made)
+        before, self._now = self._now, Served(made)
         self.moves += 1
-        before.over = True
-        self._close_unused(before)
+        self._end(before)
         _log.warning("now serving %s", made.version)
         return True
 
@@ -182,6 +250,8 @@ class Live:
             await self.look()
 
     async def close(self) -> None:
+        while self._earlier:
+            self._end(self._earlier.popitem()[1])
         if self._closing:
             await asyncio.wait(self._closing)
         await self._now.composing.close()
@@ -190,7 +260,11 @@ class Live:
         version = self._source.read(self.version)
         return None if version is None else self._make(version)
 
-    def _close_unused(self, served: _Served) -> None:
+    def _end(self, served: Served) -> None:
+        served.over = True
+        self._close_unused(served)
+
+    def _close_unused(self, served: Served) -> None:
         if served.over and not served.users:
             task = asyncio.ensure_future(served.composing.close())
             self._closing.add(task)

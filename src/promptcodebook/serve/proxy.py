@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import logging
+import re
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -18,12 +20,13 @@ from typing import Any, cast
 
 from aiohttp import web
 
+from promptcodebook.errors import PcoError
 from promptcodebook.serve.callers import Callers
 from promptcodebook.serve.completions import Refusal, error_body
 from promptcodebook.serve.composing import Composed, Composing
 from promptcodebook.serve.conversation import input_of, place_prompt, read_messages
 from promptcodebook.serve.door import HUNG_UP, Answers, Door, Limits, Visit, json_response
-from promptcodebook.serve.live import Live
+from promptcodebook.serve.live import Live, Served
 from promptcodebook.serve.metrics import PolicyMetrics
 from promptcodebook.serve.records import Record, Records, now
 from promptcodebook.serve.server import Address
@@ -31,9 +34,9 @@ from promptcodebook.serve.upstream import Answer, Upstream
 
 __all__ = ["Policies", "Proxy", "serving_policy"]
 
+_log = logging.getLogger(__name__)
 _PREFIX = "pco/"
-_SHA = "sha256:"
-_LEAST_DIGITS = 12
+_HASH = re.compile(r"sha256:[0-9a-f]{12,64}")
 _PIECE = 2**16
 """Bytes of a body that are handed over at once."""
 
@@ -113,8 +116,7 @@ class Proxy:
     async def _chat(self, request: web.Request, visit: Visit) -> web.StreamResponse:
         body = await self._door.read(request)
         messages = read_messages(body)
-        with self._door.place(), self.policies.live.using() as composing:
-            self._check_model(body, composing)
+        with self._door.place(), self.policies.live.using(await self._asked(body)) as composing:
             text = input_of(messages, whole=self.policies.conversation)
             composed = await self._composed(composing, text, visit)
             status = HUNG_UP
@@ -137,8 +139,7 @@ class Proxy:
             given = input_of(read_messages(body), whole=self.policies.conversation)
         if not isinstance(given, str):
             raise Refusal("input must be a text", param="input")
-        with self._door.place(), self.policies.live.using() as composing:
-            self._check_model(body, composing)
+        with self._door.place(), self.policies.live.using(await self._asked(body)) as composing:
             composed = await self._composed(composing, given, visit)
             self._record(visit, composing, composed, given, 200)
             made = {
@@ -168,21 +169,32 @@ class Proxy:
             visit.headers["x-pco-fallback"] = ",".join(composed.fallbacks)
         return composed
 
-    def _check_model(self, body: Mapping[str, Any], composing: Composing) -> None:
-        """Raises Refusal for another model than the one served."""
+    async def _asked(self, body: Mapping[str, Any]) -> Served:
+        """The version that a request names. Raises Refusal for one that is not served."""
         model = body.get("model")
         if model is not None and not isinstance(model, str):
             raise Refusal("model must be a text", param="model")
-        if model and not self._is_served(model, composing.version):
-            text = f"no such model here; there is {_PREFIX + self.policies.name!r}"
-            raise Refusal(text, status=404, kind="model_not_found", param="model")
+        return await self._version(model) if model else self.policies.live.now
 
-    def _is_served(self, model: str, version: str) -> bool:
-        name = model.removeprefix(_PREFIX)
+    async def _version(self, model: str) -> Served:
+        """The one of now by the ref's name; by its hash also one from before. Raises Refusal."""
+        live, name = self.policies.live, model.removeprefix(_PREFIX)
         if name == self.policies.name:
-            return True
-        digits = name.removeprefix(_SHA)
-        return digits != name and len(digits) >= _LEAST_DIGITS and version.startswith(name)
+            return live.now
+        if _HASH.fullmatch(name):
+            if live.version.startswith(name):
+                return live.now
+            try:
+                earlier = await live.earlier(name)
+            except PcoError as error:
+                _log.error("%s cannot be served: %s", name, error)
+                raise Refusal(
+                    f"{name} cannot be served now", status=503, kind="server_error"
+                ) from None
+            if earlier is not None:
+                return earlier
+        text = f"no such model here; there is {_PREFIX + self.policies.name!r}"
+        raise Refusal(text, status=404, kind="model_not_found", param="model")
 
     async def _respond(
         self, request: web.Request, answer: Answer, visit: Visit
@@ -260,18 +272,17 @@ class Proxy:
         )
 
     async def _models(self, request: web.Request, visit: Visit) -> web.StreamResponse:
-        named = [self._entry(self.policies.name), self._entry(self.policies.live.version)]
+        version = self.policies.live.version
+        named = [self._entry(name, version) for name in (self.policies.name, version)]
         return json_response({"object": "list", "data": named}, visit)
 
     async def _model(self, request: web.Request, visit: Visit) -> web.StreamResponse:
         name = request.match_info["name"]
-        if not self._is_served(name, self.policies.live.version):
-            raise Refusal("no such model here", status=404, kind="model_not_found", param="model")
-        return json_response(self._entry(name.removeprefix(_PREFIX)), visit)
+        version = (await self._version(name)).composing.version
+        return json_response(self._entry(name.removeprefix(_PREFIX), version), visit)
 
-    def _entry(self, name: str) -> dict[str, object]:
+    def _entry(self, name: str, version: str) -> dict[str, object]:
         entry = {"id": _PREFIX + name, "object": "model", "created": self._begun}
-        version = self.policies.live.version
         return {**entry, "owned_by": "promptcodebook", "version": version}
 
     async def _page(self, request: web.Request, visit: Visit) -> web.StreamResponse:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import getpass
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -210,6 +210,11 @@ class Registry:
         """The version that a ref would be rolled back to."""
         history = self.shelf.read().history(ref)
         return history[-2] if len(history) > 1 else None
+
+    def held(self, ref: str) -> Sequence[str]:
+        """The versions that a ref can be rolled back through, the one that it stands at last: one
+        that it was rolled back from is none of them."""
+        return self.shelf.read().history(ref)
 
     def watch(self, ref: str) -> Watch:
         """Tells when a ref moves. Raises RefNotFound where it does not exist."""
