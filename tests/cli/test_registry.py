@@ -126,7 +126,7 @@ def test_a_registry_is_handed_on(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     assert said == {"versions": 1, "entries": 2, "head": head}
     pco("codebook", "import", "one.jsonl", cwd=folder).error(1, "--name NAME")
     said = pco("codebook", "import", "one.jsonl", "--name", "theirs", cwd=folder).out
-    assert said == "0 versions and 1 entries of the log are new\n"
+    assert said == "new: 0 versions and 1 entry of the log\n"
     data = bytearray((folder / "all.jsonl").read_bytes())
     data[200] ^= 1
     (folder / "all.jsonl").write_bytes(data)

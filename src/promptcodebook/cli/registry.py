@@ -11,6 +11,7 @@ import typer
 from promptcodebook.cli.console import columns, emit, note
 from promptcodebook.cli.settings import Json, Ref, Who, command_group, runs_dir
 from promptcodebook.errors import ConfigError, StoreError
+from promptcodebook.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -170,7 +171,11 @@ def import_file(
     if as_json:
         emit({"versions": taken.versions, "entries": taken.entries, "head": taken.head})
     else:
-        print(f"{taken.versions} versions and {taken.entries} entries of the log are new")
+        versions, entries = (
+            plural(taken.versions, "version"),
+            plural(taken.entries, "entry", "entries"),
+        )
+        print(f"new: {versions} and {entries} of the log")
 
 
 @app.command()
@@ -196,7 +201,11 @@ def verify(
         emit({"passes": found.passes, "entries": found.entries, "versions": found.versions,
               "head": found.head, "faults": faults})  # fmt: skip
     elif found.passes:
-        print(f"whole: {found.entries} entries, {found.versions} versions\nhead {found.head}")
+        entries, versions = (
+            plural(found.entries, "entry", "entries"),
+            plural(found.versions, "version"),
+        )
+        print(f"whole: {entries}, {versions}\nhead {found.head}")
     else:
         more = len(found.faults) - _FAULTS
         shown = [f"  {fault}" for fault in found.faults[:_FAULTS]]
