@@ -114,6 +114,8 @@ def answer_words(text: str, *, nfd: bool = True) -> str:
 def printable(text: str) -> str:
     """The text without control characters but line breaks and tabs: what a model or a server wrote
     must not steer a terminal."""
+    if text.isascii() and text.isprintable():
+        return text
     return _CONTROL.sub(" ", text).encode("utf-8", "replace").decode()
 
 

@@ -20,8 +20,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from promptcodebook.store.folder import FILE
 from promptcodebook.store.run import RunStore
-from promptcodebook.store.tables import FILE
 from tests.proof.runs import Finished
 from tests.proof.served import ROOT, Served
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ import pytest
 from promptcodebook.paths import cache_folder
 from promptcodebook.store import Ended, Header, RunStore, list_runs, remove_run
 from promptcodebook.store import summaries as module
+from promptcodebook.store.lock import RunLock
 
 
 @pytest.fixture
@@ -24,7 +28,7 @@ def never_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path) -> RunStore:
         raise AssertionError(f"{path} was opened")
 
-    monkeypatch.setattr(module.RunStore, "open", refuse)
+    monkeypatch.setattr(RunStore, "open", refuse)
 
 
 def test_a_run_that_has_ended_is_opened_once(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,6 +45,26 @@ def test_one_that_was_written_to_since_is_read_anew(runs: Path) -> None:
     store.append(Ended("finished"))
     store.close()
     assert list_runs(runs)[0].ended == "finished"
+
+
+def test_one_whose_lock_was_taken_since_is_running_though_nothing_is_written(runs: Path) -> None:
+    [before] = list_runs(runs)
+    lock = RunLock(before.path)
+    assert list_runs(runs)[0].writer == os.getpid()
+    lock.release()
+    assert list_runs(runs) == [before]
+
+
+def test_a_list_of_kept_runs_opens_nothing_and_waits_for_no_pydantic(runs: Path) -> None:
+    list_runs(runs)
+    code = (
+        "import sys; from pathlib import Path; from promptcodebook.store.runs import list_runs;"
+        "print(list_runs(Path(sys.argv[1]))[0].ended, 'pydantic' in sys.modules)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code, str(runs)], capture_output=True, text=True, check=True
+    )
+    assert told.stdout.split() == ["budget", "False"]
 
 
 def test_a_run_without_an_end_is_not_kept(

@@ -35,9 +35,9 @@ _QUOTED = 5
 @runs.command("list")
 def list_runs(as_json: Json = False) -> None:
     """One line per run, oldest first."""
-    from promptcodebook.store import runs as folder
+    from promptcodebook.store.runs import list_runs as read_summaries
 
-    summaries = folder.list_runs(runs_dir())
+    summaries = read_summaries(runs_dir())
     if as_json:
         emit([_summary_json(summary) for summary in summaries])
     elif summaries:

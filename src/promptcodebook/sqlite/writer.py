@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import queue
 import sqlite3
@@ -11,9 +10,13 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future as ThreadFuture
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from promptcodebook.errors import DiskFull, StoreError
 from promptcodebook.sqlite.database import Layout, connect, roll_back, store_error
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["Write", "Writer"]
 
@@ -59,6 +62,8 @@ class Writer:
 
     async def write(self, work: Write) -> None:
         """Returns when `work` is committed. Cancelling the wait does not undo the write."""
+        import asyncio  # here: those who only read, or list runs, do not wait for it
+
         waiter = asyncio.get_running_loop().create_future()
         self._put(_Unit(work, waiter))
         await waiter
@@ -167,10 +172,10 @@ class Writer:
         by_loop: dict[asyncio.AbstractEventLoop, list[_Answer]] = {}
         for unit, error in zip(batch, results, strict=True):
             waiter = unit.waiter
-            if isinstance(waiter, asyncio.Future):
-                by_loop.setdefault(waiter.get_loop(), []).append((waiter, error))
-            elif waiter is not None:
+            if isinstance(waiter, ThreadFuture):
                 _settle_thread(waiter, error)
+            elif waiter is not None:
+                by_loop.setdefault(waiter.get_loop(), []).append((waiter, error))
             elif error is not None:
                 self._keep_unheard(error)
             elif unit.then is not None:

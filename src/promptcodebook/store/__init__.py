@@ -1,35 +1,44 @@
-"""Runs on disk: append-only events, the journal of replies, what was paid, and who writes."""
+"""Runs on disk: append-only events, the journal of replies, what was paid, and who writes.
 
-from promptcodebook.store.events import (
-    Amended,
-    Broke,
-    Candidate,
-    Compared,
-    Concluded,
-    Ended,
-    EndReason,
-    Event,
-    Mark,
-    Resumed,
-    RunState,
-    Scope,
-    Started,
-    Stepped,
-    Validated,
-    fold,
-    fold_event,
-)
-from promptcodebook.store.header import (
-    Difference,
-    Header,
-    check_resumable,
-    differences,
-    digest,
-    run_id,
-)
-from promptcodebook.store.run import RunStore
-from promptcodebook.store.runs import find_run, list_runs, remove_run
-from promptcodebook.store.summaries import RunSummary
+Names are looked up when first used, so that a list of runs does not wait for what one run needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from promptcodebook.store.events import (
+        Amended,
+        Broke,
+        Candidate,
+        Compared,
+        Concluded,
+        Ended,
+        EndReason,
+        Event,
+        Mark,
+        Resumed,
+        RunState,
+        Scope,
+        Started,
+        Stepped,
+        Validated,
+        fold,
+        fold_event,
+    )
+    from promptcodebook.store.header import (
+        Difference,
+        Header,
+        check_resumable,
+        differences,
+        digest,
+        run_id,
+    )
+    from promptcodebook.store.run import RunStore
+    from promptcodebook.store.runs import find_run, list_runs, remove_run
+    from promptcodebook.store.summaries import RunSummary
 
 __all__ = [
     "Amended",
@@ -61,3 +70,24 @@ __all__ = [
     "remove_run",
     "run_id",
 ]
+
+_HOME = {
+    "Difference": "header",
+    "Header": "header",
+    "check_resumable": "header",
+    "differences": "header",
+    "digest": "header",
+    "run_id": "header",
+    "RunStore": "run",
+    "find_run": "runs",
+    "list_runs": "runs",
+    "remove_run": "runs",
+    "RunSummary": "summaries",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'promptcodebook.store' has no attribute {name!r}")
+    module = importlib.import_module(f"promptcodebook.store.{_HOME.get(name, 'events')}")
+    return getattr(module, name)

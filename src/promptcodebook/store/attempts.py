@@ -21,12 +21,11 @@ from pathlib import Path
 from promptcodebook.calls import ROLES, Role, Usage
 from promptcodebook.errors import StoreError
 from promptcodebook.sqlite import Writer, store_os_error
+from promptcodebook.store.folder import ATTEMPTS
 from promptcodebook.store.tables import add_usage
 
-__all__ = ["ATTEMPTS", "AttemptFile"]
+__all__ = ["AttemptFile"]
 
-ATTEMPTS = "in-flight"
-"""The file's name in a run's folder."""
 _SLOTS = 1024
 # role, prompt tokens, completion tokens, cost (NaN = unknown price); the number is written last.
 _BODY = struct.Struct("<QQQd")

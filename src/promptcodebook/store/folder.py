@@ -1,5 +1,7 @@
-"""A run's folder: made under a name of its own, closed to other users, and what it is when whoever
-made it was killed before the run had a header."""
+"""A run's folder: its files, how it is made under a name of its own and closed to other users, and
+what it is when whoever made it was killed before the run had a header.
+
+Lists of runs need this and no more of a run: pydantic and the events are imported elsewhere."""
 
 from __future__ import annotations
 
@@ -8,19 +10,27 @@ import sqlite3
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from promptcodebook.errors import DiskFull, StoreError
 from promptcodebook.paths import make_private_folder, run_reference, tighten
 from promptcodebook.sqlite import store_os_error
-from promptcodebook.store.header import Header, run_id
-from promptcodebook.store.tables import FILE
 
-__all__ = ["close_to_others", "is_unborn", "never_started", "new_folder"]
+if TYPE_CHECKING:
+    from promptcodebook.store.header import Header
+
+__all__ = ["ATTEMPTS", "FILE", "close_to_others", "is_unborn", "never_started", "new_folder"]
+
+FILE = "run.sqlite"
+ATTEMPTS = "in-flight"
+"""Names of files in a run's folder: its tables, and the attempts that are on their way."""
 
 
 def new_folder(runs_dir: Path, header: Header) -> tuple[Path, Header]:
     """Makes `runs_dir`/id; a chosen id gets a number behind it where it is taken."""
+    from promptcodebook.store.header import run_id
+
     stem = header.id or run_id(header.task, datetime.fromisoformat(header.created))
     name, again = stem, 1
     while True:

@@ -29,11 +29,17 @@ from promptcodebook.store.events import (
     Validated,
     fold,
 )
-from promptcodebook.store.folder import close_to_others, is_unborn, never_started, new_folder
+from promptcodebook.store.folder import (
+    FILE,
+    close_to_others,
+    is_unborn,
+    never_started,
+    new_folder,
+)
 from promptcodebook.store.header import Header, is_sealed, seal
 from promptcodebook.store.lock import RunLock
 from promptcodebook.store.packing import PackedEvent, pack_event, unpack_event, unpack_traces
-from promptcodebook.store.tables import FILE, LAYOUT, RunReplies, SessionClock, add_count, read_book
+from promptcodebook.store.tables import LAYOUT, RunReplies, SessionClock, add_count, read_book
 from promptcodebook.types import Evaluation, Parameters, Trace
 
 __all__ = ["RunStore"]

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from promptcodebook.errors import RunNotFound, StoreError, did_you_mean
 from promptcodebook.paths import BENCH
 from promptcodebook.sqlite import store_os_error
-from promptcodebook.store.attempts import ATTEMPTS
-from promptcodebook.store.folder import is_unborn
-from promptcodebook.store.header import Header
-from promptcodebook.store.lock import RunLock
-from promptcodebook.store.run import RunStore
+from promptcodebook.store.folder import ATTEMPTS, FILE, is_unborn
+from promptcodebook.store.lock import LOCK_FILES, RunLock
 from promptcodebook.store.summaries import RunSummary, Summaries
-from promptcodebook.store.tables import FILE
+
+if TYPE_CHECKING:
+    from promptcodebook.store.header import Header
 
 __all__ = ["RunSummary", "find_run", "list_runs", "remove_run", "remove_unborn"]
 
@@ -27,7 +28,7 @@ _log = logging.getLogger(__name__)
 _LIST = "pco runs list"
 _ID = re.compile(r"\d{8}-\d{6}-[a-z0-9-]+")
 _SIDES = tuple(f"{FILE}-{side}" for side in ("wal", "shm", "journal"))
-_OF_A_BIRTH = {"lock", "lock.soft", ATTEMPTS, FILE, *_SIDES}
+_OF_A_BIRTH = {*LOCK_FILES, ATTEMPTS, FILE, *_SIDES}
 _SMALL = 1_000_000
 """Bytes: a larger file has steps in it, and need not be opened to know that."""
 _BIRTH_S = 60.0
@@ -147,12 +148,15 @@ def _remove_if_unborn(folder: Path) -> None:
 
 def _folders(runs_dir: Path) -> list[Path]:
     """The folders of runs: those of `runs_dir`, and those of its suites."""
-    places = (f"*/{FILE}", f"{BENCH}/*/*/{FILE}")
-    return sorted(file.parent for place in places for file in runs_dir.glob(place))
+    names = os.listdir(runs_dir) if runs_dir.is_dir() else ()
+    alone = [runs_dir / name for name in names if os.path.exists(f"{runs_dir}/{name}/{FILE}")]
+    return sorted([*alone, *(file.parent for file in runs_dir.glob(f"{BENCH}/*/*/{FILE}"))])
 
 
 def _headers(folders: Sequence[Path]) -> dict[Path, Header]:
     """The headers of the runs that can be read."""
+    from promptcodebook.store.run import RunStore
+
     headers: dict[Path, Header] = {}
     for folder in folders:
         try:

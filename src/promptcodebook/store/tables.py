@@ -16,7 +16,6 @@ from promptcodebook.sqlite import Layout, Packer, Reader, Writer
 
 __all__ = [
     "BOOKS",
-    "FILE",
     "LAYOUT",
     "RunReplies",
     "SessionClock",
@@ -26,8 +25,6 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
-
-FILE = "run.sqlite"
 
 _FIRST_BOOKS = (
     "CREATE TABLE journal (id INTEGER PRIMARY KEY, key BLOB NOT NULL, role TEXT NOT NULL,"
