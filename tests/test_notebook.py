@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptcodebook.notebook import shown_table, shown_text
-from promptcodebook.policy.policy import Explanation
+from promptcodebook.policy.response import Explanation
 from promptcodebook.types import Codebook, Instinct, Route
 from tests.run.test_optimize import train
 

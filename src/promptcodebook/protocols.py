@@ -3,7 +3,7 @@ and checks of rewrites."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence, Set
+from collections.abc import Awaitable, Mapping, Sequence, Set
 from typing import Protocol
 
 from promptcodebook.calls import Chat, Role
@@ -40,11 +40,12 @@ class Executor(Protocol):
     async def __call__(self, prompt: str, example: Example, lm: Chat) -> str | Output: ...
 
 
-Scored = float | bool | Score
+Scored = float | bool | Score | tuple[float, str] | Mapping[str, float | str]
+"""What a reward may return: a number, one with feedback, or {"score": number, "feedback": text}."""
 
 
 class TextReward(Protocol):
-    """r(y, y*) of y's text: a number in the task's range, or a Score; may be async."""
+    """r(y, y*) of y's text: a number in the task's range, alone or with feedback; may be async."""
 
     def __call__(self, example: Example, output: str) -> Scored | Awaitable[Scored]: ...
 

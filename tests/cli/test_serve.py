@@ -15,10 +15,13 @@ from typing import Any
 
 import pytest
 
+from promptcodebook.cli.serve import served_name
+from promptcodebook.policy.references import Reference
 from promptcodebook.serve.records import find_record
 from tests.cli.invoked import pco, served
 from tests.lm.server import Server, says
 from tests.policy.test_policy import file_of
+from tests.policy.test_references import header
 from tests.serve.proxied import SAID, one_call
 
 
@@ -70,6 +73,22 @@ def test_a_policy_file_is_served_explained_and_stopped(tmp_path: Path) -> None:
     assert explained.json["prompt"] == prompt["content"] and explained.json["input"] == ""
     assert "mode: one-call" in shown.out and told["version"] in shown.out
     missing.error(1, "no request req-", "PCO_REQUESTS")
+
+
+@pytest.mark.parametrize(
+    ("name", "called", "expected"),
+    [
+        ("20260101-120000-tickets-1a2b", "refunds v2", "refunds-v2"),
+        ("20260101-120000-tickets-1a2b", "", "20260101-120000-tickets-1a2b"),
+        ("tickets.pco.json", None, "tickets"),
+        ("tickets@production", None, "tickets@production"),
+    ],
+)
+def test_a_policy_is_called_by_what_its_user_calls_it(
+    name: str, called: str | None, expected: str
+) -> None:
+    made = None if called is None else header({}, name=called)
+    assert served_name(Reference(name, file_of(), made)) == expected
 
 
 @pytest.mark.parametrize("args", [("--records", "0"), ("--verbatim",)])

@@ -20,7 +20,8 @@ from promptcodebook.method.ranking import BUCKETS, Expected
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.file import PolicyFile
-from promptcodebook.policy.policy import Explanation, Policy, deploy, load_policy, role_layers
+from promptcodebook.policy.policy import Policy, deploy, load_policy, role_layers
+from promptcodebook.policy.response import Explanation
 from promptcodebook.tasks.program import SINGLE_CALL
 from promptcodebook.types import Example, Parameters, Ranking, Route
 from tests.lm.server import Server, says
@@ -50,6 +51,28 @@ def policy_of(
 
 async def one(prompt: str, example: Example, lm: Chat) -> str:
     return prompt
+
+
+# --- answers ---
+
+
+def test_a_response_has_the_prompt_and_the_route_beside_the_text() -> None:
+    policy, lm = policy_of(file_of())
+    said = policy.respond("How far?")
+    assert said.text == str(said) == policy.answer("How far?")
+    assert said.prompt == policy.prompt("How far?")
+    assert said.route == policy.explain("How far?").route
+    assert said.usage.calls == len({r.role for r in lm.history}) == 3
+    assert said.prompt in said._repr_html_()
+
+
+async def test_a_response_that_fails_says_where() -> None:
+    def breaks(prompt: str, example: Example, lm: Chat) -> str:
+        raise LookupError("no such order")
+
+    policy, _ = policy_of(file_of(program="breaks"), executor=breaks)
+    with pytest.raises(PolicyError, match="LookupError at execute: no such order"):
+        await policy.arespond("How far?")
 
 
 # --- inputs ---
@@ -160,7 +183,7 @@ def test_a_ranked_policy_asks_nobody_and_promises_in_the_range_of_the_task() -> 
     assert explained.ranked == ((1, 2.0), (3, 1.0), (None, 0.0), (0, 0.0), (2, -0.5))
     html = explained._repr_html_()
     assert "expected reward" in html and "2.000" in html and "none" in html
-    assert heads(html) == ["k", "instinct", "k", "alone"]
+    assert heads(html) == ["k", "instinct", "k", "alone", "source", "piece"]
 
 
 def test_a_distilled_policy_promises_no_reward() -> None:

@@ -65,6 +65,14 @@ def test_a_run_gives_a_policy_a_verdict_and_a_bill(tmp_path: Path) -> None:
     assert len(explained.route.indices) == 4 and explained.prompt
 
 
+def test_a_run_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = pco.optimize(data(), reward, "simulated", config=QUICK, budget="40calls")
+    monkeypatch.chdir("/")
+    assert run.path == tmp_path / "runs" / run.id
+    RunStore.open(run.path).close()
+
+
 def test_a_run_that_is_begun_no_longer_needs_the_file_it_began_from(tmp_path: Path) -> None:
     file = tmp_path / "earlier.json"
     train(tmp_path, "first").policy.save(file)

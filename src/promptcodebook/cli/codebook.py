@@ -34,7 +34,7 @@ from promptcodebook.units import number
 
 if TYPE_CHECKING:
     from promptcodebook.policy.file import PolicyFile
-    from promptcodebook.policy.policy import Explanation
+    from promptcodebook.policy.response import Explanation
     from promptcodebook.step import Rewrite, Step
     from promptcodebook.store.run import RunStore
     from promptcodebook.types import Ranking

@@ -120,7 +120,7 @@ def serve(
         ref,
         reference,
         Typed(config, None, None, lm, None, sets or (), trust),
-        name or _name_of(reference),
+        name or served_name(reference),
         Patience(route_timeout, compose_timeout, kept),
         verbatim=verbatim,
         conversation=reads == "conversation",
@@ -186,9 +186,12 @@ class _Asked:
         return file.model_copy(update={"compose": "verbatim"}) if self.verbatim else file
 
 
-def _name_of(reference: Reference) -> str:
-    """What a policy is called where callers name it: without the endings of its file."""
-    name = reference.name.removesuffix(".json").removesuffix(".pco")
+def served_name(reference: Reference) -> str:
+    """What a policy is called where callers name it: a run by the name that it was given, a file
+    without its endings."""
+    header = reference.header
+    called = header.name if header is not None and header.name else reference.name
+    name = called.removesuffix(".json").removesuffix(".pco")
     return re.sub(r"[^\w.@-]+", "-", name) or "policy"
 
 

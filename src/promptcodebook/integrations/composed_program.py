@@ -18,7 +18,8 @@ from promptcodebook.errors import ConfigError, PcoError, PolicyError, import_ext
 from promptcodebook.method.generator import join_prompts
 from promptcodebook.optimizers.dspy_model import dspy_model
 from promptcodebook.policy.file import PolicyFile
-from promptcodebook.policy.policy import Explanation, Policy, deploy, role_layers
+from promptcodebook.policy.policy import Policy, deploy, role_layers
+from promptcodebook.policy.response import Explanation
 from promptcodebook.run.optimize import Run
 from promptcodebook.types import Prompt
 

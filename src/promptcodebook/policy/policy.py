@@ -25,56 +25,20 @@ from promptcodebook.method.executor import roll_out
 from promptcodebook.method.generator import join_instincts, join_prompts
 from promptcodebook.method.policy import Deployed
 from promptcodebook.method.ranking import Expected
-from promptcodebook.notebook import shown_table, shown_text
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import read_policy, stages_of
+from promptcodebook.policy.response import Explanation, Response
+from promptcodebook.policy.spans import Span, prompt_spans
 from promptcodebook.protocols import Executor
 from promptcodebook.randomness import Draws
 from promptcodebook.sync import LoopThread, run_sync
 from promptcodebook.tasks.program import SINGLE_CALL
 from promptcodebook.types import Codebook, Example, Prompt, Rollout, Route
 
-__all__ = ["Explanation", "FixedRow", "Policy", "deploy", "load_policy", "role_layers"]
+__all__ = ["FixedRow", "Policy", "deploy", "load_policy", "role_layers"]
 
 _T = TypeVar("_T")
 X = str | Mapping[str, object] | Example
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Why this input got this prompt. `expected` is what each instinct promises, where routes were
-    learned from outcomes."""
-
-    input: str
-    route: Route
-    instincts: tuple[tuple[int, str], ...]
-    prompt: str
-    expected: Expected | None = None
-
-    def _repr_html_(self) -> str:
-        route = "route: " + ", ".join(map(str, self.route.indices))
-        doubt = " (by fallback)" if self.route.fallback else ""
-        parts = [
-            shown_text("input", self.input),
-            shown_table(route + doubt, ("k", "instinct"), self.instincts),
-            self._promises(),
-            shown_text("why", self.route.analysis) if self.route.analysis else "",
-            shown_text("prompt", self.prompt),
-        ]
-        return f"<div>{''.join(parts)}</div>"
-
-    @property
-    def ranked(self) -> tuple[tuple[int | None, float], ...]:
-        """Every instinct with the reward that it promises alone, None for no instinct, best first;
-        () where nothing was learned of that."""
-        if self.expected is None:
-            return ()
-        alone = [(k, self.expected.alone(k)) for k in range(len(self.expected.marginal))]
-        return tuple(sorted([(None, self.expected.nothing), *alone], key=lambda each: -each[1]))
-
-    def _promises(self) -> str:
-        rows = [("none" if k is None else k, f"{value:.3f}") for k, value in self.ranked]
-        return shown_table("expected reward", ("k", "alone"), rows) if rows else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +123,9 @@ class Policy:
         reply = await self._assembled.models.lm(request)
         return replace(reply, text=strip_think(reply.text))
 
-    async def aanswer(self, x: X) -> str:
-        """The executor's answer under the composed prompt; raises what a failed pass raised."""
+    async def arespond(self, x: X) -> Response:
+        """The executor's answer with the prompt and the route that it was given under; raises
+        PolicyError for what a failed pass raised."""
         self.require_program()
         rollout = await self.arun(x)
         if rollout.failure is not None:
@@ -169,14 +134,24 @@ class Policy:
                 f"no answer: {failure.kind} at {failure.stage}: {failure.message}",
                 hint="pco doctor",
             )
-        return rollout.output
+        return Response.of(rollout)
+
+    async def aanswer(self, x: X) -> str:
+        """`arespond`, its text alone."""
+        return (await self.arespond(x)).text
 
     async def aexplain(self, x: X) -> Explanation:
         """Route, chosen instincts, composed prompt and the encoder's reasons."""
         example = self._example(x)
         route, prompt, unit = await self._deployed.explain(example, self._draws(example))
         chosen = tuple((k, self.codebook[k].text) for k in route.indices)
-        return Explanation(example.input, route, chosen, prompt.text, self._expected(unit))
+        spans = self.spans(prompt.text, route)
+        return Explanation(example.input, route, chosen, prompt.text, self._expected(unit), spans)
+
+    def spans(self, prompt: str, route: Route) -> tuple[Span, ...]:
+        """A prompt composed for this route in pieces, each with its source."""
+        chosen = [(k, self.codebook[k].text) for k in route.indices]
+        return prompt_spans(prompt, chosen, self.file.base_prompt, self.file.output_format)
 
     def _expected(self, unit: Expected | None) -> Expected | None:
         """What each instinct promises, in the task's range of rewards."""
@@ -200,6 +175,9 @@ class Policy:
 
     def reply(self, messages: Sequence[Message]) -> Reply:
         return self._run(self.areply(messages))
+
+    def respond(self, x: X) -> Response:
+        return self._run(self.arespond(x))
 
     def answer(self, x: X) -> str:
         return self._run(self.aanswer(x))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from promptcodebook.text import words_of
+from promptcodebook.types import variable_name
 
 __all__ = ["Span", "SpanSource", "prompt_spans"]
 
@@ -44,6 +45,13 @@ class Span:
     source: SpanSource
     instinct: int | None = None
     exact: bool = False
+
+    @property
+    def label(self) -> str:
+        """'base', 'format', 'generator', or 'c<k>' for an instinct, with '~' before a likeness."""
+        if self.instinct is None:
+            return self.source
+        return f"{'' if self.exact else '~'}{variable_name(self.instinct)}"
 
 
 def prompt_spans(

@@ -17,8 +17,9 @@ from promptcodebook.config import Budget, Config, budget_layer, load_config
 from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError, MissingExtra, PcoError, PolicyError, Stop
 from promptcodebook.notebook import shown_table, shown_text
-from promptcodebook.policy.policy import Explanation, Policy, role_layers
+from promptcodebook.policy.policy import Policy, role_layers
 from promptcodebook.policy.references import Best, kept_state
+from promptcodebook.policy.response import Explanation
 from promptcodebook.progress import Listener, watch
 from promptcodebook.protocols import Executor, Reward
 from promptcodebook.run.opening import Opened, Where, open_run
@@ -327,7 +328,7 @@ def _result(opened: Opened, outcome: Outcome) -> Run:
     conclusion = outcome.conclusion
     return Run(
         id=store.header.id,
-        path=store.path,
+        path=store.path.resolve(),
         ended=outcome.ended,
         verdict=conclusion.sentence if conclusion else "",
         worth=conclusion.worth if conclusion else None,

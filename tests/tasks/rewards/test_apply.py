@@ -65,11 +65,57 @@ async def test_values_that_are_not_finite(said: float) -> None:
         await applied(said)
 
 
-@pytest.mark.parametrize("said", [None, "1", [1], 1j, {"score": 1}])
+@pytest.mark.parametrize("said", [None, "1", [1], 1j])
 async def test_values_that_are_no_numbers(said: object) -> None:
     with pytest.raises(RewardError, match=f"'{type(said).__name__}' for example e7") as caught:
         await applied(said)
     assert "pco.Score" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        (0.5, "half"),
+        {"score": 0.5, "feedback": "half"},
+        {"value": 0.5, "feedback": "half"},
+        Score(0.5, "half"),
+    ],
+)
+async def test_feedback_comes_in_a_pair_or_by_name(said: object) -> None:
+    assert await applied(said) == Score(0.5, "half")
+
+
+@pytest.mark.parametrize(
+    "said", [(True, ""), (1, None), {"score": 1}, {"score": 1.0, "feedback": None}]
+)
+async def test_feedback_may_be_missing(said: object) -> None:
+    assert await applied(said) == Score(1.0, "")
+
+
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [
+        ((0.5,), "a tuple of float"),
+        ((), "a tuple of nothing"),
+        ((0.5, "a", "b"), "a tuple of float, str, str"),
+        ((0.5, 0.5), "a tuple of float, float"),
+        ({"reward": 1}, "a mapping with the keys 'reward'"),
+        ({}, "a mapping with the keys none"),
+        ({"score": 1, "value": 1}, "a mapping with the keys 'score', 'value'"),
+        ({"score": 1, "feedbak": "x"}, "'score', 'feedbak'"),
+        (("half", "0.5"), "'str' for example e7, not a number"),
+        ({"score": None}, "'NoneType' for example e7, not a number"),
+    ],
+)
+async def test_what_is_no_score_is_named_with_what_would_be_one(said: object, what: str) -> None:
+    with pytest.raises(RewardError, match=what) as caught:
+        await applied(said)
+    assert "(0.5, 'feedback')" in caught.value.hint
+
+
+async def test_the_number_of_a_pair_is_held_to_the_range_like_any() -> None:
+    with pytest.raises(RewardError, match=r"outside its range 0\.\.1"):
+        await applied((7, "seven of ten"))
 
 
 async def test_values_outside_the_range_name_value_range_and_remedy() -> None:

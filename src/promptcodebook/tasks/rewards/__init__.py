@@ -6,7 +6,6 @@ from promptcodebook.tasks.rewards.make import (
     Judge,
     Part,
     WeightedSum,
-    apply_reward,
     make_reward,
     reward_factory,
     reward_kinds,
@@ -21,6 +20,7 @@ from promptcodebook.tasks.rewards.ready import (
     TokenF1,
     ValidJson,
 )
+from promptcodebook.tasks.rewards.score import apply_reward
 
 __all__ = [
     "Contains",

@@ -7,14 +7,13 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Real
 from pathlib import Path
 from typing import Any, cast
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from promptcodebook.calls import Message, Request
-from promptcodebook.errors import ConfigError, PcoError, RewardError, did_you_mean
+from promptcodebook.errors import ConfigError, did_you_mean
 from promptcodebook.lm.shapes import LenientNumber, LenientText, ReplyShape
 from promptcodebook.lm.structured import Ask
 from promptcodebook.protocols import Reward
@@ -28,9 +27,10 @@ from promptcodebook.tasks.rewards.ready import (
     TokenF1,
     ValidJson,
 )
+from promptcodebook.tasks.rewards.score import apply_reward
 from promptcodebook.tasks.task import RewardFactory
-from promptcodebook.tasks.user_calls import Escape, Overdue, UserCalls, place_of
-from promptcodebook.tasks.user_code import annotated_as, load_function
+from promptcodebook.tasks.user_calls import UserCalls
+from promptcodebook.tasks.user_code import load_function
 from promptcodebook.types import (
     Example,
     Output,
@@ -42,7 +42,6 @@ __all__ = [
     "Judgement",
     "Part",
     "WeightedSum",
-    "apply_reward",
     "make_reward",
     "reward_factory",
     "reward_kinds",
@@ -210,77 +209,6 @@ _SPECIAL: dict[str, Callable[[Mapping[str, object], _Surroundings], Reward]] = {
     "judge": _judge,
     "sum": _sum,
 }
-
-
-_SLACK = 1e-9  # sums of floats may miss the end of the range by a rounding error
-
-
-async def apply_reward(
-    reward: Reward,
-    example: Example,
-    output: Output,
-    reward_range: tuple[float, float],
-    calls: UserCalls | None = None,
-) -> Score:
-    """r(y, y*) as a Score inside `reward_range`; a reward that annotates its output as `Output`
-    gets the whole, any other y's text. `calls` runs it (None: in a thread or loop of its own).
-
-    Raises RewardError when the reward raises (with its file and line; the cause is chained), hangs,
-    or returns no finite number in the range. Our own errors, a reached budget among them, pass.
-    """
-    try:
-        given = output if annotated_as(reward, 1, Output) else output.text
-        returned: Any = await (calls or UserCalls()).call(cast("Any", reward), example, given)
-    except PcoError:
-        raise
-    except Overdue as error:
-        raise RewardError(
-            f"the reward did not return within {error.seconds:g} s (example {example.id})",
-            hint="find out where it hangs; user_code.seconds is how long it may take",
-        ) from None
-    except Escape as error:
-        raise _raised(error.error, example) from error.error
-    except Exception as error:
-        raise _raised(error, example) from error
-    score = returned if isinstance(returned, Score) else Score(_number(returned, example))
-    value = _number(score.value, example)
-    return Score(_inside(value, reward_range, example), str(score.feedback))
-
-
-def _raised(error: BaseException, example: Example) -> RewardError:
-    return RewardError(
-        f"the reward raised {type(error).__name__}: {error} ({place_of(error)}, "
-        f"example {example.id})",
-        hint="correct the reward; a run records such rollouts as failed and goes on",
-    )
-
-
-def _number(value: object, example: Example) -> float:
-    unpack = getattr(value, "item", None)  # NumPy and torch scalars
-    if callable(unpack) and getattr(value, "size", 1) == 1:
-        value = unpack()
-    if isinstance(value, Real):
-        return float(value)
-    raise RewardError(
-        f"the reward returned {type(value).__name__!r} for example {example.id}, not a number",
-        hint="return a float, a bool or pco.Score(value, feedback)",
-    )
-
-
-def _inside(value: float, reward_range: tuple[float, float], example: Example) -> float:
-    low, high = reward_range
-    if not math.isfinite(value):
-        raise RewardError(
-            f"the reward returned {value} for example {example.id}",
-            hint="return a finite number, e.g. 0.0 for an answer that cannot be scored",
-        )
-    if not low - _SLACK <= value <= high + _SLACK:
-        raise RewardError(
-            f"the reward returned {value:g} for example {example.id}, outside its range "
-            f"{low:g}..{high:g}",
-            hint=f"set reward_range = [{min(low, value):g}, {max(high, value):g}] or wider",
-        )
-    return min(max(value, low), high)
 
 
 _INSTRUCTIONS = """\
