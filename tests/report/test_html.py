@@ -26,6 +26,11 @@ def test_text_is_escaped_and_markup_is_not_escaped_twice() -> None:
     [
         ("href", "javascript:alert(1)"),
         ("href", "https://example.org"),
+        ("href", "//example.org/x"),
+        ("href", "/\\example.org"),
+        ("href", "/run/a b"),
+        ("href", "data:text/html;base64,PGI+"),
+        ("href", "data:text/csv,a"),
         ("src", "data:,x"),
         ("onclick", "x"),
         ("STYLE", "color: red"),
@@ -38,6 +43,11 @@ def test_no_attribute_leads_out_of_the_page_or_runs(name: str, value: str) -> No
 
 def test_links_inside_the_page_are_allowed() -> None:
     assert el("a", "x", attrs={"href": "#top"}).markup == '<a href="#top">x</a>'
+
+
+@pytest.mark.parametrize("path", ["/", "/run/a%20b/codebook/3", "/compare?a=x&b=y", "/run/a#test"])
+def test_paths_of_the_server_a_page_came_from_are_allowed(path: str) -> None:
+    assert "href" in el("a", "x", attrs={"href": path}).markup
 
 
 def test_void_elements_stand_alone() -> None:

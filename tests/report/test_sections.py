@@ -17,7 +17,7 @@ from promptcodebook.report.examples import MOST, ExamplesSection
 from promptcodebook.report.history import word_diff
 from promptcodebook.report.operation import IncidentsSection, SpendSection
 from promptcodebook.report.summary import masthead
-from promptcodebook.report.svg import Chart, Line, draw, ticks
+from promptcodebook.report.svg import Chart, Line, ticks
 from promptcodebook.store import RunStore, Started, Stepped
 from promptcodebook.units import number
 from tests.report.scripted_run import ScriptedRun
@@ -248,10 +248,11 @@ def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None
     assert ticks(low, high) == pytest.approx(expected)
 
 
-def test_a_chart_without_points_says_so_and_one_point_is_drawn() -> None:
-    empty = Chart("t", "x", [Line("a", [])])
-    assert "Nothing to draw" in draw(empty).markup
-    assert draw(Chart("t", "x", [Line("a", [(1, float("nan"))])])) == draw(empty)
-    single = read_page(draw(Chart("t", "x", [Line("a", [(1.0, 0.5)])])).markup)
+def test_a_chart_without_points_says_so_and_one_point_is_drawn(write: Write) -> None:
+    context = Context.of(write(ScriptedRun(steps=1)), {})
+    empty = context.chart("c", Chart("t", "x", [Line("a", [])]))
+    assert "Nothing to draw" in empty.markup
+    assert context.chart("c", Chart("t", "x", [Line("a", [(1, float("nan"))])])) == empty
+    single = read_page(context.chart("c", Chart("t", "x", [Line("a", [(1.0, 0.5)])])).markup)
     assert single.faults == []
     assert "circle" in single.tags

@@ -15,8 +15,8 @@ from promptcodebook.method.state import (
     utilisation_bound,
 )
 from promptcodebook.report.context import Context, DeployedState, state_name
-from promptcodebook.report.html import MISSING, Column, Content, Html, el, together
-from promptcodebook.report.svg import meter, picture, word
+from promptcodebook.report.html import MISSING, Column, Content, Html, el, scrolling, together
+from promptcodebook.report.svg import Chart, Line, Numbers, Picture, Spot, meter, word
 from promptcodebook.store import Event, Started, Stepped
 from promptcodebook.types import Trace, Variable
 from promptcodebook.units import number, percent
@@ -62,7 +62,28 @@ class CodebookSection:
         state = deployed.state
         rows = [self._row(state, k) for k in range(len(state.parameters.codebook))]
         table = self._context.table(_caption(deployed), _COLUMNS, rows)
-        return together(el("div.book", table), _sums(state))
+        return together(el("div.book", table), _sums(state), self._usage_and_success(state))
+
+    def _usage_and_success(self, state: State) -> Html | None:
+        """Table 2 of the paper as a drawing: whether what is selected is what succeeds."""
+        statistics = state.statistics
+        tried = [k for k, times in enumerate(statistics.selected) if times]
+        if not tried:
+            return None
+        points = [(float(statistics.selected[k]), statistics.success[k]) for k in tried]
+        chart = Chart(
+            "Usage against success",
+            "times selected",
+            [Line("instinct", points, "dots")],
+            spots=[Spot(*at, str(k), "second") for k, at in zip(tried, points, strict=True)],
+            y=(0.0, 1.0),
+        )
+        return self._context.chart(
+            f"Each instinct that was selected, by its number ({len(tried)} of "
+            f"{len(statistics.selected)}): how often, and the moving mean of its reward.",
+            chart,
+            ".half",
+        )
 
     def _row(self, state: State, k: int) -> tuple[Content, ...]:
         statistics, instinct = state.statistics, state.parameters.codebook[k]
@@ -143,9 +164,23 @@ class RoutingSection:
             f"How often each instinct was selected; a column is {each}, a stronger colour a larger "
             "share of that column's routes, a dot a rewrite of the instinct that was kept."
         )
-        return self._context.figure(caption, el("div.wide", self._map()), self._key())
+        drawing = self._map()
+        return self._context.figure(
+            caption,
+            scrolling(el("div.heat", drawing.html())),
+            self._key(),
+            self._context.files(drawing, self._numbers()),
+        )
 
-    def _map(self) -> Html:
+    def _numbers(self) -> Numbers:
+        rows = [
+            (k, column * self._steps + 1, times, round(self._share(column, k), 4))
+            for column, counts in enumerate(self._counts)
+            for k, times in enumerate(counts)
+        ]
+        return Numbers(("instinct", "from step", "selected", "share of routes"), rows)
+
+    def _map(self) -> Picture:
         columns = len(self._counts)
         size = {"width": columns * self._cell, "height": self._size * _CELL_H}
         width, height = _LEFT + size["width"] + 6, _TOP + size["height"] + _BOTTOM
@@ -158,8 +193,7 @@ class RoutingSection:
         ]
         most = max(range(self._size), key=lambda k: self._before[k])
         words = f"{self._size} instincts over {columns} columns; the most used is {most}."
-        drawing = picture("Routing heatmap", words, (width, height), *shapes, fixed=True)
-        return el("div.heat", drawing)
+        return Picture("Routing heatmap", words, (width, height), shapes, fixed=True)
 
     def _share(self, column: int, k: int) -> float:
         """Share of the column's routes that held instinct k, in [0, 1]."""
@@ -212,7 +246,7 @@ class RoutingSection:
             for i in range(_SHADES)
         ]
         top = percent(self._highest())
-        scale = picture("Colour scale", f"0 to {top}", (16 * _SHADES, 12), boxes)
+        scale = Picture("Colour scale", f"0 to {top}", (16 * _SHADES, 12), boxes).html()
         return el(
             "p.legend", together("0 %", el("span.scale", scale), top), " of the column's routes"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +14,12 @@ from promptcodebook.config import Config
 from promptcodebook.lm.stack import any_simulated
 from promptcodebook.method.state import State
 from promptcodebook.policy.references import Best, kept_state
+from promptcodebook.report.download import downloads
 from promptcodebook.report.html import Column, Content, Html, el, table
 from promptcodebook.report.private import withhold_ending
+from promptcodebook.report.svg import Chart, Numbers, Picture, key, lay_out, legend_of, numbers_of
 from promptcodebook.store import Event, Header, RunState, RunStore
+from promptcodebook.store.lock import holder
 from promptcodebook.types import Codebook
 
 __all__ = [
@@ -66,7 +70,8 @@ class Context:
     """The run as a whole: header, state, spend and counts; `deployed` is None without a codebook.
 
     `inputs` are texts by example id, `defaults` the configuration that sets nothing; `lost` is the
-    most that attempts lost to failures can have cost, which is no part of `usage`.
+    most that attempts lost to failures can have cost, which is no part of `usage`; `running` = it
+    was being written when this was read.
     """
 
     header: Header
@@ -78,6 +83,7 @@ class Context:
     inputs: Mapping[str, str]
     defaults: Mapping[str, Any]
     lost: Usage
+    running: bool = False
 
     @classmethod
     def of(cls, store: RunStore, inputs: Mapping[str, str]) -> Context:
@@ -95,6 +101,7 @@ class Context:
             inputs,
             Config().model_dump(mode="json"),
             sum(store.lost().values(), Usage()),
+            holder(store.path) is not None,
         )
 
     def setting(self, key: str) -> Any:
@@ -114,6 +121,24 @@ class Context:
         """The budget that the run was given."""
         calls, tokens, usd = (self.setting(f"budget.{name}") for name in ("calls", "tokens", "usd"))
         return Limits(calls, tokens, usd)
+
+    @property
+    def planned(self) -> int | None:
+        """Steps that the run was to take; None where its settings and its header do not say."""
+        epochs, each = self.setting("update.epochs"), self.setting("update.steps_per_epoch")
+        if self.setting("optimizer") != "pco" or self.setting("update.mode") != "minibatch":
+            return None
+        if each == "all":
+            size = self.header.sizes.get("train")
+            each = size and math.ceil(size / int(self.setting("update.batch_size")))
+        return int(epochs) * int(each) if each else None
+
+    @property
+    def next(self) -> str:
+        """What to type so that the run goes on; '' where it has come to its end or is running."""
+        if self.state.hint or self.state.ended is not None or self.running:
+            return self.state.hint
+        return f"pco train --resume {self.header.id}"
 
     @property
     def seed(self) -> int:
@@ -144,10 +169,31 @@ class Context:
         """Whether any model was simulated, in process or served: figures must say so."""
         return any_simulated(self.models.values())
 
-    def figure(self, caption: Content, *body: Content) -> Html:
+    def figure(self, caption: Content, *body: Content, look: str = "") -> Html:
         """A figure whose caption says when its numbers are simulated."""
         badge = el("span.badge", "simulated") if self.simulated else None
-        return el("figure", el("figcaption", badge, caption), *body)
+        return el(f"figure{look}", el("figcaption", badge, caption), *body)
+
+    def chart(self, caption: Content, chart: Chart, look: str = "") -> Html:
+        """A figure of a chart, with its files: the drawing, and the numbers in it."""
+        picture = lay_out(chart)
+        if picture is None:
+            return self.figure(caption, el("p.empty", "Nothing to draw yet."), look=look)
+        legend = legend_of(chart)
+        shown = el("div.chart", el("h4", chart.title), key(legend), picture.html())
+        files = self.files(picture, numbers_of(chart), legend)
+        return self.figure(caption, shown, files, look=look)
+
+    def files(
+        self, picture: Picture, numbers: Numbers, legend: Sequence[tuple[str, str]] = ()
+    ) -> Html:
+        """A drawing and its numbers as files to keep, which say so where they are simulated."""
+        return downloads(picture, numbers, legend, source=self.source)
+
+    @property
+    def source(self) -> str:
+        """Whose numbers these are, in the words of an exported file."""
+        return f"{'simulated, ' if self.simulated else ''}run {self.header.id}"
 
     def table(
         self, caption: Content, columns: Sequence[Column], rows: Iterable[Iterable[Content]]

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from promptcodebook.calls import Usage
 from promptcodebook.method.state import entropy, selected_since, utilisation
 from promptcodebook.report.context import Context
-from promptcodebook.report.html import Html, el
-from promptcodebook.report.svg import Area, Chart, Line, Point, Spot, draw
+from promptcodebook.report.html import Html, el, together
+from promptcodebook.report.svg import Area, Chart, Line, Point, Spot
 from promptcodebook.step import Step
 from promptcodebook.store import Event, Started, Stepped, Validated
 from promptcodebook.units import number
@@ -35,6 +35,7 @@ class _Series:
     high: list[float] = field(default_factory=lambda: list[float]())
     smooth: list[Point] = field(default_factory=_points)
     epsilon: list[Point] = field(default_factory=_points)
+    penalty: list[Point] = field(default_factory=_points)
     entropy: list[Point] = field(default_factory=_points)
     entropy_now: list[Point] = field(default_factory=_points)
     utilised: list[Point] = field(default_factory=_points)
@@ -73,6 +74,9 @@ class CurvesSection:
     def _add_reward(self, step: Step) -> None:
         x, series = step.index + 1, self._series
         series.epsilon.append((x, step.epsilon))
+        penalties = [t.penalty for t in step.traces if t.verdict is not None]
+        if penalties:
+            series.penalty.append((x, sum(penalties) / len(penalties)))
         rewards = [t.rollout.reward for t in step.traces if t.rollout.reward is not None]
         if not rewards:
             return
@@ -100,31 +104,45 @@ class CurvesSection:
         target.append((x, self._tokens[which]))
 
     def render(self) -> Html:
-        figure = self._context.figure
-        return el(
+        chart, size = self._context.chart, max(1, len(self._context.codebook))
+        main = el(
             "div.grid",
-            figure(
+            chart(
                 f"Mean reward of each training batch, its mean over {WINDOW} steps, and one "
                 "standard deviation around each batch. Exploration is part of it.",
-                draw(self._reward_chart()),
+                self._reward_chart(),
             ),
-            figure(self._validation_caption(), draw(self._validation_chart())),
-            figure(
-                "ε, the chance that a route is explored, not chosen by the encoder.",
-                draw(Chart("Exploration ε", _X, [Line("ε", self._series.epsilon)], y=(0.0, 1.0))),
+            chart(self._validation_caption(), self._validation_chart()),
+        )
+        others = el(
+            "div.grid.small",
+            chart(
+                "ε, the chance that a route is explored, not chosen by the encoder; and the mean "
+                "penalty ρ that the critic's verdicts took off the reward.",
+                self._penalty_chart(),
             ),
-            figure(
+            chart(
                 f"Shannon entropy of selections over the codebook, at most "
-                f"{number(math.log2(max(1, len(self._context.codebook))), 2)} bits.",
-                draw(self._entropy_chart()),
+                f"{number(math.log2(size), 2)} bits.",
+                self._entropy_chart(),
             ),
-            figure("Share of instincts selected at least once.", draw(self._utilisation_chart())),
-            figure(
+            chart(
+                "Share of instincts selected at least once. Below the line at one half the "
+                "codebook has collapsed (Definition 2).",
+                self._utilisation_chart(),
+            ),
+            chart(
                 "Tokens of forward passes (route, compose, execute), cumulative. What critic, "
                 "attribution and updates cost stands in the table by role.",
-                draw(self._spend_chart()),
+                self._spend_chart(),
             ),
         )
+        return together(main, others)
+
+    def _penalty_chart(self) -> Chart:
+        series = self._series
+        lines = [Line("ε", series.epsilon), Line("mean ρ", series.penalty, "second")]
+        return Chart("Exploration ε and penalty ρ", _X, lines, y=(0.0, 1.0))
 
     def _reward_chart(self) -> Chart:
         series = self._series
@@ -183,6 +201,7 @@ class CurvesSection:
         lines = [
             Line("cumulative", series.utilised),
             Line(f"last {WINDOW} steps", series.utilised_now, "second"),
+            Line("collapse", [(x, 0.5) for x, _ in series.utilised], "limit"),
         ]
         return Chart("Utilisation", _X, lines, y=(0.0, 1.0))
 

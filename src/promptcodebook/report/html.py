@@ -7,6 +7,7 @@ to make markup, `el`, and no way for a text to become an address, a style or a s
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -20,6 +21,7 @@ __all__ = [
     "Content",
     "Html",
     "el",
+    "scrolling",
     "table",
     "together",
 ]
@@ -29,6 +31,14 @@ MISSING = "—"
 
 _VOID = frozenset({"br", "circle", "hr", "line", "link", "meta", "path", "polygon", "rect"})
 _UNCLOSED = frozenset({"br", "hr", "link", "meta"})
+_INSIDE = re.compile(
+    r"#.*"
+    r"|/(?:[\w.~%@:=-]+(?:/[\w.~%@:=-]+)*)?(?:\?[\w.~%@:=&+-]*)?(?:#[\w-]*)?"
+    r"|data:(?:image/svg\+xml|text/csv);base64,[A-Za-z0-9+/=]*",
+    re.ASCII,
+)
+"""Addresses that stay where they are: a place in the page, a path of the server that it came from,
+and a file that lies in the link itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +101,13 @@ def table(columns: Sequence[Column], rows: Iterable[Iterable[Content]]) -> Html:
         )
         for row in rows
     ]
-    return el("div.wide", el("table", el("thead", el("tr", titles)), el("tbody", body)))
+    return scrolling(el("table", el("thead", el("tr", titles)), el("tbody", body)))
+
+
+def scrolling(*body: Content) -> Html:
+    """What scrolls sideways where it must, by keyboard too; the style sheet shades the edge that
+    hides something."""
+    return el("div.wide", *body, attrs={"tabindex": 0})
 
 
 def _markup(part: Content) -> str:
@@ -111,7 +127,8 @@ def _markup(part: Content) -> str:
 def _attribute(name: str, value: str | float) -> str:
     shown = f"{value:g}" if isinstance(value, float) else str(value)
     lowered = name.lower()
-    outside = lowered in ("href", "src", "action") and not shown.startswith("#")
+    address = lowered in ("href", "src", "action")
+    outside = address and _INSIDE.fullmatch(shown) is None
     if outside or lowered.startswith("on") or lowered == "style":
         raise ValueError(f"the attribute {name} may not be set to {shown!r} in a report")
     return f' {name}="{_escape(shown)}"'

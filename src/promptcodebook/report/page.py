@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 
 from promptcodebook.errors import DiskFull
@@ -13,9 +12,11 @@ from promptcodebook.paths import write_whole
 from promptcodebook.report.codebook import CodebookSection, RoutingSection, TheorySection
 from promptcodebook.report.context import Context, ReportSection
 from promptcodebook.report.curves import CurvesSection
+from promptcodebook.report.download import read_style
 from promptcodebook.report.examples import ExamplesSection
 from promptcodebook.report.history import CandidatesSection, HistorySection, candidates_of
 from promptcodebook.report.html import Html, el, together
+from promptcodebook.report.judged import JudgedSection, PromptsSection, UseSection
 from promptcodebook.report.operation import IncidentsSection, SettingsSection, SpendSection
 from promptcodebook.report.private import withhold
 from promptcodebook.report.router import RouterSection, learns_routes
@@ -58,6 +59,9 @@ def render_report(store: RunStore, inputs: Mapping[str, str] | None = None) -> s
 def _sections(context: Context) -> tuple[ReportSection, ...]:
     return (
         VerdictSection(context),
+        UseSection(context),
+        JudgedSection(context),
+        PromptsSection(context),
         CurvesSection(context),
         CodebookSection(context),
         RoutingSection(context),
@@ -72,7 +76,7 @@ def _sections(context: Context) -> tuple[ReportSection, ...]:
 
 
 def _page(context: Context, sections: Sequence[ReportSection]) -> str:
-    style = files("promptcodebook.report").joinpath("style.css").read_text("utf-8")
+    style = read_style()
     body = [el("section", el("h2", s.title), s.render(), attrs={"id": s.anchor}) for s in sections]
     links = [el("a", s.title, attrs={"href": f"#{s.anchor}"}) for s in sections]
     contents = el("nav", links, attrs={"aria-label": "Contents"})

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from pydantic import TypeAdapter, ValidationError
 
+from promptcodebook.calls import Limits
 from promptcodebook.errors import StoreError
 from promptcodebook.intervals import Interval
 from promptcodebook.report.context import Context, state_name, step_name
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, together
-from promptcodebook.report.svg import picture, ticks, word
+from promptcodebook.report.svg import Numbers, Picture, ticks, word
 from promptcodebook.run.verdict import Row
 from promptcodebook.store import Event
 from promptcodebook.text import shorten
-from promptcodebook.units import duration, lost_text, money, number, percent, spent_parts
+from promptcodebook.units import (
+    count_text,
+    duration,
+    lost_text,
+    money,
+    number,
+    percent,
+    spent_parts,
+)
 
-__all__ = ["VerdictSection", "masthead"]
+__all__ = ["VerdictSection", "masthead", "read_rows"]
 
 _ENDED = {
     "finished": "finished",
@@ -27,6 +37,7 @@ _ENDED = {
     "interrupted": "interrupted, can be resumed",
     "failed": "failed, can be resumed",
 }
+_NO_VERDICT = "This run has no verdict yet: it has not reached its end."
 _WIDTH, _RIGHT, _ROW, _TOP = 480, 62, 30, 10
 _NAME, _LETTER = 24, 8
 """Letters of a row's name shown beside its interval, and the width of one, in pixels."""
@@ -69,18 +80,51 @@ def _facts(context: Context) -> list[tuple[str, Content]]:
     best, score = state.best, number(state.best.score if state.best else None, missing=MISSING)
     return [
         ("task", header.task or "own data"),
+        ("model", _models(context)),
         ("preset", str(context.setting("preset"))),
         ("seed", context.seed),
         ("codebook", f"K = {len(context.codebook)}, S = {context.setting('select')}"),
-        ("steps", f"{state.step + 1:,}"),
+        ("data", _sizes(header.sizes)),
+        ("steps", _steps(context)),
         ("best validation", f"{score} at {step_name(best.step)}" if best else "none"),
         ("deployed", state_name(deployed.step) if deployed else "nothing"),
+        ("budget", _budget(context.limits)),
         ("spent", _spent(context)),
         ("started", _moment(header.created)),
         ("ran for", f"{duration(context.elapsed_s)}{_sessions(state.resumes)}"),
         ("ended", _ending(context)),
+        *([("next", el("code", context.next))] if context.next else []),
         ("written by", f"promptcodebook {header.version}"),
     ]
+
+
+def _models(context: Context) -> str:
+    """The one that all roles ask; else the executor's, and who asks another."""
+    names = {role: name or "your own model" for role, name in context.models.items()}
+    if len(set(names.values())) == 1:
+        return names["executor"]
+    others = Counter(name for name in names.values() if name != names["executor"])
+    roles = {name: [role for role, own in names.items() if own == name] for name in others}
+    rest = (f"{', '.join(roles[name])}: {name}" for name in others)
+    return "; ".join([f"executor: {names['executor']}", *rest])
+
+
+def _sizes(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{n:,} {split}" for split, n in sizes.items()) or "sizes not recorded"
+
+
+def _steps(context: Context) -> str:
+    done, planned = context.state.step + 1, context.planned
+    return f"{done:,}" if planned is None else f"{done:,} of {planned:,}"
+
+
+def _budget(limits: Limits) -> str:
+    amounts = [
+        None if limits.calls is None else f"{limits.calls:,} calls",
+        None if limits.tokens is None else f"{count_text(limits.tokens)} tokens",
+        None if limits.usd is None else money(limits.usd),
+    ]
+    return ", ".join(filter(None, amounts)) or "no limit"
 
 
 def _spent(context: Context) -> str:
@@ -92,7 +136,7 @@ def _spent(context: Context) -> str:
 def _ending(context: Context) -> str:
     state = context.state
     if state.ended is None:
-        return "not yet"
+        return "not yet: it is running" if context.running else "no: it was cut off"
     ending = _ENDED[state.ended]
     return f"{ending} ({shorten(state.detail, 300)})" if state.detail else ending
 
@@ -123,24 +167,21 @@ class VerdictSection:
     def render(self) -> Html:
         conclusion = self._context.state.conclusion
         if conclusion is None:
-            state = self._context.state
-            none = state.missing or "This run has no verdict yet: it has not reached its end."
+            todo = self._context.next
+            none = self._context.state.missing or _NO_VERDICT
             return together(
                 el("p.empty", none),
-                el("p.note", "Next: ", el("code", state.hint)) if state.hint else None,
+                el("p.note", "Next: ", el("code", todo)) if todo else None,
                 self._judged_so_far(),
             )
         look = {True: "good", False: "bad", None: "open"}[conclusion.worth]
         sentence = el(f"p.verdict.{look}", conclusion.text)
-        rows = _read_rows(conclusion.rows)
+        rows = read_rows(conclusion.rows)
         if not rows:
             return sentence
         return together(
             sentence,
-            self._context.figure(
-                f"Mean reward on the test split with its 95 % interval, n = {rows[0].score.n}.",
-                el("div.forest", _forest(rows, self._context.reward_range)),
-            ),
+            self._figure(rows),
             self._context.table(
                 "Test split, greedy. The first row is what the gains are measured from, paired by "
                 "example; the last is the result. A failed example counts as the bottom of the "
@@ -151,6 +192,15 @@ class VerdictSection:
                 _COLUMNS,
                 map(_cells, rows),
             ),
+        )
+
+    def _figure(self, rows: Sequence[Row]) -> Html:
+        drawing = _forest(rows, self._context.reward_range)
+        scores = [(r.name, r.score.mean, r.score.low, r.score.high, r.score.n) for r in rows]
+        return self._context.figure(
+            f"Mean reward on the test split with its 95 % interval, n = {rows[0].score.n}.",
+            el("div.forest", drawing.html()),
+            self._context.files(drawing, Numbers(("row", "score", "low", "high", "n"), scores)),
         )
 
     def _judged_so_far(self) -> Html | None:
@@ -165,7 +215,8 @@ class VerdictSection:
         return self._context.table("Judged so far on the test split.", columns, rows)
 
 
-def _read_rows(stored: Sequence[object]) -> tuple[Row, ...]:
+def read_rows(stored: Sequence[object]) -> tuple[Row, ...]:
+    """The rows of a stored conclusion. Raises StoreError where they are damaged."""
     try:
         return TypeAdapter(tuple[Row, ...]).validate_python(stored)
     except ValidationError as error:
@@ -207,7 +258,7 @@ def _ends(value: Interval, *, signed: bool = False) -> str:
     return f"{number(value.low, signed=signed)} to {number(value.high, signed=signed)}"
 
 
-def _forest(rows: Sequence[Row], reward_range: tuple[float, float]) -> Html:
+def _forest(rows: Sequence[Row], reward_range: tuple[float, float]) -> Picture:
     """A dot and its interval for each row, on one scale; the last row, the result, stands out."""
     low = min(reward_range[0], *(r.score.low for r in rows))
     high = max(reward_range[1], *(r.score.high for r in rows))
@@ -234,7 +285,7 @@ def _forest(rows: Sequence[Row], reward_range: tuple[float, float]) -> Html:
         shapes.append(el(f"circle.{look}", attrs={"cx": at(score.mean), "cy": y, "r": 5.5}))
         shapes.append(word("value", _WIDTH - _RIGHT + 20, y + 5, number(score.mean)))
     description = " ".join(f"{r.name}: {number(r.score.mean)} ({_ends(r.score)})." for r in rows)
-    return picture("Scores on the test split", description, (_WIDTH, bottom + 26), *shapes)
+    return Picture("Scores on the test split", description, (_WIDTH, bottom + 26), shapes)
 
 
 def _shorten_name(name: str) -> str:

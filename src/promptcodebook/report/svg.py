@@ -13,7 +13,22 @@ from dataclasses import dataclass
 from promptcodebook.report.html import Content, Html, el
 from promptcodebook.units import count_text
 
-__all__ = ["Area", "Chart", "Line", "Point", "Spot", "draw", "meter", "picture", "ticks", "word"]
+__all__ = [
+    "Area",
+    "Chart",
+    "Line",
+    "Numbers",
+    "Picture",
+    "Point",
+    "Spot",
+    "key",
+    "lay_out",
+    "legend_of",
+    "meter",
+    "numbers_of",
+    "ticks",
+    "word",
+]
 
 Point = tuple[float, float]
 
@@ -66,6 +81,14 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True)
+class Numbers:
+    """A table of what a figure shows."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str | float]]
+
+
+@dataclass(frozen=True, slots=True)
 class _Scale:
     x: tuple[float, float]
     y: tuple[float, float]
@@ -78,23 +101,27 @@ class _Scale:
         return _LEFT + across * inner_w, _TOP + (1 - up) * inner_h
 
 
-def picture(
-    title: str,
-    description: str,
-    size: tuple[float, float],
-    *shapes: Content,
-    fixed: bool = False,
-) -> Html:
-    """An SVG with its words; `size` is the extent of its view box, in pixels where `fixed`."""
-    width, height = size
-    attrs: dict[str, str | int | float] = {
-        "viewBox": f"0 0 {width:g} {height:g}",
-        "role": "img",
-        "aria-label": f"{title}. {description}",
-    }
-    if fixed:
-        attrs |= {"width": width, "height": height}
-    return el("svg", *shapes, attrs=attrs)
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A drawing with its words; `size` is the extent of its view box, in pixels where `fixed`."""
+
+    title: str
+    description: str
+    size: tuple[float, float]
+    shapes: Content
+    fixed: bool = False
+
+    def html(self) -> Html:
+        """The drawing as a part of a page, whose style sheet colours it."""
+        width, height = self.size
+        attrs: dict[str, str | int | float] = {
+            "viewBox": f"0 0 {width:g} {height:g}",
+            "role": "img",
+            "aria-label": f"{self.title}. {self.description}",
+        }
+        if self.fixed:
+            attrs |= {"width": width, "height": height}
+        return el("svg", self.shapes, attrs=attrs)
 
 
 def meter(share: float, description: str) -> Html:
@@ -121,15 +148,11 @@ def word(classes: str, x: float, y: float, text: str | int) -> Html:
     return el("text", text, attrs={"class": classes, "x": round(x, 1), "y": round(y, 1)})
 
 
-def draw(chart: Chart) -> Html:
-    """The chart with axes, legend and a description; says so where there is nothing to draw."""
-    lines = [
-        Line(line.name, _thin(_finite(line.points)), line.look)
-        for line in chart.lines
-        if _finite(line.points)
-    ]
+def lay_out(chart: Chart) -> Picture | None:
+    """The chart with its axes and a description; None where there is nothing to draw."""
+    lines = _drawn(chart)
     if not lines:
-        return el("p.empty", "Nothing to draw yet.")
+        return None
     scale = _scale(chart, lines)
     shapes = [
         _axes(scale, chart.x_label),
@@ -138,8 +161,40 @@ def draw(chart: Chart) -> Html:
         [_spot(scale, spot) for spot in chart.spots],
     ]
     words = " ".join(_in_words(line) for line in lines)
-    drawing = picture(chart.title, words, (WIDTH, HEIGHT), *shapes)
-    return el("div.chart", el("h4", chart.title), _legend(chart, lines), drawing)
+    return Picture(chart.title, words, (WIDTH, HEIGHT), shapes)
+
+
+def legend_of(chart: Chart) -> list[tuple[str, str]]:
+    """Names and looks of what is drawn, where there is more than one thing."""
+    names = [(line.name, line.look) for line in _drawn(chart)]
+    if chart.area is not None:
+        names.append((chart.area.name, "area"))
+    return names if len(names) > 1 else []
+
+
+def key(legend: Sequence[tuple[str, str]]) -> Html | None:
+    """The legend above a chart."""
+    if not legend:
+        return None
+    return el("p.legend", [el("span", el(f"i.{look}"), name) for name, look in legend])
+
+
+def numbers_of(chart: Chart) -> Numbers:
+    """Every point of the chart, none of them averaged."""
+    rows: list[tuple[str | float, ...]] = []
+    for line in chart.lines:
+        rows += [(line.name, x, y, "", "") for x, y in _finite(line.points)]
+    if chart.area is not None:
+        rows += [(chart.area.name, x, "", low, high) for x, low, high in chart.area.points]
+    return Numbers(("series", chart.x_label, "value", "low", "high"), rows)
+
+
+def _drawn(chart: Chart) -> list[Line]:
+    return [
+        Line(line.name, _thin(_finite(line.points)), line.look)
+        for line in chart.lines
+        if _finite(line.points)
+    ]
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
@@ -235,15 +290,6 @@ def _place(point: Point) -> str:
 
 def _short(value: float) -> str:
     return count_text(value) if value >= 1000 else f"{value:.3g}"
-
-
-def _legend(chart: Chart, lines: Sequence[Line]) -> Html | None:
-    names = [(line.name, line.look) for line in lines]
-    if chart.area is not None:
-        names.append((chart.area.name, "area"))
-    if len(names) < 2:
-        return None
-    return el("p.legend", [el("span", el(f"i.{look}"), name) for name, look in names])
 
 
 def _in_words(line: Line) -> str:

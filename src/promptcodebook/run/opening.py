@@ -170,6 +170,7 @@ def _store(plan: Plan, where: Where, listener: Listener) -> RunStore:
         present=plan.present_prompt,
         name=check_run_name(where.name),
         files=_files(plan, where.settings_file),
+        sizes={split: len(examples) for split, examples in plan.dataset.items()},
     )
     remove_unborn(where.runs_dir)
     return RunStore.create(where.runs_dir, header, clock=time.monotonic)

@@ -73,9 +73,14 @@ def _no_specs() -> Mapping[Role, str]:
     return {}
 
 
+def _no_sizes() -> Mapping[str, int]:
+    return {}
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
-    """`created` is ISO 8601; `fingerprints` are the data's, by split; `id` '' = to be chosen.
+    """`created` is ISO 8601; `fingerprints` are the data's, by split, and `sizes` how many
+    examples each has ({} = of version 0.1); `id` '' = to be chosen.
 
     `name` is what the user calls the run ('' = nothing); several runs may share one.
 
@@ -107,6 +112,7 @@ class Header:
     present: str | None = None
     files: Mapping[str, str] = field(default_factory=_none)
     specs: Mapping[Role, str] = field(default_factory=_no_specs)
+    sizes: Mapping[str, int] = field(default_factory=_no_sizes)
 
     @property
     def settings(self) -> dict[str, Any]:
