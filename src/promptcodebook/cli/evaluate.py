@@ -80,6 +80,10 @@ def evaluate(
     count: Count = None,
     samples: Runs = 1,
     row: RowName = "learned",
+    at_least: Annotated[
+        float | None,
+        typer.Option("--at-least", help="Exit 1 where the mean reward is below this."),
+    ] = None,
     budget: Budget = None,
     sets: Sets = None,
     trust: Trust = False,
@@ -104,6 +108,10 @@ def evaluate(
         emit(assessment.as_json())
     else:
         print(_assessment_text(assessment))
+    mean = assessment.row.score.mean
+    if at_least is not None and not mean >= at_least:
+        note(f"the mean reward {number(mean)} is below --at-least {at_least:g}")
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -116,6 +124,14 @@ def compare(
     split: SplitName = "test",
     lm: Model = None,
     count: Count = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            "--margin",
+            min=0.0,
+            help="Exit 1 unless A loses at most this against B, by the whole interval.",
+        ),
+    ] = None,
     budget: Budget = None,
     sets: Sets = None,
     trust: Trust = False,
@@ -134,6 +150,9 @@ def compare(
         emit(_comparison_json(sides, gain))
     else:
         print(_comparison_text(sides, gain))
+    if margin is not None and not gain.low >= -margin:
+        note(f"A may lose {number(-gain.low)} against B, more than --margin {margin:g}")
+        raise typer.Exit(1)
 
 
 def _known_row(row: str) -> str:

@@ -1,0 +1,93 @@
+"""Writes docs/reference/rewards.md from the ready-made rewards: python docs/generate_rewards.py"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from promptcodebook.tasks import rewards
+
+__all__ = ["page"]
+
+_HEAD = """# Rewards
+
+Written by `python docs/generate_rewards.py` from the rewards' own docstrings; a test keeps it up to
+date.
+
+Ready-made rewards need no code. In `pco.toml` one is `reward = "exact"`, or with options
+`reward = { kind = "contains", ignore_case = false }`; in Python it is `reward="exact"` or the same
+mapping. Each gives 0 to 1 and says in its feedback what was wrong. One of your own is
+`reward = "reward.py:reward"` ([write a reward](../how-to/write-a-reward.md)).
+"""
+_PLAIN = {
+    "exact": rewards.Exact,
+    "normalised": rewards.Normalised,
+    "contains": rewards.Contains,
+    "regex": rewards.Regex,
+    "numeric": rewards.Numeric,
+    "f1": rewards.TokenF1,
+    "json": rewards.ValidJson,
+}
+_SPECIAL = {"schema": rewards.JsonSchema, "judge": rewards.Judge, "sum": rewards.WeightedSum}
+_EXAMPLES = {
+    "exact": 'reward = "exact"',
+    "normalised": 'reward = "normalised"',
+    "contains": 'reward = { kind = "contains", text = "Dear customer", ignore_case = false }',
+    "regex": 'reward = { kind = "regex", pattern = "form [0-9]+", full = true }',
+    "numeric": 'reward = { kind = "numeric", tolerance = 0.01, relative = 0.001 }',
+    "f1": 'reward = "f1"',
+    "json": 'reward = { kind = "json", keys = ["form", "order"], fenced = true }',
+    "schema": 'reward = { kind = "schema", schema = "answer.schema.json" }',
+    "judge": 'reward = { kind = "judge", rubric = "The answer names the form and is polite." }',
+    "sum": 'reward = { kind = "sum", parts = [{ kind = "exact", weight = 0.7 }, '
+    '{ kind = "json", weight = 0.3 }] }',
+}
+_OPTIONS = {
+    "schema": {
+        "schema": "a JSON schema, or the path of a file of it (needed)",
+        "fenced": "one code fence around the JSON is allowed (`false`)",
+    },
+    "judge": {"rubric": "what a good answer does, in words (needed)"},
+    "sum": {
+        "parts": "rewards, each with its options and a `weight` (1.0); "
+        '`{ function = "reward.py:reward" }` is one of your own (needed)'
+    },
+}
+
+
+def page() -> str:
+    """The whole of docs/reference/rewards.md."""
+    parts = [_HEAD]
+    for kind in rewards.reward_kinds():
+        made = _PLAIN.get(kind) or _SPECIAL[kind]
+        lines = [f"## `{kind}`", "", inspect.cleandoc(made.__doc__ or ""), ""]
+        options = list(_options(kind))
+        if options:
+            lines += ["| option | is |", "|---|---|", *options, ""]
+        parts.append("\n".join([*lines, "```toml", _EXAMPLES[kind], "```", ""]))
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _options(kind: str) -> Iterator[str]:
+    for name, text in _OPTIONS.get(kind, {}).items():
+        yield f"| `{name}` | {text} |"
+    for field in dataclasses.fields(_PLAIN[kind]) if kind in _PLAIN else ():
+        needed = field.default is dataclasses.MISSING
+        default = "needed" if needed else f"default `{_toml(field.default)}`"
+        yield f"| `{field.name}` | {str(field.type).replace('|', 'or')}, {default} |"
+
+
+def _toml(value: object) -> str:
+    if value is None:
+        return "the reference"
+    return json.dumps(list(value) if isinstance(value, tuple) else value)
+
+
+if __name__ == "__main__":
+    target = Path(__file__).parent / "reference" / "rewards.md"
+    target.write_text(page(), "utf-8")
+    sys.stderr.write(f"{target}\n")

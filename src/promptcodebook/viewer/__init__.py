@@ -1,1 +1,0 @@
-"""Runs in the browser, live, from what the report is made of (`pco view`)."""

@@ -1,0 +1,72 @@
+"""Every block of the how-to guides runs as it is printed, on the simulated model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.invoked import pco as typed
+from tests.docs.blocks import DOCS, blocks_of, run_page
+
+NAMES = sorted(path.stem for path in (DOCS / "how-to").glob("*.md"))
+LIBRARIES = {"move-from-dspy", "move-from-gepa"}
+"""Those that import dspy, which takes seconds."""
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a reader of the guides has: data, a reward, a run called tickets and its policy."""
+    folder = tmp_path_factory.mktemp("shop")
+    rows = [
+        {"question": f"How do I return order {n}, bought {n} days ago?", "answer": f"form {n % 9}"}
+        for n in range(12)
+    ]
+    (folder / "tickets.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    (folder / "pco.toml").write_text(
+        'preset = "quick"\nlm = "simulated"\nreward = { kind = "contains" }\n\n'
+        '[data]\npath = "tickets.jsonl"\ninput = "question"\ntarget = "answer"\n',
+        "utf-8",
+    )
+    trained = typed("train", "--set", "update.epochs=2", "--name", "tickets", cwd=folder)
+    assert trained.code == 0, trained.err
+    shutil.copy(next((folder / "runs").glob("*/policy.json")), folder / "tickets.pco.json")
+    return folder
+
+
+GUIDES = [
+    pytest.param(name, marks=pytest.mark.slow) if name in LIBRARIES else name for name in NAMES
+]
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_every_block_of_a_guide_runs(
+    guide: str, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "shop"
+    shutil.copytree(shop, folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PCO_PRESET", "quick")
+    run_page(DOCS / "how-to" / f"{guide}.md", folder)
+
+
+def test_a_block_that_fails_is_named(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python\n1 / 0\n```\n", "utf-8")
+    with pytest.raises(AssertionError, match="1 / 0"):
+        run_page(page, tmp_path)
+
+
+def test_a_configuration_with_an_unknown_key_is_named(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```toml\nselekt = 3\n```\n", "utf-8")
+    with pytest.raises(AssertionError, match="selekt"):
+        run_page(page, tmp_path)
+
+
+def test_titles_and_kinds_are_read(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text('```toml title="pco.toml"\nsize = 3\n```\n\n```\nplain\n```\n', "utf-8")
+    assert [(b.kind, b.title) for b in blocks_of(page)] == [("toml", "pco.toml")]

@@ -1,0 +1,85 @@
+"""The tutorial's blocks, run in order in a folder of their own."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.invoked import pco
+from tests.docs.blocks import DOCS, blocks_of, commands_of
+
+TUTORIAL = DOCS / "tutorial"
+PAGE = TUTORIAL / "index.md"
+
+
+def follow(folder: Path, model: str, *small: str) -> str:
+    """Does what the tutorial says, with `small` after each `pco train`; what was printed."""
+    shutil.copy(TUTORIAL / "messages.csv", folder)
+    printed = ""
+    for block in blocks_of(PAGE):
+        if block.title:
+            (folder / block.title).write_text(block.text.replace("smollm2", model), "utf-8")
+        elif block.kind == "toml":
+            settings = folder / "pco.toml"
+            before, data, after = settings.read_text("utf-8").partition("[data]")
+            settings.write_text(before + block.text + data + after, "utf-8")
+        elif block.kind == "console":
+            for words in commands_of(block.text):
+                if words[0] == "pco":
+                    more = small if words[1] == "train" else ()
+                    result = pco(*words[1:], *more, cwd=folder)
+                    assert result.code == 0, (words, result.err)
+                    printed += result.out
+    return printed
+
+
+def ask(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the served policy answers."""
+    from fastapi.testclient import TestClient
+
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    try:
+        with TestClient(importlib.import_module("app").app) as client:
+            text = "Will there be a fairy tale on Saturday?"
+            return client.post("/answer", json={"text": text}).json()
+    finally:
+        for name in ("app", "agent"):
+            sys.modules.pop(name, None)
+
+
+def test_the_files_that_the_page_shows_are_those_beside_it() -> None:
+    shown = {block.title: block.text for block in blocks_of(PAGE) if block.title}
+    assert set(shown) == {"reward.py", "agent.py", "pco.toml", "app.py"}
+    assert shown == {name: (TUTORIAL / name).read_text("utf-8") for name in shown}
+    [rows] = [block.text for block in blocks_of(PAGE) if block.kind == "csv"]
+    assert (TUTORIAL / "messages.csv").read_text("utf-8").startswith(rows.removesuffix("...\n"))
+
+
+def test_its_commands_run_on_the_simulated_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed = follow(tmp_path, "simulated", "--set", "update.epochs=1")
+    assert printed.count("test split, n = 30") == 2
+    assert "expected reward with one instinct alone" in printed
+    assert (tmp_path / "library.pco.json").is_file()
+    answer = ask(tmp_path, monkeypatch)
+    assert set(answer) == {"answer", "prompt", "instincts"}
+
+
+@pytest.mark.local
+def test_its_commands_run_on_the_model_that_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("openvino_genai")
+    printed = follow(
+        tmp_path, "smollm2", "--set", "update.epochs=1", "--set", "verdict_examples=20"
+    )
+    assert printed.count("test split, n = 20") == 2
+    answer = ask(tmp_path, monkeypatch)
+    assert answer["answer"].strip()
