@@ -98,7 +98,8 @@ def word_spans(text: str) -> list[tuple[str, int, int]]:
 
 def fold_text(text: str) -> str:
     """The text for comparing inputs: Unicode NFC, case folded, white space collapsed."""
-    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
+    whole = text if text.isascii() else unicodedata.normalize("NFC", text)
+    return " ".join(whole.casefold().split())
 
 
 def answer_words(text: str, *, nfd: bool = True) -> str:

@@ -1,6 +1,7 @@
 """Every way in gives the same Examples."""
 
 import csv
+import hashlib
 import json
 from pathlib import Path
 
@@ -296,6 +297,14 @@ def test_given_ids_are_kept_and_content_ids_are_stable_and_unique() -> None:
     assert ids == sorted(everything(load(rows[::-1], target=None)))
     twin = next(name for name in ids if name.endswith("-2"))
     assert twin.removesuffix("-2") in ids
+
+
+def test_a_content_id_is_the_hash_of_input_and_target_as_json() -> None:
+    """Runs and journals know examples by it, so it must never change."""
+    rows = [{"input": f'{n} "é\\\n\u2028\x01', "target": "\tä"} for n in range(3)]
+    for name, pair in everything(load(rows)).items():
+        text = json.dumps(pair, ensure_ascii=False)
+        assert name == hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def test_fingerprints_tell_splits_apart_and_notice_a_change(from_list: Dataset) -> None:

@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve", "A policy behind an OpenAI-compatible endpoint."),
     "codebook": ("codebook", "Show a codebook or a difference; keep and promote versions."),
     "report": ("runs", "One self-contained HTML file about a run."),
+    "view": ("view", "Runs in the browser, as they train."),
     "runs": ("runs", "List, show or remove runs."),
     "cache": ("lm", "The reply cache: stats, clear."),
     "lm": ("lm", "Serve the simulated model over HTTP."),

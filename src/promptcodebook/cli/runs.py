@@ -17,7 +17,6 @@ from promptcodebook.units import count_text, duration, lost_text, money, number,
 if TYPE_CHECKING:
     from promptcodebook.calls import Usage
     from promptcodebook.store.events import Event, RunState
-    from promptcodebook.store.header import Header
     from promptcodebook.store.run import RunStore
     from promptcodebook.store.summaries import RunSummary
     from promptcodebook.types import Failure
@@ -148,6 +147,7 @@ def write_run_report(
     """The run at `path` as one HTML file; returns its id. `inputs` are the texts of its examples by
     id; None reads them from its data, if this user made it or trusts it: the files that it names
     may be anybody's, and a report is handed on."""
+    from promptcodebook.policy.references import stored_inputs
     from promptcodebook.report import write_report
     from promptcodebook.store.run import RunStore
 
@@ -156,22 +156,10 @@ def write_run_report(
         if inputs is None and not (store.ours or trust):
             note("the inputs are left out: the run does not bear your mark (--trust reads them)")
             inputs = {}
-        write_report(store, target, _inputs(store.header) if inputs is None else dict(inputs))
+        write_report(store, target, stored_inputs(store.header) if inputs is None else dict(inputs))
         return store.header.id
     finally:
         store.close()
-
-
-def _inputs(header: Header) -> dict[str, str]:
-    """Texts of the inputs by example id; none where the data is gone or was an object."""
-    from promptcodebook.errors import ConfigError, DataError, TaskError
-    from promptcodebook.policy.references import stored_dataset
-
-    try:
-        data = stored_dataset(header)
-    except (ConfigError, DataError, TaskError):
-        return {}
-    return {e.id: e.input for _, examples in data.items() for e in examples}
 
 
 def _run_json(store: RunStore) -> dict[str, Any]:

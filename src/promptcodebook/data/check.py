@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, compress
 
 from promptcodebook.data.dataset import Dataset, Split
 from promptcodebook.text import fold_text, quote
@@ -153,16 +153,17 @@ class InputLengths:
 def examine(dataset: Dataset) -> DataCheck:
     """Looks a dataset over; changes and raises nothing."""
     splits, rows = dict(dataset.items()), _rows(dataset)
+    again = _repeated(rows)
     return DataCheck(
         name=dataset.name,
         counts={split: len(examples) for split, examples in splits.items()},
-        columns=_columns([e for examples in splits.values() for e in examples]),
-        duplicates=_duplicates(rows),
-        overlaps=tuple(_leaks(rows)),
+        columns=_columns([row.example for row in rows]),
+        duplicates=_duplicates(again),
+        overlaps=tuple(_leaks(again)),
         near=tuple(_near_leaks(rows)),
         missing_targets={s: sum(e.target is None for e in es) for s, es in splits.items()},
-        lengths={split: _lengths(examples) for split, examples in splits.items() if examples},
-        conflicts=tuple(_conflicts(rows)),
+        lengths={s: _lengths([r for r in rows if r.split == s]) for s, es in splits.items() if es},
+        conflicts=tuple(_conflicts(again)),
     )
 
 
@@ -170,9 +171,10 @@ def _columns(examples: list[Example]) -> tuple[ColumnSummary, ...]:
     names = dict.fromkeys(name for example in examples for name in example.fields)
     summaries = list[ColumnSummary]()
     for name in names:
-        values = [example.fields.get(name) for example in examples]
-        types = sorted({type(value).__name__ for value in values if value is not None})
-        summaries.append(ColumnSummary(name, tuple(types), sum(v is None for v in values)))
+        counts = Counter(type(example.fields.get(name)) for example in examples)
+        missing = counts.pop(type(None), 0)
+        types = sorted({kind.__name__ for kind in counts})
+        summaries.append(ColumnSummary(name, tuple(types), missing))
     return tuple(summaries)
 
 
@@ -191,6 +193,12 @@ def _rows(dataset: Dataset) -> list[_Row]:
         for split, examples in dataset.items()
         for example in examples
     ]
+
+
+def _repeated(rows: Sequence[_Row]) -> list[_Row]:
+    """Those whose input is not the only one of its kind."""
+    counts = Counter(row.folded for row in rows)
+    return [row for row in rows if counts[row.folded] > 1]
 
 
 def _duplicates(rows: Sequence[_Row]) -> tuple[Leak, ...]:
@@ -217,15 +225,16 @@ def _conflicts(rows: Sequence[_Row]) -> Iterator[Conflict]:
             yield Conflict(ids, targets)
 
 
-def _lengths(examples: tuple[Example, ...]) -> InputLengths:
-    words = sorted(len(example.input.split()) for example in examples)
+def _lengths(rows: Sequence[_Row]) -> InputLengths:
+    """Folding leaves one blank between two words of an input, and makes and mends no word."""
+    words = sorted(row.folded.count(" ") + bool(row.folded) for row in rows)
     middle = (words[(len(words) - 1) // 2] + words[len(words) // 2]) / 2
     return InputLengths(words[0], middle, words[-1])
 
 
 def leaks(dataset: Dataset) -> list[Leak]:
     """Inputs that, folded, appear in more than one split: one example of each split is named."""
-    return _leaks(_rows(dataset))
+    return _leaks(_repeated(_rows(dataset)))
 
 
 def _leaks(rows: Sequence[_Row]) -> list[Leak]:
@@ -261,42 +270,55 @@ def _near_leaks(rows: Sequence[_Row]) -> list[Leak]:
 
 
 def _sharing(rows: Sequence[_Row]) -> Iterable[list[int]]:
-    """Rows that have a run in common, for each such run that is looked up."""
-    marks = _Marks()
-    first = dict[int, int]()
+    """Rows that have a run in common, for each such run that is looked up.
+
+    Runs go by their hashes: two runs of one hash make one more pair to compare, and no more.
+    """
+    marks, latest = _Marks(), dict[int, int]()
     groups = dict[int, list[int]]()
     for number, row in enumerate(rows):
-        for run in marks.looked_up(row.folded):
-            # By its hash: two runs of one hash make one more pair to compare, and no more.
-            key = hash(run)
-            before = first.setdefault(key, number)
-            if before != number:
-                group = groups.setdefault(key, [before])
-                if group[-1] != number:
-                    group.append(number)
+        runs = marks.looked_up(row.folded)
+        for run in latest.keys() & runs:
+            groups.setdefault(run, [latest[run]]).append(number)
+        latest.update(dict.fromkeys(runs, number))
     return groups.values()
 
 
-class _Marks(dict[str, int]):
+class _Marks:
     """Which runs of an input are looked up: all of a short one; of one twice as long every second,
     by its first word, and so on. Whatever runs two inputs of like length share, they look up the
     same of them."""
 
-    def __missing__(self, word: str) -> int:
-        """Zeros at the end of a checksum: half of all words have one, a quarter two."""
-        checksum = zlib.crc32(word.encode("utf-8", "surrogatepass")) or 1
-        mark = self[word] = (checksum & -checksum).bit_length() - 1
-        return mark
+    def __init__(self) -> None:
+        self._levels = dict[int, _Level]()
 
-    def looked_up(self, folded: str) -> list[str]:
-        words = _words(folded)
+    def looked_up(self, folded: str) -> frozenset[int]:
+        """Hashes of those runs; of an input that is too short for one, of the whole."""
+        words = tuple(_words(folded))
         runs = len(words) - SHINGLE + 1
-        least = max(0, (runs // _LOOKED_UP).bit_length() - 1)
-        if runs < 1 or least == 0:
-            return list(_shingles(folded))
-        marks = list(map(self.__getitem__, words[:runs]))
-        places = [i for i, mark in enumerate(marks) if mark >= least]
-        return [" ".join(words[i : i + SHINGLE]) for i in places]
+        if runs < 1:
+            return frozenset({hash(words)} if words else ())
+        places: Iterable[int] = range(runs)
+        least = (runs // _LOOKED_UP).bit_length() - 1
+        if least > 0:
+            if least not in self._levels:
+                self._levels[least] = _Level(least)
+            places = compress(places, map(self._levels[least].__getitem__, words))
+        return frozenset([hash(words[i : i + SHINGLE]) for i in places])
+
+
+class _Level(dict[str, bool]):
+    """Whether a word has `least` zeros at the end of its checksum: half of all words have one, a
+    quarter two."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__()
+        self._tail = (1 << least) - 1
+
+    def __missing__(self, word: str) -> bool:
+        checksum = zlib.crc32(word.encode("utf-8", "surrogatepass")) or 1
+        mark = self[word] = not checksum & self._tail
+        return mark
 
 
 def _pairs(groups: Iterable[list[int]], rows: Sequence[_Row]) -> Iterator[tuple[int, int]]:

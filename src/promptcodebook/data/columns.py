@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from json.encoder import encode_basestring
 from typing import cast
 
 from promptcodebook.calls import Message
@@ -25,7 +26,6 @@ __all__ = [
     "read_examples",
 ]
 
-_JSON = json.JSONEncoder(ensure_ascii=False)  # `json.dumps` would make one for every row
 _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
 
 
@@ -148,7 +148,9 @@ def _given_id(row: Record, column: str, seen: Mapping[str, str]) -> str:
 
 
 def _content_id(text: str, target: str | None, seen: Mapping[str, str]) -> str:
-    content = _JSON.encode([text, target])
+    # The JSON of [text, target], by its parts: an encoder sets itself up anew for every row.
+    reference = "null" if target is None else encode_basestring(target)
+    content = f"[{encode_basestring(text)}, {reference}]"
     base = hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     name, again = base, 1
     while name in seen:

@@ -15,7 +15,7 @@ from typing import Any, cast
 from promptcodebook.assemble import OWN_LM, Assembled, Plan, Sources, plan_data, plan_run
 from promptcodebook.config import Config, load_config
 from promptcodebook.data import Dataset
-from promptcodebook.errors import ConfigError, PolicyError, StoreError
+from promptcodebook.errors import ConfigError, DataError, PolicyError, StoreError, TaskError
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.paths import run_reference
@@ -45,6 +45,7 @@ __all__ = [
     "stages_of",
     "state_at",
     "stored_dataset",
+    "stored_inputs",
     "stored_plan",
     "with_measured",
     "without_models",
@@ -295,6 +296,16 @@ def stored_dataset(header: Header) -> Dataset:
     """The run's data as they are now. Raises ConfigError, DataError, TaskError."""
     config = load_config(header.settings, where=f"the run {header.id}")
     return plan_data(config, Path(header.base or "."))
+
+
+def stored_inputs(header: Header) -> dict[str, str]:
+    """Texts of the run's inputs by example id; none where the data is gone or was an object. It
+    reads the files that the run names, so ask first whether the run is the user's own."""
+    try:
+        data = stored_dataset(header)
+    except (ConfigError, DataError, TaskError):
+        return {}
+    return {example.id: example.input for _, examples in data.items() for example in examples}
 
 
 def stored_plan(header: Header) -> Plan:

@@ -15,7 +15,7 @@ from promptcodebook.lm.stack import any_simulated
 from promptcodebook.method.state import State
 from promptcodebook.policy.references import Best, kept_state
 from promptcodebook.report.download import downloads
-from promptcodebook.report.html import Column, Content, Html, el, table
+from promptcodebook.report.html import Column, Content, Html, el, table, together
 from promptcodebook.report.private import withhold_ending
 from promptcodebook.report.svg import Chart, Numbers, Picture, key, lay_out, legend_of, numbers_of
 from promptcodebook.store import Event, Header, RunState, RunStore
@@ -26,6 +26,8 @@ __all__ = [
     "Context",
     "DeployedState",
     "ReportSection",
+    "is_simulated",
+    "render_sections",
     "state_name",
     "step_name",
     "without_credentials",
@@ -157,17 +159,12 @@ class Context:
     @property
     def models(self) -> dict[Role, str]:
         """The model of each role; '' is the user's own LM object."""
-        base = self.setting("lm") or ""
-        models: dict[Role, str] = {}
-        for role in ROLES:
-            spec = str(self.setting(f"roles.{role}.model") or base)
-            models[role] = "" if spec == OWN_LM else without_credentials(spec)
-        return models
+        return models_of(self.header)
 
     @property
     def simulated(self) -> bool:
         """Whether any model was simulated, in process or served: figures must say so."""
-        return any_simulated(self.models.values())
+        return is_simulated(self.header)
 
     def figure(self, caption: Content, *body: Content, look: str = "") -> Html:
         """A figure whose caption says when its numbers are simulated."""
@@ -200,6 +197,31 @@ class Context:
     ) -> Html:
         """A table under its caption, which stays in sight when the columns scroll."""
         return self.figure(caption, table(columns, rows))
+
+
+def models_of(header: Header) -> dict[Role, str]:
+    """The model of each role of a run; '' is the user's own LM object."""
+    base = _at(header.config, "lm", None) or ""
+    models: dict[Role, str] = {}
+    for role in ROLES:
+        spec = str(_at(header.config, f"roles.{role}.model", None) or base)
+        models[role] = "" if spec == OWN_LM else without_credentials(spec)
+    return models
+
+
+def is_simulated(header: Header) -> bool:
+    """Whether any model of a run was simulated, in process or served."""
+    return any_simulated(models_of(header).values())
+
+
+def render_sections(sections: Sequence[ReportSection], events: Iterable[Event]) -> Html:
+    """Every event to every section, once; then the sections under their titles."""
+    for event in events:
+        for section in sections:
+            section.add(event)
+    return together(
+        [el("section", el("h2", s.title), s.render(), attrs={"id": s.anchor}) for s in sections]
+    )
 
 
 def without_credentials(text: str) -> str:

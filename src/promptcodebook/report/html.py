@@ -29,8 +29,10 @@ __all__ = [
 MISSING = "—"
 """Stands where there is no number."""
 
-_VOID = frozenset({"br", "circle", "hr", "line", "link", "meta", "path", "polygon", "rect"})
-_UNCLOSED = frozenset({"br", "hr", "link", "meta"})
+_VOID = frozenset(
+    {"br", "circle", "hr", "img", "input", "line", "link", "meta", "path", "polygon", "rect"}
+)
+_UNCLOSED = frozenset({"br", "hr", "img", "input", "link", "meta"})
 _INSIDE = re.compile(
     r"#.*"
     r"|/(?:[\w.~%@:=-]+(?:/[\w.~%@:=-]+)*)?(?:\?[\w.~%@:=&+-]*)?(?:#[\w-]*)?"

@@ -10,7 +10,7 @@ from pathlib import Path
 from promptcodebook.errors import DiskFull
 from promptcodebook.paths import write_whole
 from promptcodebook.report.codebook import CodebookSection, RoutingSection, TheorySection
-from promptcodebook.report.context import Context, ReportSection
+from promptcodebook.report.context import Context, ReportSection, render_sections
 from promptcodebook.report.curves import CurvesSection
 from promptcodebook.report.download import read_style
 from promptcodebook.report.examples import ExamplesSection
@@ -49,11 +49,8 @@ def render_report(store: RunStore, inputs: Mapping[str, str] | None = None) -> s
     private = store.header.private
     context = Context.of(store, {} if private else inputs or {})
     sections = _sections(context)
-    for event in store.events(full=True):
-        shown = withhold(event) if private else event
-        for section in sections:
-            section.add(shown)
-    return _page(context, sections)
+    events = (withhold(e) if private else e for e in store.events(full=True))
+    return _page(context, sections, render_sections(sections, events))
 
 
 def _sections(context: Context) -> tuple[ReportSection, ...]:
@@ -75,9 +72,8 @@ def _sections(context: Context) -> tuple[ReportSection, ...]:
     )
 
 
-def _page(context: Context, sections: Sequence[ReportSection]) -> str:
+def _page(context: Context, sections: Sequence[ReportSection], body: Html) -> str:
     style = read_style()
-    body = [el("section", el("h2", s.title), s.render(), attrs={"id": s.anchor}) for s in sections]
     links = [el("a", s.title, attrs={"href": f"#{s.anchor}"}) for s in sections]
     contents = el("nav", links, attrs={"aria-label": "Contents"})
     page = el(

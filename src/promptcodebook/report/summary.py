@@ -27,7 +27,7 @@ from promptcodebook.units import (
     spent_parts,
 )
 
-__all__ = ["VerdictSection", "masthead", "read_rows"]
+__all__ = ["VerdictSection", "facts", "masthead", "read_rows"]
 
 _ENDED = {
     "finished": "finished",
@@ -65,14 +65,19 @@ def masthead(context: Context) -> Html:
         "Every number on this page comes from a simulated model: it shows that the machinery "
         "works and says nothing about any real model.",
     )
-    facts = [el("div", el("dt", name), el("dd", value)) for name, value in _facts(context)]
     return el(
         "header",
         el("p.kicker", "promptcodebook report"),
         el("h1", context.header.id),
         banner if context.simulated else None,
-        el("dl.facts", facts),
+        facts(context),
     )
+
+
+def facts(context: Context) -> Html:
+    """The run in a few words and figures."""
+    named = _facts(context)
+    return el("dl.facts", [el("div", el("dt", name), el("dd", value)) for name, value in named])
 
 
 def _facts(context: Context) -> list[tuple[str, Content]]:

@@ -84,11 +84,13 @@ def pack_event(event: Event) -> PackedEvent:
     return PackedEvent(kind, step, pack(_adapter(kind).dump_python(light)), bulk)
 
 
-def unpack_event(row: PackedEvent) -> Event:
+def unpack_event(row: PackedEvent, *, texts: bool = True) -> Event:
     """The event of a row: without traces and with slim rollouts where `bulk` was not fetched.
 
-    A slim rollout keeps what figures are made of (example, route, reward, failure, usage) and
-    leaves out the texts. Raises StoreError for a damaged row or an unknown kind.
+    Without `texts` the traces of a step keep their figures, and what was written in them is not
+    even looked at: most of a long run is that. A slim rollout keeps what figures are made of
+    (example, route, reward, failure, usage) and leaves out the texts. Raises StoreError for a
+    damaged row or an unknown kind.
     """
     if row.kind not in _KINDS:
         raise StoreError(
@@ -101,19 +103,36 @@ def unpack_event(row: PackedEvent) -> Event:
     if row.bulk is None:
         return event
     if isinstance(event, Stepped):
-        return Stepped(replace(event.step, traces=unpack_traces(row.bulk)))
+        return Stepped(replace(event.step, traces=unpack_traces(row.bulk, texts=texts)))
     if isinstance(event, Broke):
-        return replace(event, traces=unpack_traces(row.bulk))
-    if isinstance(event, Validated | Compared):
+        return replace(event, traces=unpack_traces(row.bulk, texts=texts))
+    if isinstance(event, Validated | Compared) and texts:
         bulk = row.bulk
         rollouts = _read(lambda: _rollouts_adapter().validate_python(unpack(bulk)))
         return replace(event, evaluation=replace(event.evaluation, rollouts=rollouts))
     return event
 
 
-def unpack_traces(bulk: bytes) -> tuple[Trace, ...]:
-    """The traces of a step's bulky part."""
-    return _read(lambda: _traces_adapter().validate_python(unpack(bulk)))
+def unpack_traces(bulk: bytes, *, texts: bool = True) -> tuple[Trace, ...]:
+    """The traces of a step's bulky part, with their texts or only with their figures."""
+    tree = unpack(bulk)
+    for trace in () if texts else tree:
+        _drop_texts(trace)
+    return _read(lambda: _traces_adapter().validate_python(tree))
+
+
+def _drop_texts(trace: dict[str, Any]) -> None:
+    """Takes out of a stored trace what people and models wrote, but not why it failed."""
+    rollout: dict[str, Any] = trace["rollout"]
+    route: dict[str, Any] = rollout.get("route") or {}
+    gradients: dict[str, Any] = trace.get("gradients") or {}
+    for name in ("prompt", "output", "feedback", "fields", "stages"):
+        rollout.pop(name, None)
+    for name in ("constraints", "analysis"):
+        route.pop(name, None)
+    if trace.get("verdict"):
+        trace["verdict"] = {"score": trace["verdict"]["score"], "feedback": ""}
+    trace["gradients"] = {"severity": gradients.get("severity", {})}
 
 
 def _update(kind: str, tree: Any) -> Any:

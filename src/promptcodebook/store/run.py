@@ -151,6 +151,16 @@ class RunStore:
         """Events later than number `after` (they count from 1), each with its number."""
         return self._select("1", after, full)
 
+    def figures(self, *, after: int = 0) -> Iterator[tuple[int, Event]]:
+        """The same with the traces of steps, from which the texts are left out: a long run is read
+        in a fraction of the time."""
+        return self._select("1", after, True, texts=False)
+
+    def last_event(self) -> int:
+        """The number of the latest event, 0 before the first: a quick look, to be taken often."""
+        row = self._reader.row("SELECT MAX(seq) FROM events")
+        return int(row[0] or 0) if row is not None else 0
+
     def steps(self, *, traces: bool = False) -> Iterator[Step]:
         """All steps in order, one at a time in memory."""
         for _, event in self._select("e.kind = 'stepped'", 0, traces):
@@ -313,11 +323,13 @@ class RunStore:
             raise StoreError(f"the run {self.path.name} is not open for writing")
         return self._writing
 
-    def _select(self, where: str, after: int, full: bool) -> Iterator[tuple[int, Event]]:
+    def _select(
+        self, where: str, after: int, full: bool, *, texts: bool = True
+    ) -> Iterator[tuple[int, Event]]:
         query = f"{_FULL if full else _LIGHT} WHERE {where} AND e.seq > ? ORDER BY e.seq LIMIT ?"
         while rows := self._reader.rows(query, (after, _CHUNK)):
             for seq, kind, step, light, bulk in rows:
-                yield seq, unpack_event(PackedEvent(kind, step, light, bulk))
+                yield seq, unpack_event(PackedEvent(kind, step, light, bulk), texts=texts)
                 after = seq
 
     def _no_step(self, step: int) -> StoreError:

@@ -22,7 +22,7 @@ from promptcodebook.store.summaries import RunSummary, Summaries
 if TYPE_CHECKING:
     from promptcodebook.store.header import Header
 
-__all__ = ["RunSummary", "find_run", "list_runs", "remove_run", "remove_unborn"]
+__all__ = ["RunSummary", "find_run", "list_runs", "remove_run", "remove_unborn", "run_folders"]
 
 _log = logging.getLogger(__name__)
 _LIST = "pco runs list"
@@ -44,7 +44,7 @@ def find_run(runs_dir: Path, ref: str) -> Path:
         if (Path(ref) / FILE).is_file():
             return Path(ref)
         raise RunNotFound(f"there is no run at {ref}", hint=_LIST)
-    folders = _folders(runs_dir)
+    folders = run_folders(runs_dir)
     if (runs_dir / ref) in folders:
         return runs_dir / ref
     headers = _headers(folders) if ref else {}
@@ -83,7 +83,7 @@ def list_runs(runs_dir: Path) -> list[RunSummary]:
     out."""
     runs: list[RunSummary] = []
     kept = Summaries(runs_dir)
-    for folder in _folders(runs_dir):
+    for folder in run_folders(runs_dir):
         try:
             runs.append(kept.of(folder))
         except StoreError as error:
@@ -146,7 +146,7 @@ def _remove_if_unborn(folder: Path) -> None:
     _log.info("removed %s: a run whose making was interrupted", folder)
 
 
-def _folders(runs_dir: Path) -> list[Path]:
+def run_folders(runs_dir: Path) -> list[Path]:
     """The folders of runs: those of `runs_dir`, and those of its suites."""
     names = os.listdir(runs_dir) if runs_dir.is_dir() else ()
     alone = [runs_dir / name for name in names if os.path.exists(f"{runs_dir}/{name}/{FILE}")]

@@ -1,0 +1,1 @@
+"""Runs in the browser, live, from what the report is made of (`pco view`)."""

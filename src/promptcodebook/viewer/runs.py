@@ -1,0 +1,171 @@
+"""The screen of all runs: a line each, the latest first; two of them are picked to be compared."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from promptcodebook.errors import StoreError
+from promptcodebook.report.context import is_simulated
+from promptcodebook.report.html import MISSING, Column, Content, Html, el, table, together
+from promptcodebook.report.svg import Picture
+from promptcodebook.store import RunStore, RunSummary, list_runs
+from promptcodebook.units import count_text, duration, money, number
+from promptcodebook.viewer.frame import Screen, address, filter_box, link
+from promptcodebook.viewer.watched import key_of
+
+__all__ = ["Runs"]
+
+_log = logging.getLogger(__name__)
+_ON_A_PAGE = 50
+_SPARK = (90, 20)
+_COLUMNS = (
+    Column("compare", numeric=False),
+    Column("run", numeric=False),
+    Column("task", numeric=False),
+    Column("state", numeric=False),
+    Column("steps"),
+    Column("best validation"),
+    Column("validations", numeric=False),
+    Column("calls"),
+    Column("cost"),
+    Column("time"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """What a line shows beyond the run's summary: its validation scores in order, over how many
+    examples the latest was, and whether they are simulated."""
+
+    scores: tuple[float, ...]
+    n: int
+    simulated: bool
+
+
+class Runs:
+    """The runs of one folder; what was read of a run that has ended is not read again."""
+
+    def __init__(self, runs_dir: Path) -> None:
+        self._runs_dir = runs_dir
+        self._lines: dict[tuple[Path, str, int], _Line] = {}
+
+    def mark(self) -> str:
+        """Changes whenever the screen would."""
+        lines = [(str(r.path), r.step, r.ended, r.running) for r in self._summaries()]
+        return hashlib.sha256(repr(lines).encode()).hexdigest()[:16]
+
+    def screen(self, page: int = 1) -> Screen:
+        """One page of the runs, the first being 1."""
+        mark, runs = self.mark(), self._summaries()
+        pages = max(1, -(-len(runs) // _ON_A_PAGE))
+        page = min(max(1, page), pages)
+        shown = runs[(page - 1) * _ON_A_PAGE : page * _ON_A_PAGE]
+        lines = [self._line(run) for run in shown]
+        body = (
+            self._table(shown, lines)
+            if shown
+            else together(
+                el("p.empty", f"There is no run in {self._runs_dir} yet."),
+                el("p.note", "Next: ", el("code", "pco train")),
+            )
+        )
+        return Screen(
+            "Runs",
+            [body, _pages(page, pages, len(runs))],
+            live=address("live", "runs"),
+            mark=mark,
+            simulated=bool(lines) and all(line.simulated for line in lines),
+        )
+
+    def _summaries(self) -> list[RunSummary]:
+        return list_runs(self._runs_dir)[::-1] if self._runs_dir.is_dir() else []
+
+    def _line(self, run: RunSummary) -> _Line:
+        at = (run.path, str(run.ended), run.step)
+        if at not in self._lines or run.running:
+            self._lines[at] = _read_line(run.path)
+        return self._lines[at]
+
+    def _table(self, runs: Sequence[RunSummary], lines: Sequence[_Line]) -> Html:
+        rows = [self._cells(run, line) for run, line in zip(runs, lines, strict=True)]
+        pick = el(
+            "p.pick",
+            el("button", "Compare the two picked", attrs={"type": "submit"}),
+            el("span.note", " Pick two runs of the same test split."),
+        )
+        return together(
+            filter_box("runs"),
+            el(
+                "form.runs",
+                table(_COLUMNS, rows),
+                pick,
+                attrs={"action": "/compare", "method": "get"},
+            ),
+        )
+
+    def _cells(self, run: RunSummary, line: _Line) -> tuple[Content, ...]:
+        key = key_of(self._runs_dir, run.path)
+        pick = {"type": "checkbox", "name": "run", "value": key, "aria-label": f"Pick {key}"}
+        best = number(run.best, missing=MISSING)
+        return (
+            el("input", attrs=pick),
+            together(
+                link(run.name or run.id, "run", key, look=".stop"),
+                el("span.aside", run.id) if run.name else None,
+                el("span.badge", "simulated") if line.simulated else None,
+            ),
+            run.task or "own data",
+            "running" if run.running else run.ended or "stopped",
+            f"{run.step + 1:,}",
+            together(best, el("span.aside", f"n = {line.n}")) if line.n else best,
+            _spark(line.scores),
+            count_text(run.usage.calls),
+            money(run.usage.cost),
+            duration(run.elapsed_s),
+        )
+
+
+def _read_line(path: Path) -> _Line:
+    try:
+        store = RunStore.open(path)
+    except StoreError as error:
+        _log.warning("run %s: %s", path.name, error)
+        return _Line((), 0, False)
+    try:
+        marks = store.outline().validations
+        scores = tuple(m.score for m in marks if m.score is not None and m.scope == "subset")
+        return _Line(scores, marks[-1].n if marks else 0, is_simulated(store.header))
+    finally:
+        store.close()
+
+
+def _spark(scores: Sequence[float]) -> Content:
+    """The scores as a small line without axes."""
+    if len(scores) < 2:
+        return MISSING
+    width, height = _SPARK
+    low, high = min(scores), max(scores)
+    across, up = (width - 4) / (len(scores) - 1), (height - 4) / ((high - low) or 1.0)
+    points = [
+        f"{2 + i * across:.1f} {height - 2 - (s - low) * up:.1f}" for i, s in enumerate(scores)
+    ]
+    line = el("path.main", attrs={"d": "M" + "L".join(points)})
+    words = f"{len(scores)} scores from {number(scores[0])} to {number(scores[-1])}"
+    picture = Picture("Validation reward", words, _SPARK, line, fixed=True)
+    return el("span.spark", picture.html())
+
+
+def _pages(page: int, pages: int, runs: int) -> Html | None:
+    if pages == 1:
+        return None
+    to = [_page_link(n, page) for n in range(1, pages + 1)]
+    return el("nav.pages", f"{runs:,} runs, page ", to, attrs={"aria-label": "Pages"})
+
+
+def _page_link(n: int, page: int) -> Html:
+    current = {"aria-current": "page"} if n == page else {}
+    return el("a", str(n), attrs={"href": address(page=str(n)), **current})

@@ -1,0 +1,207 @@
+"""The viewer over HTTP: screens, their style and script, and the news that a run went on.
+
+For this machine only: it listens on loopback and answers no other name (a page of another site
+could lead its own name here). Every page is made of escaped text and may load nothing but the files
+of this server; scripts and styles in a page itself are not run, whatever it holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import cast
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from promptcodebook.errors import PcoError
+from promptcodebook.report.download import read_style
+from promptcodebook.viewer.frame import LIVE, Screen, frame, missing
+from promptcodebook.viewer.run import run_screen
+from promptcodebook.viewer.runs import Runs
+from promptcodebook.viewer.watched import Shelf, Watched
+
+__all__ = ["HOST", "Site", "viewing"]
+
+HOST = "127.0.0.1"
+POLL_S = 0.25
+"""How often a page that is open asks whether its run went on."""
+_BEAT_S = 10.0
+_NAMES = ("localhost", "127.0.0.1", "::1")
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
+    "img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_FILES = {"view.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_log = logging.getLogger(__name__)
+
+_Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_OfRun = Callable[[Watched, web.Request], Screen]
+
+
+class Site:
+    """What is shown: the runs below one folder."""
+
+    def __init__(self, runs_dir: Path, *, trust: bool = False) -> None:
+        self.shelf = Shelf(runs_dir, trust=trust)
+        self._runs = Runs(runs_dir)
+
+    def application(self) -> web.Application:
+        """The screens by their addresses."""
+        application = web.Application(middlewares=[_guard])
+        add = application.router.add_get
+        add("/", self._shown(lambda r: self._runs.screen(_page_number(r))))
+        for path, make in _RUN_SCREENS.items():
+            add(path, self._shown(partial(self._of_run, make)))
+        add("/static/{name}", _static)
+        add(f"{LIVE}/runs", self._told(lambda _: self._runs.mark()))
+        add(f"{LIVE}/run/{{run}}", self._told(self._run_mark))
+        add("/{rest:.*}", self._shown(lambda _: missing("There is nothing at this address.")))
+        return application
+
+    def _of_run(self, make: _OfRun, request: web.Request) -> Screen:
+        key = request.match_info["run"]
+        watched = self.shelf.run(key)
+        if watched is None:
+            return missing(f"There is no run {key} in {self.shelf.runs_dir}.", "pco runs list")
+        return make(watched, request)
+
+    def _run_mark(self, request: web.Request) -> str:
+        watched = self.shelf.run(request.match_info["run"])
+        return watched.mark() if watched is not None else "gone"
+
+    def _shown(self, make: Callable[[web.Request], Screen]) -> _Answer:
+        """An endpoint: the screen as a page, made in a thread, since it reads files."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            screen = await asyncio.to_thread(_made, make, request)
+            body = frame(screen, urlsplit(str(request.rel_url)).path)
+            return web.Response(
+                body=body, status=screen.status, content_type="text/html", charset="utf-8"
+            )
+
+        return answer
+
+    def _told(self, mark: Callable[[web.Request], str]) -> _Answer:
+        """An endpoint of server-sent events: the mark, whenever it is another than the page's."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            known = request.headers.get("Last-Event-ID") or request.query.get("mark", "")
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            response.headers.update(_HEADERS)
+            await response.prepare(request)
+            await response.write(b"retry: 500\n\n")
+            waited = 0.0
+            with suppress(ConnectionError):
+                while True:
+                    now = await asyncio.to_thread(_marked, mark, request)
+                    if now != known:
+                        known, waited = now, 0.0
+                        await response.write(f"id: {now}\nevent: changed\ndata: {now}\n\n".encode())
+                    elif waited >= _BEAT_S:  # a reader that is gone is found out
+                        waited = 0.0
+                        await response.write(b": still here\n\n")
+                    await asyncio.sleep(POLL_S)
+                    waited += POLL_S
+            return response
+
+        return answer
+
+
+def _made(make: Callable[[web.Request], Screen], request: web.Request) -> Screen:
+    try:
+        return make(request)
+    except PcoError as error:
+        shown = missing(str(error), error.hint or "")
+        return Screen("This cannot be shown", shown.body, status=500)
+
+
+def _marked(mark: Callable[[web.Request], str], request: web.Request) -> str:
+    try:
+        return mark(request)
+    except PcoError as error:
+        _log.debug("%s", error)
+        return "unreadable"
+
+
+def _page_number(request: web.Request) -> int:
+    text = request.query.get("page", "")
+    return int(text) if text.isdecimal() and len(text) < 9 else 1
+
+
+def _run(watched: Watched, _request: web.Request) -> Screen:
+    return run_screen(watched)
+
+
+_RUN_SCREENS: Mapping[str, _OfRun] = {"/run/{run}": _run}
+
+
+async def _static(request: web.Request) -> web.StreamResponse:
+    name = request.match_info["name"]
+    folder = files("promptcodebook.viewer")
+    if name == "style.css":
+        text = read_style() + folder.joinpath("view.css").read_text("utf-8")
+        return web.Response(text=text, content_type="text/css", charset="utf-8")
+    if name not in _FILES:
+        raise web.HTTPNotFound
+    text = folder.joinpath(name).read_text("utf-8")
+    return web.Response(text=text, content_type=_FILES[name], charset="utf-8")
+
+
+@web.middleware
+async def _guard(request: web.Request, handler: _Answer) -> web.StreamResponse:
+    """Who may ask, and what every answer bears."""
+    if _name_of(request.host) not in _NAMES:
+        text = "this server answers on localhost only\n"
+        response: web.StreamResponse = web.Response(status=421, text=text)
+    else:
+        try:
+            response = await handler(request)
+        except web.HTTPException as error:
+            response = web.Response(status=error.status, text=f"{error.reason}\n")
+    if not response.prepared:
+        response.headers.update(_HEADERS)
+    return response
+
+
+def _name_of(host: str) -> str:
+    """The name without its port; '' for what is no name and port."""
+    try:
+        return urlsplit(f"//{host}").hostname or "" if "@" not in host else ""
+    except ValueError:
+        return ""
+
+
+@asynccontextmanager
+async def viewing(site: Site, port: int = 0) -> AsyncGenerator[str, None]:
+    """The site at work while the block runs; its address. Raises OSError when the port is taken."""
+    quiet = logging.getLogger(f"{__name__}.http")
+    quiet.disabled = True  # what it says of a malformed request quotes it
+    runner = web.AppRunner(
+        site.application(),
+        access_log=None,
+        logger=quiet,
+        handle_signals=False,
+        handler_cancellation=True,
+        shutdown_timeout=0.2,
+    )
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, HOST, port).start()
+        bound = cast("tuple[str, int]", runner.addresses[0])
+        yield f"http://{bound[0]}:{bound[1]}"
+    finally:
+        await runner.cleanup()
+        site.shelf.close()

@@ -1,0 +1,144 @@
+// Keys, the search of a page, and staying up to date while a run goes on. Nothing here makes markup:
+// a page that is out of date is asked for again, and its content is put in the place of the old.
+"use strict";
+
+const main = () => document.getElementById("main");
+const stops = () => [...document.querySelectorAll("#main .stop, #main summary")].filter(
+  (each) => each.offsetParent !== null);
+
+function move(by) {
+  const all = stops();
+  if (!all.length) return;
+  const at = all.indexOf(document.activeElement);
+  const next = at < 0 ? (by > 0 ? 0 : all.length - 1) : Math.min(all.length - 1, Math.max(0, at + by));
+  all[next].focus();
+  all[next].scrollIntoView({ block: "nearest" });
+}
+
+function up() {
+  const above = [...document.querySelectorAll(".crumbs a")].pop();
+  location.assign(above ? above.href : "/");
+}
+
+function search() {
+  const box = document.getElementById("filter");
+  if (!box) return false;
+  box.focus();
+  box.select();
+  return true;
+}
+
+function filter() {
+  const box = document.getElementById("filter");
+  if (!box) return;
+  const words = box.value.toLowerCase().split(/\s+/).filter(Boolean);
+  for (const row of document.querySelectorAll("#main tbody tr, #main .card, #main details.found")) {
+    const text = row.textContent.toLowerCase();
+    row.hidden = !words.every((word) => text.includes(word));
+  }
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const typing = event.target.closest("input[type=search], textarea, select");
+  if (typing) {
+    if (event.key === "Escape") {
+      typing.value = "";
+      filter();
+      typing.blur();
+    }
+    return;
+  }
+  const moves = { j: 1, k: -1 };
+  if (event.key in moves) move(moves[event.key]);
+  else if (event.key === "u") up();
+  else if (event.key !== "/" || !search()) return;
+  event.preventDefault();
+});
+
+document.addEventListener("input", (event) => {
+  if (event.target.id === "filter") filter();
+});
+
+document.addEventListener("submit", (event) => {
+  const picked = event.target.querySelectorAll("input[name=run]:checked").length;
+  if (event.target.matches("form.runs") && picked !== 2) {
+    event.preventDefault();
+    say(`Pick two runs: ${picked} ${picked === 1 ? "is" : "are"} picked.`);
+  }
+});
+
+function say(words) {
+  const status = document.getElementById("status");
+  if (status) status.textContent = words;
+}
+
+// What the reader has done to the page, to be done to the one that takes its place.
+function standing() {
+  const open = [...document.querySelectorAll("#main details")].map((each) => each.open);
+  const picked = [...document.querySelectorAll("#main input:checked")].map((each) => each.value);
+  const box = document.getElementById("filter");
+  const typing = document.activeElement === box && box !== null;
+  return { open, picked, typing, sought: box ? box.value : "", at: stops().indexOf(document.activeElement) };
+}
+
+function restore(before) {
+  const details = [...document.querySelectorAll("#main details")];
+  if (details.length === before.open.length) details.forEach((each, i) => { each.open = before.open[i]; });
+  for (const box of document.querySelectorAll("#main input[type=checkbox]")) {
+    box.checked = before.picked.includes(box.value);
+  }
+  const box = document.getElementById("filter");
+  if (box) {
+    box.value = before.sought;
+    filter();
+    if (before.typing) box.focus();
+  }
+  if (!before.typing && before.at >= 0) stops()[before.at]?.focus({ preventScroll: true });
+}
+
+let busy = false;
+let again = false;
+
+async function renew() {
+  if (busy) {
+    again = true;
+    return;
+  }
+  busy = true;
+  try {
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const fresh = page.getElementById("main");
+    if (answer.ok && fresh) {
+      const before = standing();
+      main().replaceWith(document.adoptNode(fresh));
+      restore(before);
+      say(`Up to date at ${new Date().toLocaleTimeString()}.`);
+    }
+  } catch {
+    say("The server does not answer. This page goes on when it does.");
+  }
+  busy = false;
+  if (again) {
+    again = false;
+    renew();
+  }
+}
+
+function follow() {
+  const { live, mark } = main().dataset;
+  if (!live) return;
+  const news = new EventSource(`${live}?mark=${encodeURIComponent(mark)}`);
+  news.addEventListener("open", () => say("Following."));
+  news.addEventListener("changed", renew);
+  news.addEventListener("error", () => {
+    say("The server does not answer. This page goes on when it does.");
+    if (news.readyState === EventSource.CLOSED) {
+      setTimeout(follow, 500);
+    }
+  });
+}
+
+filter();
+follow();

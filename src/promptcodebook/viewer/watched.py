@@ -1,0 +1,170 @@
+"""A run that is looked at while it may still be written: what happened so far, without the texts.
+
+The texts of rollouts are most of a run and few of them are looked at, so they are read when they
+are; the rest is kept, and only what came since is read again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from promptcodebook.paths import BENCH
+from promptcodebook.policy.references import stored_inputs
+from promptcodebook.report.context import Context
+from promptcodebook.report.private import withhold
+from promptcodebook.step import Step
+from promptcodebook.store import Compared, Event, RunStore, Stepped
+from promptcodebook.store.folder import FILE
+from promptcodebook.store.lock import holder
+from promptcodebook.store.runs import run_folders
+from promptcodebook.types import Evaluation
+
+__all__ = ["Look", "Shelf", "Watched", "key_of", "root_of"]
+
+_MOST_OPEN = 8
+"""Runs kept open; who was looked at longest ago is closed."""
+_BETWEEN = "~"
+"""Stands for '/' in the address of a run that lies in a suite's folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A run as it stood at one moment: `events` without texts, `last` the number of the latest."""
+
+    key: str
+    context: Context
+    events: Sequence[Event]
+    last: int
+    running: bool
+
+    @property
+    def steps(self) -> list[Step]:
+        """The steps so far, their traces without texts."""
+        return [event.step for event in self.events if isinstance(event, Stepped)]
+
+    @property
+    def mark(self) -> str:
+        """Changes whenever a page of this run would."""
+        return f"{self.last}-{'r' if self.running else 'e'}"
+
+
+class Watched:
+    """One run, open for reading; `look` from any thread."""
+
+    def __init__(self, path: Path, key: str, *, trust: bool = False) -> None:
+        self.key = key
+        self.place = _place(path)
+        self._store = RunStore.open(path)
+        self._trust = trust
+        self._events: list[Event] = []
+        self._last = 0
+        self._tests: tuple[int, tuple[Evaluation, ...]] = (-1, ())
+        self._inputs: Mapping[str, str] | None = None
+        self._lock = threading.RLock()
+
+    @property
+    def private(self) -> bool:
+        return self._store.header.private
+
+    def look(self) -> Look:
+        """All that happened by now. Raises StoreError."""
+        with self._lock:
+            for number, event in self._store.figures(after=self._last):
+                self._events.append(withhold(event) if self.private else event)
+                self._last = number
+            context = Context.of(self._store, self.inputs)
+            return Look(self.key, context, tuple(self._events), self._last, context.running)
+
+    def mark(self) -> str:
+        """That of a look, without taking one."""
+        running = holder(self._store.path) is not None
+        return f"{self._store.last_event()}-{'r' if running else 'e'}"
+
+    @property
+    def inputs(self) -> Mapping[str, str]:
+        """Texts by example id: of runs that are the user's own, or trusted, and not private."""
+        with self._lock:
+            if self._inputs is None:
+                known = (self._store.ours or self._trust) and not self.private
+                self._inputs = stored_inputs(self._store.header) if known else {}
+            return self._inputs
+
+    def tests(self) -> tuple[Evaluation, ...]:
+        """The verdict's rows so far, with their texts."""
+        with self._lock:
+            last = self._store.last_event()
+            if self._tests[0] != last:
+                rows = tuple(map(self._evaluation, self._store.test_evaluations()))
+                self._tests = (last, rows)
+            return self._tests[1]
+
+    def _evaluation(self, evaluation: Evaluation) -> Evaluation:
+        shown = withhold(Compared(evaluation)) if self.private else Compared(evaluation)
+        assert isinstance(shown, Compared), "what is withheld is an event of the same kind"
+        return shown.evaluation
+
+    def step(self, index: int) -> Step:
+        """One step with the texts of its traces. Raises StoreError where there is none."""
+        with self._lock:
+            whole = replace(self._store.step_at(index), traces=self._store.traces(index))
+        shown = withhold(Stepped(whole)) if self.private else Stepped(whole)
+        assert isinstance(shown, Stepped), "what is withheld is an event of the same kind"
+        return shown.step
+
+    def close(self) -> None:
+        with self._lock:
+            self._store.close()
+
+
+class Shelf:
+    """The runs below one folder, opened as they are looked at."""
+
+    def __init__(self, runs_dir: Path, *, trust: bool = False) -> None:
+        self.runs_dir = runs_dir
+        self._trust = trust
+        self._open: dict[str, Watched] = {}
+        self._lock = threading.Lock()
+
+    def run(self, key: str) -> Watched | None:
+        """The run of this address; None where there is none. Raises StoreError."""
+        with self._lock:
+            path = {key_of(self.runs_dir, folder): folder for folder in run_folders(self.runs_dir)}
+            folder = path.get(key)
+            known = self._open.pop(key, None)
+            if known is not None and (folder is None or known.place != _place(folder)):
+                known.close()
+                known = None
+            if folder is None:
+                return None
+            watched = known or Watched(folder, key, trust=self._trust)
+            self._open[key] = watched  # the latest stands last
+            while len(self._open) > _MOST_OPEN:
+                self._open.pop(next(iter(self._open))).close()
+            return watched
+
+    def close(self) -> None:
+        with self._lock:
+            while self._open:
+                self._open.popitem()[1].close()
+
+
+def key_of(runs_dir: Path, folder: Path) -> str:
+    """What a run is called in addresses: its folder's name, or its path within the suites."""
+    parts = folder.relative_to(runs_dir).parts
+    return _BETWEEN.join(parts) if parts[0] == BENCH and len(parts) > 1 else folder.name
+
+
+def root_of(runs_dir: Path, folder: Path) -> Path:
+    """The folder whose runs are shown with this one: where runs are looked for if it lies there,
+    else its own."""
+    inside = folder.resolve() in [each.resolve() for each in run_folders(runs_dir)]
+    return runs_dir if inside else folder.resolve().parent
+
+
+def _place(path: Path) -> tuple[int, int]:
+    """Which file it is: a run that was removed and made anew is another."""
+    stat = (path / FILE).stat()
+    return stat.st_dev, stat.st_ino

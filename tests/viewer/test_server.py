@@ -1,0 +1,184 @@
+"""The viewer over HTTP: who is answered, what every answer bears, and the news of a run."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from promptcodebook.report.html import el
+from promptcodebook.store import RunStore
+from promptcodebook.viewer.frame import Screen, address, frame
+from promptcodebook.viewer.server import HOST, Site, viewing
+from tests.report.scripted_run import ScriptedRun, events_of, write_run
+from tests.viewer.conftest import SIMULATED, Get
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1:8642", "[::1]:1", "LOCALHOST:9"])
+def test_this_machine_is_answered_under_its_own_names(get: Get, name: str) -> None:
+    assert get("/", Host=name).status == 200
+
+
+@pytest.mark.parametrize(
+    "name", ["evil.example", "localhost.evil.example", "127.0.0.1@evil.example", "[::1", "10.0.0.1"]
+)
+def test_a_name_that_was_led_here_is_not_answered(get: Get, name: str) -> None:
+    answer = get("/", Host=name)
+    assert answer.status == 421 and "Runs" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/static/view.js", "/static/style.css", "/nope", "/static/x"]
+)
+def test_every_answer_forbids_what_no_page_needs(get: Get, path: str) -> None:
+    headers = get(path).headers
+    policy = headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'") and "unsafe" not in policy
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+    assert "Access-Control-Allow-Origin" not in headers
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/run/nope", "/run/..%2F..%2Fetc", "/run/%2Fetc%2Fpasswd", "/static/..%2Fserver.py", "/a/b/c"],
+)
+def test_what_is_not_there_is_not_found(get: Get, path: str) -> None:
+    answer = get(path)
+    assert answer.status == 404 and "root:" not in answer.text and "import" not in answer.text
+
+
+def test_nothing_is_written_here(get: Get) -> None:
+    for method in ("POST", "PUT", "DELETE"):
+        assert get("/", method).status == 405
+
+
+def test_nothing_of_the_environment_is_shown(
+    get: Get, keys: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "sk-hush-hush")
+    for path in ("/", f"/run/{keys['real']}"):
+        text = get(path).text
+        assert "hush" not in text  # nor the header and the password of the scripted run
+
+
+def test_addresses_hold_whatever_a_name_is_made_of() -> None:
+    assert address("run", "a/b c?d#e") == "/run/a%2Fb%20c%3Fd%23e"
+    assert el("a", "x", attrs={"href": address("run", "<\ud800\x00>", q="ä&=")})
+
+
+def test_a_page_marks_where_one_is() -> None:
+    screen = Screen("T", "body", tabs=(("A", "/a"), ("B", "/b")))
+    assert b'<a href="/b" aria-current="page">B</a>' in frame(screen, "/b")
+
+
+async def _news(base: str, path: str, last: str = "") -> tuple[str, str]:
+    """The next event of a stream: its id and its name."""
+    headers = {"Last-Event-ID": last} if last else {}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(base + path, headers=headers, timeout=aiohttp.ClientTimeout(10)) as stream,
+    ):
+        told: dict[str, str] = {}
+        async for line in stream.content:
+            name, _, value = line.decode().strip().partition(": ")
+            told[name] = value
+            if not name and "event" in told:
+                return told["id"], told["event"]
+    raise AssertionError("the stream ended")
+
+
+async def test_a_page_hears_within_a_second_that_its_run_went_on(tmp_path: Path) -> None:
+    events = iter(events_of(ScriptedRun(steps=4, verdict=False, hostile="")))
+    store = write_run(tmp_path, ScriptedRun(steps=0, verdict=False, task=SIMULATED))
+    path = f"/live/run/{store.header.id}"
+    try:
+        async with viewing(Site(tmp_path)) as base:
+            first, name = await _news(base, f"{path}?mark=none")
+            assert name == "changed"
+            waiting = asyncio.create_task(_news(base, f"{path}?mark={first}"))
+            await asyncio.sleep(0.5)
+            assert not waiting.done()
+            next(events)
+            store.append(next(events))
+            second, _ = await asyncio.wait_for(waiting, 1.0)
+            assert second != first
+        # The server is gone; another one takes its place, and the page asks where it stood.
+        store.append(next(events))
+        async with viewing(Site(tmp_path)) as base:
+            third, _ = await asyncio.wait_for(_news(base, path, last=second), 1.0)
+            assert third not in (first, second)
+    finally:
+        store.close()
+
+
+async def test_a_run_that_ends_without_a_word_is_noticed(tmp_path: Path) -> None:
+    store = write_run(tmp_path, ScriptedRun(steps=2, verdict=False, hostile=""))
+    path = f"/live/run/{store.header.id}"
+    async with viewing(Site(tmp_path)) as base:
+        first, _ = await _news(base, f"{path}?mark=none")
+        store.close()
+        second, _ = await asyncio.wait_for(_news(base, f"{path}?mark={first}"), 2.0)
+        assert first.endswith("r") and second.endswith("e")
+
+
+async def test_a_run_that_was_removed_and_made_anew_is_read_anew(tmp_path: Path) -> None:
+    store = write_run(tmp_path, ScriptedRun(steps=3, verdict=False, hostile=""))
+    store.close()
+    site = Site(tmp_path)
+    watched = site.shelf.run(store.header.id)
+    assert watched is not None and len(watched.look().steps) == 3
+    for file in store.path.glob("run.sqlite*"):
+        file.unlink()
+    store.path.rename(tmp_path / "old")
+    again = write_run(tmp_path, ScriptedRun(steps=1, verdict=False, hostile=""))
+    again.close()
+    assert again.header.id == store.header.id
+    watched = site.shelf.run(store.header.id)
+    assert watched is not None and len(watched.look().steps) == 1
+    site.shelf.close()
+
+
+async def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+    async with viewing(Site(tmp_path)) as base:
+        with pytest.raises(OSError, match="in use"):
+            async with viewing(Site(tmp_path), int(base.rpartition(":")[2])):
+                pass
+    assert base.startswith(f"http://{HOST}:")
+
+
+def test_a_run_is_read_once_and_then_only_what_came_since(tmp_path: Path) -> None:
+    run = ScriptedRun(steps=3, verdict=False, hostile="x")
+    store = write_run(tmp_path, run)
+    try:
+        watched = Site(tmp_path).shelf.run(store.header.id)
+        assert watched is not None
+        before = watched.look()
+        longer = list(events_of(ScriptedRun(steps=4, verdict=False, hostile="x")))
+        store.append(longer[-1])
+        after = watched.look()
+        assert after.events[: len(before.events)] == before.events
+        assert all(a is b for a, b in zip(before.events, after.events, strict=False))
+        assert [step.index for step in after.steps] == [0, 1, 2, 3]
+    finally:
+        store.close()
+
+
+def test_a_look_has_the_figures_of_every_rollout_and_none_of_its_texts(tmp_path: Path) -> None:
+    store: RunStore = write_run(tmp_path, ScriptedRun(steps=3, hostile="secret words"))
+    try:
+        watched = Site(tmp_path).shelf.run(store.header.id)
+        assert watched is not None
+        slim = [t for step in watched.look().steps for t in step.traces]
+        whole = [t for step in store.steps(traces=True) for t in step.traces]
+    finally:
+        store.close()
+    assert [t.rollout.reward for t in slim] == [t.rollout.reward for t in whole]
+    assert [t.penalty for t in slim] == [t.penalty for t in whole]
+    assert [t.gradients.severity for t in slim] == [t.gradients.severity for t in whole]
+    routes = [t.rollout.route and t.rollout.route.indices for t in whole]
+    assert [t.rollout.route and t.rollout.route.indices for t in slim] == routes
+    kept = [t for t in slim if t.rollout.failure is None]
+    assert kept and "secret" not in repr(kept)
