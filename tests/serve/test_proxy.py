@@ -255,6 +255,28 @@ async def test_a_replaced_file_is_taken_up_and_no_request_fails(tmp_path: Path) 
     assert counts["pco_version_moves"] == 1 and counts["pco_version_failures"] > 0
 
 
+async def test_after_a_move_a_known_input_gets_and_is_recorded_with_the_new_instincts(
+    tmp_path: Path,
+) -> None:
+    path, kept = tmp_path / "tickets.pco.json", tmp_path / "requests.sqlite"
+    before = one_call()
+    entries = tuple(e.model_copy(update={"text": f"Newly: {e.text}"}) for e in before.codebook)
+    before.save(path)
+    ids = list[str]()
+    async with up(setup=Setup(source=FileSource(path), records=kept)) as served:
+        for moves in (0, 1):
+            for _ in range(500):
+                if served.proxy.policies.live.moves == moves:
+                    break
+                await asyncio.sleep(0.01)
+            _, _, headers = await served.ask(json={"messages": SAID})
+            ids.append(headers["x-request-id"])
+            before.model_copy(update={"codebook": entries}).save(path)
+    old, new = (find_record(kept, id) for id in ids)
+    assert new.instincts == tuple(f"Newly: {text}" for text in old.instincts)
+    assert all(text in new.prompt for text in new.instincts) and new.cached == ""
+
+
 def test_where_a_ref_moves_to_is_told_until_it_is_served(tmp_path: Path) -> None:
     with sqlite(tmp_path) as registry:
         a, b = (

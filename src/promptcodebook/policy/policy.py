@@ -74,7 +74,7 @@ class Policy:
 
     @property
     def codebook(self) -> Codebook:
-        return self.file.parameters.codebook
+        return self._deployed.parameters.codebook
 
     async def arun(self, x: X) -> Rollout:
         """The whole forward pass of one input, failures recorded; no reward."""

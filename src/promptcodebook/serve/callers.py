@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -91,23 +92,23 @@ class Callers:
 
 def _refuse_other_sites(headers: Mapping[str, str]) -> None:
     """Raises Refusal for what no program on this machine asks of its own accord."""
-    if not is_loopback(_host(f"//{headers.get('host', '')}")):
+    if not _names_this_machine(f"//{headers.get('host', '')}"):
         text = "without a key this server answers to localhost alone"
         raise Refusal(text, status=403, kind="forbidden")
     # A browser sets both itself, whatever a page says; other programs leave them out.
     site, origin = headers.get("sec-fetch-site", ""), headers.get("origin")
-    elsewhere = origin is not None and not is_loopback(_host(origin))
+    elsewhere = origin is not None and not _names_this_machine(origin)
     if elsewhere or site.casefold() == "cross-site":
         text = "a page of another site needs a key: start the server with PCO_SERVE_KEY set"
         raise Refusal(text, status=403, kind="forbidden")
 
 
-def _host(url: str) -> str:
-    """'' where it names none."""
+@lru_cache(maxsize=64)  # callers name the same host again and again
+def _names_this_machine(url: str) -> bool:
     try:
-        return urlsplit(url).hostname or ""
+        return is_loopback(urlsplit(url).hostname or "")
     except ValueError:
-        return ""
+        return False
 
 
 def _digest(key: str) -> bytes:

@@ -60,14 +60,16 @@ class Composing:
     def __init__(self, policy: Policy, version: str, patience: Patience = Patience()) -> None:
         self.policy = policy
         self.version = version
-        self._patience = patience
         self._by_input: _Recent[bytes, Composed] = _Recent(patience.kept)
         self._by_route: _Recent[tuple[int, ...], str] = _Recent(patience.kept)
         file = policy.file
         asks_encoder = bool(file.encoder) if file.router is None else bool(file.router.center)
-        asks_generator = file.compose == "generator"
+        self._asks_generator = asks_generator = file.compose == "generator"
         calls: tuple[Mode, ...] = ("one-call", "two-call", "three-call")
         self.mode: Mode = calls[asks_encoder + asks_generator]
+        # Where no model is asked there is nothing to wait for, and a timer costs more than the sum.
+        self._route_s = patience.route_s if asks_encoder else None
+        self._compose_s = patience.compose_s if asks_generator else None
         # A template that never names the input makes one prompt of a route for all inputs.
         self._one_a_route = asks_generator and "{task}" not in file.templates.generator
 
@@ -93,7 +95,7 @@ class Composing:
 
     async def _route(self, text: str) -> tuple[Route, str]:
         """A route, and why it is not the encoder's ('' = it is)."""
-        found = await _within(self._patience.route_s, self.policy.aroute(text), "encoder")
+        found = await _within(self._route_s, self.policy.aroute(text), "encoder")
         if isinstance(found, str):
             return self.policy.spare_route(), found
         return found, "reply" if found.fallback else ""
@@ -104,22 +106,23 @@ class Composing:
             if known is not None:
                 return Composed(known, route, cached="route")
         work = self.policy.acompose_route(text, route)
-        made = await _within(self._patience.compose_s, work, "generator")
-        verbatim = self.policy.verbatim(route)
+        made = await _within(self._compose_s, work, "generator")
         if isinstance(made, str):
-            return Composed(verbatim, route, (f"generator:{made}",))
-        if self.policy.file.compose == "generator" and made.text == verbatim:
+            return Composed(self.policy.verbatim(route), route, (f"generator:{made}",))
+        if self._asks_generator and made.text == self.policy.verbatim(route):
             # What the generator puts together itself where a reply cannot be used.
-            return Composed(verbatim, route, ("generator:reply",))
+            return Composed(made.text, route, ("generator:reply",))
         if self._one_a_route:
             self._by_route.put(route.indices, made.text)
         return Composed(made.text, route)
 
 
-async def _within(seconds: float, work: Awaitable[_V], who: str) -> _V | str:
-    """What the work comes to, or in a word why it came to nothing. The log has no error's text: it
-    may quote the request."""
+async def _within(seconds: float | None, work: Awaitable[_V], who: str) -> _V | str:
+    """What the work comes to, or in a word why it came to nothing; None = it may take its time. The
+    log has no error's text: it may quote the request."""
     try:
+        if seconds is None:
+            return await work
         async with asyncio.timeout(seconds):
             return await work
     except PcoError as error:

@@ -11,14 +11,14 @@ import logging
 import os
 import sqlite3
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from promptcodebook.errors import StoreError
 from promptcodebook.paths import data_folder, make_private_folder
-from promptcodebook.sqlite import Layout, Reader, Writer, pack, store_os_error, unpack
+from promptcodebook.sqlite import Layout, Packer, Reader, Writer, store_os_error, unpack
 
 __all__ = [
     "Record",
@@ -121,7 +121,8 @@ class Records:
             records, self._waiting = self._waiting, []
 
         def write(db: sqlite3.Connection) -> None:
-            rows = [(record.id, pack(asdict(record))) for record in records]
+            packer = Packer()
+            rows = [(record.id, packer.pack(_tree(record))) for record in records]
             db.executemany("INSERT INTO requests (id, value) VALUES (?, ?)", rows)
 
         if not records:
@@ -139,6 +140,11 @@ class Records:
             self._writer.close()
         except StoreError as error:
             _log.error("requests were not recorded: %s", error)
+
+
+def _tree(record: Record) -> dict[str, Any]:
+    """What `asdict` makes, without a copy of each text: the server waits for the interpreter."""
+    return {field.name: getattr(record, field.name) for field in fields(record)}
 
 
 def find_record(path: Path, request_id: str) -> Record:

@@ -113,6 +113,7 @@ class Upstream:
     ) -> None:
         self.model = spec.model
         self._own = own
+        self._json = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
         sent = [] if key is None else [v.removeprefix("Bearer ") for v in key.headers().values()]
         secrets = [each.encode() for each in (*own.secrets, *sent)]
         # Local servers are given words for keys: replies are full of 'none' and 'token'.
@@ -130,7 +131,7 @@ class Upstream:
         sent = {**self._own.fields, **body, "model": self.model}
         try:
             # ASCII escapes: half of a surrogate pair is legal in a string and not in UTF-8.
-            data = json.dumps(sent, separators=(",", ":"), allow_nan=False).encode("ascii")
+            data = self._json.encode(sent).encode("ascii")
         except (ValueError, RecursionError):
             raise Refusal("the body holds what JSON has no word for, or is too deep") from None
         try:
