@@ -35,12 +35,85 @@ model = "openai/MODEL"
 A value of none means that the key is not set; `--set key=none` takes a value away (but "none" is a
 choice of `encoder.mode` and `explore.policy`). An unknown key is an error that names the nearest
 known one. The defaults are those of the preset `default`; `pco train --preset paper` takes the
-paper's instead, and `promptcodebook/config/__init__.py` says where the two differ and why.
+paper's instead, and `promptcodebook/config/__init__.py` says where the two differ and why. *Symbol*
+is what the paper calls it.
 """
+_SYMBOLS = {
+    "size": "K",
+    "select": "S",
+    "compose": "G_φ",
+    "executor": "M",
+    "reward": "r",
+    "explore.policy": "SuccWtd",
+    "explore.epsilon": "ε₀",
+    "explore.epsilon_min": "ε_min",
+    "explore.gamma": "γ",
+    "explore.tau": "τ_soft",
+    "explore.alpha": "α",
+    "router.kind": "E_θ",
+    "encoder.mode": "E_θ, θ",
+    "critic.trainable": "ψ",
+    "critic.penalty_weight": "ρ",
+    "update.mode": "Algorithm 1",
+    "update.batch_size": "batch size",
+    "update.epochs": "T",
+    "update.text_updates": "LLM_upd",
+    "update.encoder_on_explored": "g_θ",
+    "init.instincts": "C",
+}
+_UNITS = {
+    "verdict_examples": "examples",
+    "concurrency": "calls",
+    "timeout": "seconds",
+    "retries": "tries",
+    "max_reply_mb": "MB",
+    "data.fractions": "shares",
+    "roles.ROLE.top_p": "probability",
+    "roles.ROLE.max_tokens": "tokens",
+    "prices.MODEL.prompt": "US dollars a million tokens",
+    "prices.MODEL.completion": "US dollars a million tokens",
+    "prices.MODEL.cached": "US dollars a million tokens",
+    "explore.epsilon": "probability",
+    "explore.epsilon_min": "probability",
+    "explore.gamma": "factor an epoch",
+    "router.scale": "standard deviations",
+    "router.floor": "share of routes",
+    "router.least": "instincts",
+    "encoder.max_fallback": "share of routes",
+    "update.batch_size": "examples",
+    "update.steps_per_epoch": "batches",
+    "update.epochs": "epochs",
+    "update.max_gradients": "gradients",
+    "update.maintain_every": "batches",
+    "update.instinct_words": "words",
+    "update.directive_words": "words",
+    "validation.every": "batches",
+    "validation.subset": "examples",
+    "validation.finalists": "states",
+    "validation.patience": "validations",
+    "validation.target_score": "reward",
+    "gepa.rollouts": "rollouts",
+    "gepa.minibatch": "examples",
+    "gepa.merges": "merges",
+    "mipro.demos": "examples",
+    "grpo.steps": "steps",
+    "grpo.group": "replies",
+    "grpo.batch": "examples",
+    "budget.calls": "calls",
+    "budget.tokens": "tokens",
+    "budget.usd": "US dollars",
+    "budget.seconds": "seconds",
+    "budget.reserve_for_verdict": "share of the limit",
+    "user_code.threads": "calls at once",
+    "user_code.seconds": "seconds",
+}
+"""Both by key; one that there is no longer is an error."""
 
 
 def page() -> str:
-    """The whole of docs/config.md."""
+    """The whole of docs/config.md. Raises ValueError for a symbol or unit of an unknown key."""
+    if lost := {*_SYMBOLS, *_UNITS} - {key.key for key in describe()}:
+        raise ValueError(f"docs/generate_config.py names unknown keys: {', '.join(sorted(lost))}")
     parts = [_HEAD]
     for group, keys in groupby(describe(), key=lambda key: key.group):
         title, text = (f"`{group}`", describe_group(group)) if group else ("The run", "")
@@ -52,9 +125,17 @@ def page() -> str:
 
 def _table(keys: Iterable[Key]) -> list[str]:
     rows = [
-        f"| `{key.key}` | {_default(key)} | {_cell(key.kind)} | {_cell(key.text)} |" for key in keys
+        f"| `{key.key}` | {_default(key)} | {_SYMBOLS.get(key.key, '')} | {_kind(key)} "
+        f"| {_cell(key.text)} |"
+        for key in keys
     ]
-    return ["| key | default | is | what it does |", "|---|---|---|---|", *rows]
+    return ["| key | default | symbol | is | what it does |", "|---|---|---|---|---|", *rows]
+
+
+def _kind(key: Key) -> str:
+    """What the key takes, and in which unit."""
+    unit = _UNITS.get(key.key)
+    return _cell(key.kind) + (f", in {unit}" if unit else "")
 
 
 def _default(key: Key) -> str:

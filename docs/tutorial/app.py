@@ -15,7 +15,7 @@ class Message(BaseModel):
 
 @asynccontextmanager
 async def open_policy(app: FastAPI):
-    with pco.load_policy("library.pco.json", lm="smollm2", executor=run) as app.state.policy:
+    async with pco.load_policy("library.pco.json", lm="smollm2", executor=run) as app.state.policy:
         yield
 
 
