@@ -57,6 +57,14 @@ def test_blocks_of_the_reference_are_python(name: str) -> None:
         compile(block.text, name, "exec")
 
 
+@pytest.mark.parametrize("name", ["README", "CONTRIBUTING", "SECURITY", "CHANGELOG"])
+def test_links_of_the_root_s_pages_lead_somewhere(name: str) -> None:
+    text = (DOCS.parent / f"{name}.md").read_text("utf-8")
+    links = re.findall(r"\]\((?!https?:)([^)#\s]+)", text)
+    assert links
+    assert [link for link in links if not (DOCS.parent / link).exists()] == []
+
+
 def test_every_page_stands_in_the_site_s_contents() -> None:
     """mkdocs tells it as well, minutes later."""
     contents = (DOCS.parent / "mkdocs.yml").read_text("utf-8").split("\nnav:\n")[1]

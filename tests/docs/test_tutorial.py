@@ -18,7 +18,7 @@ PAGE = TUTORIAL / "index.md"
 
 
 def follow(folder: Path, model: str, *small: str) -> str:
-    """Does what the tutorial says, with `small` after each `pco train`; what was printed."""
+    """Does what the tutorial says, with `small` after each train and estimate; what was printed."""
     shutil.copy(TUTORIAL / "messages.csv", folder)
     printed = ""
     for block in blocks_of(PAGE):
@@ -31,7 +31,7 @@ def follow(folder: Path, model: str, *small: str) -> str:
         elif block.kind == "console":
             for words in commands_of(block.text):
                 if words[0] == "pco":
-                    more = small if words[1] == "train" else ()
+                    more = small if words[1] in ("train", "estimate") else ()
                     result = pco(*words[1:], *more, cwd=folder)
                     assert result.code == 0, (words, result.err)
                     printed += result.out
