@@ -9,9 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from promptcodebook.calls import Usage
+from promptcodebook.estimation.estimate import Estimate, Range, Share
+from promptcodebook.intervals import Interval
 from promptcodebook.notebook import shown_table, shown_text
-from promptcodebook.policy.response import Explanation
-from promptcodebook.types import Codebook, Instinct, Route
+from promptcodebook.policy.response import Explanation, Response
+from promptcodebook.run.comparison import Comparison, Side
+from promptcodebook.run.evaluation import Assessment
+from promptcodebook.run.verdict import Conclusion, Row
+from promptcodebook.types import Codebook, Evaluation, Instinct, Route
 from tests.run.test_optimize import train
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"' & \x1b[2J \u202eevil"
@@ -77,10 +83,32 @@ def test_an_explanation_shows_input_route_reasons_and_prompt() -> None:
     assert "route: 0, 3 (by fallback)" in text and "be brief" in text
 
 
+def test_a_verdict_is_its_sentence_and_its_rows_with_the_one_to_deploy_marked() -> None:
+    gain = Interval(0.25, 0.125, 0.5, 30)
+    row = Row("concat", gain, gain, 0.25, 0, 0, Usage(), 1.0)
+    shown = seen(Conclusion((row,), HOSTILE, True, "concat")._repr_html_())
+    assert "test split, n = 30" in shown.text and "+0.125 to +0.500" in shown.text
+    assert "deploy" in shown.text and "<script>alert(1)" in shown.text
+    assert seen(Conclusion((), HOSTILE, None)._repr_html_()).elements == {"div", "p", "b", "pre"}
+
+
+def test_what_evaluations_and_estimates_show_is_escaped() -> None:
+    row = Row(HOSTILE, Interval(0.5, 0.25, 0.75, 2), None, 0.5, 0, 0, Usage(), 1.0)
+    side = Side(HOSTILE, {"a": 0.5, "b": 0.5}, HOSTILE, True, (0.0, 1.0))
+    share = Share("total", HOSTILE, Range(1, 2, 3), Range(), Range(), None, None)
+    for value in (
+        Assessment(HOSTILE, Evaluation(HOSTILE, HOSTILE, ()), row, {}, True),
+        Comparison.of(side, side),
+        Estimate((), share, 1, True, (HOSTILE,)),
+        Response(HOSTILE, HOSTILE, Route((0,))),
+    ):
+        assert "<script>alert(1)</script>" in seen(value._repr_html_()).text, value
+
+
 @pytest.mark.parametrize("budget", [None, "40calls"])
 def test_a_run_shows_its_verdict_and_its_rows(tmp_path: Path, budget: str | None) -> None:
     run = train(tmp_path, budget=budget, name_it="tickets")
     text = seen(run._repr_html_()).text
-    assert f"run {run.id} (tickets): {run.ended}" in text
+    assert f"run {run.id} (tickets){run.ended}, best" in text
     assert run.conclusion is not None and run.verdict in text
     assert ("concat" in text) is bool(run.conclusion.rows)

@@ -12,10 +12,11 @@ import promptcodebook as pco
 SOURCE = Path(pco.__file__).parent
 
 EXPORTED = {
-    "Chat", "Codebook", "Config", "Dataset", "Distillation", "Example", "Instinct", "LM", "Message",
-    "Output", "PcoError", "Policy", "Prompt", "Registry", "Reply", "Request", "Run", "Score",
-    "ScriptedLM", "Stage", "aoptimize", "distill", "load", "load_policy", "open_registry",
-    "optimize",
+    "LM", "Chat", "Assessment", "Codebook", "Comparison", "Config", "Dataset", "Distillation",
+    "Estimate", "Example", "Explanation", "Instinct", "Message", "Output", "PcoError", "Policy",
+    "Prompt", "Registry", "Reply", "Request", "Response", "Run", "Score", "ScriptedLM", "Stage",
+    "acompare", "aevaluate", "aoptimize", "compare", "distill", "estimate", "evaluate", "load",
+    "load_policy", "load_run", "open_registry", "optimize", "rewards",
 }  # fmt: skip
 
 

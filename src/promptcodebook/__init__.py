@@ -18,21 +18,33 @@ if TYPE_CHECKING:
     from promptcodebook.config import Config
     from promptcodebook.data import Dataset, load
     from promptcodebook.errors import PcoError
+    from promptcodebook.estimation.estimate import Estimate
+    from promptcodebook.estimation.optimizing import estimate
     from promptcodebook.lm.scripted import ScriptedLM
     from promptcodebook.policy.policy import Policy, load_policy
     from promptcodebook.policy.registry.registry import Registry, open_registry
+    from promptcodebook.policy.response import Explanation, Response
+    from promptcodebook.run.assessing import acompare, aevaluate, compare, evaluate
+    from promptcodebook.run.comparison import Comparison
     from promptcodebook.run.distilling import Distillation, distill
+    from promptcodebook.run.evaluation import Assessment
+    from promptcodebook.run.loading import load_run
     from promptcodebook.run.optimize import Run, aoptimize, optimize
+    from promptcodebook.tasks.rewards import library as rewards
     from promptcodebook.types import Codebook, Example, Instinct, Output, Prompt, Score, Stage
 
 __all__ = [
     "LM",
+    "Assessment",
     "Chat",
     "Codebook",
+    "Comparison",
     "Config",
     "Dataset",
     "Distillation",
+    "Estimate",
     "Example",
+    "Explanation",
     "Instinct",
     "Message",
     "Output",
@@ -42,16 +54,24 @@ __all__ = [
     "Registry",
     "Reply",
     "Request",
+    "Response",
     "Run",
     "Score",
     "ScriptedLM",
     "Stage",
+    "acompare",
+    "aevaluate",
     "aoptimize",
+    "compare",
     "distill",
+    "estimate",
+    "evaluate",
     "load",
     "load_policy",
+    "load_run",
     "open_registry",
     "optimize",
+    "rewards",
 ]
 
 _HOME = {
@@ -65,6 +85,17 @@ _HOME = {
     "Dataset": "data",
     "load": "data",
     "PcoError": "errors",
+    "Assessment": "run.evaluation",
+    "acompare": "run.assessing",
+    "aevaluate": "run.assessing",
+    "compare": "run.assessing",
+    "evaluate": "run.assessing",
+    "Comparison": "run.comparison",
+    "Estimate": "estimation.estimate",
+    "estimate": "estimation.optimizing",
+    "Explanation": "policy.response",
+    "Response": "policy.response",
+    "load_run": "run.loading",
     "Distillation": "run.distilling",
     "distill": "run.distilling",
     "Run": "run.optimize",
@@ -84,6 +115,8 @@ def __getattr__(name: str) -> object:
         return version("promptcodebook")
     if name not in __all__:
         raise AttributeError(f"module 'promptcodebook' has no attribute {name!r}")
+    if name == "rewards":
+        return importlib.import_module("promptcodebook.tasks.rewards.library")
     module = importlib.import_module(f"promptcodebook.{_HOME.get(name, 'types')}")
     return getattr(module, name)
 

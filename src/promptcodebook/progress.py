@@ -160,15 +160,22 @@ def _texts(count: int) -> str:
 
 
 class ProgressLine:
-    """A Listener: where the run stands and how long it still takes, in one line.
+    """A Listener: where a run, or a phase alone, stands and how long it still takes, in one line.
 
     On a terminal and in a notebook the line is redrawn, elsewhere it comes anew now and then;
     nothing before two seconds have passed. `close` takes it away.
     """
 
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        stream: TextIO,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        simulated: bool = False,
+    ) -> None:
         self._stream = stream
         self._clock = clock
+        self._simulated = simulated
         self._redraws = stream.isatty() or type(stream).__module__.startswith("ipykernel")
         self._next = clock() + _QUIET_S
         self._shown = 0
@@ -182,7 +189,7 @@ class ProgressLine:
     def __call__(self, event: ProgressEvent) -> None:
         match event:
             case Began():
-                self._run = event
+                self._run, self._simulated = event, event.simulated
                 self._done = event.first
             case Phase():
                 self._enter(event)
@@ -216,7 +223,7 @@ class ProgressLine:
 
     def _show(self) -> None:
         now = self._clock()
-        if self._run is None or now < self._next:
+        if (self._run is None and self._phase is None) or now < self._next:
             return
         self._next = now + (_REDRAW_S if self._redraws else _PAUSE_S)
         text = self._text(now)[:_WIDTH]
@@ -232,13 +239,13 @@ class ProgressLine:
             self._stream.flush()
 
     def _text(self, now: float) -> str:
-        assert self._run is not None
-        label = "pco [simulated]" if self._run.simulated else "pco"
+        label = "pco [simulated]" if self._simulated else "pco"
         if self._phase is not None:
             done, total = self._phase.done, self._phase.total
             spent = now - self._phase_began
             left = _left(spent, done, total - done)
             return f"{label} {self._phase.name}: {done} of {total}{left}"
+        assert self._run is not None
         steps = self._run.steps
         left = _left(self._seconds, self._done - self._run.first, steps - self._done)
         facts = "".join(f", {name} {value}" for name, value in self._facts.items())

@@ -11,7 +11,7 @@ from promptcodebook.assemble import plan_run
 from promptcodebook.config import load_config
 from promptcodebook.doctor.checkup import checkup
 from promptcodebook.doctor.finding import Section
-from promptcodebook.estimate.estimate import estimate
+from promptcodebook.estimation.estimate import estimate
 
 STRONG = "simulated?capacity=9"
 SMALL = {"task": "houserules", "preset": "small", "lm": "simulated"}

@@ -266,10 +266,10 @@ def test_what_is_not_handed_over_is_named(
     run, assembled = words
     monkeypatch.delenv("PCO_LM", raising=False)
     with pytest.raises(ConfigError, match="took data, reward, lm as objects") as refused:
-        pco.distill(run)
+        pco.distill(run.path)
     assert "pco.distill(run, data=, reward=, lm=" in refused.value.hint
     with pytest.raises(ConfigError, match="took reward, lm as objects"):
-        pco.distill(run, assembled.dataset)
+        pco.distill(run.path, assembled.dataset)
     run.policy.save(tmp_path / "p.json")
     with pytest.raises(ConfigError, match=r"distill\(\): no model is named"):
         pco.distill(tmp_path / "p.json", assembled.dataset, by_words)

@@ -12,8 +12,8 @@ from promptcodebook.assemble import Sources, plan_run
 from promptcodebook.calls import Reply, Request
 from promptcodebook.config import load_config
 from promptcodebook.errors import LMError, PolicyError
-from promptcodebook.estimate.counting import Manner
-from promptcodebook.estimate.dry import dry_run
+from promptcodebook.estimation.counting import Manner
+from promptcodebook.estimation.dry import dry_run
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.ranking import Ranker
 from promptcodebook.policy.file import read_policy_file

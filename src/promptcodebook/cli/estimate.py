@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,10 +23,10 @@ from promptcodebook.cli.settings import (
     gather_settings,
 )
 from promptcodebook.errors import ConfigError
-from promptcodebook.units import count_text, duration, money
+from promptcodebook.units import duration
 
 if TYPE_CHECKING:
-    from promptcodebook.estimate.estimate import Estimate, Range, Share
+    from promptcodebook.estimation.estimate import Estimate, Share
 
 __all__ = ["app"]
 
@@ -60,8 +59,8 @@ def estimate(
     An unknown price is shown as unknown, not as 0. The time needs to know how long a call takes.
     """
     from promptcodebook.assemble import Sources, plan_run
-    from promptcodebook.estimate.estimate import estimate as estimate_plan
-    from promptcodebook.estimate.estimate import measure
+    from promptcodebook.estimation.estimate import estimate as estimate_plan
+    from promptcodebook.estimation.estimate import measure
     from promptcodebook.lm.stack import specs_of
     from promptcodebook.sync import run_sync
 
@@ -106,16 +105,8 @@ def _text(estimated: Estimate) -> str:
 
 
 def _row(share: Share) -> dict[str, str]:
-    row = {
-        "role": share.role,
-        "calls": _ends(share.calls, lambda calls: f"{calls:,.0f}"),
-        "tokens": _ends(share.tokens, count_text),
-        "cost": money(None) if share.usd is None else _ends(share.usd, money),
-    }
+    role, _, calls, tokens, cost = share.cells()
+    row = {"role": role, "calls": calls, "tokens": tokens, "cost": cost}
     if share.seconds is not None:
-        row["time"] = _ends(share.seconds, duration)
+        row["time"] = share.seconds.text(duration)
     return row
-
-
-def _ends(values: Range, show: Callable[[float], str]) -> str:
-    return " / ".join(map(show, values.values))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -38,7 +36,6 @@ from promptcodebook.cli.settings import (
     runs_dir,
 )
 from promptcodebook.errors import ConfigError, did_you_mean
-from promptcodebook.intervals import Interval, mean_interval
 from promptcodebook.text import printable
 from promptcodebook.units import cost_text, duration, number, percent
 
@@ -47,6 +44,7 @@ if TYPE_CHECKING:
 
     from promptcodebook.assemble import Assembled
     from promptcodebook.policy.references import Reference
+    from promptcodebook.run.comparison import Comparison, Side
     from promptcodebook.run.evaluation import Assessment, Sample
     from promptcodebook.types import Rollout
 
@@ -138,20 +136,18 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """The gain of A over B, paired by example, with its 95 % interval."""
-    from promptcodebook.run.evaluation import Sample, paired_difference
+    from promptcodebook.run.comparison import Comparison
+    from promptcodebook.run.evaluation import Sample
 
     typed = Typed(config, task, data, lm, budget, sets or (), trust)
     sample = Sample(split, count)
-    sides = [_side(ref, sample, typed) for ref in (a, b)]
-    bounds = [side.bounds for side in sides]
-    widest = min(low for low, _ in bounds), max(high for _, high in bounds)
-    gain = paired_difference(sides[0].rewards, sides[1].rewards, widest)
+    comparison = Comparison.of(*(_side(ref, sample, typed) for ref in (a, b)))
     if as_json:
-        emit(_comparison_json(sides, gain))
+        emit(comparison.as_json())
     else:
-        print(_comparison_text(sides, gain))
-    if margin is not None and not gain.low >= -margin:
-        note(f"A may lose {number(-gain.low)} against B, more than --margin {margin:g}")
+        print(_comparison_text(comparison))
+    if margin is not None and not comparison.gain.low >= -margin:
+        note(f"A may lose {number(-comparison.gain.low)} against B, more than --margin {margin:g}")
         raise typer.Exit(1)
 
 
@@ -296,56 +292,18 @@ def _assessment_text(assessment: Assessment) -> str:
     return printable("\n".join(lines))
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """One of the two: its name, rewards by example id, and what it was evaluated on."""
-
-    name: str
-    rewards: dict[str, float]
-    split: str
-    simulated: bool
-    bounds: tuple[float, float]
-
-    @property
-    def score(self) -> Interval:
-        return mean_interval(list(self.rewards.values()), bounds=self.bounds)
-
-
-def _side(ref: str, sample: Sample, typed: Typed) -> _Side:
+def _side(ref: str, sample: Sample, typed: Typed) -> Side:
+    """A saved evaluation, or the REF evaluated."""
     from promptcodebook.policy.references import resolve
+    from promptcodebook.run.comparison import Side
 
-    saved = _read_saved(ref)
+    saved = Side.read(Path(ref))
     if saved is not None:
         return saved
-    assessment = _assess(resolve(runs_dir(), ref, trust=typed.trust), sample, typed)
-    split = assessment.evaluation.split
-    simulated, bounds = assessment.simulated, assessment.reward_range
-    return _Side(assessment.name, assessment.rewards, split, simulated, bounds)
+    return Side.of(_assess(resolve(runs_dir(), ref, trust=typed.trust), sample, typed))
 
 
-def _read_saved(ref: str) -> _Side | None:
-    """A saved evaluation; None for anything else, which is then read as a REF."""
-    path = Path(ref)
-    if not path.is_file():
-        return None
-    try:
-        tree = json.loads(path.read_text("utf-8"))
-        rewards = {str(e["id"]): float(e["reward"]) for e in tree["examples"]}
-        low, high = tree.get("reward_range", (0.0, 1.0))
-        simulated, bounds = bool(tree["simulated"]), (float(low), float(high))
-        return _Side(path.name, rewards, str(tree["split"]), simulated, bounds)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _comparison_json(sides: list[_Side], gain: Interval) -> dict[str, Any]:
-    first, second = ({"ref": s.name, "score": asdict(s.score)} for s in sides)
-    simulated = any(side.simulated for side in sides)
-    facts = {"split": sides[0].split, "n": gain.n, "simulated": simulated}
-    return {"a": first, "b": second, "gain": asdict(gain), **facts}
-
-
-def _comparison_text(sides: list[_Side], gain: Interval) -> str:
+def _comparison_text(comparison: Comparison) -> str:
     rows = [
         {
             "": mark,
@@ -353,15 +311,10 @@ def _comparison_text(sides: list[_Side], gain: Interval) -> str:
             "reward": number(side.score.mean),
             "95 %": range_text(side.score.low, side.score.high),
         }
-        for mark, side in zip("AB", sides, strict=True)
+        for mark, side in (("A", comparison.a), ("B", comparison.b))
     ]
-    model = "simulated model, " if any(side.simulated for side in sides) else ""
-    figures = f"{gain.mean:+.3f} (95 % {gain.low:+.3f} to {gain.high:+.3f}, paired)"
-    if gain.low > 0:
-        conclusion = "A is better."
-    else:
-        conclusion = "B is better." if gain.high < 0 else "no clear difference."
+    model = "simulated model, " if comparison.simulated else ""
     return (
-        f"{model}{sides[0].split} split, n = {gain.n}:\n\n{columns(rows)}\n\n"
-        f"A - B: {figures}: {conclusion}"
+        f"{model}{comparison.split} split, n = {comparison.gain.n}:\n\n{columns(rows)}\n\n"
+        f"{comparison.sentence}"
     )

@@ -76,6 +76,20 @@ class Policy:
     def codebook(self) -> Codebook:
         return self._deployed.parameters.codebook
 
+    @property
+    def config(self) -> Config:
+        """What it works under."""
+        return self._assembled.config
+
+    @property
+    def sources(self) -> Sources:
+        """The objects that it was made with: data, reward, agent, model; None for what it has
+        not."""
+        sources = self._assembled.plan.sources
+        data = None if sources.data is NO_DATA else sources.data
+        reward = None if sources.reward is _refuse_to_score else sources.reward
+        return replace(sources, data=data, reward=reward)
+
     async def arun(self, x: X) -> Rollout:
         """The whole forward pass of one input, failures recorded; no reward."""
         example = self._example(x)

@@ -9,17 +9,16 @@ validation split, both policies on the same examples; the test split is left alo
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from promptcodebook.assemble import OWN_LM, Assembled, Sources, assemble
+from promptcodebook.assemble import Assembled
 from promptcodebook.calls import LM
-from promptcodebook.config import Budget, Config, merge, parse_budget
+from promptcodebook.config import Config
 from promptcodebook.data import Dataset
-from promptcodebook.errors import ConfigError, Interrupted, RunNotTrusted
+from promptcodebook.errors import ConfigError, Interrupted
 from promptcodebook.intervals import Interval, paired_interval
 from promptcodebook.method.distil import (
     OLDER,
@@ -33,12 +32,11 @@ from promptcodebook.method.evaluate import EVALUATION, Evaluator
 from promptcodebook.method.failures import gather_all, too_many_failures
 from promptcodebook.method.policy import Deployed
 from promptcodebook.policy.file import PolicyFile
-from promptcodebook.policy.policy import role_layers
-from promptcodebook.policy.references import Reference, resolve, stages_of
-from promptcodebook.policy.trust import require_trust
+from promptcodebook.policy.references import stages_of
 from promptcodebook.protocols import Executor, Reward
 from promptcodebook.run.evaluation import sample
-from promptcodebook.run.optimize import Run, require_type, sources_of
+from promptcodebook.run.handed import Handed
+from promptcodebook.run.optimize import Run
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
 from promptcodebook.sync import run_sync
@@ -301,7 +299,8 @@ def distill(  # noqa: PLR0913 - the command's options
 
     `ref` is a Run, a run's id, name or folder below `runs_dir`, 'last', or a policy file. A run
     brings its own settings, unless a `config` is given, and its own models, unless `lm` or `roles`
-    name others; what it took as objects (`data`, `reward`, `lm`, `executor`) is handed over again.
+    name others; what it took as objects (`data`, `reward`, `lm`, `executor`) is handed over again,
+    unless it is the Run of this process, which has them.
     A policy file has none of these. `fresh` routes are asked of the encoder on training inputs;
     then both policies answer the validation split, or `n` examples of it, within `budget`. The
     result says whether the distilled policy is `non_inferior` by the `margin`, a share of the
@@ -311,15 +310,11 @@ def distill(  # noqa: PLR0913 - the command's options
 
     Raises ConfigError, DataError, LMError, TooManyFailures, PolicyError and StoreError.
     """
-    sources = sources_of(_VERB, data, reward, executor, lm)
-    name = str(ref.path) if isinstance(ref, Run) else str(ref)
-    reference = resolve(Path(runs_dir), name, trust=trust)
-    limits = {"budget": (parse_budget(budget) if budget else Budget()).model_dump()}
-    given = _given(reward, lm, roles) | limits
-    settings = _settings(reference, config, given, sources)
-    base = reference.base if config is None else Path()
-    assembled = assemble(settings, replace(sources, base=base))
+    handed = Handed(_VERB, data, reward, lm, roles, executor, config, budget, runs_dir, trust)
+    used = handed.use(ref)
+    reference, assembled = used.reference, used.assembled
     assembled.task.require()
+    name = str(ref.path) if isinstance(ref, Run) else str(ref)
     run = None if reference.header is None else find_run(Path(runs_dir), name)
     logged = [] if run is None else logged_in(run, reference.file, assembled.dataset.train)
     distiller = Distiller(reference.file, assembled, logged, Needs(fresh, n, margin))
@@ -329,64 +324,3 @@ def distill(  # noqa: PLR0913 - the command's options
     if output is not None:
         made.file.save(Path(output))
     return made
-
-
-def _given(
-    reward: Reward | str | Mapping[str, Any] | None, lm: str | LM, roles: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """What was handed over, as a layer of settings."""
-    require_type(_VERB, "roles", roles, (Mapping,), "a mapping such as {'critic': 'openai/x'}")
-    given = {
-        "lm": lm if isinstance(lm, str) else OWN_LM,
-        "roles": role_layers(roles),
-        "reward": reward if isinstance(reward, str | Mapping) else "",
-    }
-    return {key: value for key, value in given.items() if value}
-
-
-def _settings(
-    reference: Reference,
-    config: Config | Mapping[str, Any] | None,
-    given: Mapping[str, Any],
-    sources: Sources,
-) -> Config:
-    """What the policy is distilled under: what was given, over the run's own settings, or over the
-    `config` and the run's models."""
-    kinds = (Config, Mapping)
-    require_type(_VERB, "config", config, kinds, "a Config or a mapping such as read_toml gives")
-    below = config.model_dump() if isinstance(config, Config) else config
-    if below is None and reference.header is not None:
-        _require_objects(reference, given, sources)
-        try:
-            require_trust(reference.header, given, trusted=reference.trusted, ref=reference.ref)
-        except RunNotTrusted as error:
-            error.hint = "look at its settings; if you trust them, pass trust=True"
-            raise
-        return reference.file.settings(reference.header.settings, given, _VERB)
-    own: dict[str, Any] = {} if below and below.get("lm") else reference.models
-    named = given.get("lm") or (below or {}).get("lm") or own.get("lm") or os.environ.get("PCO_LM")
-    if not named:
-        raise ConfigError(
-            f"{_VERB}: no model is named",
-            hint="pass lm='http://host:8000/v1#model' or set PCO_LM",
-        )
-    return reference.file.settings(below, merge({"lm": named}, own, given), _VERB)
-
-
-def _require_objects(reference: Reference, given: Mapping[str, Any], sources: Sources) -> None:
-    """Raises ConfigError for a run whose data, reward, agent or model were objects, unless they
-    are here again."""
-    here = {
-        "data": sources.data is not None,
-        "reward": sources.reward is not None or "reward" in given,
-        "executor": sources.executor is not None,
-        "lm": "lm" in given,
-    }
-    missing = [name for name in reference.objects if not here[name]]
-    if missing:
-        again = ", ".join(f"{name}=" for name in missing)
-        raise ConfigError(
-            f"{_VERB}: the run {reference.name} took {', '.join(missing)} as objects, which are "
-            "not here",
-            hint=f"hand them over again: pco.distill(run, {again}...)",
-        )

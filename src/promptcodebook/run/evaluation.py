@@ -13,12 +13,14 @@ from promptcodebook.intervals import Bounds, Interval, paired_interval
 from promptcodebook.method.evaluate import Evaluator, average
 from promptcodebook.method.failures import gather_all, too_many_failures
 from promptcodebook.method.policy import Deployed, FixedPrompt, Prompter
+from promptcodebook.notebook import shown_table
 from promptcodebook.optimizers.fixed import ORACLE, OraclePrompt
 from promptcodebook.policy.file import CONCAT, MEASURED, NONE, PRESENT, PolicyFile
 from promptcodebook.policy.references import stages_of
 from promptcodebook.randomness import Randomness
 from promptcodebook.run.verdict import Row, Terms, row_of
 from promptcodebook.types import Evaluation, Example, Rollout, Trace
+from promptcodebook.units import money, number
 
 __all__ = ["LEARNED", "ROWS", "Assessment", "Assessor", "Sample", "paired_difference", "sample"]
 
@@ -56,10 +58,42 @@ class Assessment:
     kind: str = LEARNED
 
     @property
+    def score(self) -> Interval:
+        """The mean reward with its 95 % interval."""
+        return self.row.score
+
+    @property
+    def cost(self) -> float | None:
+        """USD for all of it; None = some price is unknown."""
+        return self.evaluation.usage.cost
+
+    @property
     def rewards(self) -> dict[str, float]:
         """Example id -> reward; a failed rollout counts as the bottom of the range."""
         ids = (r.example_id for r in self.evaluation.rollouts)
         return dict(zip(ids, self.evaluation.rewards, strict=True))
+
+    def __repr__(self) -> str:
+        score = self.score
+        interval = f"{score.mean:.3f} [{score.low:.3f}, {score.high:.3f}]"
+        kind = "" if self.kind == LEARNED else f", row={self.kind!r}"
+        split = self.evaluation.split
+        return f"Assessment({self.name!r}, {split!r}: {interval}, n={score.n}{kind})"
+
+    def _repr_html_(self) -> str:
+        row, score = self.row, self.score
+        cells = (
+            self.name,
+            self.kind,
+            number(score.mean),
+            f"{number(score.low)} to {number(score.high)}",
+            row.failed,
+            number(row.calls_per_query, 1),
+            money(row.per_query.cost),
+        )
+        model = "simulated model, " if self.simulated else ""
+        head = ("policy", "row", "reward", "95 %", "failed", "calls per query", "cost per query")
+        return shown_table(f"{model}{self.evaluation.split} split, n = {score.n}", head, [cells])
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; `pco compare` reads them back."""
@@ -100,7 +134,7 @@ class Assessor:
     ) -> None:
         self._assembled = assembled
         self._file = file
-        self._name = name
+        self.name = name
         self._row = row
 
     def examples(self, sample_of: Sample) -> tuple[Example, ...]:
@@ -135,7 +169,7 @@ class Assessor:
         try:
             runs = await gather_all(
                 self._evaluator(sample_of.runs, run).evaluate(
-                    self._name, prompter, examples, sample_of.split, done
+                    self.name, prompter, examples, sample_of.split, done
                 )
                 for run in range(sample_of.runs)
             )
@@ -146,7 +180,7 @@ class Assessor:
         config = assembled.config
         models = {str(role): spec for role, spec in assembled.models.by_role().items()}
         return Assessment(
-            name=self._name,
+            name=self.name,
             evaluation=evaluation,
             row=row_of(evaluation, None, Terms(config.seed, config.reward_range)),
             models=models,

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from promptcodebook.calls import LM, Role, Usage
 from promptcodebook.config import Budget, Config, budget_layer, load_config
 from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError, MissingExtra, PcoError, PolicyError, Stop
-from promptcodebook.notebook import shown_table, shown_text
+from promptcodebook.notebook import shown_text
+from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, role_layers
 from promptcodebook.policy.references import Best, kept_state
 from promptcodebook.policy.response import Explanation
@@ -38,7 +40,9 @@ __all__ = [
     "finish",
     "optimize",
     "require_type",
+    "settings_of",
     "sources_of",
+    "with_reward",
 ]
 
 _log = logging.getLogger(__name__)
@@ -50,9 +54,10 @@ class Run:
     """A finished (or resumable) run: its policy, its best score, what it cost.
 
     `ended` is 'finished', 'early_stop', 'target', 'budget', 'interrupted' or, where the error that
-    ended it bears the run, 'failed'; `verdict` is the plain sentence on the test split, or what is
-    missing when the run stopped before it. `rows` are what it compares, by
-    name: `rows['concat'].prompt` is the text of a row that has one prompt for every input.
+    ended it bears the run, 'failed'; of a run that another process is at, 'running'. `verdict` is
+    the plain sentence on the test split, or what is missing when the run stopped before it. `rows`
+    are what it compares, by name: `rows['concat'].prompt` is the text of a row that has one prompt
+    for every input.
     """
 
     id: str
@@ -63,7 +68,7 @@ class Run:
     best: Best
     usage: Mapping[Role, Usage]
     tallies: Mapping[str, int]
-    learned: Policy | None
+    learned: Policy | Callable[[], Policy] | None
     conclusion: Conclusion | None = None
     stop: Stop | None = None
     name: str = ""
@@ -73,6 +78,10 @@ class Run:
     """What an optimizer of others was run with, its own defaults included."""
     candidates: Sequence[Candidate] = ()
     """The prompts that it tried, in order: prompt, score on validation, and which was kept."""
+    sources: Sources = field(default=Sources(), repr=False, compare=False)
+    """The objects that it was made with: what is done with it later uses them again."""
+    file: PolicyFile | None = field(default=None, repr=False)
+    """The policy file of what was learned; None where there is none."""
 
     def __repr__(self) -> str:
         score = "none" if self.best.score is None else f"{self.best.score:.3f}"
@@ -83,32 +92,22 @@ class Run:
         calls = self.spent.calls
         facts = f"{self.ended}, best on validation {score}, {calls} calls, {money(self.cost)}"
         title = f"run {self.id}" + (f" ({self.name})" if self.name else "")
-        shown = shown_text(f"{title}: {facts}", self.verdict or "no verdict yet")
-        rows = self.conclusion.rows if self.conclusion is not None else ()
-        if not rows:
-            return f"<div>{shown}</div>"
-        head = ("prompt", "reward", "95 %", "gain", "calls per query")
-        cells = [
-            (
-                row.name,
-                number(row.score.mean),
-                f"{number(row.score.low)} to {number(row.score.high)}",
-                number(row.gain.mean, signed=True) if row.gain is not None else None,
-                number(row.calls_per_query, 1),
-            )
-            for row in rows
-        ]
-        return f"<div>{shown}{shown_table(f'test split, n = {rows[0].score.n}', head, cells)}</div>"
+        verdict = self.conclusion or Conclusion((), self.verdict or "none yet", None)
+        return f"<div>{shown_text(title, facts)}{verdict.as_html()}</div>"
 
-    @property
+    @cached_property
     def policy(self) -> Policy:
-        """What was learned, ready to answer. PolicyError where the optimizer leaves no policy."""
+        """What was learned, ready to answer. PolicyError where the optimizer leaves no policy, and
+        for a run that was loaded what `load_run` says."""
         if self.learned is None:
-            raise PolicyError(
-                "this run's optimizer leaves no policy",
-                hint="its prompts are in the rows of its verdict: run.rows[...].prompt",
-            )
-        return self.learned
+            raise self._no_policy()
+        return self.learned if isinstance(self.learned, Policy) else self.learned()
+
+    def _no_policy(self) -> PolicyError:
+        return PolicyError(
+            "this run's optimizer leaves no policy, or it stopped before its first codebook",
+            hint="its prompts are in the rows of its verdict: run.rows[...].prompt",
+        )
 
     @property
     def rows(self) -> Mapping[str, Row]:
@@ -133,14 +132,35 @@ class Run:
 
     @property
     def codebook(self) -> Codebook:
-        return self.policy.codebook
+        """The instincts of the kept state. PolicyError where there are none."""
+        if self.file is None:
+            raise self._no_policy()
+        return self.file.parameters.codebook
+
+    @property
+    def history(self) -> Any:
+        """What each update came to, as a pandas DataFrame: reward, ε, penalty, rewrites, entropy,
+        validation. MissingExtra without pandas."""
+        from promptcodebook.run.frames import history
+
+        return history(self.path)
+
+    @property
+    def rollouts(self) -> Any:
+        """Every rollout on record, as a pandas DataFrame: of training, validation and the verdict's
+        rows, with route, prompt, output, reward and what the critic said; without those texts where
+        the data are private. MissingExtra without pandas."""
+        from promptcodebook.run.frames import rollouts
+
+        return rollouts(self.path)
 
     def explain(self, x: str | Mapping[str, object]) -> Explanation:
         """Route, instincts, prompt and reasons for one input."""
         return self.policy.explain(x)
 
 
-def _settings(  # noqa: PLR0913 - the contract's keywords
+def settings_of(  # noqa: PLR0913 - the contract's keywords
+    verb: str,
     lm: str | LM,
     roles: Mapping[str, Any] | None,
     size: int | None,
@@ -151,9 +171,9 @@ def _settings(  # noqa: PLR0913 - the contract's keywords
 ) -> Config:
     """The keywords of `optimize` laid over `config`, over PCO_*, over the defaults."""
     kinds = (Config, Mapping)
-    require_type(_VERB, "config", config, kinds, "a Config or a mapping such as read_toml gives")
-    require_type(_VERB, "roles", roles, (Mapping,), "a mapping such as {'critic': 'openai/x'}")
-    require_type(_VERB, "budget", budget, (str,), "a text such as '5usd' or '2Mtok'")
+    require_type(verb, "config", config, kinds, "a Config or a mapping such as read_toml gives")
+    require_type(verb, "roles", roles, (Mapping,), "a mapping such as {'critic': 'openai/x'}")
+    require_type(verb, "budget", budget, (str,), "a text such as '5usd' or '2Mtok'")
     base = config.model_dump() if isinstance(config, Config) else dict(config or {})
     spec = lm if isinstance(lm, str) else ""
     over: dict[str, Any] = {
@@ -165,10 +185,10 @@ def _settings(  # noqa: PLR0913 - the contract's keywords
         "roles": role_layers(roles) or None,
     }
     given = {key: value for key, value in over.items() if value is not None}
-    return load_config(base, given, where=_VERB)
+    return load_config(base, given, where=verb)
 
 
-def _with_reward(
+def with_reward(
     config: Config | Mapping[str, Any] | None, reward: object
 ) -> Config | Mapping[str, Any] | None:
     """`config` with a ready-made reward in the place of its own."""
@@ -199,7 +219,9 @@ async def aoptimize(  # noqa: PLR0913 - the contract's keywords
     progress: bool = True,
 ) -> Run:
     """`optimize` for code that already runs in an event loop."""
-    settings = _settings(lm, roles, size, select, budget, seed, _with_reward(config, reward))
+    settings = settings_of(
+        _VERB, lm, roles, size, select, budget, seed, with_reward(config, reward)
+    )
     sources = sources_of(_VERB, data, reward, executor, lm)
     where = Where(Path(runs_dir), _resumed(runs_dir, resume), IN_PYTHON, name)
     with watch(listener, sys.stderr if progress else None) as watcher:
@@ -241,7 +263,9 @@ def optimize(  # noqa: PLR0913 - the contract's keywords
     an error: the Run says `ended == 'budget'` and can be resumed. An error that ends a run that was
     begun bears it: `error.run` has its policy, its cost and what is missing of its verdict.
     """
-    settings = _settings(lm, roles, size, select, budget, seed, _with_reward(config, reward))
+    settings = settings_of(
+        _VERB, lm, roles, size, select, budget, seed, with_reward(config, reward)
+    )
     sources = sources_of(_VERB, data, reward, executor, lm)
     where = Where(Path(runs_dir), _resumed(runs_dir, resume), IN_PYTHON, name)
     with watch(listener, sys.stderr if progress else None) as watcher:
@@ -326,6 +350,7 @@ def _result(opened: Opened, outcome: Outcome) -> Run:
     learned = store.outline().parameters is not None
     best = kept_state(store)[1] if learned else Best(None, store.outline().step)
     conclusion = outcome.conclusion
+    policy = opened.policy() if learned else None
     return Run(
         id=store.header.id,
         path=store.path.resolve(),
@@ -335,7 +360,8 @@ def _result(opened: Opened, outcome: Outcome) -> Run:
         best=best,
         usage=dict(opened.assembled.models.ledger.usage),
         tallies=dict(opened.store.tallies()),
-        learned=opened.policy() if learned else None,
+        learned=policy,
+        file=None if policy is None else policy.file,
         conclusion=conclusion,
         stop=outcome.stop,
         name=store.header.name,
@@ -343,4 +369,5 @@ def _result(opened: Opened, outcome: Outcome) -> Run:
         budget=opened.assembled.config.budget,
         settings=concluded.settings if concluded is not None else {},
         candidates=concluded.candidates if concluded is not None else (),
+        sources=opened.assembled.plan.sources,
     )

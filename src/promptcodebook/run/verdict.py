@@ -22,11 +22,12 @@ from typing import Any
 
 from promptcodebook.calls import Usage
 from promptcodebook.intervals import Bounds, Interval, mean_interval, paired_interval
+from promptcodebook.notebook import shown_table, shown_text
 from promptcodebook.optimizers.base import Problem, Result, evaluate
 from promptcodebook.optimizers.fixed import UNTRAINED, baselines
 from promptcodebook.store.events import Compared
 from promptcodebook.types import Evaluation, PromptLength
-from promptcodebook.units import percent
+from promptcodebook.units import number, percent
 
 __all__ = ["ENOUGH", "Conclusion", "Entry", "Row", "Terms", "conclude", "decide", "judge", "row_of"]
 
@@ -77,9 +78,37 @@ class Conclusion:
     worth: bool | None
     deploy: str = ""
 
+    def _repr_html_(self) -> str:
+        return self.as_html()
+
+    def as_html(self) -> str:
+        """The sentence and the rows as a notebook shows them, escaped."""
+        sentence = shown_text("verdict", self.sentence)
+        if not self.rows:
+            return f"<div>{sentence}</div>"
+        head = ("prompt", "reward", "95 %", "gain", "95 %", "calls per query", "")
+        title = f"test split, n = {self.rows[0].score.n}"
+        cells = [(*_cells(row), "deploy" if row.name == self.deploy else "") for row in self.rows]
+        return f"<div>{sentence}{shown_table(title, head, cells)}</div>"
+
     def rows_as_json(self) -> tuple[dict[str, Any], ...]:
         """Plain values, for the store and `--json`."""
         return tuple(asdict(row) for row in self.rows)
+
+
+def _cells(row: Row) -> tuple[str | None, ...]:
+    """Of a table: name, reward, gain over the present prompt, and calls per query."""
+    score, gain = row.score, row.gain
+    return (
+        row.name,
+        number(score.mean),
+        f"{number(score.low)} to {number(score.high)}",
+        None if gain is None else number(gain.mean, signed=True),
+        None
+        if gain is None
+        else f"{number(gain.low, signed=True)} to {number(gain.high, signed=True)}",
+        number(row.calls_per_query, 1),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from promptcodebook.assemble import plan_run
 from promptcodebook.config import load_config
 from promptcodebook.doctor.checkup import checkup
 from promptcodebook.errors import DataError, TaskError
-from promptcodebook.estimate.estimate import estimate
+from promptcodebook.estimation.estimate import estimate
 from promptcodebook.incidents import no_tally
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask

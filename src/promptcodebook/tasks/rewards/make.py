@@ -12,8 +12,9 @@ from typing import Any, cast
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from promptcodebook.calls import Message, Request
-from promptcodebook.errors import ConfigError, did_you_mean
+from promptcodebook.calls import Message, Reply, Request
+from promptcodebook.errors import ConfigError, LMError, did_you_mean
+from promptcodebook.incidents import no_tally
 from promptcodebook.lm.shapes import LenientNumber, LenientText, ReplyShape
 from promptcodebook.lm.structured import Ask
 from promptcodebook.protocols import Reward
@@ -68,9 +69,15 @@ def reward_factory(
 ) -> RewardFactory:
     """What makes the reward once the models are connected. What can be wrong without them is
     found at once: ConfigError."""
-    asks = _asks(spec)
-    reward = None if asks else make_reward(spec, base, calls=calls)
-    return lambda ask: make_reward(spec, base, ask, calls) if reward is None else reward
+    if not _asks(spec):
+        reward = make_reward(spec, base, calls=calls)
+        return lambda ask: reward
+    make_reward(spec, base, Ask(_nobody, no_tally), calls)
+    return lambda ask: make_reward(spec, base, ask, calls)
+
+
+async def _nobody(request: Request) -> Reply:
+    raise LMError("no model is at hand yet")
 
 
 def _asks(spec: object) -> bool:

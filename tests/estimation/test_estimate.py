@@ -15,9 +15,9 @@ from promptcodebook.assemble import Plan, Sources, plan_run
 from promptcodebook.calls import Role
 from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError
-from promptcodebook.estimate.counting import TRAINING, Manner, Work
-from promptcodebook.estimate.dry import dry_run, passes, shorten_plan
-from promptcodebook.estimate.estimate import Range, estimate
+from promptcodebook.estimation.counting import TRAINING, Manner, Work
+from promptcodebook.estimation.dry import dry_run, passes, shorten_plan
+from promptcodebook.estimation.estimate import Range, estimate
 
 QUICK: dict[str, Any] = {"preset": "quick", "task": "constraints", "lm": "simulated"}
 USUAL = Manner(solved=0.5, blamed=0.5, reasked=0.0, refused=0.0, agent_calls=1)

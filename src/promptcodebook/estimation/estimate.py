@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -20,14 +20,16 @@ from promptcodebook.config import Budget
 from promptcodebook.config.small import text_updates_remark
 from promptcodebook.data import sample
 from promptcodebook.errors import ConfigError
-from promptcodebook.estimate.counting import ANSWER, Manner, Work
-from promptcodebook.estimate.dry import DryWork, Scale, dry_run, shorten_plan
+from promptcodebook.estimation.counting import ANSWER, Manner, Work
+from promptcodebook.estimation.dry import DryWork, Scale, dry_run, shorten_plan
 from promptcodebook.lm.prices import PriceTable
 from promptcodebook.lm.stack import any_simulated, specs_of
 from promptcodebook.lm.wire import TOKENIZER
+from promptcodebook.notebook import shown_table, shown_text
 from promptcodebook.optimizers.fixed import SHORTLIST, has_best_fixed
 from promptcodebook.sync import run_sync
 from promptcodebook.tasks.program import Agent
+from promptcodebook.units import count_text, money
 
 __all__ = ["Estimate", "Range", "Share", "estimate", "measure"]
 
@@ -65,6 +67,10 @@ class Range:
     @property
     def values(self) -> tuple[float, float, float]:
         return self.low, self.expected, self.high
+
+    def text(self, show: Callable[[float], str]) -> str:
+        """low / expected / high."""
+        return " / ".join(map(show, self.values))
 
     def __add__(self, other: Range) -> Range:
         return Range(self.low + other.low, self.expected + other.expected, self.high + other.high)
@@ -105,6 +111,12 @@ class Share:
     def tokens(self) -> Range:
         return self.prompt_tokens + self.completion_tokens
 
+    def cells(self) -> tuple[str, ...]:
+        """Role, model, calls, tokens and cost, each of the last three as low / expected / high."""
+        calls = self.calls.text(lambda count: f"{count:,.0f}")
+        cost = money(None) if self.usd is None else self.usd.text(money)
+        return (self.role, self.model, calls, self.tokens.text(count_text), cost)
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -118,6 +130,19 @@ class Estimate:
     updates: int
     simulated: bool
     assumptions: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        calls, usd = self.total.calls, self.total.usd
+        cost = "unknown" if usd is None else f"{usd.low:.2f}..{usd.high:.2f} USD"
+        return f"Estimate({calls.low:.0f}..{calls.high:.0f} calls, cost {cost})"
+
+    def _repr_html_(self) -> str:
+        model = "simulated model, " if self.simulated else ""
+        rows = [share.cells() for share in (*self.roles, self.total)]
+        head = ("role", "model", "calls", "tokens", "cost")
+        title = f"{model}{self.updates} updates; low / expected / high"
+        shown = shown_table(title, head, rows)
+        return f"<div>{shown}{shown_text('assumptions', chr(10).join(self.assumptions))}</div>"
 
 
 def estimate(

@@ -19,7 +19,7 @@ from promptcodebook.assemble import Assembled, Plan
 from promptcodebook.calls import Chat, Reply, Request, Role
 from promptcodebook.config import Budget, Config
 from promptcodebook.errors import ConfigError, Stop, StoreError
-from promptcodebook.estimate.counting import (
+from promptcodebook.estimation.counting import (
     TRAINING,
     CountingLM,
     Inline,

@@ -1,0 +1,48 @@
+"""`pco.estimate`: what `optimize` with the same keywords would take, before anything is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from promptcodebook.assemble import plan_run
+from promptcodebook.calls import LM
+from promptcodebook.config import Config
+from promptcodebook.data import Dataset
+from promptcodebook.estimation.estimate import Estimate
+from promptcodebook.estimation.estimate import estimate as estimate_plan
+from promptcodebook.lm.stack import specs_of
+from promptcodebook.protocols import Executor, Reward
+from promptcodebook.run.optimize import settings_of, sources_of, with_reward
+
+__all__ = ["estimate"]
+
+_VERB = "estimate()"
+
+
+def estimate(  # noqa: PLR0913 - the keywords of optimize
+    data: Dataset,
+    reward: Reward | str | Mapping[str, Any],
+    lm: str | LM = "",
+    *,
+    roles: Mapping[str, Any] | None = None,
+    size: int | None = None,
+    select: int | None = None,
+    budget: str | None = None,
+    seed: int | None = None,
+    executor: Executor | None = None,
+    config: Config | Mapping[str, Any] | None = None,
+    seconds_per_call: float | None = None,
+) -> Estimate:
+    """Calls, tokens and USD by role, low, expected and high: `pco estimate` from Python.
+
+    The keywords are those of `optimize`; the plan is gone through dry, on made-up replies, and no
+    model is asked. An unknown price is None, not 0. The time is known where `seconds_per_call` is.
+    Raises ConfigError and DataError as `optimize` would.
+    """
+    settings = settings_of(
+        _VERB, lm, roles, size, select, budget, seed, with_reward(config, reward)
+    )
+    plan = plan_run(settings, sources_of(_VERB, data, reward, executor, lm)).require_training()
+    seconds = dict.fromkeys(specs_of(plan.config), seconds_per_call) if seconds_per_call else {}
+    return estimate_plan(plan, seconds)

@@ -1,0 +1,146 @@
+"""`pco.load_run`: a run of before, as the Run that `optimize` returned, or would have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from promptcodebook.assemble import OWN_LM, Sources
+from promptcodebook.calls import LM, Usage
+from promptcodebook.config import Budget, load_config
+from promptcodebook.data import Dataset
+from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, RunNotTrusted, Stop
+from promptcodebook.policy.policy import Policy, deploy, role_layers
+from promptcodebook.policy.references import Best, Reference, kept_state, resolve
+from promptcodebook.policy.trust import require_trust
+from promptcodebook.protocols import Executor, Reward
+from promptcodebook.run.optimize import Run, require_type, sources_of
+from promptcodebook.run.verdict import Conclusion, Row
+from promptcodebook.store.events import RunState
+from promptcodebook.store.lock import holder
+from promptcodebook.store.run import RunStore
+from promptcodebook.store.runs import find_run
+
+__all__ = ["load_run"]
+
+_VERB = "load_run()"
+
+
+def load_run(  # noqa: PLR0913 - what a run may have taken as objects
+    ref: str | Path,
+    data: Dataset | None = None,
+    reward: Reward | str | Mapping[str, Any] | None = None,
+    lm: str | LM = "",
+    *,
+    roles: Mapping[str, Any] | None = None,
+    executor: Executor | None = None,
+    runs_dir: str | Path = "runs",
+    trust: bool = False,
+) -> Run:
+    """A run that is finished, stopped or still going on: its verdict, figures, codebook and policy.
+
+    `ref` is its id, the start of it, its name or its folder, or 'last'. Nothing is called, and no
+    model is needed, until its `policy` is asked for: that uses the run's own models, unless `lm` or
+    `roles` name others; the model or the agent that it took as objects are handed over again, and
+    `data` and `reward` too, if it is to be evaluated. `trust` uses the code and the addresses of a
+    run that somebody else made.
+
+    Raises RunNotFound and StoreError; its `policy` raises ConfigError and RunNotTrusted.
+    """
+    require_type(_VERB, "roles", roles, (Mapping,), "a mapping such as {'critic': 'openai/x'}")
+    sources = sources_of(_VERB, data, reward, executor, lm)
+    path = find_run(Path(runs_dir), str(ref)).resolve()
+    store = RunStore.open(path)
+    try:
+        run = _read(store)
+    finally:
+        store.close()
+    run = replace(run, sources=sources)
+    if run.file is None:
+        return run
+    reference = resolve(Path(runs_dir), str(path), trust=trust)
+    opens = _opener(reference, sources, {"lm": lm, "roles": role_layers(roles)})
+    return replace(run, learned=opens, file=reference.file)
+
+
+def _read(store: RunStore) -> Run:
+    state = store.outline()
+    learned = state.parameters is not None
+    concluded = state.conclusion
+    file, best = None, Best(None, state.step)
+    if learned:
+        best = kept_state(store)[1]
+        file = resolve(store.path.parent, str(store.path)).file
+    config = load_config(store.header.settings, where=f"the run {store.header.id}")
+    return Run(
+        id=store.header.id,
+        path=store.path,
+        ended=_ended(store, state),
+        verdict=concluded.text if concluded is not None else state.missing,
+        worth=concluded.worth if concluded is not None else None,
+        best=best,
+        usage=store.usage(),
+        tallies=store.tallies(),
+        learned=None,
+        conclusion=_conclusion(state),
+        stop=_stop(state),
+        name=store.header.name,
+        lost=sum(store.lost().values(), Usage()),
+        budget=config.budget,
+        settings=concluded.settings if concluded is not None else {},
+        candidates=concluded.candidates if concluded is not None else (),
+        file=file,
+    )
+
+
+def _ended(store: RunStore, state: RunState) -> str:
+    """A run that was killed did not say so."""
+    if holder(store.path) is not None:
+        return "running"
+    return state.ended or "interrupted"
+
+
+def _stop(state: RunState) -> Stop | None:
+    kinds = {"budget": BudgetReached, "interrupted": Interrupted}
+    kind = kinds.get(state.ended or "")
+    return None if kind is None else kind(state.detail, hint=state.hint)
+
+
+def _conclusion(state: RunState) -> Conclusion | None:
+    concluded = state.conclusion
+    if concluded is None:
+        return None
+    rows = TypeAdapter(tuple[Row, ...]).validate_python(concluded.rows)
+    return Conclusion(rows, concluded.text, concluded.worth, concluded.deploy)
+
+
+def _opener(
+    reference: Reference, sources: Sources, given: Mapping[str, Any]
+) -> Callable[[], Policy]:
+    """What makes the policy when it is asked for: without budget and cache, like `load_policy`."""
+
+    def open_policy() -> Policy:
+        header = reference.header
+        assert header is not None, "a run has one"
+        own = given["lm"] if isinstance(given["lm"], str) else OWN_LM
+        layer = {"lm": own, "roles": given["roles"]}
+        typed = {key: value for key, value in layer.items() if value}
+        if header.settings.get("lm") == OWN_LM and not own:
+            raise ConfigError(
+                f"the run {header.id} was made with an LM object, which is not here",
+                hint=f"pco.load_run({header.id!r}, lm=...), with the object or a model's spec",
+            )
+        try:
+            require_trust(header, typed, trusted=reference.trusted, ref=reference.ref)
+        except RunNotTrusted as error:
+            error.hint = "look at its settings; if you trust them, pass trust=True"
+            raise
+        above = {**typed, "cache": False, "budget": Budget().model_dump()}
+        settings = reference.file.settings(header.settings, above, _VERB)
+        return deploy(reference.file, settings, replace(sources, base=reference.base))
+
+    return open_policy

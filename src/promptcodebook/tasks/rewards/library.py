@@ -1,0 +1,125 @@
+"""`pco.rewards`: the ready-made rewards, as values to hand over, to try and to read.
+
+    pco.optimize(data, pco.rewards.contains(), lm=...)
+    pco.rewards.numeric(tolerance=0.01)(example, "about 3.14")     # Score(value=..., feedback=...)
+
+Each is the table that `reward = {kind = "...", ...}` holds in pco.toml, so it is stored with the
+run: `pco eval` can use it later. All give a reward in [0, 1] with feedback for the critic.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Awaitable, Mapping
+from pathlib import Path
+from typing import Any
+
+from promptcodebook.protocols import Scored
+from promptcodebook.tasks.rewards.make import make_reward, reward_factory
+from promptcodebook.types import Example, Output
+
+__all__ = [
+    "ReadyMade",
+    "contains",
+    "exact",
+    "f1",
+    "json",
+    "judge",
+    "normalised",
+    "numeric",
+    "regex",
+    "schema",
+    "weighted",
+]
+
+
+class ReadyMade(dict[str, Any]):
+    """A ready-made reward: its kind and options, checked when it is made (ConfigError).
+
+    A call scores one answer; that of `regex` is to be awaited, that of `judge` needs a run's model.
+    """
+
+    def __init__(self, kind: str, **options: object) -> None:
+        given = {key: value for key, value in options.items() if value is not None}
+        super().__init__(kind=kind, **given)
+        reward_factory(self, Path())
+
+    def __call__(self, example: Example, output: str | Output) -> Scored | Awaitable[Scored]:
+        reward = make_reward(self, Path())
+        whole = output if isinstance(output, Output) else Output(output)
+        given: Any = whole if self["kind"] == "sum" else whole.text
+        return reward(example, given)
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{key}={value!r}" for key, value in self.items() if key != "kind")
+        kind = "weighted" if self["kind"] == "sum" else self["kind"]
+        return f"pco.rewards.{kind}({options})"
+
+    __hash__ = None  # type: ignore[assignment] - a dict has none
+
+
+def exact() -> ReadyMade:
+    """1 where the answer equals the target, white space at both ends aside; else 0."""
+    return ReadyMade("exact")
+
+
+def normalised() -> ReadyMade:
+    """1 where both are equal without case, punctuation and articles (as SQuAD compares)."""
+    return ReadyMade("normalised")
+
+
+def contains(text: str | None = None, *, ignore_case: bool = True) -> ReadyMade:
+    """1 where the answer contains the target, or a `text` that is the same for all."""
+    return ReadyMade("contains", text=text, ignore_case=ignore_case)
+
+
+def f1() -> ReadyMade:
+    """The F1 of the words that answer and target share, normalised: from 0 to 1."""
+    return ReadyMade("f1")
+
+
+def numeric(*, tolerance: float = 1e-6, relative: float = 0.0) -> ReadyMade:
+    """1 where the answer's last number is the target's, within max(`tolerance`, `relative` times
+    the target)."""
+    return ReadyMade("numeric", tolerance=tolerance, relative=relative)
+
+
+def regex(
+    pattern: str, *, full: bool = False, ignore_case: bool = False, seconds: float = 2.0
+) -> ReadyMade:
+    """1 where the pattern is found in the answer, or is all of it (`full`). The match runs in a
+    process of its own and may take so many `seconds`."""
+    return ReadyMade("regex", pattern=pattern, full=full, ignore_case=ignore_case, seconds=seconds)
+
+
+def json(*keys: str, fenced: bool = False) -> ReadyMade:
+    """1 where the answer is JSON, with these keys if there are any; `fenced` allows one Markdown
+    fence around it."""
+    return ReadyMade("json", keys=builtins.list(keys) or None, fenced=fenced)
+
+
+def schema(schema: Mapping[str, object] | str, *, fenced: bool = False) -> ReadyMade:
+    """1 where the answer is JSON of this schema, given whole or by its file; needs
+    'promptcodebook[schema]'."""
+    whole = schema if isinstance(schema, str) else dict(schema)
+    return ReadyMade("schema", schema=whole, fenced=fenced)
+
+
+def judge(rubric: str) -> ReadyMade:
+    """A model's score by your rubric, from 0 to 1, with its reasons as feedback. The model is that
+    of the role `judge`."""
+    return ReadyMade("judge", rubric=rubric)
+
+
+def weighted(*parts: ReadyMade | str | tuple[ReadyMade | str, float]) -> ReadyMade:
+    """The weighted mean of others: `weighted((exact(), 0.7), (judge("..."), 0.3))`. A part may be
+    your own as 'reward.py:reward'; one without a weight weighs 1."""
+    return ReadyMade("sum", parts=[_part(part) for part in parts])
+
+
+def _part(part: ReadyMade | str | tuple[ReadyMade | str, float]) -> dict[str, Any]:
+    reward, weight = part if isinstance(part, tuple) else (part, 1.0)
+    if isinstance(reward, str):
+        own = ":" in reward or reward.endswith(".py")
+        reward = {"function" if own else "kind": reward}
+    return {**reward, "weight": weight}

@@ -1,0 +1,240 @@
+"""`pco.evaluate`, `pco.compare` and `pco.load_run`: what the commands do, from Python."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import promptcodebook as pco
+from promptcodebook.errors import ConfigError, DataError, RunNotFound, RunNotTrusted
+from promptcodebook.store.run import RunStore
+from tests.run.test_optimize import data, reward, train
+from tests.store.edit import edit_header
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> pco.Run:
+    return train(tmp_path_factory.mktemp("assessed"), size=8, select=3, name_it="tickets")
+
+
+@pytest.fixture(scope="module")
+def learned(run: pco.Run) -> pco.Assessment:
+    return pco.evaluate(run)
+
+
+# --- evaluate ---
+
+
+def test_a_run_is_evaluated_as_its_verdict_judged_it(run: pco.Run, learned: pco.Assessment) -> None:
+    """The objects that it was made with are those of this process, and need not be said again."""
+    judged = list(run.rows.values())[-1]
+    assert learned.score.mean == pytest.approx(judged.score.mean)
+    assert learned.simulated and learned.name == "tickets"
+    assert set(learned.rewards) == {e.id for e in data().test}
+    assert repr(learned).startswith("Assessment('tickets', 'test': ")
+    assert "simulated model, test split, n = 8" in learned._repr_html_()
+
+
+async def test_it_is_the_same_inside_a_loop_and_by_name(
+    run: pco.Run, learned: pco.Assessment
+) -> None:
+    again = await pco.aevaluate("tickets", data(), reward, runs_dir=run.path.parent)
+    assert again.rewards == learned.rewards
+
+
+def test_a_policy_and_its_file_are_evaluated_with_what_they_are_given(
+    run: pco.Run, learned: pco.Assessment, tmp_path: Path
+) -> None:
+    assert pco.evaluate(run.policy).rewards == learned.rewards
+    run.policy.save(tmp_path / "p.json")
+    from_file = pco.evaluate(tmp_path / "p.json", data(), reward, "simulated")
+    assert from_file.rewards == learned.rewards
+    loaded = pco.load_policy(tmp_path / "p.json", lm="simulated")
+    with pytest.raises(ConfigError, match=r"evaluate\(\): there are no data"):
+        pco.evaluate(loaded)
+    with pytest.raises(ConfigError, match=r"evaluate\(\): there is no reward"):
+        pco.evaluate(loaded, data())
+    assert pco.evaluate(loaded, data(), "contains", n=2).score.n == 2
+
+
+def test_another_reward_split_and_row_are_taken(run: pco.Run) -> None:
+    assert set(pco.evaluate(run, reward=lambda e, o: 0.25, split="val").rewards.values()) == {0.25}
+    concat = pco.evaluate(run, row="concat", n=3)
+    assert concat.kind == "concat" and concat.score.n == 3
+    assert {r.prompt for r in concat.evaluation.rollouts} == {run.rows["concat"].prompt}
+    assert "row='concat'" in repr(concat)
+
+
+def test_a_ready_made_reward_takes_the_place_of_the_runs_own(run: pco.Run) -> None:
+    given = pco.evaluate(run, reward=pco.rewards.regex("no answer has this"), n=4)
+    assert set(given.rewards.values()) == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"row": "lerned"}, "unknown row 'lerned'.*did you mean 'learned'"),
+        ({"split": "tset"}, "tset"),
+        ({"n": 0}, "cannot evaluate 0"),
+        ({"data": []}, "data is of type list"),
+        ({"budget": 5}, "budget is of type int"),
+        ({"roles": []}, "roles is of type list"),
+        ({"config": "pco.toml"}, "config is of type str"),
+    ],
+)
+def test_what_is_wrong_is_named(run: pco.Run, given: dict[str, object], said: str) -> None:
+    with pytest.raises((ConfigError, DataError), match=said) as caught:
+        pco.evaluate(run, **given)  # type: ignore[arg-type]
+    assert caught.value.hint
+
+
+def test_a_policy_must_be_one() -> None:
+    for wrong in (None, 3, ["run"]):
+        with pytest.raises(ConfigError, match=r"evaluate\(\): "):
+            pco.evaluate(wrong)  # type: ignore[arg-type]
+
+
+def test_a_budget_holds_for_an_evaluation(run: pco.Run) -> None:
+    with pytest.raises(pco.PcoError, match="budget"):
+        pco.evaluate(run, budget="3calls")
+
+
+# --- progress ---
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_progress_is_a_line_now_and_then_unless_it_is_not_wanted(
+    run: pco.Run, wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("promptcodebook.progress._QUIET_S", 0.0)
+    monkeypatch.setattr("promptcodebook.progress._PAUSE_S", 0.0)
+    told = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", told)
+    pco.evaluate(run, progress=wanted)
+    lines = told.getvalue().splitlines()
+    if not wanted:
+        assert lines == []
+    else:
+        assert lines[0].startswith("pco [simulated] evaluating tickets: 1 of 8, about ")
+        assert len(lines) == 7  # the last one would say that nothing is left
+
+
+# --- compare ---
+
+
+def test_two_policies_are_compared_on_the_same_examples(
+    run: pco.Run, learned: pco.Assessment, tmp_path: Path
+) -> None:
+    none = pco.evaluate(run, row="none")
+    compared = pco.compare(run, none)
+    row = run.rows["present"]
+    assert row.over is not None and row.score.mean == pytest.approx(none.score.mean)
+    assert compared.gain.mean == pytest.approx(row.over.mean)
+    assert (compared.gain.low, compared.gain.high) == pytest.approx((row.over.low, row.over.high))
+    assert compared.better == ("a" if row.over.low > 0 else "b" if row.over.high < 0 else "")
+    assert sum(compared.differences.values()) / 8 == pytest.approx(compared.gain.mean)
+    assert pco.compare(none, learned).gain.mean == pytest.approx(-compared.gain.mean)
+    saved = tmp_path / "none.json"
+    saved.write_text(json.dumps(none.as_json()))
+    assert pco.compare(learned, saved).gain == compared.gain
+    assert "A - B" in compared._repr_html_() and compared.sentence.startswith("A - B: ")
+
+
+async def test_a_comparison_inside_a_loop_is_the_same(
+    run: pco.Run, learned: pco.Assessment
+) -> None:
+    same = await pco.acompare(run, learned)
+    assert same.gain.mean == 0.0 and same.better == ""
+    assert repr(same).startswith("Comparison('tickets' - 'tickets' = +0.000 ")
+
+
+def test_other_examples_cannot_be_compared(run: pco.Run, learned: pco.Assessment) -> None:
+    with pytest.raises(DataError, match="not evaluated on the same examples"):
+        pco.compare(pco.evaluate(run, n=4), learned)
+
+
+# --- load_run ---
+
+
+def test_a_finished_run_is_loaded_as_it_was_returned(run: pco.Run) -> None:
+    loaded = pco.load_run("tickets", data(), reward, runs_dir=run.path.parent)
+    for name in ("id", "path", "ended", "verdict", "worth", "best", "name", "deploy", "cost"):
+        assert getattr(loaded, name) == getattr(run, name), name
+    assert loaded.conclusion == run.conclusion
+    assert {role: u.calls for role, u in loaded.usage.items()} == {
+        role: u.calls for role, u in run.usage.items()
+    }
+    assert loaded.codebook == run.codebook
+    assert loaded.policy.file.digest == run.policy.file.digest
+    assert loaded.policy is loaded.policy, "made once"
+    assert pco.evaluate(loaded, n=4).rewards == pco.evaluate(run, n=4).rewards
+
+
+def test_a_stopped_run_is_loaded_with_what_to_do_next(tmp_path: Path) -> None:
+    stopped = train(tmp_path, budget="60calls")
+    loaded = pco.load_run(stopped.path)
+    assert (loaded.ended, loaded.verdict) == (stopped.ended, stopped.verdict) and loaded.stop
+    assert stopped.stop is not None and loaded.stop.hint == stopped.stop.hint
+    assert "resume=" in loaded.stop.hint
+    if loaded.file is not None:
+        assert loaded.codebook == stopped.codebook
+
+
+def test_a_run_that_is_being_written_says_so(run: pco.Run, tmp_path: Path) -> None:
+    copy = tmp_path / run.id
+    shutil.copytree(run.path, copy)
+    store = RunStore.open(copy, write=True)
+    try:
+        assert pco.load_run(copy).ended == "running"
+    finally:
+        store.close()
+    assert pco.load_run(copy).ended == "finished"
+
+
+def test_no_model_is_needed_to_read_a_run_but_to_use_its_policy(tmp_path: Path) -> None:
+    def answer(request: pco.Request) -> str:
+        picked = '{"constraints": [], "selected_indices": [0, 1, 2, 3], "analysis": ""}'
+        judged = '{"score": 1.0, "feedback": ""}'
+        return {"encoder": picked, "critic": judged}.get(request.role, "use the stated thing")
+
+    lm = pco.ScriptedLM().reply_with(answer)
+    config = {"update": {"epochs": 1, "batch_size": 4}}
+    train(tmp_path, lm=lm, config=config)
+    loaded = pco.load_run("last", runs_dir=tmp_path / "runs")
+    assert len(loaded.codebook) > 0 and loaded.verdict
+    with pytest.raises(ConfigError, match="was made with an LM object") as caught:
+        _ = loaded.policy
+    assert f"pco.load_run('{loaded.id}', lm=" in caught.value.hint
+    again = pco.load_run("last", lm=lm, runs_dir=tmp_path / "runs")
+    assert again.policy.answer("In 4 words: what are rivers good for?") == "use the stated thing"
+    with pytest.raises(ConfigError, match="took data, reward as objects"):
+        pco.evaluate(again)
+    assert pco.evaluate(again, data(), reward, n=2).score.n == 2
+
+
+def test_a_run_of_somebody_else_may_be_read_and_calls_nobody(run: pco.Run, tmp_path: Path) -> None:
+    copy = tmp_path / run.id
+    shutil.copytree(run.path, copy)
+    theirs = "http://127.0.0.1:9/v1#theirs"
+    edit_header(
+        copy / "run.sqlite",
+        lambda text: text.replace('"lm": "simulated"', f'"lm": "{theirs}"'),
+        sealed=False,
+    )
+    loaded = pco.load_run(copy)
+    assert loaded.verdict == run.verdict and loaded.codebook == run.codebook
+    with pytest.raises(RunNotTrusted, match=theirs) as refused:
+        _ = loaded.policy
+    assert "trust=True" in refused.value.hint
+    assert pco.load_run(copy, trust=True).policy.config.lm == theirs
+    assert pco.load_run(copy, lm="simulated").policy.config.lm == "simulated"
+
+
+def test_no_run_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(RunNotFound):
+        pco.load_run("last", runs_dir=tmp_path)

@@ -1,0 +1,86 @@
+"""`pco.rewards`: ready-made rewards as values, the same as their tables in pco.toml."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import promptcodebook as pco
+from promptcodebook.errors import ConfigError
+from promptcodebook.tasks.rewards import library, make_reward, reward_kinds
+from promptcodebook.types import Example, Output, Score
+
+EXAMPLE = Example("e1", "What is it?", "seven")
+PARTS = (("exact", 3.0), ("contains", 1.0))
+READY: list[tuple[library.ReadyMade, dict[str, Any], str, str]] = [
+    (pco.rewards.exact(), {"kind": "exact"}, "seven", "seven!"),
+    (pco.rewards.normalised(), {"kind": "normalised"}, "The seven.", "eight"),
+    (pco.rewards.contains(), {"kind": "contains", "ignore_case": True}, "It is SEVEN", "six"),
+    (pco.rewards.f1(), {"kind": "f1"}, "seven", "six"),
+    (pco.rewards.regex("^s"), {"kind": "regex", "pattern": "^s"}, "seven", "eight"),
+    (pco.rewards.json("a", fenced=True), {"kind": "json", "keys": ["a"]}, '{"a": 1}', "{}"),
+    (pco.rewards.schema({"type": "array"}), {"kind": "schema"}, "[]", "{}"),
+    (
+        pco.rewards.weighted((pco.rewards.exact(), 3.0), "contains"),
+        {"kind": "sum", "parts": [{"kind": k, "weight": w} for k, w in PARTS]},
+        "seven",
+        "six",
+    ),
+]  # fmt: skip
+
+
+async def scored(reward: Any, output: str) -> float:
+    score = reward(EXAMPLE, output)
+    return (await score if inspect.isawaitable(score) else score).value
+
+
+@pytest.mark.parametrize(("ready", "table", "good", "bad"), READY)
+async def test_each_is_its_table_and_scores_what_it_is_called_with(
+    ready: library.ReadyMade, table: dict[str, Any], good: str, bad: str
+) -> None:
+    assert table.items() <= ready.items()
+    assert json.loads(json.dumps(ready)) == dict(ready), "it is stored with the run"
+    assert (await scored(ready, good), await scored(ready, bad)) == (1.0, 0.0)
+    plain = make_reward(dict(ready), Path())
+    given: Any = Output(good) if ready["kind"] == "sum" else good
+    said: Any = plain(EXAMPLE, given)
+    assert isinstance(await said if inspect.isawaitable(said) else said, Score)
+
+
+def test_a_number_is_compared_within_its_tolerance() -> None:
+    about = pco.rewards.numeric(tolerance=0.01)
+    assert about(Example("e", "pi?", "3.14"), "about 3.145").value == 1.0  # type: ignore[union-attr]
+    assert repr(about) == "pco.rewards.numeric(tolerance=0.01, relative=0.0)"
+
+
+def test_every_kind_has_its_function_and_says_what_it_does() -> None:
+    kinds = {"sum" if name == "weighted" else name for name in library.__all__} - {"ReadyMade"}
+    assert kinds == set(reward_kinds())
+    assert all(getattr(library, name).__doc__ for name in library.__all__)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: pco.rewards.regex("[a"), "is not valid"),
+        (lambda: pco.rewards.judge(" "), "needs a rubric"),
+        (lambda: pco.rewards.weighted(), "needs parts"),
+        (lambda: pco.rewards.weighted((pco.rewards.exact(), -1.0)), "must be positive"),
+        (lambda: pco.rewards.weighted("exakt"), "did you mean 'exact'"),
+        (lambda: pco.rewards.schema({"type": 5}), "not valid"),
+    ],
+)
+def test_what_is_wrong_is_said_when_it_is_made(make: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make()
+
+
+def test_a_judge_asks_the_model_of_a_run() -> None:
+    judge = pco.rewards.judge("Names the number.")
+    assert judge == {"kind": "judge", "rubric": "Names the number."}
+    with pytest.raises(ConfigError, match="none is at hand"):
+        judge(EXAMPLE, "seven")
