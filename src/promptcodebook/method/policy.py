@@ -129,13 +129,14 @@ class Composer:
         The whole is then what the critic and the report read: every stage's prompt under its name.
         """
         phi, book = parameters.generator, parameters.codebook
+        if not self._stages:  # no task for the one: others would take their turn before it
+            text, usage = await self._generator.compose(phi, book, route, example.input, draws)
+            return Prompt(text), usage
         made = await gather_all(
             self._generator.compose(phi, book, route, example.input, draws, stage)
-            for stage in self._stages or ("",)
+            for stage in self._stages
         )
         usage = sum((spent for _, spent in made), Usage())
-        if not self._stages:
-            return Prompt(made[0][0]), usage
         by_stage = {stage: text for stage, (text, _) in zip(self._stages, made, strict=True)}
         return Prompt.of_stages(by_stage), usage
 
