@@ -35,6 +35,7 @@ __all__ = [
     "crossed_ratio",
     "mean_interval",
     "paired_interval",
+    "unpaired_interval",
 ]
 
 SIDE = 0.025
@@ -81,6 +82,21 @@ def paired_interval(
     width = bounds[1] - bounds[0]
     differences = [round(x - y, _DIGITS) for x, y in zip(a, b, strict=True)]
     return mean_interval(differences, seed, (-width, width))
+
+
+def unpaired_interval(
+    a: Sequence[float], b: Sequence[float], seed: int = 0, bounds: Bounds = (0.0, 1.0)
+) -> Interval:
+    """The difference of two means over other examples each, with an interval recovered from theirs
+    (Zou and Donner 2008, MOVER). Both lie within `bounds`; n counts the smaller group. ValueError
+    where one is empty."""
+    first, second = mean_interval(a, seed, bounds), mean_interval(b, seed, bounds)
+    mean = first.mean - second.mean
+    below = math.hypot(first.mean - first.low, second.high - second.mean)
+    above = math.hypot(first.high - first.mean, second.mean - second.low)
+    width = bounds[1] - bounds[0]
+    low, high = max(-width, mean - below), min(width, mean + above)
+    return Interval(mean, round(low, _DIGITS), round(high, _DIGITS), min(len(a), len(b)))
 
 
 def clustered_interval(groups: Sequence[Sequence[float]], seed: int = 0) -> Interval:

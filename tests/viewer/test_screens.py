@@ -5,10 +5,28 @@ from __future__ import annotations
 import re
 from html import unescape
 from pathlib import Path
+from urllib.parse import quote
 
+import pytest
+
+from promptcodebook.policy.registry.registry import open_registry
+from promptcodebook.store import RunStore
 from promptcodebook.viewer.runs import Runs
+from tests.policy.registry.build import policy
 from tests.report.strict import read_page
-from tests.viewer.conftest import Get
+from tests.viewer.conftest import ATTACK, Get
+
+OF_A_RUN = (
+    "",
+    "/codebook",
+    "/codebook/2",
+    "/codebook/encoder",
+    "/codebook/critic",
+    "/examples",
+    "/example/train-3-1",
+    "/example/train-3-1/4",
+    "/example/test-5/test",
+)
 
 
 def flat(markup: str) -> str:
@@ -54,3 +72,185 @@ def test_a_simulated_run_says_so_on_every_figure(get: Get, keys: dict[str, str])
     page = read_page(get(f"/run/{keys['simulated']}").text)
     assert "Every number here comes from a simulated model" in page.text
     assert page.captions and all(caption.startswith("simulated") for caption in page.captions)
+
+
+def text_of(get: Get, path: str) -> str:
+    answer = get(path)
+    assert answer.status == 200, path
+    return flat(answer.text)
+
+
+@pytest.mark.parametrize("path", OF_A_RUN)
+def test_every_screen_of_a_run_says_that_it_is_simulated_and_only_then(
+    get: Get, keys: dict[str, str], path: str
+) -> None:
+    said = "Every number here comes from a simulated model"
+    assert said in text_of(get, f"/run/{keys['simulated']}{path}")
+    assert said not in text_of(get, f"/run/{keys['real']}{path}")
+
+
+@pytest.mark.parametrize("path", OF_A_RUN)
+def test_no_text_of_a_run_becomes_markup(get: Get, keys: dict[str, str], path: str) -> None:
+    plain = read_page(get(f"/run/{keys['simulated']}{path}").text)
+    source = get(f"/run/{keys['hostile']}{path}").text
+    page = read_page(source)
+    assert page.faults == plain.faults  # the frame's own script, style sheet and icon
+    assert re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", source) is None
+    inside = [to for to in page.links if not to.startswith("data:")]
+    assert all(re.fullmatch(r"[/#][^/\\:]*(/[^:\\]*)?", to) for to in inside)
+    assert not {"iframe", "object", "embed", "base", "textarea"} & set(page.tags)
+
+
+def test_what_a_run_says_is_shown_word_for_word(get: Get, keys: dict[str, str]) -> None:
+    page = read_page(get(f"/run/{keys['hostile']}/example/train-3-1").text)
+    shown = ATTACK.replace("\x00\x07 \ud800", "  ?")
+    assert any(f"Some answer {shown}" == text for text in page.texts)
+    assert "<style>*{display:none}</style>" in shown
+
+
+def test_of_private_data_no_screen_shows_a_text(get: Get, keys: dict[str, str]) -> None:
+    for path in OF_A_RUN:
+        source = get(f"/run/{keys['private']}{path}").text
+        kept = re.sub(r'<p class="pre">[^<]*above all in step[^<]*</p>|<ins>.*?</ins>', "", source)
+        if "/codebook" not in path:  # rewrites of the codebook are checked, and shown
+            assert "Some answer" not in kept and "missed a constraint" not in kept, path
+    assert "private:" in get(f"/run/{keys['private']}/example/train-3-1").text
+
+
+def test_a_card_shows_text_success_usage_and_difference_with_their_n(
+    get: Get, keys: dict[str, str]
+) -> None:
+    source = get(f"/run/{keys['real']}/codebook").text
+    cards = re.findall(r'<article class="card">(.*?)</article>', source, re.S)
+    assert len(cards) == 8
+    for k, card in enumerate(cards):
+        text = flat(card)
+        assert text.startswith(f"Instinct {k}")
+        assert ("frozen" in text) is (k == 1)
+        assert re.search(r"success (\d\.\d\d|untried)", text)
+        assert re.search(r"selected \d+ times", text)
+        assert re.search(r"less without .*n = \d+ and \d+\)", text)
+    assert "Routing heatmap" in source and "Usage against success" in source
+
+
+def test_a_biography_has_every_version_its_gradient_and_what_it_earned(
+    get: Get, keys: dict[str, str], runs_dir: Path
+) -> None:
+    store = RunStore.open(runs_dir / keys["real"])
+    try:
+        rewrites = [r for s in store.steps() for r in s.rewrites if r.variable == 2]
+        routed = [
+            (s.index, t.rollout)
+            for s in store.steps(traces=True)
+            for t in s.traces
+            if t.rollout.route is not None and 2 in t.rollout.route.indices
+        ]
+    finally:
+        store.close()
+    source = get(f"/run/{keys['real']}/codebook/2").text
+    kept = [r for r in rewrites if r.kept]
+    assert kept and len(rewrites) > len(kept)
+    assert source.count('<blockquote class="diff">') == len(kept)
+    assert source.count("refused: near-copy") == len(rewrites) - len(kept)
+    assert source.count("deployed up to here") == 1
+    earned = [int(n) for n in re.findall(r"reward with it \S+ \(n = (\d+)\)", flat(source))]
+    assert len(earned) == len(kept) + 1
+    assert sum(earned) == sum(r.reward is not None for _, r in routed)
+    for step, rollout in routed[-5:]:
+        assert f"/example/{rollout.example_id}/{step + 1}" in source
+
+
+def test_the_critic_is_deployed_nowhere(get: Get, keys: dict[str, str]) -> None:
+    assert "deployed up to here" not in text_of(get, f"/run/{keys['real']}/codebook/critic")
+
+
+@pytest.mark.parametrize("name", ["99", "-1", "x", "²", "1" * 20])
+def test_a_text_that_a_run_does_not_have_is_not_found(
+    get: Get, keys: dict[str, str], name: str
+) -> None:
+    assert get(f"/run/{keys['real']}/codebook/{quote(name)}").status == 404
+
+
+def test_an_example_tells_its_story_in_order(get: Get, keys: dict[str, str]) -> None:
+    source = get(f"/run/{keys['simulated']}/example/train-3-1").text
+    names = re.findall(r"<dt>(.*?)</dt>", source)
+    order = ["route", "instincts", "prompt", "stage search", "output", "feedback", "verdict", "g θ"]
+    assert [name for name in names if name in order] == order
+    assert "What changed because of it" in source
+
+
+def test_the_changes_of_an_example_are_those_its_gradients_asked_for(
+    get: Get, keys: dict[str, str], runs_dir: Path
+) -> None:
+    store = RunStore.open(runs_dir / keys["real"])
+    try:
+        found = 0
+        for step in store.steps(traces=True):
+            asked = {r.variable for r in step.rewrites if isinstance(r.variable, int)}
+            for trace in step.traces:
+                blamed = set(trace.gradients.codebook) & asked
+                name = trace.rollout.example_id
+                text = text_of(get, f"/run/{keys['real']}/example/{name}/{step.index + 1}")
+                if trace.rollout.failure is None:
+                    changed = text.partition("What changed because of it")[2]
+                    assert {int(k) for k in re.findall(r"\bc(\d+) step", changed)} == blamed
+                    found += bool(blamed)
+    finally:
+        store.close()
+    assert found
+
+
+@pytest.mark.parametrize("path", ["/example/nope", "/example/train-3-1/9", "/example/train-3-1/x9"])
+def test_an_example_that_was_not_run_there_is_not_found(
+    get: Get, keys: dict[str, str], path: str
+) -> None:
+    answer = get(f"/run/{keys['real']}{path}")
+    assert answer.status == (404 if path[-2:] != "x9" else 200)
+
+
+def test_test_examples_are_shown_under_every_row(get: Get, keys: dict[str, str]) -> None:
+    text = text_of(get, f"/run/{keys['real']}/example/test-5/test")
+    for row in ("present", "concat", "untrained", "learned"):
+        assert f"{row}: reward" in text
+
+
+def test_two_runs_are_compared_on_the_same_examples(get: Get, keys: dict[str, str]) -> None:
+    a, b = keys["simulated"], keys["real"]
+    text = text_of(get, f"/compare?run={a}&run={b}")
+    assert "Simulated: second less first: +0.000" in text and "n = 60" in text
+    assert "Some of the numbers here come from a simulated model" in text
+    assert "lm" in text.partition("Settings that differ")[2]
+    assert "hush" not in text
+
+
+@pytest.mark.parametrize("query", ["", "?run=x", "?run=a&run=b&run=c"])
+def test_only_two_runs_can_be_compared(get: Get, query: str) -> None:
+    assert "Two runs are compared" in flat(get(f"/compare{query}").text)
+
+
+def test_a_run_that_is_not_there_cannot_be_compared(get: Get, keys: dict[str, str]) -> None:
+    assert get(f"/compare?run={keys['real']}&run=nope").status == 404
+
+
+def test_the_registry_shows_refs_versions_and_its_log(
+    get: Get, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PCO_REGISTRY", str(tmp_path / "registry.sqlite"))
+    assert "no version in the registry" in text_of(get, "/registry")
+    with open_registry(who="<Ada>") as registry:
+        first = registry.freeze(policy("words"), "tickets", why="the <first>")
+        registry.freeze(policy("lines"), "tickets")
+        registry.promote(first.version, "tickets@production", override="I <know> it")
+    text = text_of(get, "/registry")
+    assert "tickets@production" in text and "<Ada> (promote)" in text
+    assert "override: I <know> it" in text and "the <first>" in text
+    assert text.count(" was never audited") == 1  # what the gate said
+    assert text.count(" never audited") == 3
+
+
+def test_the_paper_stands_beside_what_was_measured_here(get: Get) -> None:
+    text = text_of(get, "/paper")
+    assert "main Table 1" in text and "Table 13: routing diversity" in text
+    table = text_of(get, "/paper/Table%201")
+    assert "42.33" in table and "exact_match" in table
+    assert get("/paper/nope").status == 404 and get("/paper/main/x.svg").status == 404

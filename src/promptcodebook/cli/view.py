@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -22,6 +23,9 @@ def view(
         str, typer.Argument(metavar="[RUN]", help="A run: its id or name, a path, or 'last'.")
     ] = "",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free one.")] = 8642,
+    results: Annotated[
+        Path, typer.Option(help="Folder of pco reproduce's pages, for the screen Paper.")
+    ] = Path("docs/results"),
     browse: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     trust: Trust = False,
     as_json: Json = False,
@@ -42,7 +46,7 @@ def view(
     path = "/" if folder is None else address("run", key_of(home, folder.resolve()))
 
     async def serve() -> None:
-        async with viewing(Site(home, trust=trust), port) as base:
+        async with viewing(Site(home, trust=trust, results=results), port) as base:
             _tell(base + path, browse=browse, as_json=as_json)
             await asyncio.Event().wait()
 

@@ -21,7 +21,15 @@ from promptcodebook.store import Event, Started, Stepped
 from promptcodebook.types import Trace, Variable
 from promptcodebook.units import number, percent
 
-__all__ = ["MOST_COLUMNS", "CodebookSection", "RoutingSection", "TheorySection"]
+__all__ = [
+    "MOST_COLUMNS",
+    "CodebookSection",
+    "RoutingSection",
+    "TheorySection",
+    "deployed_words",
+    "sums",
+    "usage_chart",
+]
 
 MOST_COLUMNS = 60
 """Columns of the heat map; a longer run has several steps in each."""
@@ -61,29 +69,8 @@ class CodebookSection:
             return el("p.empty", "This run has no codebook.")
         state = deployed.state
         rows = [self._row(state, k) for k in range(len(state.parameters.codebook))]
-        table = self._context.table(_caption(deployed), _COLUMNS, rows)
-        return together(el("div.book", table), _sums(state), self._usage_and_success(state))
-
-    def _usage_and_success(self, state: State) -> Html | None:
-        """Table 2 of the paper as a drawing: whether what is selected is what succeeds."""
-        statistics = state.statistics
-        tried = [k for k, times in enumerate(statistics.selected) if times]
-        if not tried:
-            return None
-        points = [(float(statistics.selected[k]), statistics.success[k]) for k in tried]
-        chart = Chart(
-            "Usage against success",
-            "times selected",
-            [Line("instinct", points, "dots")],
-            spots=[Spot(*at, str(k), "second") for k, at in zip(tried, points, strict=True)],
-            y=(0.0, 1.0),
-        )
-        return self._context.chart(
-            f"Each instinct that was selected, by its number ({len(tried)} of "
-            f"{len(statistics.selected)}): how often, and the moving mean of its reward.",
-            chart,
-            ".half",
-        )
+        table = self._context.table(deployed_words(deployed), _COLUMNS, rows)
+        return together(el("div.book", table), sums(state), usage_chart(self._context))
 
     def _row(self, state: State, k: int) -> tuple[Content, ...]:
         statistics, instinct = state.statistics, state.parameters.codebook[k]
@@ -100,7 +87,8 @@ class CodebookSection:
         )
 
 
-def _caption(deployed: DeployedState) -> str:
+def deployed_words(deployed: DeployedState) -> str:
+    """Which state is shown, and what its figures are."""
     best = deployed.best
     why = "the last one" if best.score is None else f"the best validated one ({number(best.score)})"
     untried = " Nothing was selected yet." if deployed.step < 0 else ""
@@ -111,7 +99,32 @@ def _caption(deployed: DeployedState) -> str:
     )
 
 
-def _sums(state: State) -> Html:
+def usage_chart(context: Context) -> Html | None:
+    """Table 2 of the paper as a drawing: whether what is selected is what succeeds."""
+    if context.deployed is None:
+        return None
+    statistics = context.deployed.state.statistics
+    tried = [k for k, times in enumerate(statistics.selected) if times]
+    if not tried:
+        return None
+    points = [(float(statistics.selected[k]), statistics.success[k]) for k in tried]
+    chart = Chart(
+        "Usage against success",
+        "times selected",
+        [Line("instinct", points, "dots")],
+        spots=[Spot(*at, str(k), "second") for k, at in zip(tried, points, strict=True)],
+        y=(0.0, 1.0),
+    )
+    return context.chart(
+        f"Each instinct that was selected, by its number ({len(tried)} of "
+        f"{len(statistics.selected)}): how often, and the moving mean of its reward.",
+        chart,
+        ".half",
+    )
+
+
+def sums(state: State) -> Html:
+    """Entropy, utilisation and average success of a state."""
     counts = state.statistics.selected
     active = sum(n > 0 for n in counts)
     facts = (

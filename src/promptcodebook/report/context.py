@@ -152,6 +152,11 @@ class Context:
         return float(low), float(high)
 
     @property
+    def own_words(self) -> tuple[str, str]:
+        """The base prompt and the output format: what stands in prompts beside instincts."""
+        return str(self.setting("base_prompt") or ""), str(self.setting("output_format") or "")
+
+    @property
     def codebook(self) -> Codebook:
         """The deployed one; empty where the run has none."""
         return self.deployed.state.parameters.codebook if self.deployed else Codebook(())

@@ -111,8 +111,10 @@ class ExamplesSection:
             el("span.what", el("span.tag", kind), " ", rollout.example_id),
             el("span.tally", f"step {sample.step + 1}, {reward_text(rollout)}"),
         )
-        known = self._context.inputs.get(rollout.example_id)
-        return el("details.example", summary, trace_body(sample.trace, known, sample.instincts))
+        known, own = self._context.inputs.get(rollout.example_id), self._context.own_words
+        return el(
+            "details.example", summary, trace_body(sample.trace, known, sample.instincts, own)
+        )
 
 
 def _rank_failed(trace: Trace) -> float | None:

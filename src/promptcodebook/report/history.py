@@ -18,14 +18,24 @@ from promptcodebook.text import shorten, word_changes
 from promptcodebook.types import Directive, Parameters, Variable
 from promptcodebook.units import number
 
-__all__ = ["FIRST", "LAST", "CandidatesSection", "HistorySection", "candidates_of", "word_diff"]
+__all__ = [
+    "DIRECTIVES",
+    "FIRST",
+    "LAST",
+    "CandidatesSection",
+    "HistorySection",
+    "candidates_of",
+    "kept_entry",
+    "refused_entry",
+    "word_diff",
+]
 
 FIRST, LAST, REFUSED = 6, 14, 4
 """Rewrites of one variable shown: on either side of the mark the first ones and the latest ones,
 and the latest refused ones."""
 _GRADIENT, _TEXT, _TITLE, _REASON = 700, 2400, 400, 300
 """Characters shown of each."""
-_DIRECTIVES: tuple[tuple[Directive, str, str], ...] = (
+DIRECTIVES: tuple[tuple[Directive, str, str], ...] = (
     ("encoder", "θ", "encoder: directive and selection criteria"),
     ("generator", "φ", "generator: directive and style guide"),
     ("critic", "ψ", "critic: directive and evaluation criteria"),
@@ -69,9 +79,9 @@ class _Stretch:
         """List items, with one for what was left out."""
         gap = el("li.gap", f"{_rewrites(self.left_out)} left out") if self.left_out else None
         return [
-            [_entry(dated, look) for dated in self.first],
+            [kept_entry(d.step, d.rewrite, look) for d in self.first],
             gap,
-            [_entry(dated, look) for dated in self.last],
+            [kept_entry(d.step, d.rewrite, look) for d in self.last],
         ]
 
 
@@ -144,7 +154,7 @@ class HistorySection:
             el("h3", "Directives"),
             [
                 self._details(variable, together(el("b.index", symbol), words), texts[variable])
-                for variable, symbol, words in _DIRECTIVES
+                for variable, symbol, words in DIRECTIVES
             ],
         )
 
@@ -205,14 +215,27 @@ def word_diff(before: str, after: str) -> Html:
     )
 
 
-def _entry(dated: _Dated, look: str) -> Html:
-    rewrite = dated.rewrite
+def kept_entry(step: int, rewrite: Rewrite, look: str = "li", beside: Content = None) -> Html:
+    """A rewrite that was kept, as an item of a timeline: what changed, and why; `beside` its
+    date."""
     before, after = shorten(rewrite.before, _TEXT), shorten(rewrite.after, _TEXT)
     return el(
         look,
-        el("b.when", step_name(dated.step)),
+        el("b.when", step_name(step)),
+        beside,
         _tidied(rewrite),
         el("blockquote.diff", word_diff(before, after)),
+        _gradient(rewrite.gradient),
+    )
+
+
+def refused_entry(step: int, rewrite: Rewrite) -> Html:
+    """A rewrite that was refused, as an item of a timeline: the text, and why."""
+    return el(
+        "li",
+        el("b.when", step_name(step)),
+        el("p.reason", f"refused: {shorten(rewrite.reason or 'no reason given', _REASON)}"),
+        el("blockquote.refused", shorten(rewrite.after, _TEXT) or "(no text)"),
         _gradient(rewrite.gradient),
     )
 
@@ -228,19 +251,7 @@ def _refusals(reasons: Counter[str], latest: Sequence[_Dated]) -> Html | None:
     if not reasons:
         return None
     kinds = [el("li", f"{n} × {kind}") for kind, n in reasons.most_common(6)]
-    entries = [
-        el(
-            "li",
-            el("b.when", step_name(dated.step)),
-            el(
-                "p.reason",
-                f"refused: {shorten(dated.rewrite.reason or 'no reason given', _REASON)}",
-            ),
-            el("blockquote.refused", shorten(dated.rewrite.after, _TEXT) or "(no text)"),
-            _gradient(dated.rewrite.gradient),
-        )
-        for dated in latest
-    ]
+    entries = [refused_entry(dated.step, dated.rewrite) for dated in latest]
     return el(
         "details.refusals",
         el("summary", f"{reasons.total()} refused"),

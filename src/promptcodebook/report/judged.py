@@ -113,7 +113,11 @@ class JudgedSection:
         book = self._context.codebook
         texts = [(k, book[k].text) for k in indices if k < len(book)]
         heading = el("h4", f"{name}: {reward_text(rollout)}")
-        return el("div.side", heading, el("dl.trace", rollout_parts(rollout, texts)))
+        return el(
+            "div.side",
+            heading,
+            el("dl.trace", rollout_parts(rollout, texts, self._context.own_words)),
+        )
 
 
 def _choose(pairs: tuple[Pair, ...]) -> list[Pair]:

@@ -16,11 +16,11 @@ from promptcodebook.text import shorten
 from promptcodebook.types import Failure, Rollout, Trace
 from promptcodebook.units import duration, money, percent, spent_parts
 
-__all__ = ["IncidentsSection", "SettingsSection", "SpendSection"]
+__all__ = ["HIDDEN", "IncidentsSection", "SettingsSection", "SpendSection", "value_text"]
 
 _OWN_MODEL = "your own model"
 _MOST_FAILURES, _MOST_SETTINGS, _TRACEBACK, _VALUE = 30, 120, 6000, 200
-_HIDDEN = ("roles.*.headers",)
+HIDDEN = ("roles.*.headers",)
 """Headers may carry what nobody should read in a report."""
 _INCIDENTS = (Column("incident", numeric=False), Column("times"), Column("", numeric=False))
 _FAILURES = (
@@ -255,12 +255,14 @@ class SettingsSection:
         context = self._context
         own = [
             d
-            for d in differences(context.defaults, context.header.settings, _HIDDEN)
+            for d in differences(context.defaults, context.header.settings, HIDDEN)
             if d.new is not None or context.setting(d.key) is None
         ]
         if not own:
             return el("p.note", "All settings are the defaults.")
-        rows = [(el("code", d.key), _value(d.old), _value(d.new)) for d in own[:_MOST_SETTINGS]]
+        rows = [
+            (el("code", d.key), value_text(d.old), value_text(d.new)) for d in own[:_MOST_SETTINGS]
+        ]
         return context.table("What differs from the defaults.", _SETTINGS, rows)
 
     def _data(self) -> Html | None:
@@ -272,7 +274,8 @@ class SettingsSection:
         return self._context.table("The data, by split.", columns, rows)
 
 
-def _value(value: object) -> str:
+def value_text(value: object) -> str:
+    """A setting's value as a report may show it."""
     if value is None:
         return "none"
     text = value if isinstance(value, str) else json.dumps(value, default=str)

@@ -2,40 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from promptcodebook.policy.spans import Span, prompt_spans
 from promptcodebook.report.html import Content, Html, el, together
 from promptcodebook.text import shorten
 from promptcodebook.types import Failure, Gradients, Rollout, Trace
 from promptcodebook.units import number
 
-__all__ = ["part", "pre", "reward_text", "rollout_parts", "trace_body"]
+__all__ = ["OwnWords", "part", "pre", "reward_text", "rollout_parts", "trace_body"]
 
 _LONG, _SHORT = 4000, 1500
 """Characters shown of a text."""
 _MOST_STAGES = 8
+_COLOURS = 6
+"""Of spans; the number beside each tells instincts apart where there are more."""
+
+OwnWords = tuple[str, str]
+"""The base prompt and the output format of a run: what stands in prompts beside instincts."""
 
 
-def trace_body(trace: Trace, known: str | None, instincts: Sequence[tuple[int, str]]) -> Html:
+def trace_body(
+    trace: Trace, known: str | None, instincts: Sequence[tuple[int, str]], own: OwnWords = ("", "")
+) -> Html:
     """All of a trace: `known` is the input where that is at hand, `instincts` are the codebook's
-    texts that the input was routed over."""
+    texts that the input was routed over, `own` what else stands in every prompt."""
     verdict = None if trace.verdict is None else _verdict(trace)
     return el(
         "dl.trace",
         part("input", None if known is None else pre(known)),
-        rollout_parts(trace.rollout, instincts),
+        rollout_parts(trace.rollout, instincts, own),
         part("verdict", verdict),
         _gradients(trace.gradients),
         part("failure", _failure(trace.failure)),
     )
 
 
-def rollout_parts(rollout: Rollout, instincts: Sequence[tuple[int, str]] = ()) -> list[Content]:
+def rollout_parts(
+    rollout: Rollout, instincts: Sequence[tuple[int, str]] = (), own: OwnWords = ("", "")
+) -> list[Content]:
     """Route, prompt, stages, output and reward, as parts of a list."""
     return [
         part("route", _route(rollout)),
         part("instincts", _instincts(instincts)),
-        part("prompt", pre(rollout.prompt)),
+        part("prompt", _prompt(rollout.prompt, instincts, own)),
         [part(f"stage {s.name}", _stage(s.input, s.output)) for s in rollout.stages[:_MOST_STAGES]],
         part("output", pre(rollout.output)),
         part("truncated", "the output was cut at its length cap" if rollout.truncated else ""),
@@ -79,6 +89,27 @@ def _instincts(instincts: Sequence[tuple[int, str]]) -> Html | None:
     if not instincts:
         return None
     return el("ul.plain", [el("li", el("b.index", k), text) for k, text in instincts])
+
+
+def _prompt(text: str, instincts: Sequence[tuple[int, str]], own: OwnWords) -> Html | None:
+    """The prompt, each piece marked by the instinct that it comes from: by number and colour."""
+    if not instincts or not text:
+        return pre(text)
+    places = {k: place for place, (k, _) in enumerate(instincts)}
+    spans = prompt_spans(shorten(text, _LONG), instincts, *own)
+    likeness = any(span.instinct is not None and not span.exact for span in spans)
+    note = "Pieces with ~ are told by the words they share with an instinct, not by a record."
+    return together(
+        el("p.pre", [_span(span, places) for span in spans]),
+        el("p.note", note) if likeness else None,
+    )
+
+
+def _span(span: Span, places: Mapping[int, int]) -> Content:
+    if span.source == "generator":
+        return span.text
+    look = f".s{places[span.instinct] % _COLOURS}" if span.instinct is not None else ""
+    return el(f"span.span{look}", el("b.from", span.label), span.text)
 
 
 def _stage(asked: str, answered: str) -> Html:

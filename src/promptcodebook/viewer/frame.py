@@ -9,14 +9,25 @@ from urllib.parse import quote, urlencode
 from promptcodebook.report.html import Content, Html, el, together
 from promptcodebook.text import printable
 
-__all__ = ["LIVE", "Screen", "address", "filter_box", "frame", "link", "missing"]
+__all__ = [
+    "ALL_SIMULATED",
+    "LIVE",
+    "SOME_SIMULATED",
+    "Screen",
+    "address",
+    "filter_box",
+    "frame",
+    "link",
+    "missing",
+]
 
 LIVE = "/live"
 """Below it, a page is told that it is out of date: /live/run/KEY for the page /run/KEY."""
-_SIMULATED = (
+ALL_SIMULATED = (
     "Every number here comes from a simulated model: it shows that the machinery works and says "
     "nothing about any real model."
 )
+SOME_SIMULATED = "Some of the numbers here come from a simulated model; they are marked."
 _KEYS = (("j", "next"), ("k", "previous"), ("Enter", "open"), ("/", "search"), ("u", "up"))
 
 
@@ -25,7 +36,7 @@ class Screen:
     """A page: its title and body, the places above it as (words, address), and its tabs.
 
     `live` is where to hear that it is out of date ('' = it does not change), `mark` what it was
-    made of; `simulated` = some figure on it is.
+    made of; `simulated` says that figures on it are ('' = none is).
     """
 
     title: str
@@ -34,7 +45,7 @@ class Screen:
     tabs: Sequence[tuple[str, str]] = ()
     live: str = ""
     mark: str = ""
-    simulated: bool = False
+    simulated: str = ""
     status: int = 200
 
 
@@ -70,7 +81,9 @@ def frame(screen: Screen, here: str) -> bytes:
     """The whole page; `here` is its own path, without a query."""
     main = el(
         "main",
-        el("p.banner", el("span.badge", "simulated"), _SIMULATED) if screen.simulated else None,
+        el("p.banner", el("span.badge", "simulated"), screen.simulated)
+        if screen.simulated
+        else None,
         screen.body,
         attrs={"id": "main", "tabindex": -1, "data-live": screen.live, "data-mark": screen.mark},
     )

@@ -15,7 +15,7 @@ from promptcodebook.report.operation import IncidentsSection, SettingsSection, S
 from promptcodebook.report.router import RouterSection, learns_routes
 from promptcodebook.report.summary import VerdictSection, facts
 from promptcodebook.store import Compared, Event
-from promptcodebook.viewer.frame import Screen, address
+from promptcodebook.viewer.frame import ALL_SIMULATED, Screen, address
 from promptcodebook.viewer.watched import Look, Watched
 
 __all__ = ["run_screen", "screen_of", "with_tests"]
@@ -54,8 +54,10 @@ def with_tests(watched: Watched, look: Look) -> Iterator[Event]:
 def screen_of(
     look: Look, title: str, body: Content, above: tuple[tuple[str, str], ...] = ()
 ) -> Screen:
-    """A screen of this run, which follows it while it is written."""
-    key = look.key
+    """A screen of this run, which follows it while it is written; `above` are those between."""
+    key, header = look.key, look.context.header
+    own = header.name or header.id
+    places = [("Runs", "/"), *([(own, address("run", key))] if title != own else []), *above]
     tabs = (
         ("Run", address("run", key)),
         ("Codebook", address("run", key, "codebook")),
@@ -64,9 +66,9 @@ def screen_of(
     return Screen(
         title,
         body,
-        above=(("Runs", "/"), *above),
+        above=places,
         tabs=tabs,
         live=address("live", "run", key),
         mark=look.mark,
-        simulated=look.context.simulated,
+        simulated=ALL_SIMULATED if look.context.simulated else "",
     )

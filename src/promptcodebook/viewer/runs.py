@@ -14,7 +14,14 @@ from promptcodebook.report.html import MISSING, Column, Content, Html, el, table
 from promptcodebook.report.svg import Picture
 from promptcodebook.store import RunStore, RunSummary, list_runs
 from promptcodebook.units import count_text, duration, money, number
-from promptcodebook.viewer.frame import Screen, address, filter_box, link
+from promptcodebook.viewer.frame import (
+    ALL_SIMULATED,
+    SOME_SIMULATED,
+    Screen,
+    address,
+    filter_box,
+    link,
+)
 from promptcodebook.viewer.watched import key_of
 
 __all__ = ["Runs"]
@@ -78,7 +85,7 @@ class Runs:
             [body, _pages(page, pages, len(runs))],
             live=address("live", "runs"),
             mark=mark,
-            simulated=bool(lines) and all(line.simulated for line in lines),
+            simulated=_said([line.simulated for line in lines]),
         )
 
     def _summaries(self) -> list[RunSummary]:
@@ -127,6 +134,12 @@ class Runs:
             money(run.usage.cost),
             duration(run.elapsed_s),
         )
+
+
+def _said(simulated: Sequence[bool]) -> str:
+    if not any(simulated):
+        return ""
+    return ALL_SIMULATED if all(simulated) else SOME_SIMULATED
 
 
 def _read_line(path: Path) -> _Line:

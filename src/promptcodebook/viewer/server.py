@@ -21,7 +21,12 @@ from aiohttp import web
 
 from promptcodebook.errors import PcoError
 from promptcodebook.report.download import read_style
+from promptcodebook.viewer.codebook import biography_screen, codebook_screen
+from promptcodebook.viewer.compare import compare_screen
+from promptcodebook.viewer.example import example_screen, examples_screen
 from promptcodebook.viewer.frame import LIVE, Screen, frame, missing
+from promptcodebook.viewer.paper import figure_file, paper_screen, result_screen
+from promptcodebook.viewer.registry import registry_screen
 from promptcodebook.viewer.run import run_screen
 from promptcodebook.viewer.runs import Runs
 from promptcodebook.viewer.watched import Shelf, Watched
@@ -54,9 +59,12 @@ _OfRun = Callable[[Watched, web.Request], Screen]
 class Site:
     """What is shown: the runs below one folder."""
 
-    def __init__(self, runs_dir: Path, *, trust: bool = False) -> None:
+    def __init__(
+        self, runs_dir: Path, *, trust: bool = False, results: Path = Path("docs/results")
+    ) -> None:
         self.shelf = Shelf(runs_dir, trust=trust)
         self._runs = Runs(runs_dir)
+        self._results = results
 
     def application(self) -> web.Application:
         """The screens by their addresses."""
@@ -65,6 +73,11 @@ class Site:
         add("/", self._shown(lambda r: self._runs.screen(_page_number(r))))
         for path, make in _RUN_SCREENS.items():
             add(path, self._shown(partial(self._of_run, make)))
+        add("/compare", self._shown(self._compared))
+        add("/registry", self._shown(lambda _: registry_screen(self.shelf)))
+        add("/paper", self._shown(lambda _: paper_screen(self._results)))
+        add("/paper/{name}", self._shown(self._result))
+        add("/paper/{name}/{file}", self._figure)
         add("/static/{name}", _static)
         add(f"{LIVE}/runs", self._told(lambda _: self._runs.mark()))
         add(f"{LIVE}/run/{{run}}", self._told(self._run_mark))
@@ -77,6 +90,28 @@ class Site:
         if watched is None:
             return missing(f"There is no run {key} in {self.shelf.runs_dir}.", "pco runs list")
         return make(watched, request)
+
+    def _compared(self, request: web.Request) -> Screen:
+        keys = request.query.getall("run", [])
+        if len(keys) != 2:
+            return missing(f"Two runs are compared, and {len(keys)} were picked.")
+        found = [self.shelf.run(key) for key in keys]
+        gone = [key for key, run in zip(keys, found, strict=True) if run is None]
+        if gone:
+            return missing(f"There is no run {gone[0]} in {self.shelf.runs_dir}.", "pco runs list")
+        first, second = (run for run in found if run is not None)
+        return compare_screen(first, second)
+
+    def _result(self, request: web.Request) -> Screen:
+        return result_screen(self._results, request.match_info["name"])
+
+    async def _figure(self, request: web.Request) -> web.StreamResponse:
+        name, file = request.match_info["name"], request.match_info["file"]
+        path = await asyncio.to_thread(figure_file, self._results, name, file)
+        if path is None:
+            raise web.HTTPNotFound
+        text = await asyncio.to_thread(path.read_text, "utf-8")
+        return web.Response(text=text, content_type="image/svg+xml", charset="utf-8")
 
     def _run_mark(self, request: web.Request) -> str:
         watched = self.shelf.run(request.match_info["run"])
@@ -141,11 +176,20 @@ def _page_number(request: web.Request) -> int:
     return int(text) if text.isdecimal() and len(text) < 9 else 1
 
 
-def _run(watched: Watched, _request: web.Request) -> Screen:
-    return run_screen(watched)
+def _text(request: web.Request, name: str) -> str:
+    return request.match_info.get(name, "")
 
 
-_RUN_SCREENS: Mapping[str, _OfRun] = {"/run/{run}": _run}
+_RUN_SCREENS: Mapping[str, _OfRun] = {
+    "/run/{run}": lambda run, _: run_screen(run),
+    "/run/{run}/codebook": lambda run, _: codebook_screen(run),
+    "/run/{run}/codebook/{text}": lambda run, r: biography_screen(run, _text(r, "text")),
+    "/run/{run}/examples": lambda run, _: examples_screen(run),
+    "/run/{run}/example/{name}": lambda run, r: example_screen(run, _text(r, "name")),
+    "/run/{run}/example/{name}/{at}": lambda run, r: example_screen(
+        run, _text(r, "name"), _text(r, "at")
+    ),
+}
 
 
 async def _static(request: web.Request) -> web.StreamResponse:

@@ -1,0 +1,152 @@
+"""Two runs side by side: what either wins on the same test examples, and what was set otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from promptcodebook.intervals import paired_interval
+from promptcodebook.report.context import Context
+from promptcodebook.report.html import Column, Content, Html, el, table
+from promptcodebook.report.judged import Pair, pairs_of
+from promptcodebook.report.operation import HIDDEN, value_text
+from promptcodebook.report.summary import facts
+from promptcodebook.store import differences
+from promptcodebook.types import Evaluation
+from promptcodebook.units import number, plural
+from promptcodebook.viewer.example import TEST, input_of
+from promptcodebook.viewer.frame import ALL_SIMULATED, SOME_SIMULATED, Screen, filter_box, link
+from promptcodebook.viewer.watched import Look, Watched
+
+__all__ = ["compare_screen"]
+
+_MOST, _MOST_SETTINGS = 300, 80
+_EXAMPLES = (
+    Column("", numeric=False),
+    Column("example", numeric=False),
+    Column("input", numeric=False),
+    Column("first"),
+    Column("second"),
+    Column("difference"),
+    Column("in the second", numeric=False),
+)
+_SETTINGS = (
+    Column("setting", numeric=False),
+    Column("first", numeric=False),
+    Column("second", numeric=False),
+)
+
+
+def compare_screen(first: Watched, second: Watched) -> Screen:
+    """The results of both on the test examples that they share."""
+    looks = first.look(), second.look()
+    rows = [watched.tests() for watched in (first, second)]
+    body: list[Content] = [
+        el("div.grid", [_side(word, look) for word, look in zip(_WORDS, looks, strict=True)])
+    ]
+    if all(rows):
+        body.append(_judged(looks, (rows[0][-1], rows[1][-1])))
+    else:
+        body.append(el("p.empty", "One of them was not judged on its test split yet."))
+    body.append(_settings(looks))
+    marks = [look.context.simulated for look in looks]
+    said = ALL_SIMULATED if all(marks) else SOME_SIMULATED if any(marks) else ""
+    return Screen("Compare", body, above=(("Runs", "/"),), simulated=said)
+
+
+_WORDS = ("First", "Second")
+
+
+def _side(word: str, look: Look) -> Html:
+    header = look.context.header
+    conclusion = look.context.state.conclusion
+    title = link(header.name or header.id, "run", look.key, look=".stop")
+    return el(
+        "section",
+        el(
+            "h2",
+            el("span.badge", "simulated") if look.context.simulated else None,
+            f"{word}: ",
+            title,
+        ),
+        el("p", conclusion.text if conclusion is not None else "It has no verdict yet."),
+        facts(look.context),
+    )
+
+
+def _judged(looks: tuple[Look, Look], results: tuple[Evaluation, Evaluation]) -> Html:
+    pairs = pairs_of(*results)
+    if not pairs:
+        return el("p.empty", "No test example is in both: they were judged on other data.")
+    contexts = [look.context for look in looks]
+    simulated = any(context.simulated for context in contexts)
+    return el(
+        "section",
+        el("h2", "On the same test examples"),
+        _warning(contexts),
+        el("p.verdict.open", _difference(contexts[0], pairs, simulated=simulated)),
+        filter_box("examples"),
+        _examples(looks, pairs),
+    )
+
+
+def _warning(contexts: Sequence[Context]) -> Html | None:
+    prints = [context.header.fingerprints.get("test") for context in contexts]
+    ranges = {context.reward_range for context in contexts}
+    if prints[0] == prints[1] and len(ranges) == 1:
+        return None
+    return el(
+        "p.banner",
+        "Their test data or the ranges of their rewards are not the same: what stands here is of "
+        "the examples with the same ids, and may not mean the same in both.",
+    )
+
+
+def _difference(context: Context, pairs: Sequence[Pair], *, simulated: bool) -> str:
+    seconds = [pair.difference for pair in pairs]
+    found = paired_interval(seconds, [0.0] * len(pairs), context.seed, _width(context))
+    mean, low, high = (number(x, signed=True) for x in (found.mean, found.low, found.high))
+    counts = {kind: sum(p.outcome == kind for p in pairs) for kind in ("win", "loss", "tie")}
+    return (
+        f"{'Simulated: ' if simulated else ''}second less first: {mean} "
+        f"(95 % {low} to {high}, n = {found.n}); "
+        f"{plural(counts['win'], 'win')}, {plural(counts['loss'], 'loss', 'losses')}, "
+        f"{plural(counts['tie'], 'tie')}."
+    )
+
+
+def _width(context: Context) -> tuple[float, float]:
+    low, high = context.reward_range
+    return low - high, high - low
+
+
+def _examples(looks: tuple[Look, Look], pairs: Sequence[Pair]) -> Html:
+    shown = pairs[:_MOST]
+    caption = (
+        f"{plural(len(shown), 'example')} of {len(pairs):,}: wins of the second, losses, ties."
+    )
+    rows = [_cells(looks, pair) for pair in shown]
+    marked = next((look.context for look in looks if look.context.simulated), looks[0].context)
+    return marked.figure(caption, table(_EXAMPLES, rows))
+
+
+def _cells(looks: tuple[Look, Look], pair: Pair) -> tuple[Content, ...]:
+    name = pair.second.example_id
+    first, second = looks
+    return (
+        el(f"span.tag.{pair.outcome}", pair.outcome),
+        link(name, "run", first.key, "example", name, TEST, look=".stop"),
+        input_of(looks[0], name) or input_of(looks[1], name),
+        number(pair.first.reward, 2, missing="failed"),
+        number(pair.second.reward, 2, missing="failed"),
+        number(pair.difference, 2, signed=True),
+        link("open", "run", second.key, "example", name, TEST),
+    )
+
+
+def _settings(looks: tuple[Look, Look]) -> Html:
+    before, after = (look.context.header.settings for look in looks)
+    changed = differences(before, after, HIDDEN)[:_MOST_SETTINGS]
+    if not changed:
+        return el("p.note", "Their settings are the same.")
+    rows = [(el("code", d.key), value_text(d.old), value_text(d.new)) for d in changed]
+    return el("section", el("h2", "Settings that differ"), table(_SETTINGS, rows))

@@ -1,0 +1,241 @@
+"""One example from its input to what changed because of it, and the list of all examples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from promptcodebook.report.history import kept_entry, refused_entry
+from promptcodebook.report.html import MISSING, Column, Content, Html, el, table, together
+from promptcodebook.report.traces import part, pre, reward_text, rollout_parts, trace_body
+from promptcodebook.step import Rewrite, Step
+from promptcodebook.store import Started
+from promptcodebook.text import printable, shorten
+from promptcodebook.types import Codebook, Evaluation, Gradients, Rollout, Trace, variable_name
+from promptcodebook.units import number, plural
+from promptcodebook.viewer.frame import Screen, address, filter_box, link, missing
+from promptcodebook.viewer.run import screen_of
+from promptcodebook.viewer.watched import Look, Watched
+
+__all__ = ["TEST", "example_screen", "examples_screen", "input_of"]
+
+TEST = "test"
+"""The last part of an example's address where its rows of the verdict are shown."""
+_TITLE, _MOST = 120, 1000
+_COLUMNS = (
+    Column("example", numeric=False),
+    Column("input", numeric=False),
+    Column("rollouts"),
+    Column("mean reward"),
+    Column("latest"),
+    Column("at step"),
+    Column("failed"),
+)
+_TESTED = (
+    Column("example", numeric=False),
+    Column("input", numeric=False),
+    Column("first row"),
+    Column("result"),
+    Column("difference"),
+)
+
+
+@dataclass
+class _Tally:
+    """An example in training: its rewards, with the step of each, and how often it failed."""
+
+    rewards: list[tuple[int, float]] = field(default_factory=lambda: list[tuple[int, float]]())
+    steps: list[int] = field(default_factory=lambda: list[int]())
+    failed: int = 0
+
+
+def examples_screen(watched: Watched) -> Screen:
+    """Training examples with what they earned, and test examples under the first and last row."""
+    look = watched.look()
+    tallies = _tallies(look.steps)
+    shown = list(tallies.items())[:_MOST]
+    training = el("p.empty", "No step was finished, so there is nothing to show.")
+    if shown:
+        caption = f"{plural(len(shown), 'example')} of {len(tallies):,} that were trained on."
+        rows = [_cells(look, name, tally) for name, tally in shown]
+        training = look.context.figure(caption, table(_COLUMNS, rows))
+    body = [
+        filter_box("examples"),
+        el("section", el("h2", "Training"), training, attrs={"id": "training"}),
+        el("section", el("h2", "Test"), _tested(look, watched.tests()), attrs={"id": "test"}),
+    ]
+    return screen_of(look, "Examples", body)
+
+
+def _tallies(steps: Sequence[Step]) -> dict[str, _Tally]:
+    tallies: dict[str, _Tally] = {}
+    for step in steps:
+        for trace in step.traces:
+            rollout = trace.rollout
+            tally = tallies.setdefault(rollout.example_id, _Tally())
+            tally.steps.append(step.index)
+            if rollout.reward is None:
+                tally.failed += 1
+            else:
+                tally.rewards.append((step.index, rollout.reward))
+    return tallies
+
+
+def _cells(look: Look, name: str, tally: _Tally) -> tuple[Content, ...]:
+    rewards = [reward for _, reward in tally.rewards]
+    return (
+        link(name, "run", look.key, "example", name, look=".stop"),
+        input_of(look, name),
+        len(tally.steps),
+        number(sum(rewards) / len(rewards), 2) if rewards else MISSING,
+        number(rewards[-1], 2) if rewards else MISSING,
+        tally.steps[-1] + 1,
+        tally.failed,
+    )
+
+
+def input_of(look: Look, name: str) -> str:
+    """The beginning of an example's input; '' where it is not at hand."""
+    return shorten(" ".join(look.context.inputs.get(name, "").split()), _TITLE)
+
+
+def _tested(look: Look, rows: Sequence[Evaluation]) -> Html:
+    if len(rows) < 2:
+        return el("p.empty", "Nothing was compared on the test split yet.")
+    first, last = rows[0], rows[-1]
+    earlier = {r.example_id: x for r, x in zip(first.rollouts, first.rewards, strict=True)}
+    cells: list[tuple[Content, ...]] = [
+        (
+            link(r.example_id, "run", look.key, "example", r.example_id, TEST, look=".stop"),
+            input_of(look, r.example_id),
+            number(earlier.get(r.example_id), 2, missing=MISSING),
+            number(x, 2),
+            number(x - earlier[r.example_id], 2, signed=True)
+            if r.example_id in earlier
+            else MISSING,
+        )
+        for r, x in list(zip(last.rollouts, last.rewards, strict=True))[:_MOST]
+    ]
+    caption = (
+        f"{plural(len(cells), 'example')} of {len(last.rollouts):,}: the row {first.name} and "
+        f"the result, {last.name}."
+    )
+    return look.context.figure(caption, table(_TESTED, cells))
+
+
+def example_screen(watched: Watched, name: str, at: str = "") -> Screen:
+    """One example in a step (counted from 1), in its latest one, or in the verdict's rows."""
+    look = watched.look()
+    steps = {
+        step.index: trace.rollout.example_id
+        for step in look.steps
+        for trace in step.traces
+        if printable(trace.rollout.example_id) == name
+    }
+    tests = [
+        (row, rollout)
+        for row in watched.tests()
+        for rollout in row.rollouts
+        if printable(rollout.example_id) == name
+    ]
+    if not steps and not tests:
+        return missing(f"No example {name} was run.", f"pco runs show {look.context.header.id}")
+    known = next((look.context.inputs.get(n) for n in steps.values()), None)
+    known = known or next((look.context.inputs.get(r.example_id) for _, r in tests), None)
+    if at == TEST or not steps:
+        body = _judged(look, known, tests)
+    else:
+        index = int(at) - 1 if at.isascii() and at.isdecimal() and len(at) < 9 else max(steps)
+        if index not in steps:
+            return missing(f"The example {name} was not in step {at}.")
+        body = _trained(watched, look, index, name, known)
+    above = (("Examples", address("run", look.key, "examples")),)
+    places = _places(look, name, list(steps), at or str(max(steps, default=-1) + 1), bool(tests))
+    return screen_of(look, f"Example {name}", [places, body], above)
+
+
+def _places(look: Look, name: str, steps: list[int], at: str, tested: bool) -> Html:
+    """Where else the example is."""
+    to = [(f"step {step + 1}", str(step + 1)) for step in steps]
+    to += [("test", TEST)] if tested else []
+    links = [
+        el(
+            "a.stop",
+            words,
+            attrs={
+                "href": address("run", look.key, "example", name, part),
+                **({"aria-current": "page"} if part == at else {}),
+            },
+        )
+        for words, part in to
+    ]
+    return el("nav.pages", links, attrs={"aria-label": "Rollouts of this example"})
+
+
+def _judged(look: Look, known: str | None, rows: Sequence[tuple[Evaluation, Rollout]]) -> Html:
+    if not rows:
+        return el("p.empty", "It was not judged on the test split.")
+    book = look.context.codebook
+    sides: list[Content] = []
+    for row, rollout in rows:
+        indices = rollout.route.indices if rollout.route is not None else ()
+        texts = [(k, book[k].text) for k in indices if k < len(book)]
+        parts = rollout_parts(rollout, texts, look.context.own_words)
+        heading = el("h2", f"{row.name}: {reward_text(rollout)}")
+        sides.append(el("section.side", heading, el("dl.trace", parts)))
+    first = el("dl.trace", part("input", None if known is None else pre(known)))
+    return together(first, sides)
+
+
+def _trained(watched: Watched, look: Look, index: int, name: str, known: str | None) -> Html:
+    step = watched.step(index)
+    before = _codebook_before(look, index)
+    traces = [t for t in step.traces if printable(t.rollout.example_id) == name]
+    return together([_trace(look, step, trace, before, known) for trace in traces])
+
+
+def _codebook_before(look: Look, index: int) -> Codebook:
+    """The codebook that the step began with."""
+    if index > 0:
+        return look.steps[index - 1].parameters.codebook
+    first = next(event for event in look.events if isinstance(event, Started))
+    return first.parameters.codebook
+
+
+def _trace(look: Look, step: Step, trace: Trace, before: Codebook, known: str | None) -> Html:
+    indices = trace.rollout.route.indices if trace.rollout.route is not None else ()
+    texts = [(k, before[k].text) for k in indices if k < len(before)]
+    badge = el("span.badge", "simulated") if look.context.simulated else None
+    heading = el("h2", badge, f"Step {step.index + 1}: {reward_text(trace.rollout)}")
+    caused = [r for r in step.rewrites if _blames(trace.gradients, r)]
+    return el(
+        "section",
+        heading,
+        trace_body(trace, known, texts, look.context.own_words),
+        el("h3", "What changed because of it"),
+        _changes(look, step.index, caused),
+    )
+
+
+def _blames(gradients: Gradients, rewrite: Rewrite) -> bool:
+    """Whether the trace's gradients were among those that asked for this rewrite."""
+    given: Mapping[str | int, str] = {
+        "encoder": gradients.encoder,
+        "generator": gradients.generator,
+        "critic": gradients.critic,
+        **gradients.codebook,
+    }
+    return bool(given.get(rewrite.variable)) and rewrite.origin in ("gradient", "safety")
+
+
+def _changes(look: Look, step: int, rewrites: Sequence[Rewrite]) -> Html:
+    if not rewrites:
+        return el("p.empty", "Nothing: it gave no gradient to a text that was rewritten.")
+    items: list[Content] = []
+    for rewrite in rewrites:
+        variable = rewrite.variable
+        to = link(variable_name(variable), "run", look.key, "codebook", variable, look=".stop")
+        shown = kept_entry(step, rewrite) if rewrite.kept else refused_entry(step, rewrite)
+        items.append(together(el("h4", to), el("ol.timeline", shown)))
+    note = "The gradients of a batch are gathered, so other examples may have asked for these too."
+    return together(el("p.note", note), items)

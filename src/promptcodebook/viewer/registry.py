@@ -1,0 +1,187 @@
+"""The registry: where every ref stands, the versions, what was done and what audits found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from promptcodebook.errors import PolicyError
+from promptcodebook.policy.audit.report import AuditReport
+from promptcodebook.policy.registry.gate import AUDIT
+from promptcodebook.policy.registry.log import ATTEST, Entry
+from promptcodebook.policy.registry.registry import Registry, open_registry
+from promptcodebook.policy.registry.version import Version
+from promptcodebook.report.html import MISSING, Column, Content, Html, el, table, together
+from promptcodebook.store.runs import run_folders
+from promptcodebook.units import number, plural
+from promptcodebook.viewer.frame import Screen, filter_box, link
+from promptcodebook.viewer.watched import Shelf, key_of
+
+__all__ = ["registry_screen"]
+
+_DIGITS, _MOST = 19, 500
+"""Of a version's name where it is shown; entries of the log shown."""
+_REFS = (
+    Column("ref", numeric=False),
+    Column("stands at", numeric=False),
+    Column("moved", numeric=False),
+    Column("by", numeric=False),
+    Column("before", numeric=False),
+)
+_VERSIONS = (
+    Column("version", numeric=False),
+    Column("run", numeric=False),
+    Column("step"),
+    Column("validation"),
+    Column("stored", numeric=False),
+    Column("by", numeric=False),
+    Column("refs", numeric=False),
+    Column("audit", numeric=False),
+)
+_LOG = (
+    Column("#"),
+    Column("time", numeric=False),
+    Column("who", numeric=False),
+    Column("what", numeric=False),
+    Column("ref", numeric=False),
+    Column("version", numeric=False),
+    Column("why", numeric=False),
+    Column("beside", numeric=False),
+)
+
+
+def registry_screen(shelf: Shelf) -> Screen:
+    """All of it, as it is now."""
+    with open_registry() as registry:
+        versions, entries = registry.versions(), registry.history()
+        place = registry.shelf.place
+        if not versions:
+            body = together(
+                el("p.empty", f"There is no version in the registry {place}."),
+                el("p.note", "Next: ", el("code", "pco codebook freeze RUN NAME")),
+            )
+            return Screen("Registry", body)
+        audits = _audits(entries)
+        runs = {key_of(shelf.runs_dir, path) for path in run_folders(shelf.runs_dir)}
+        body = together(
+            el("p.note", place),
+            filter_box("the registry"),
+            el("section", el("h2", "Refs"), _refs(registry, entries)),
+            el("section", el("h2", "Versions"), _versions(versions, audits, runs)),
+            el("section", el("h2", "Audit findings"), _findings(audits)),
+            el("section", el("h2", "What was done"), _log(entries)),
+        )
+    return Screen("Registry", body)
+
+
+def _short(version: str) -> Html:
+    return el("code", version[:_DIGITS]) if version else el("span", MISSING)
+
+
+def _refs(registry: Registry, entries: Sequence[Entry]) -> Html:
+    latest = {entry.ref: entry for entry in entries if entry.ref}
+    rows: list[tuple[Content, ...]] = [
+        (
+            el("b", ref),
+            _short(version),
+            latest[ref].time,
+            f"{latest[ref].who} ({latest[ref].action})",
+            _short(registry.before(ref) or ""),
+        )
+        for ref, version in registry.refs().items()
+    ]
+    return table(_REFS, rows)
+
+
+def _audits(entries: Sequence[Entry]) -> dict[str, list[AuditReport]]:
+    """The reports that can be read, by version, in order."""
+    found: dict[str, list[AuditReport]] = {}
+    for entry in entries:
+        known = entry.known
+        if entry.action == ATTEST and known.get("topic") == AUDIT:
+            try:
+                report = AuditReport.from_json(known["found"])
+            except (PolicyError, KeyError, AttributeError):
+                continue  # of another version's form
+            found.setdefault(entry.after, []).append(report)
+    return found
+
+
+def _versions(
+    versions: Sequence[Version], audits: dict[str, list[AuditReport]], runs: set[str]
+) -> Html:
+    rows: list[tuple[Content, ...]] = []
+    for each in versions[::-1]:
+        run, step, score = (each.facts.get(key) for key in ("run", "step", "score"))
+        reports = audits.get(each.version, [])
+        verdicts = ["passed" if report.passes else "failed" for report in reports]
+        rows.append(
+            (
+                _short(each.version),
+                link(str(run), "run", str(run), look=".stop")
+                if run in runs
+                else str(run or MISSING),
+                str(step) if step is not None else MISSING,
+                number(score, missing=MISSING) if isinstance(score, int | float) else MISSING,
+                each.time,
+                each.who,
+                ", ".join(each.refs) or MISSING,
+                ", then ".join(verdicts) or "never audited",
+            )
+        )
+    return table(_VERSIONS, rows)
+
+
+def _findings(audits: dict[str, list[AuditReport]]) -> Html:
+    parts: list[Content] = []
+    for version, reports in audits.items():
+        for report in reports:
+            items = [
+                el(
+                    "li",
+                    el("b", f"{finding.severity}: {finding.kind} in {finding.where}"),
+                    el("blockquote", finding.quote),
+                    el("p.note", finding.reason),
+                )
+                for finding in report.findings
+            ]
+            word = "passes" if report.passes else "does not pass"
+            head = f"{version[:_DIGITS]} {word}, {plural(len(items), 'finding')}"
+            parts.append(
+                el(
+                    "details.found",
+                    el("summary", el("span.what", head)),
+                    el("ul", items) if items else el("p.empty", "Nothing was found."),
+                )
+            )
+    return together(parts) if parts else el("p.empty", "No version was audited.")
+
+
+def _log(entries: Sequence[Entry]) -> Html:
+    shown = entries[::-1][:_MOST]
+    rows: list[tuple[Content, ...]] = [
+        (
+            entry.seq,
+            entry.time,
+            entry.who,
+            entry.action,
+            entry.ref or MISSING,
+            together(_short(entry.before), " → ", _short(entry.after))
+            if entry.before and entry.before != entry.after
+            else _short(entry.after),
+            entry.why,
+            _beside(entry),
+        )
+        for entry in shown
+    ]
+    note = f"{plural(len(shown), 'entry', 'entries')} of {len(entries):,}, the latest first."
+    return together(el("p.note", note), table(_LOG, rows))
+
+
+def _beside(entry: Entry) -> str:
+    """What the entry says of the gate that a promotion passed, or passed by."""
+    known = entry.known
+    if "override" in known:
+        return f"override: {known['override']} ({known.get('refused', '')})"
+    audited: Any = known.get("audited") or ()
+    return f"audited: {', '.join(map(str, audited))}" if audited else ""
