@@ -19,8 +19,9 @@ Written by `python docs/generate_rewards.py` from the rewards' own docstrings; a
 date.
 
 Ready-made rewards need no code. In `pco.toml` one is `reward = "exact"`, or with options
-`reward = { kind = "contains", ignore_case = false }`; in Python it is `reward="exact"` or the same
-mapping. Each gives 0 to 1 and says in its feedback what was wrong. One of your own is
+`reward = { kind = "contains", ignore_case = false }`; in Python it is
+`pco.rewards.contains(ignore_case=False)` ([Python](python.md#ready-made-rewards)), or the same text
+or mapping. Each gives 0 to 1 and says in its feedback what was wrong. One of your own is
 `reward = "reward.py:reward"` ([write a reward](../how-to/write-a-reward.md)).
 """
 _PLAIN = {
