@@ -38,7 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("evaluate", "Two runs or policies on the same examples."),
     "prompt": ("prompt", "The prompt of a row of the verdict, to use elsewhere."),
     "batch": ("batch", "A policy over a file of rows: every row with its answer."),
-    "explain": ("codebook", "Route, composed prompt and reasons for one input."),
+    "explain": ("explain", "Route, composed prompt and reasons for one input."),
     "serve": ("serve", "A policy behind an OpenAI-compatible endpoint."),
     "codebook": ("codebook", "Show a codebook or a difference; keep and promote versions."),
     "report": ("runs", "One self-contained HTML file about a run."),

@@ -1,40 +1,29 @@
-"""`pco explain` and `pco codebook`: what a policy does with an input, what its instincts say, how
-they came to say it, and what changed. The commands about the registry are in registry.py."""
+"""`pco codebook`: what the instincts say, how they came to say it, and what changed. The commands
+about the registry are in registry.py."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from promptcodebook.cli import export, registry
 from promptcodebook.cli.audit import audit
 from promptcodebook.cli.console import columns, emit, wrap_text
-from promptcodebook.cli.serve import explain_request
 from promptcodebook.cli.settings import (
-    REF_HELP,
-    ConfigOption,
-    DataDir,
     Json,
-    Model,
     Ref,
-    Sets,
-    TaskName,
-    Trust,
     command_group,
     runs_dir,
 )
-from promptcodebook.errors import ConfigError, DataError, did_you_mean
+from promptcodebook.errors import ConfigError, did_you_mean
 from promptcodebook.text import word_changes
 from promptcodebook.types import variable_name
 from promptcodebook.units import number
 
 if TYPE_CHECKING:
     from promptcodebook.policy.file import PolicyFile
-    from promptcodebook.policy.response import Explanation
     from promptcodebook.step import Rewrite, Step
     from promptcodebook.store.run import RunStore
     from promptcodebook.types import Ranking
@@ -46,122 +35,7 @@ codebook = command_group("Show a codebook, its history or a difference; keep ver
 codebook.command()(audit)
 app.add_typer(codebook, name="codebook")
 
-_PROMISES = 3
-"""Instincts that are shown with what they promise, beside the chosen ones."""
 _DIRECTIVES = {"theta": "encoder", "phi": "generator", "psi": "critic"}
-
-
-@app.command()
-def explain(
-    ref: Annotated[
-        str, typer.Argument(metavar="REF", help=f"{REF_HELP} Or a request's id, from `pco serve`.")
-    ],
-    text: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[INPUT]", help="The input, or its columns as a JSON object; '-' reads stdin."
-        ),
-    ] = None,
-    config: ConfigOption = None,
-    task: TaskName = None,
-    data: DataDir = None,
-    lm: Model = None,
-    sets: Sets = None,
-    trust: Trust = False,
-    as_json: Json = False,
-) -> None:
-    """The route, the instincts chosen, the prompt composed from them, and the encoder's reasons.
-
-    Where routes were learned from outcomes, also the reward that each instinct promises, and none.
-    Of a request that `pco serve` answered it shows what that was prompted with; no model is asked.
-    """
-    if text is None:
-        explain_request(ref, as_json=as_json)
-        return
-    from promptcodebook.assemble import Sources
-    from promptcodebook.cli.reference import Typed, settings_for
-    from promptcodebook.policy.policy import deploy
-    from promptcodebook.policy.references import resolve
-
-    given = sys.stdin.read().rstrip("\n") if text == "-" else text
-    if not given.strip():
-        raise ConfigError("the input is empty", hint=f'pco explain {ref} "an input"')
-    reference = resolve(runs_dir(), ref, trust=trust)
-    settings, base = settings_for(reference, Typed(config, task, data, lm, None, sets or ()))
-    with deploy(reference.file, settings, Sources(base)) as policy:
-        explanation = policy.explain(_columns(given, reference.file.input))
-        texts = policy.codebook.texts
-    if as_json:
-        emit(_explanation_json(explanation))
-    else:
-        print(_explanation_text(explanation, texts))
-
-
-def _columns(given: str, template: str) -> str | dict[str, Any]:
-    """The input as columns where it is a JSON object that has the policy's column, or where the
-    policy reads several; else it is the text itself. DataError for an object that is cut short."""
-    from promptcodebook.data.columns import parse_input_template
-
-    several = bool(parse_input_template(template).columns)
-    if not given.lstrip().startswith("{"):
-        return given
-    try:
-        tree: object = json.loads(given)
-    except ValueError as error:
-        if not several:
-            return given
-        raise DataError(
-            f"the input is not valid JSON: {error}",
-            hint='quote it for the shell: pco explain REF \'{"title": "..."}\'',
-        ) from None
-    columns = cast("dict[str, Any]", tree)
-    return columns if several or template in columns else given
-
-
-def _explanation_text(explanation: Explanation, texts: Sequence[str]) -> str:
-    route = explanation.route
-    lines = [f"input\n{wrap_text(explanation.input)}", ""]
-    if route.constraints:
-        lines += ["constraints", *(wrap_text(c, "  - ") for c in route.constraints), ""]
-    lines.append(f"route {', '.join(map(str, route.indices))}{_doubt(explanation)}")
-    lines += [wrap_text(instinct, f"  [{k}] ") for k, instinct in explanation.instincts]
-    lines += _promises(explanation, texts)
-    if route.analysis:
-        lines += ["", f"why\n{wrap_text(route.analysis)}"]
-    return "\n".join([*lines, "", f"prompt\n{wrap_text(explanation.prompt or '(empty)')}"])
-
-
-def _explanation_json(explanation: Explanation) -> dict[str, Any]:
-    """Plain values; `alone` is what each instinct promises by itself, `route` the chosen ones."""
-    from dataclasses import asdict
-
-    tree, expected = asdict(explanation), explanation.expected
-    if expected is not None:
-        alone = [expected.alone(k) for k in range(len(expected.marginal))]
-        promised = expected.of(explanation.route.indices)
-        tree["expected"] = {**asdict(expected), "alone": alone, "route": promised}
-    return tree
-
-
-def _promises(explanation: Explanation, texts: Sequence[str]) -> list[str]:
-    """What the best, the chosen and no instinct promise; [] where nothing was learned of that."""
-    expected, chosen = explanation.expected, explanation.route.indices
-    if expected is None:
-        return []
-    together = f"; the route {number(expected.of(chosen))}" if len(chosen) > 1 else ""
-    lines = ["", f"expected reward with one instinct alone (no model was asked){together}"]
-    for place, (k, value) in enumerate(explanation.ranked):
-        if place < _PROMISES or k is None or k in chosen:
-            text = "no instinct" if k is None else f"[{k}] {texts[k]}"
-            mark = "  (chosen)" if k in chosen or (k is None and not chosen) else ""
-            lines.append(wrap_text(f"{text}{mark}", f"  {number(value)}  "))
-    return lines
-
-
-def _doubt(explanation: Explanation) -> str:
-    if explanation.route.fallback:
-        return "  (the encoder gave no valid route: filled up by highest r̄)"
-    return "  (the encoder was asked twice)" if explanation.route.repaired else ""
 
 
 @codebook.command()

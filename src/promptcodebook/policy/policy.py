@@ -92,7 +92,7 @@ class Policy:
 
     async def arun(self, x: X) -> Rollout:
         """The whole forward pass of one input, failures recorded; no reward."""
-        example = self._example(x)
+        example = self.example_of(x)
         draws = self._draws(example)
         return await roll_out(self._deployed, self._trial, example, draws)
 
@@ -102,19 +102,19 @@ class Policy:
 
     async def acompose(self, x: X) -> tuple[Route, Prompt]:
         """z and the composed prompt for x, with one for each stage where it was trained so."""
-        example = self._example(x)
+        example = self.example_of(x)
         route, prompt, _ = await self._deployed.prompt(example, self._draws(example))
         assert route is not None, "a learned policy always routes"
         return route, prompt
 
     async def aroute(self, x: X) -> Route:
         """z for x: the first half of `acompose`."""
-        example = self._example(x)
+        example = self.example_of(x)
         return (await self._deployed.route(example, self._draws(example)))[0]
 
     async def acompose_route(self, x: X, route: Route) -> Prompt:
         """The prompt for x on a route: the second half."""
-        example = self._example(x)
+        example = self.example_of(x)
         return (await self._deployed.compose(route, example, self._draws(example)))[0]
 
     def spare_route(self) -> Route:
@@ -156,7 +156,7 @@ class Policy:
 
     async def aexplain(self, x: X) -> Explanation:
         """Route, chosen instincts, composed prompt and the encoder's reasons."""
-        example = self._example(x)
+        example = self.example_of(x)
         route, prompt, unit = await self._deployed.explain(example, self._draws(example))
         chosen = tuple((k, self.codebook[k].text) for k in route.indices)
         spans = self.spans(prompt.text, route)
@@ -287,7 +287,9 @@ class Policy:
     def _draws_of(self, name: str) -> Draws:
         return self._assembled.config.randomness.at(EVALUATION, name)
 
-    def _example(self, x: X) -> Example:
+    def example_of(self, x: X) -> Example:
+        """What is given as the Example that it stands for, read as the training data was. Raises
+        DataError."""
         if isinstance(x, Example):
             return x
         if isinstance(x, str):
