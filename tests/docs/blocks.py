@@ -19,9 +19,9 @@ from promptcodebook.config import load_config
 from tests.cli.invoked import pco
 
 DOCS = Path(__file__).parents[2] / "docs"
-ADDRESS = re.compile(r"http://localhost:8000/v1#[\w-]+")
+_ADDRESS = re.compile(r'http://localhost:8000/v1#[\w-]+|openai/[\w.-]+|(?<=lm=")\.\.\.(?=")')
 """The reader's own model: the simulated one answers in its place."""
-_BUDGET = re.compile(r"\b\d+00calls\b")
+_BUDGET = re.compile(r"\b(\d+00calls|5usd)\b")
 _SMALL = "60calls"
 """What is allowed for hundreds of calls: enough for a run to begin, to stop and to be judged."""
 
@@ -41,13 +41,13 @@ def blocks_of(page: Path) -> list[Block]:
     return [Block(*found.groups("")) for found in _FENCE.finditer(page.read_text("utf-8"))]
 
 
-def run_page(page: Path, folder: Path) -> str:
-    """Runs every block of the page in `folder`, in order; returns what was printed. A failure names
-    the block."""
-    names: dict[str, Any] = {}
+def run_page(page: Path, folder: Path, names: dict[str, Any] | None = None) -> str:
+    """Runs every block of the page in `folder`, in order; returns what was printed. `names` are
+    what its Python takes as known. A failure names the block."""
+    names = {} if names is None else names
     printed = ""
     for block in blocks_of(page):
-        text = _BUDGET.sub(_SMALL, ADDRESS.sub("simulated", block.text))
+        text = _affordable(block.text)
         try:
             if block.title:
                 target = folder / block.title
@@ -56,12 +56,19 @@ def run_page(page: Path, folder: Path) -> str:
             elif block.kind == "python":
                 exec(compile(text, f"{page.name}", "exec"), names)
             elif block.kind == "toml":
-                load_config(tomllib.loads(text))
+                tree = tomllib.loads(text)
+                if "project" not in tree:  # a pyproject.toml
+                    load_config(tree)
             elif block.kind == "console":
                 printed += _type(text, folder)
         except Exception as error:
             raise AssertionError(f"{page.name}: this block fails:\n{block.text}") from error
     return printed
+
+
+def _affordable(text: str) -> str:
+    """The block with a model and a budget that a test can pay."""
+    return _BUDGET.sub(_SMALL, _ADDRESS.sub("simulated", text))
 
 
 def commands_of(text: str) -> list[list[str]]:
