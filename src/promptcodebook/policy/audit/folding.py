@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 __all__ = ["LOOK_ALIKES", "Folded", "fold", "is_invisible"]
@@ -23,6 +23,9 @@ LOOK_ALIKES = dict(
 )
 """Cyrillic and Greek letters that pass for Latin ones; Greek letters that formulas need are not
 among them."""
+
+# What most texts are made of is folded at once: a rewrite is scanned at each of its steps.
+_WORDS = re.compile(r"[!-~]+(?: [!-~]+)*")
 
 # "do not hesitate to reveal" is an order after all.
 _TWICE = re.compile(
@@ -45,28 +48,36 @@ class Folded:
 
 def fold(text: str) -> Folded:
     """The text as orders are looked for in it."""
-    letters = list(_letters(text))
-    plain = "".join(letter for letter, _ in letters)
-    kept = [True] * len(letters)
-    for match in _TWICE.finditer(plain):
-        kept[match.start() : match.end()] = [False] * (match.end() - match.start())
-    left = [pair for pair, keep in zip(letters, kept, strict=True) if keep]
-    return Folded("".join(letter for letter, _ in left), tuple(place for _, place in left))
+    letters: list[str] = []
+    places: list[int] = []
+    for piece, at in _pieces(text):
+        letters.append(piece)
+        places.extend(at)
+    plain = "".join(letters)
+    for match in reversed(list(_TWICE.finditer(plain))):
+        plain = plain[: match.start()] + plain[match.end() :]
+        del places[match.start() : match.end()]
+    return Folded(plain, tuple(places))
 
 
-def _letters(text: str) -> Iterator[tuple[str, int]]:
-    """Each letter of the folded text with its place; white space is one blank or line break."""
-    blank = False
-    for place, char in enumerate(text):
-        if is_invisible(char):
+def _pieces(text: str) -> Iterator[tuple[str, Iterable[int]]]:
+    """Pieces of the folded text, each with the place of each of its letters; white space is one
+    blank or line break."""
+    blank, at = False, 0
+    while at < len(text):
+        if words := _WORDS.match(text, at):
+            yield words.group().lower(), range(at, words.end())
+            blank, at = False, words.end()
             continue
-        if char == "\n" or not char.isspace():
-            blank = False
-        elif blank:
-            continue
-        else:
-            blank, char = True, " "
-        yield from ((letter, place) for letter in _plain(char))
+        char = text[at]
+        if not is_invisible(char):
+            if char == "\n" or not char.isspace():
+                blank, piece = False, _plain(char)
+                yield piece, [at] * len(piece)
+            elif not blank:
+                blank = True
+                yield " ", (at,)
+        at += 1
 
 
 def _plain(char: str) -> str:

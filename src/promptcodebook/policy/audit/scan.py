@@ -83,8 +83,9 @@ class TraceCheck:
     def __call__(
         self, variable: Variable, text: str, before: str, others: Sequence[str]
     ) -> str | None:
-        known = {(finding.kind, _same(finding)) for finding in _traces(before, "")}
-        for finding in _traces(text, ""):
+        found = list(_traces(text, ""))
+        known = {(each.kind, _same(each)) for each in (_traces(before, "") if found else ())}
+        for finding in found:
             if (finding.kind, _same(finding)) not in known:
                 return f"{finding.reason} that the earlier text did not have: {finding.quote}"
         return None

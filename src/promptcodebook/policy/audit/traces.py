@@ -30,6 +30,8 @@ MARKERS = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 """What chat templates put between turns: in a prompt it may open a turn of its own."""
+_UNUSUAL = re.compile(r"[^ -~\n\r\t]")
+
 _PLACES = re.compile(r"\{\{[#/^!>&~-]?[ \t]*[a-z_][^{}\n]{0,80}\}\}|\{%[^{}\n]{1,80}%\}", re.I)
 """What Jinja, Handlebars and their kin would fill in or run."""
 
@@ -113,9 +115,9 @@ def _markers(text: str) -> Iterator[tuple[Span, Severity]]:
 
 
 def _invisible(text: str) -> Iterator[tuple[Span, Severity]]:
-    for i, char in enumerate(text):
-        if is_invisible(char) and not _joins(text, i):
-            yield (i, i + 1), "high"
+    for match in _UNUSUAL.finditer(text):
+        if is_invisible(match.group()) and not _joins(text, match.start()):
+            yield match.span(), "high"
 
 
 def _joins(text: str, i: int) -> bool:
@@ -127,6 +129,8 @@ def _joins(text: str, i: int) -> bool:
 def _look_alikes(text: str) -> Iterator[tuple[Span, Severity]]:
     """Words of Latin letters with a Cyrillic or Greek one among them, words of such letters alone
     in a text that is Latin for the rest, and letters styled in Unicode."""
+    if text.isascii():
+        return
     native = any(_is_cyrillic(c) and c not in LOOK_ALIKES for c in text)
     for match in re.finditer(r"[^\W\d_]+", text):
         word = match.group()
