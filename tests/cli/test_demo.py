@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,12 +17,6 @@ ROWS = [
     "trained",
     "oracle",
 ]
-
-
-def demo(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "promptcodebook.cli", "demo", *words]
-    env = {**os.environ, "HOME": str(folder)}
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
 
 
 def test_one_world_gives_its_raw_rewards_and_leaves_nothing_behind(
@@ -46,10 +37,14 @@ def test_one_world_gives_its_raw_rewards_and_leaves_nothing_behind(
 
 
 @pytest.mark.slow
-def test_the_tour_shows_six_rows_with_intervals_at_both_loads(tmp_path: Path) -> None:
-    done = demo(tmp_path, "--worlds", "2")
-    assert done.returncode == 0, done.stderr
-    tables = done.stdout.split("simulated model, ")[1:]
+def test_the_tour_shows_six_rows_with_intervals_at_both_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a few of its updates."""
+    monkeypatch.setitem(tour._SETTINGS, "update", {"epochs": 3})
+    done = pco("demo", "--worlds", "2", cwd=tmp_path)
+    assert done.code == 0, done.err
+    tables = done.out.split("simulated model, ")[1:]
     assert [t.split(":")[0] for t in tables] == [
         "load 0 (long prompts cost nothing)",
         "default load",
@@ -58,7 +53,7 @@ def test_the_tour_shows_six_rows_with_intervals_at_both_loads(tmp_path: Path) ->
         assert [row for row in ROWS if row in table] == ROWS
         assert "2 worlds x 60 examples" in " ".join(table.split())
         assert table.count("..") >= 11  # an interval for every score and every gain
-    assert "All figures above are simulated" in done.stdout
+    assert "All figures above are simulated" in done.out
     reports = list((tmp_path / "runs").glob("*/report.html"))
     assert len(reports) == 2
     assert all("simulated" in report.read_text("utf-8") for report in reports)

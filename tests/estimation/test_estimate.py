@@ -104,19 +104,21 @@ def test_retrieval_takes_no_round() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ["constraints", "hotpotqa"])
-def test_a_shortened_plan_comes_near_the_whole(task: str) -> None:
-    given = {"task": task, "lm": "simulated"}
-    plan = plan_run(load_config(given))
+@pytest.mark.parametrize(("task", "epochs"), [("constraints", 30), ("hotpotqa", 50)])
+def test_a_shortened_plan_comes_near_the_whole(task: str, epochs: int) -> None:
+    plan = plan_run(load_config({"task": task, "lm": "simulated", "update": {"epochs": epochs}}))
     short = shorten_plan(plan)
     assert passes(short).rollouts < passes(plan).rollouts
     near, whole = estimate(plan), estimate(plan, short=plan)
     assert near.total.calls.expected == pytest.approx(whole.total.calls.expected, rel=0.07)
     assert near.total.tokens.expected == pytest.approx(whole.total.tokens.expected, rel=0.1)
-    # Early stopping lowers the low end as far as it may end training, which is the run's own doing.
-    through = estimate(
-        plan_run(load_config({**given, "validation": {"patience": 99}}))
-    ).total.tokens
+
+
+@pytest.mark.slow
+def test_the_estimate_of_a_plan_that_nothing_ends_early_is_narrow() -> None:
+    """Early stopping lowers the low end as far as it may end training: the run's own doing."""
+    given = {"task": "constraints", "lm": "simulated", "validation": {"patience": 99}}
+    through = estimate(plan_run(load_config(given))).total.tokens
     assert through.high < 4.3 * through.low
 
 

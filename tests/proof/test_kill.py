@@ -152,6 +152,7 @@ ROUTED = (
     *("--task", "constraints", "--plain", "--preset", "small", "--set", "select=2"),
     *("--set", "cache=false", "--set", "concurrency=16"),
     *("--set", "update.epochs=8", "--set", "update.batch_size=8"),
+    *("--set", "validation.subset=8", "--set", "verdict_examples=16"),
 )
 """A run whose routes are learned from outcomes."""
 
