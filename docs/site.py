@@ -25,6 +25,7 @@ _CODE = re.compile(r"^(```.*?^```|~~~.*?^~~~)|(`+[^`]+`+)", re.M | re.S)
 _BLOCK = re.compile(r"^\$\$\n?(.+?)\n?\$\$$", re.M | re.S)
 _INLINE = re.compile(r"(?<![\\$\w])\$(?![\s$])([^$\n]+?)(?<!\s)\$(?![\w$])")
 _LINK = re.compile(r"\]\((?:docs/)?([^)\s:#]+\.(?:md|svg))(#[^)]*)?\)")
+_FOLDER = re.compile(r"\]\(([\w-]+)/\)")
 _FETCHED = re.compile(
     r"""<(?:script|img|iframe|source|video|audio|embed)\b[^>]*\bsrc=["']?(?:https?:)?//"""
     r"""|<link\b(?![^>]*\brel=["']?(?:canonical|prev|next|edit)\b)[^>]*\bhref=["']?(?:https?:)?//"""
@@ -33,10 +34,18 @@ _FETCHED = re.compile(
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """CHANGELOG.md and its like, with links that fit where they stand in the site."""
+    """CHANGELOG.md and its like, and the examples, with links that fit where they stand here."""
     for target, source in ROOT_PAGES.items():
         text = _LINK.sub(_moved, (ROOT / source).read_text("utf-8"))
         files.append(File.generated(config, target, content=text))
+    for source in sorted((ROOT / "examples").glob("**/README.md")):
+        text = source.read_text("utf-8").replace("](../docs/", "](../")
+        text = _FOLDER.sub(r"](\1/README.md)", text)
+        target = source.relative_to(ROOT).as_posix()
+        files.append(File.generated(config, target, content=text))
+    for notebook in sorted((ROOT / "examples").glob("*.ipynb")):
+        target = notebook.relative_to(ROOT).as_posix()
+        files.append(File.generated(config, target, abs_src_path=str(notebook)))
     return files
 
 
@@ -47,7 +56,12 @@ def _moved(link: re.Match[str]) -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Formulas as MathML, wherever they are not code."""
+    """Formulas as MathML, wherever they are not code; links out of docs/ to where that is here."""
+    depth = page.file.src_uri.count("/")
+    out, here = "](" + "../" * (depth + 1), "](" + "../" * depth
+    for target, source in ROOT_PAGES.items():
+        markdown = markdown.replace(f"{out}{source}", f"{here}{target}")
+    markdown = markdown.replace(f"{out}examples/", f"{here}examples/")
     parts: list[str] = []
     end = 0
     for code in _CODE.finditer(markdown):
