@@ -203,29 +203,6 @@ def test_a_cluster_makes_the_bytes_of_one_process(work: Path) -> None:
     assert not list(work.glob("*.part"))
 
 
-@pytest.mark.slow
-def test_what_a_stopped_cluster_paid_is_booked_by_the_command_that_stopped(work: Path) -> None:
-    write_rows(work / "in.jsonl", 600)
-    server, _ = answering(fails_on=("How",))
-    with served(server):
-        typed = ("batch", "p.json", "in.jsonl", "out.jsonl", "--lm", server.spec)
-        cluster = ("--set", "cache=false", "--ray", "local")
-        done = subprocess.run(
-            [sys.executable, "-m", "promptcodebook.cli", *typed, *cluster],
-            cwd=work,
-            env={**os.environ, "HOME": str(work)},
-            capture_output=True,
-            text=True,
-            timeout=500,
-        )
-        assert done.returncode == 1 and "rows asked failed" in done.stderr, done.stderr
-        batch, _ = opened(work, server, 256)
-    try:
-        assert sum(each.calls for each in batch.part.journal.paid().values()) == server.calls
-    finally:
-        batch.close()
-
-
 ELSEWHERE = """
 import runpy, sys
 from promptcodebook.batch import on_ray
@@ -236,7 +213,9 @@ runpy.run_module("promptcodebook.cli", run_name="__main__")
 
 
 @pytest.mark.slow
-def test_nothing_is_left_on_other_machines_when_a_batch_is_whole(work: Path) -> None:
+def test_a_stopped_cluster_books_what_it_paid_and_leaves_nothing_elsewhere_once_whole(
+    work: Path,
+) -> None:
     write_rows(work / "in.jsonl", 300)
     server, answers = answering(fails_on=("How",))
     typed = ("batch", "p.json", "in.jsonl", "out.jsonl", "--lm")
@@ -256,7 +235,13 @@ def test_nothing_is_left_on_other_machines_when_a_batch_is_whole(work: Path) -> 
 
     with served(server):
         stopped = run()
-        assert stopped.returncode == 1 and shards_in(there) == ["0", "1"], stopped.stderr
+        assert stopped.returncode == 1 and "rows asked failed" in stopped.stderr, stopped.stderr
+        # The second may not have begun when the first failed.
+        assert shards_in(there) in (["0"], ["0", "1"])
+        batch, _ = opened(work, server, 256)
+        booked = sum(each.calls for each in batch.part.journal.paid().values())
+        batch.close()
+        assert booked == server.calls, "what was paid is booked by the command that stopped"
         answers.fails_on = ()
         done = run()
     assert done.returncode == 0, done.stderr

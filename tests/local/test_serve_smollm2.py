@@ -110,6 +110,7 @@ def test_their_optimizers_run_through_ours_and_the_server_counts_what_our_meter_
             "optimizer": optimizer,
             "cache": False,
             "gepa": {"rollouts": 8},
+            "mipro": {"demos": 0},
         },
         roles={"executor": {"max_tokens": 4}, "updater": {"max_tokens": 24}},
         runs_dir=tmp_path,

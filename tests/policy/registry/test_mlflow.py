@@ -37,7 +37,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         port = free.getsockname()[1]
     command = [str(MLFLOW), "server", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db",
                "--artifacts-destination", str(folder / "artifacts"),
-               "--host", "127.0.0.1", "--port", str(port), "--workers", "2"]  # fmt: skip
+               "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]  # fmt: skip
     alone = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     with (folder / "server.log").open("w") as log:
         server = subprocess.Popen(
