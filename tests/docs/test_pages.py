@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from promptcodebook.config import load_config
+from promptcodebook.config import describe, load_config
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.tasks.rewards import make_reward, reward_kinds
 from tests.docs.blocks import DOCS, blocks_of
@@ -65,6 +65,28 @@ def test_links_lead_somewhere_where_the_page_lies() -> None:
         links = re.findall(r"\]\((?!https?:)([^)#\s]+)[^)\s]*\)", text)
         lost += [f"{page.name}: {link}" for link in links if not (page.parent / link).exists()]
     assert lost == []
+
+
+def test_every_configuration_that_a_page_shows_is_one() -> None:
+    for page in DOCS.rglob("*.md"):
+        for block in blocks_of(page):
+            tree = tomllib.loads(block.text) if block.kind == "toml" else {"project": None}
+            if "project" not in tree:
+                load_config(tree)
+
+
+def test_the_settings_that_pages_name_exist() -> None:
+    keys = {key.key for key in describe()}
+    groups = "|".join(sorted({key.split(".")[0] for key in keys if "." in key} - {"data"}))
+    span = re.compile(rf"`((?:{groups})\.(?!py`)[a-z_]+(?:\.[a-z_]+)?)(?: ?[=:].*?)?`")
+    lost, found = set[str](), 0
+    for page in (DOCS.parent / "README.md", *DOCS.rglob("*.md")):
+        named = span.findall(page.read_text("utf-8"))
+        found += len(named)
+        roles = {re.sub(r"^(roles|prices)\.[a-z]+", r"\1", key) for key in named}
+        several = {re.sub(r"^(roles|prices)\.\w+", r"\1", key) for key in keys}
+        lost |= {f"{page.name}: {key}" for key in roles - several - {"roles", "prices"}}
+    assert lost == set() and found > 100
 
 
 def test_every_page_stands_in_the_site_s_contents() -> None:
