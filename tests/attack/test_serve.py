@@ -89,7 +89,8 @@ async def test_who_sends_a_head_or_a_body_slowly_is_hung_up_on(served: Up) -> No
     silent = [send(served) for _ in range(5)]
     answers = await asyncio.gather(*heads, *bodies, *silent)
     assert set(answers[:20]) == {b""} == set(answers[25:])
-    assert {status_of(answer) for answer in answers[20:25]} == {408}
+    # Who still sends as the connection closes may lose the answer to a reset.
+    assert {status_of(answer) for answer in answers[20:25] if answer} == {408}
 
 
 def body(text: str) -> bytes:
