@@ -24,7 +24,7 @@ SETTINGS = {
     "size": 4,
     "select": 2,
     "update": {"epochs": 2, "batch_size": 8},
-    "validation": {"every": 2, "subset": 6},
+    "validation": {"every": 2, "subset": 4},
     "roles": {"executor": {"temperature": 0.0, "max_tokens": 16}},
 }
 
@@ -32,7 +32,7 @@ SETTINGS = {
 def main() -> None:
     lm = os.environ.get("PCO_LM", "smollm2")
     data = pco.load(
-        HERE / "dishes.jsonl", input="dish", target="ingredient", fractions=(0.4, 0.2, 0.4)
+        HERE / "dishes.jsonl", input="dish", target="ingredient", fractions=(0.3, 0.12, 0.58)
     )
     run = pco.optimize(data, reward, lm, executor=menu_line, config=SETTINGS, name="menu")
     print(run.verdict)

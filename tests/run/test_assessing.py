@@ -120,8 +120,9 @@ def test_progress_is_a_line_now_and_then_unless_it_is_not_wanted(
     if not wanted:
         assert lines == []
     else:
-        assert lines[0].startswith("pco [simulated] evaluating tickets: 1 of 8, about ")
-        assert len(lines) == 7  # the last one would say that nothing is left
+        assert lines[0] == "pco [simulated] evaluating tickets: 0 of 8"
+        assert lines[1].startswith("pco [simulated] evaluating tickets: 1 of 8, about ")
+        assert len(lines) == 8  # the last one would say that nothing is left
 
 
 # --- compare ---

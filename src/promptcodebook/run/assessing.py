@@ -62,16 +62,17 @@ class _Asked:
 
     @contextmanager
     def _counting(self) -> Generator[Callable[[Rollout], None]]:
-        line, total, count = self.line, len(self.examples) * self.sample.runs, 0
+        line, total, count = self.line, len(self.examples) * self.sample.runs, -1
 
-        def done(rollout: Rollout) -> None:
+        def tell() -> None:
             nonlocal count
             count += 1
             if line is not None:
                 line(Phase(f"evaluating {self.assessor.name}", count, total))
 
         try:
-            yield done
+            tell()
+            yield lambda rollout: tell()
         finally:
             self.calls.close()
             if line is not None:
