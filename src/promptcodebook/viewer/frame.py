@@ -28,7 +28,14 @@ ALL_SIMULATED = (
     "nothing about any real model."
 )
 SOME_SIMULATED = "Some of the numbers here come from a simulated model; they are marked."
-_KEYS = (("j", "next"), ("k", "previous"), ("Enter", "open"), ("/", "search"), ("u", "up"))
+_KEYS = (
+    ("j", "next"),
+    ("k", "previous"),
+    ("Enter", "open"),
+    ("h l", "tabs"),
+    ("u", "up"),
+    ("/", "search"),
+)
 
 
 @dataclass(frozen=True, slots=True)

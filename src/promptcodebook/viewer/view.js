@@ -20,6 +20,13 @@ function up() {
   location.assign(above ? above.href : "/");
 }
 
+function turn(by) {
+  const tabs = [...document.querySelectorAll("nav.tabs a")];
+  const at = tabs.findIndex((each) => each.getAttribute("aria-current") === "page");
+  const next = tabs[at < 0 ? 0 : at + by];
+  if (next) location.assign(next.href);
+}
+
 function search() {
   const box = document.getElementById("filter");
   if (!box) return false;
@@ -51,6 +58,8 @@ document.addEventListener("keydown", (event) => {
   }
   const moves = { j: 1, k: -1 };
   if (event.key in moves) move(moves[event.key]);
+  else if (event.key === "h") turn(-1);
+  else if (event.key === "l") turn(1);
   else if (event.key === "u") up();
   else if (event.key !== "/" || !search()) return;
   event.preventDefault();
