@@ -44,6 +44,8 @@ class Clock:
 
 
 class Screen(io.StringIO):
+    encoding = None  # type: ignore[assignment]
+
     def isatty(self) -> bool:
         return True
 
@@ -89,6 +91,16 @@ def test_on_a_terminal_one_line_is_redrawn_and_taken_away() -> None:
     assert stream.getvalue().startswith("\r" + shown + "\r" + " " * len(shown) + "\r")
     line.close()
     assert "\n" not in stream.getvalue()
+
+
+def test_where_it_can_be_shown_a_bar_stands_in_the_line() -> None:
+    stream = Screen()
+    stream.encoding = "UTF-8"  # type: ignore[misc]
+    line, wait = _line(stream)
+    line(Phase("evaluating tickets", 0, 40))
+    wait(3)
+    line(Phase("evaluating tickets", 10, 40))
+    assert stream.getvalue() == "\rpco ███░░░░░░░░░ evaluating tickets: 10 of 40, about 9.0 s left"
 
 
 def test_the_line_shows_calls_beside_their_limit_and_what_was_lost() -> None:

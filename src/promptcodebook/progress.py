@@ -25,6 +25,7 @@ __all__ = [
     "Spent",
     "StepDone",
     "ValidationDone",
+    "bar",
     "silent",
     "watch",
 ]
@@ -36,6 +37,8 @@ _PAUSE_S = 10.0
 """Between two lines where none can be redrawn."""
 _REDRAW_S = 0.2
 _WIDTH = 79
+_BAR = 12
+_EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +165,8 @@ def _texts(count: int) -> str:
 class ProgressLine:
     """A Listener: where a run, or a phase alone, stands and how long it still takes, in one line.
 
-    On a terminal and in a notebook the line is redrawn, elsewhere it comes anew now and then;
-    nothing before two seconds have passed. `close` takes it away.
+    On a terminal and in a notebook the line is redrawn, with a bar where it can show one; elsewhere
+    it comes anew now and then. Nothing before two seconds have passed. `close` takes it away.
     """
 
     def __init__(
@@ -177,6 +180,8 @@ class ProgressLine:
         self._clock = clock
         self._simulated = simulated
         self._redraws = stream.isatty() or type(stream).__module__.startswith("ipykernel")
+        named = (getattr(stream, "encoding", None) or "").lower().replace("-", "")
+        self._draws = self._redraws and named == "utf8"
         self._next = clock() + _QUIET_S
         self._shown = 0
         self._run: Began | None = None
@@ -244,14 +249,25 @@ class ProgressLine:
             done, total = self._phase.done, self._phase.total
             spent = now - self._phase_began
             left = _left(spent, done, total - done)
-            return f"{label} {self._phase.name}: {done} of {total}{left}"
+            return f"{label} {self._bar(done, total)}{self._phase.name}: {done} of {total}{left}"
         assert self._run is not None
         steps = self._run.steps
         left = _left(self._seconds, self._done - self._run.first, steps - self._done)
         facts = "".join(f", {name} {value}" for name, value in self._facts.items())
         if not steps:
             return f"{label} at work{facts}"
-        return f"{label} step {self._done} of {steps}{facts}{left}"
+        return f"{label} {self._bar(self._done, steps)}step {self._done} of {steps}{facts}{left}"
+
+    def _bar(self, done: int, total: int) -> str:
+        return f"{bar(done / total, _BAR)} " if self._draws and total else ""
+
+
+def bar(share: float, width: int) -> str:
+    """A bar of `width` cells, filled to the eighth of a cell."""
+    eighths = round(min(1.0, max(0.0, share)) * width * 8)
+    full, rest = divmod(eighths, 8)
+    drawn = "█" * full + (_EIGHTHS[rest] if rest else "")
+    return drawn + "░" * (width - len(drawn))
 
 
 def _left(spent: float, done: int, missing: int) -> str:

@@ -20,14 +20,13 @@ from promptcodebook.calls import Usage
 from promptcodebook.cli.run_view import WINDOW, RunView, advance, one_line
 from promptcodebook.method.state import entropy, utilisation
 from promptcodebook.paths import run_reference
-from promptcodebook.progress import Note, ProgressEvent
+from promptcodebook.progress import Note, ProgressEvent, bar
 from promptcodebook.units import cost_text, count_text, duration, lost_text, spent_parts
 
-__all__ = ["LiveLayout", "LiveView", "bar", "sparkline"]
+__all__ = ["LiveLayout", "LiveView", "sparkline"]
 
 _PER_SECOND = 4
 _LEVELS = "▁▂▃▄▅▆▇█"
-_EIGHTHS = " ▏▎▍▌▋▊▉"
 _NAME = 12
 _ROWS = 8
 """Rows of instincts wished for; more columns are made of them as the width allows."""
@@ -240,14 +239,6 @@ def sparkline(values: Sequence[float], width: int) -> str:
         return _LEVELS[3] * count
     top = len(_LEVELS) - 1
     return "".join(_LEVELS[round((m - low) / (high - low) * top)] for m in means)
-
-
-def bar(share: float, width: int) -> str:
-    """A bar of `width` cells, filled to the eighth of a cell."""
-    eighths = round(min(1.0, max(0.0, share)) * width * 8)
-    full, rest = divmod(eighths, 8)
-    drawn = "█" * full + (_EIGHTHS[rest] if rest else "")
-    return drawn + "░" * (width - len(drawn))
 
 
 def _bar_width(width: int) -> int:
