@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import pytest
 
+from promptcodebook.paths import BENCH
 from promptcodebook.report.html import el
-from promptcodebook.store import RunStore
+from promptcodebook.store import Ended, RunStore
 from promptcodebook.viewer.frame import Screen, address, frame
+from promptcodebook.viewer.runs import Runs
 from promptcodebook.viewer.server import HOST, Site, viewing
+from promptcodebook.viewer.watched import key_of, root_of
 from tests.report.scripted_run import ScriptedRun, events_of, write_run
 from tests.viewer.conftest import SIMULATED, Get
 
@@ -139,6 +143,45 @@ async def test_a_run_that_was_removed_and_made_anew_is_read_anew(tmp_path: Path)
     watched = site.shelf.run(store.header.id)
     assert watched is not None and len(watched.look().steps) == 1
     site.shelf.close()
+
+
+def test_a_run_of_a_suite_has_an_address_of_its_own(tmp_path: Path) -> None:
+    write_run(tmp_path, ScriptedRun(steps=1, verdict=False, hostile="")).close()
+    suite = tmp_path / BENCH / "small" / "cell"
+    suite.parent.mkdir(parents=True)
+    write_run(tmp_path / "elsewhere", ScriptedRun(steps=2, verdict=False)).path.rename(suite)
+    assert key_of(tmp_path, suite) == f"{BENCH}~small~cell"
+    assert root_of(tmp_path, suite) == tmp_path
+    assert root_of(tmp_path / "other", suite) == suite.parent
+    shelf = Site(tmp_path).shelf
+    watched = shelf.run(key_of(tmp_path, suite))
+    assert watched is not None and len(watched.look().steps) == 2
+    assert shelf.run("cell") is None
+    shelf.close()
+
+
+def test_only_a_few_runs_stay_open(tmp_path: Path) -> None:
+    run = ScriptedRun(steps=1, verdict=False, hostile="")
+    keys = [write_run(tmp_path, replace(run, task=f"t{n}")).header.id for n in range(10)]
+    shelf = Site(tmp_path).shelf
+    first = shelf.run(keys[0])
+    for key in keys:
+        assert shelf.run(key) is not None
+    assert shelf.run(keys[-1]) is shelf.run(keys[-1])
+    assert shelf.run(keys[0]) is not first
+    shelf.close()
+
+
+def test_the_list_of_runs_changes_its_mark_when_one_of_them_goes_on(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+    none = runs.mark()
+    store = write_run(tmp_path, ScriptedRun(steps=1, verdict=False, hostile=""))
+    begun = runs.mark()
+    assert begun != none and runs.mark() == begun
+    store.append(Ended("budget"))
+    ended = runs.mark()
+    store.close()
+    assert len({none, begun, ended, runs.mark()}) == 4
 
 
 async def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:

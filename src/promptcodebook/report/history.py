@@ -56,6 +56,21 @@ def _latest(size: int) -> deque[_Dated]:
     return deque(maxlen=size)
 
 
+@dataclass(frozen=True, slots=True)
+class _Most:
+    """How many rewrites of one variable are shown, on either side of the mark."""
+
+    first: int = FIRST
+    last: int = LAST
+    refused: int = REFUSED
+
+
+_SHARES = (_Most(), _Most(3, 5, 2), _Most(1, 2, 1), _Most(1, 1, 1))
+"""Fewer where the section would be too large to be mailed."""
+MOST_MARKUP = 5_000_000
+"""Characters that the section may have."""
+
+
 @dataclass
 class _Stretch:
     """Kept rewrites in order: all are counted, the first and the latest remembered."""
@@ -71,18 +86,21 @@ class _Stretch:
         else:
             self.last.append(dated)
 
-    @property
-    def left_out(self) -> int:
-        return self.count - len(self.first) - len(self.last)
+    def left_out(self, most: _Most) -> int:
+        return self.count - len(self.first[: most.first]) - len(self._latest(most))
 
-    def entries(self, look: str) -> list[Content]:
+    def entries(self, look: str, most: _Most) -> list[Content]:
         """List items, with one for what was left out."""
-        gap = el("li.gap", f"{_rewrites(self.left_out)} left out") if self.left_out else None
+        missing = self.left_out(most)
         return [
-            [kept_entry(d.step, d.rewrite, look) for d in self.first],
-            gap,
-            [kept_entry(d.step, d.rewrite, look) for d in self.last],
+            [kept_entry(d.step, d.rewrite, look) for d in self.first[: most.first]],
+            el("li.gap", f"{_rewrites(missing)} left out") if missing else None,
+            [kept_entry(d.step, d.rewrite, look) for d in self._latest(most)],
         ]
+
+    def _latest(self, most: _Most) -> list[_Dated]:
+        """The latest of those that are not among the first shown."""
+        return [*self.first[most.first :], *self.last][-most.last :]
 
 
 @dataclass
@@ -98,9 +116,8 @@ class _Biography:
         self.reasons[_kind(dated.rewrite.reason)] += 1
         self.refused.append(dated)
 
-    @property
-    def left_out(self) -> int:
-        return self.deployed.left_out + self.later.left_out
+    def left_out(self, most: _Most) -> int:
+        return self.deployed.left_out(most) + self.later.left_out(most)
 
     def tally(self) -> str:
         """'5 kept (2 not deployed), 1 refused'."""
@@ -146,24 +163,31 @@ class HistorySection:
         start = self._start
         if start is None:
             return el("p.empty", "This run has no codebook.")
+        shown = self._shown(start, _SHARES[0])
+        for most in _SHARES[1:]:
+            if len(shown.markup) > MOST_MARKUP:
+                shown = self._shown(start, most)
+        return shown
+
+    def _shown(self, start: Parameters, most: _Most) -> Html:
         texts = {"encoder": start.encoder, "generator": start.generator, "critic": start.critic}
         return together(
-            el("p.note", self._sum()),
+            el("p.note", self._sum(most)),
             el("h3", "Instincts"),
-            [self._instinct(k, text) for k, text in enumerate(start.codebook.texts)],
+            [self._instinct(k, text, most) for k, text in enumerate(start.codebook.texts)],
             el("h3", "Directives"),
             [
-                self._details(variable, together(el("b.index", symbol), words), texts[variable])
-                for variable, symbol, words in DIRECTIVES
+                self._details(v, together(el("b.index", symbol), words), texts[v], most)
+                for v, symbol, words in DIRECTIVES
             ],
         )
 
-    def _sum(self) -> str:
+    def _sum(self, most: _Most) -> str:
         each = self._biographies.values()
         kept = sum(b.deployed.count + b.later.count for b in each)
         later = sum(b.later.count for b in each)
         refused = sum(b.reasons.total() for b in each)
-        left_out = sum(b.left_out for b in each)
+        left_out = sum(b.left_out(most) for b in each)
         words = [f"{kept:,} rewrites were kept and {refused:,} refused."]
         if later:
             words.append(
@@ -172,29 +196,29 @@ class HistorySection:
             )
         if left_out:
             words.append(
-                f"Of a variable that changed often, the first {FIRST} and the latest {LAST} "
-                f"are shown, before the mark and after it; {left_out:,} between them are left out "
-                "here and kept in the run."
+                f"Of a variable that changed often, the first {most.first} and the latest "
+                f"{most.last} are shown, before the mark and after it; {left_out:,} between them "
+                "are left out here and kept in the run."
             )
         return " ".join(words)
 
-    def _instinct(self, k: int, origin: str) -> Html:
+    def _instinct(self, k: int, origin: str, most: _Most) -> Html:
         text = el("span.text", shorten(self._context.codebook[k].text, _TITLE))
-        return self._details(k, together(el("b.index", k), text), origin)
+        return self._details(k, together(el("b.index", k), text), origin, most)
 
-    def _details(self, variable: Variable, title: Content, origin: str) -> Html:
+    def _details(self, variable: Variable, title: Content, origin: str, most: _Most) -> Html:
         biography = self._biographies.get(variable, _Biography())
         timeline: list[Content] = [
             el("li", el("b.when", "at first"), el("blockquote", shorten(origin, _TEXT))),
-            biography.deployed.entries("li"),
+            biography.deployed.entries("li", most),
             self._mark(variable),
-            biography.later.entries("li.later"),
+            biography.later.entries("li.later", most),
         ]
         return el(
             "details.history",
             el("summary", el("span.what", title), el("span.tally", biography.tally())),
             el("ol.timeline", timeline),
-            _refusals(biography.reasons, biography.refused),
+            _refusals(biography.reasons, list(biography.refused)[-most.refused :]),
         )
 
     def _mark(self, variable: Variable) -> Html | None:

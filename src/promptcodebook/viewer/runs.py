@@ -13,6 +13,9 @@ from promptcodebook.report.context import is_simulated
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, table, together
 from promptcodebook.report.svg import Picture
 from promptcodebook.store import RunStore, RunSummary, list_runs
+from promptcodebook.store.folder import FILE
+from promptcodebook.store.lock import holder
+from promptcodebook.store.runs import run_folders
 from promptcodebook.units import count_text, duration, money, number
 from promptcodebook.viewer.frame import (
     ALL_SIMULATED,
@@ -61,9 +64,14 @@ class Runs:
         self._lines: dict[tuple[Path, str, int], _Line] = {}
 
     def mark(self) -> str:
-        """Changes whenever the screen would."""
-        lines = [(str(r.path), r.step, r.ended, r.running) for r in self._summaries()]
-        return hashlib.sha256(repr(lines).encode()).hexdigest()[:16]
+        """Changes whenever the screen would, and costs a look at the files, not at what is in
+        them; of a run that was killed the log of its writes stays behind."""
+        lines: list[tuple[object, ...]] = []
+        for folder in run_folders(self._runs_dir):
+            log = _stat(folder / f"{FILE}-wal")
+            writer = holder(folder) if log is not None else None
+            lines.append((str(folder), _stat(folder / FILE), log, writer))
+        return hashlib.sha256(repr(lines).encode("utf-8", "replace")).hexdigest()[:16]
 
     def screen(self, page: int = 1) -> Screen:
         """One page of the runs, the first being 1."""
@@ -134,6 +142,14 @@ class Runs:
             money(run.usage.cost),
             duration(run.elapsed_s),
         )
+
+
+def _stat(file: Path) -> tuple[int, int] | None:
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return stat.st_size, stat.st_mtime_ns
 
 
 def _said(simulated: Sequence[bool]) -> str:

@@ -34,8 +34,8 @@ from promptcodebook.viewer.watched import Shelf, Watched
 __all__ = ["HOST", "Site", "viewing"]
 
 HOST = "127.0.0.1"
-POLL_S = 0.25
-"""How often a page that is open asks whether its run went on."""
+_POLL_S, _POLL_ALL_S = 0.25, 0.8
+"""How often a page that is open asks whether its run went on, or any run of all."""
 _BEAT_S = 10.0
 _NAMES = ("localhost", "127.0.0.1", "::1")
 _HEADERS = {
@@ -79,7 +79,7 @@ class Site:
         add("/paper/{name}", self._shown(self._result))
         add("/paper/{name}/{file}", self._figure)
         add("/static/{name}", _static)
-        add(f"{LIVE}/runs", self._told(lambda _: self._runs.mark()))
+        add(f"{LIVE}/runs", self._told(lambda _: self._runs.mark(), _POLL_ALL_S))
         add(f"{LIVE}/run/{{run}}", self._told(self._run_mark))
         add("/{rest:.*}", self._shown(lambda _: missing("There is nothing at this address.")))
         return application
@@ -129,7 +129,7 @@ class Site:
 
         return answer
 
-    def _told(self, mark: Callable[[web.Request], str]) -> _Answer:
+    def _told(self, mark: Callable[[web.Request], str], every: float = _POLL_S) -> _Answer:
         """An endpoint of server-sent events: the mark, whenever it is another than the page's."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
@@ -148,8 +148,8 @@ class Site:
                     elif waited >= _BEAT_S:  # a reader that is gone is found out
                         waited = 0.0
                         await response.write(b": still here\n\n")
-                    await asyncio.sleep(POLL_S)
-                    waited += POLL_S
+                    await asyncio.sleep(every)
+                    waited += every
             return response
 
         return answer

@@ -1,0 +1,87 @@
+"""A run of 50 epochs of 150 examples with full traces: opened at once, and mailed as one file."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from promptcodebook.report import render_report
+from promptcodebook.store import RunStore, Stepped
+from promptcodebook.viewer.codebook import biography_screen, codebook_screen
+from promptcodebook.viewer.example import examples_screen
+from promptcodebook.viewer.frame import frame
+from promptcodebook.viewer.run import run_screen
+from promptcodebook.viewer.watched import Shelf
+from tests.report.scripted_run import ScriptedRun, events_of, write_run
+
+pytestmark = pytest.mark.slow
+_TEXT = " ".join(f"word{n % 97}" for n in range(250))
+MOST_BYTES = 8_000_000
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """About 10 kB of texts a trace."""
+    run = ScriptedRun(steps=50, batch=150, hostile=_TEXT)
+    store = write_run(tmp_path_factory.mktemp("large"), run)
+    store.close()
+    return store.path
+
+
+def test_every_screen_of_a_large_run_opens_within_two_seconds(large: Path) -> None:
+    shelf = Shelf(large.parent)
+    try:
+        for first in (run_screen, codebook_screen, examples_screen):
+            began = time.process_time()
+            watched = shelf.run(large.name)
+            assert watched is not None
+            frame(first(watched), "/")
+            assert time.process_time() - began <= 2.0
+            shelf.close()
+        watched = shelf.run(large.name)
+        assert watched is not None
+        watched.look()
+        for again in (lambda: run_screen(watched), lambda: biography_screen(watched, "2")):
+            began = time.process_time()
+            frame(again(), "/")
+            assert time.process_time() - began <= 1.0
+    finally:
+        shelf.close()
+
+
+def test_the_file_of_a_large_run_can_be_mailed_and_says_that_it_is_a_sample(large: Path) -> None:
+    store = RunStore.open(large)
+    try:
+        source = render_report(store, {f"test-{n}": _TEXT for n in range(60)})
+    finally:
+        store.close()
+    assert len(source.encode()) <= MOST_BYTES
+    assert "Shown here, a sample:" in source
+
+
+def test_long_lives_of_many_instincts_are_cut_until_the_file_can_be_mailed(tmp_path: Path) -> None:
+    draw = random.Random(3)
+    words = [f"w{draw.randrange(10**6)}" for _ in range(3000)]
+
+    def text() -> str:
+        return " ".join(draw.choices(words, k=400))
+
+    run = ScriptedRun(steps=0, size=64, verdict=False, hostile="")
+    store = write_run(tmp_path, run)
+    try:
+        for event in events_of(replace(run, steps=600, batch=2)):
+            if isinstance(event, Stepped):
+                rewrites = tuple(
+                    replace(r, before=text(), after=text(), gradient=text())
+                    for r in event.step.rewrites
+                )
+                store.append(Stepped(replace(event.step, rewrites=rewrites)))
+        source = render_report(store)
+    finally:
+        store.close()
+    assert len(source.encode()) <= MOST_BYTES
+    assert "the first 3 and the latest 5 are shown" in source  # else 6 and 14
