@@ -223,7 +223,7 @@ async def aoptimize(  # noqa: PLR0913 - the contract's keywords
         _VERB, lm, roles, size, select, budget, seed, with_reward(config, reward)
     )
     sources = sources_of(_VERB, data, reward, executor, lm)
-    where = Where(Path(runs_dir), _resumed(runs_dir, resume), IN_PYTHON, name)
+    where = _where(runs_dir, resume, name)
     with watch(listener, sys.stderr if progress else None) as watcher:
         return await finish(open_run(settings, sources, where, watcher))
 
@@ -267,7 +267,7 @@ def optimize(  # noqa: PLR0913 - the contract's keywords
         _VERB, lm, roles, size, select, budget, seed, with_reward(config, reward)
     )
     sources = sources_of(_VERB, data, reward, executor, lm)
-    where = Where(Path(runs_dir), _resumed(runs_dir, resume), IN_PYTHON, name)
+    where = _where(runs_dir, resume, name)
     with watch(listener, sys.stderr if progress else None) as watcher:
         opened = open_run(settings, sources, where, watcher)
         return run_sync(finish(opened), opened.session.interrupt)
@@ -308,8 +308,11 @@ def require_type(verb: str, name: str, given: object, kinds: tuple[Any, ...], wh
         )
 
 
-def _resumed(runs_dir: str | Path, resume: str) -> Path | None:
-    return find_run(Path(runs_dir), resume) if resume else None
+def _where(runs_dir: str | Path, resume: str, name: str) -> Where:
+    """Absolute, so that a Run is found after a change of folder."""
+    folder = Path(runs_dir).resolve()
+    resumed = find_run(folder, resume).resolve() if resume else None
+    return Where(folder, resumed, IN_PYTHON, name)
 
 
 async def finish(opened: Opened) -> Run:
@@ -353,7 +356,7 @@ def _result(opened: Opened, outcome: Outcome) -> Run:
     policy = opened.policy() if learned else None
     return Run(
         id=store.header.id,
-        path=store.path.resolve(),
+        path=store.path,
         ended=outcome.ended,
         verdict=conclusion.sentence if conclusion else "",
         worth=conclusion.worth if conclusion else None,
