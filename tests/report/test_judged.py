@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from promptcodebook.report.context import Context, ReportSection
+from promptcodebook.method.state import State
+from promptcodebook.policy.references import Best
+from promptcodebook.report.context import Context, DeployedState, ReportSection
 from promptcodebook.report.judged import (
     MOST,
     JudgedSection,
@@ -18,8 +20,8 @@ from promptcodebook.report.judged import (
     pairs_of,
 )
 from promptcodebook.report.summary import VerdictSection, masthead
-from promptcodebook.store import Amended, Compared, Concluded, Ended, Header, RunStore
-from promptcodebook.types import Evaluation, Rollout
+from promptcodebook.store import Amended, Compared, Concluded, Ended, Header, RunStore, Started
+from promptcodebook.types import Codebook, Evaluation, Instinct, Rollout, Route
 from tests.report.scripted_run import HOSTILE, ScriptedRun
 from tests.report.strict import Page, read_page
 
@@ -76,6 +78,31 @@ def test_test_examples_are_titled_by_their_input_and_say_that_they_are_a_sample(
     titles = re.findall(r"win Question (\d+)\? ", text)
     assert len(titles) == len(set(titles)) == MOST
     assert text.count("0.00 → 1.00") == MOST
+
+
+@pytest.mark.parametrize(
+    ("row", "said"), [("untrained", "as it began"), ("learned", "as deployed")]
+)
+def test_a_test_example_shows_the_instincts_that_its_row_was_routed_over(
+    write: Write, row: str, said: str
+) -> None:
+    store = write(ScriptedRun(steps=0, size=2, select=1, verdict=False, hostile=""))
+    first = Codebook((Instinct("as it began"), Instinct("b")))
+    later = Codebook((Instinct("as deployed"), Instinct("b")))
+    section = JudgedSection(replace(Context.of(store, {}), deployed=deployed_with(store, later)))
+    parameters = replace(store.parameters_at(-1), codebook=first)
+    section.add(Started(parameters, "expert"))
+    section.add(Compared(evaluation("present", 0.0)))
+    rollout = Rollout("e0", route=Route((0,)), reward=1.0)
+    section.add(Compared(Evaluation(row, "test", (rollout,))))
+    page = read_page(section.render().markup)
+    assert said in page.texts
+    assert not ({"as it began", "as deployed"} - {said}) & set(page.texts)
+
+
+def deployed_with(store: RunStore, codebook: Codebook) -> DeployedState:
+    parameters = replace(store.parameters_at(-1), codebook=codebook)
+    return DeployedState(State.first(parameters), Best(None, -1))
 
 
 def test_what_was_judged_before_the_run_went_on_is_shown_no_more(write: Write) -> None:

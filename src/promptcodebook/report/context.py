@@ -13,6 +13,7 @@ from promptcodebook.calls import ROLES, Limits, Role, Usage
 from promptcodebook.config import Config
 from promptcodebook.lm.stack import any_simulated
 from promptcodebook.method.state import State
+from promptcodebook.optimizers.fixed import UNTRAINED
 from promptcodebook.policy.references import Best, kept_state
 from promptcodebook.report.download import downloads
 from promptcodebook.report.html import Column, Content, Html, el, table, together
@@ -20,7 +21,7 @@ from promptcodebook.report.private import withhold_ending
 from promptcodebook.report.svg import Chart, Numbers, Picture, key, lay_out, legend_of, numbers_of
 from promptcodebook.store import Event, Header, RunState, RunStore
 from promptcodebook.store.lock import holder
-from promptcodebook.types import Codebook
+from promptcodebook.types import Codebook, Rollout
 
 __all__ = [
     "Context",
@@ -160,6 +161,13 @@ class Context:
     def codebook(self) -> Codebook:
         """The deployed one; empty where the run has none."""
         return self.deployed.state.parameters.codebook if self.deployed else Codebook(())
+
+    def instincts_of(self, row: str, rollout: Rollout, first: Codebook) -> list[tuple[int, str]]:
+        """What a rollout of this row of the verdict was routed over: of the run's `first` codebook
+        where the row is that one untrained, else of the deployed one."""
+        book = first if row == UNTRAINED else self.codebook
+        indices = rollout.route.indices if rollout.route is not None else ()
+        return [(k, book[k].text) for k in indices if k < len(book)]
 
     @property
     def models(self) -> dict[Role, str]:

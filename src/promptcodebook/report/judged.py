@@ -11,9 +11,9 @@ from promptcodebook.report.html import Content, Html, el, together
 from promptcodebook.report.summary import read_rows
 from promptcodebook.report.traces import part, pre, reward_text, rollout_parts
 from promptcodebook.run.verdict import Row
-from promptcodebook.store import Amended, Compared, Event, Stepped
+from promptcodebook.store import Amended, Compared, Event, Started, Stepped
 from promptcodebook.text import shorten
-from promptcodebook.types import Evaluation, Rollout
+from promptcodebook.types import Codebook, Evaluation, Rollout
 from promptcodebook.units import number, plural
 
 __all__ = ["JudgedSection", "Pair", "PromptsSection", "UseSection", "pairs_of"]
@@ -62,9 +62,12 @@ class JudgedSection:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._rows: list[Evaluation] = []
+        self._first = Codebook(())
 
     def add(self, event: Event) -> None:
         match event:
+            case Started(parameters):
+                self._first = parameters.codebook
             case Compared(evaluation):
                 self._rows[1:] = [evaluation]
             case Stepped() | Amended(extended=True):
@@ -109,9 +112,7 @@ class JudgedSection:
         )
 
     def _side(self, name: str, rollout: Rollout) -> Html:
-        indices = rollout.route.indices if rollout.route is not None else ()
-        book = self._context.codebook
-        texts = [(k, book[k].text) for k in indices if k < len(book)]
+        texts = self._context.instincts_of(name, rollout, self._first)
         heading = el("h4", f"{name}: {reward_text(rollout)}")
         return el(
             "div.side",

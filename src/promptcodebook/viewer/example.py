@@ -175,16 +175,15 @@ def _places(look: Look, name: str, steps: list[int], at: str, tested: bool) -> H
 def _judged(look: Look, known: str | None, rows: Sequence[tuple[Evaluation, Rollout]]) -> Html:
     if not rows:
         return el("p.empty", "It was not judged on the test split.")
-    book = look.context.codebook
+    first = _codebook_before(look, 0)
     sides: list[Content] = []
     for row, rollout in rows:
-        indices = rollout.route.indices if rollout.route is not None else ()
-        texts = [(k, book[k].text) for k in indices if k < len(book)]
+        texts = look.context.instincts_of(row.name, rollout, first)
         parts = rollout_parts(rollout, texts, look.context.own_words)
         heading = el("h2", f"{row.name}: {reward_text(rollout)}")
         sides.append(el("section.side", heading, el("dl.trace", parts)))
-    first = el("dl.trace", part("input", None if known is None else pre(known)))
-    return together(first, sides)
+    asked = el("dl.trace", part("input", None if known is None else pre(known)))
+    return together(asked, sides)
 
 
 def _trained(watched: Watched, look: Look, index: int, name: str, known: str | None) -> Html:
@@ -198,8 +197,8 @@ def _codebook_before(look: Look, index: int) -> Codebook:
     """The codebook that the step began with."""
     if index > 0:
         return look.steps[index - 1].parameters.codebook
-    first = next(event for event in look.events if isinstance(event, Started))
-    return first.parameters.codebook
+    first = next((event for event in look.events if isinstance(event, Started)), None)
+    return first.parameters.codebook if first is not None else Codebook(())
 
 
 def _trace(look: Look, step: Step, trace: Trace, before: Codebook, known: str | None) -> Html:
