@@ -388,6 +388,25 @@ def test_a_page_follows_a_run_that_trains_and_survives_a_restart(
         training.wait()
 
 
+def test_a_page_that_nobody_sees_lets_go_of_its_connection_and_catches_up(
+    browser: Any, base: str, keys: dict[str, str]
+) -> None:
+    hide = (
+        "(hidden) => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: "
+        "true}); document.dispatchEvent(new Event('visibilitychange')); }"
+    )
+    with opened(browser, 400, "light") as (page, heard):
+        page.goto(f"{base}/run/{keys[REAL]}")
+        page.get_by_text("Following.").wait_for()
+        page.evaluate(hide, True)
+        assert page.evaluate("news") is None
+        page.evaluate(hide, False)
+        assert page.evaluate("news !== null")
+        live = [url for url in heard.requests if "/live/" in url]
+        assert len(live) == 2
+        assert heard.complaints == []
+
+
 def _first_run(runs: Path) -> RunStore:
     until = time.monotonic() + 30
     while time.monotonic() < until:

@@ -135,19 +135,32 @@ async function renew() {
   }
 }
 
+let news = null;
+
 function follow() {
   const { live, mark } = main().dataset;
-  if (!live) return;
-  const news = new EventSource(`${live}?mark=${encodeURIComponent(mark)}`);
+  if (!live || document.hidden) return;
+  news = new EventSource(`${live}?mark=${encodeURIComponent(mark)}`);
   news.addEventListener("open", () => say("Following."));
   news.addEventListener("changed", renew);
-  news.addEventListener("error", () => {
+  news.addEventListener("error", (event) => {
     say("The server does not answer. This page goes on when it does.");
-    if (news.readyState === EventSource.CLOSED) {
-      setTimeout(follow, 500);
+    if (event.target === news && news.readyState === EventSource.CLOSED) {
+      news = null;
+      setTimeout(() => news || follow(), 500);
     }
   });
 }
+
+// A browser keeps few connections to one server: a page that nobody sees lets go of its own.
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) {
+    news?.close();
+    news = null;
+  } else if (!news) {
+    follow();
+  }
+});
 
 filter();
 follow();
