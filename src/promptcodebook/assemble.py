@@ -165,7 +165,7 @@ class Plan:
     def connect(self, supplies: Supplies | None = None) -> Assembled:
         """With models and reward. Opens no connection yet; raises ConfigError for a bad spec."""
         supplies = supplies or Supplies()
-        own = supplies.own or self.sources.lm
+        own = self.sources.lm if supplies.own is None else supplies.own
         private = self.task.private
         supplies = replace(supplies, own=own, simulated=self.simulated, private=private)
         if supplies.local is None and self.sources.local is not None:
@@ -344,10 +344,11 @@ def _named_task(config: Config, base: Path) -> Task | None:
 
 def _user_task(config: Config, sources: Sources, calls: UserCalls) -> Task:
     """The task that the user's own data, reward and agent make."""
+    given = sources.executor
     return user_task(
         _data(config, sources),
         _reward(config, sources, calls),
-        program=make_program(sources.executor or config.executor, sources.base, calls),
+        program=make_program(config.executor if given is None else given, sources.base, calls),
         reward_range=config.reward_range,
         base_prompt=config.base_prompt,
     )

@@ -127,6 +127,19 @@ def test_compare_refuses_different_examples(trained: Path) -> None:
     (trained / "a.json").write_text(evaluate(trained).out)
     (trained / "b.json").write_text(evaluate(trained, "last", "--split", "val").out)
     pco("compare", "a.json", "b.json", cwd=trained).error(2, "not evaluated on the same examples")
+    other = pco("compare", "last", "b.json", "--json", cwd=trained).json
+    assert other["split"] == "val", "a saved evaluation says on what"
+    refused = pco("compare", "last", "a.json", "--n", "3", "--budget", "0calls", cwd=trained)
+    refused.error(2, "not evaluated on the same examples")  # before any call
+
+
+def test_a_budget_holds_for_both_sides_of_a_comparison(trained: Path) -> None:
+    (trained / "a.json").write_text(evaluate(trained).out)
+    calls = round(evaluate(trained).json["calls_per_query"] * 6)
+    one = pco("compare", "last", "a.json", "--budget", f"{2 * calls - 1}calls", cwd=trained)
+    assert one.code == 0, one.err
+    both = pco("compare", "last", "last", "--budget", f"{2 * calls - 1}calls", cwd=trained)
+    assert both.code == 3 and "the budget is reached" in both.err
 
 
 def test_explain_has_route_reasons_and_prompt(trained: Path, run_id: str) -> None:

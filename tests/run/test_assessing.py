@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
+import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
 import promptcodebook as pco
-from promptcodebook.errors import ConfigError, DataError, RunNotFound, RunNotTrusted
+from promptcodebook.errors import (
+    BudgetReached,
+    ConfigError,
+    DataError,
+    Interrupted,
+    RunNotFound,
+    RunNotTrusted,
+)
 from promptcodebook.store.run import RunStore
 from tests.run.test_optimize import data, reward, train
 from tests.store.edit import edit_header
@@ -25,6 +35,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> pco.Run:
 @pytest.fixture(scope="module")
 def learned(run: pco.Run) -> pco.Assessment:
     return pco.evaluate(run)
+
+
+class Counted:
+    """A model that counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def __call__(self, request: pco.Request) -> pco.Reply:
+        self.calls += 1
+        picked = '{"constraints": [], "selected_indices": [0, 1, 2], "analysis": ""}'
+        return pco.Reply(text=picked if request.role == "encoder" else "use the stated thing")
 
 
 # --- evaluate ---
@@ -100,8 +122,44 @@ def test_a_policy_must_be_one() -> None:
 
 
 def test_a_budget_holds_for_an_evaluation(run: pco.Run) -> None:
-    with pytest.raises(pco.PcoError, match="budget"):
+    with pytest.raises(BudgetReached, match="budget") as caught:
         pco.evaluate(run, budget="3calls")
+    assert "pco train" not in caught.value.hint and "greater budget" in caught.value.hint
+
+
+def test_an_empty_dataset_is_not_replaced_by_the_runs_own(run: pco.Run) -> None:
+    with pytest.raises(DataError, match="empty"):
+        pco.evaluate(run, pco.Dataset(train=(), val=(), test=()))
+
+
+class FalsyReward(list[str]):
+    """A reward that keeps what it saw, and so is falsy before its first call."""
+
+    def __call__(self, example: pco.Example, output: str) -> float:
+        self.append(output)
+        return 0.25
+
+
+def test_a_falsy_reward_counts(run: pco.Run) -> None:
+    seen = FalsyReward()
+    assert set(pco.evaluate(run, reward=seen, n=2).rewards.values()) == {0.25} and len(seen) == 2
+
+
+def test_an_interrupted_evaluation_promises_no_cache_that_is_not_there(run: pco.Run) -> None:
+    pressed = list[str]()
+
+    class Slow(Counted):
+        async def __call__(self, request: pco.Request) -> pco.Reply:
+            if not pressed:
+                pressed.append("Ctrl-C")
+                await asyncio.sleep(0.1)  # until the main thread waits
+                os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(0.3)  # the main thread looks up every 0.2 s
+            return await super().__call__(request)
+
+    with pytest.raises(Interrupted) as caught:
+        pco.evaluate(run, lm=Slow())
+    assert "cache" not in caught.value.hint and "begin again" in caught.value.hint
 
 
 # --- progress ---
@@ -155,8 +213,35 @@ async def test_a_comparison_inside_a_loop_is_the_same(
 
 
 def test_other_examples_cannot_be_compared(run: pco.Run, learned: pco.Assessment) -> None:
+    four = pco.evaluate(run, n=4)
     with pytest.raises(DataError, match="not evaluated on the same examples"):
-        pco.compare(pco.evaluate(run, n=4), learned)
+        pco.compare(four, learned)
+    lm = Counted()
+    with pytest.raises(DataError, match="not evaluated on the same examples"):
+        pco.compare(run, four, lm=lm, n=5)
+    assert lm.calls == 0, "refused before anything was paid for"
+
+
+async def test_the_other_side_takes_the_examples_of_an_assessment(run: pco.Run) -> None:
+    for known in (pco.evaluate(run, n=3), pco.evaluate(run, split="val")):
+        compared = pco.compare(run, known)
+        assert set(compared.differences) == set(known.rewards)
+        assert compared.split == known.evaluation.split
+        assert (await pco.acompare(known, run)).gain.n == len(known.rewards)
+
+
+async def test_a_budget_holds_for_both_sides_together(run: pco.Run) -> None:
+    lm = Counted()
+    pco.compare(run, run, lm=lm)
+    whole, lm.calls = lm.calls, 0
+    with pytest.raises(BudgetReached):
+        pco.compare(run, run, lm=lm, budget=f"{whole - 1}calls")
+    assert lm.calls == whole - 1
+    lm.calls = 0
+    with pytest.raises(BudgetReached):
+        await pco.acompare(run, run, lm=lm, budget=f"{whole - 1}calls")
+    assert lm.calls == whole - 1
+    pco.compare(run, run, lm=lm, budget=f"{whole}calls")
 
 
 # --- load_run ---

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
@@ -43,10 +44,11 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from promptcodebook.assemble import Assembled
+    from promptcodebook.lm.ledger import Ledger
     from promptcodebook.policy.references import Reference
     from promptcodebook.run.comparison import Comparison, Side
-    from promptcodebook.run.evaluation import Assessment, Sample
-    from promptcodebook.types import Rollout
+    from promptcodebook.run.evaluation import Assessment, Assessor, Sample
+    from promptcodebook.types import Example, Rollout
 
 __all__ = ["EvaluationProgress", "app"]
 
@@ -101,7 +103,8 @@ def evaluate(
 
     typed = Typed(config, task, data, lm, budget, sets or ())
     reference = resolve(runs_dir(), ref, trust=trust)
-    assessment = _assess(reference, Sample(split, count, samples), typed, _known_row(row))
+    asked = _Asked.of(reference, Sample(split, count, samples), typed, _known_row(row))
+    assessment = asked.answer()
     if as_json:
         emit(assessment.as_json())
     else:
@@ -135,13 +138,18 @@ def compare(
     trust: Trust = False,
     as_json: Json = False,
 ) -> None:
-    """The gain of A over B, paired by example, with its 95 % interval."""
-    from promptcodebook.run.comparison import Comparison
+    """The gain of A over B, paired by example, with its 95 % interval.
+
+    Where one is a saved evaluation, the other is evaluated on its split and examples. --budget
+    limits both together.
+    """
+    from promptcodebook.run.comparison import Comparison, Side
     from promptcodebook.run.evaluation import Sample
 
     typed = Typed(config, task, data, lm, budget, sets or (), trust)
-    sample = Sample(split, count)
-    comparison = Comparison.of(*(_side(ref, sample, typed) for ref in (a, b)))
+    sides = _sides((a, b), Sample(split, count), typed)
+    first, second = [Side.of(s.answer()) if isinstance(s, _Asked) else s for s in sides]
+    comparison = Comparison.of(first, second)
     if as_json:
         emit(comparison.as_json())
     else:
@@ -161,27 +169,54 @@ def _known_row(row: str) -> str:
     return row
 
 
-def _assess(reference: Reference, sample: Sample, typed: Typed, row: str = "learned") -> Assessment:
-    """The REF evaluated, progress on stderr; Ctrl-C ends it in order."""
-    from promptcodebook.assemble import Sources, assemble
-    from promptcodebook.run.evaluation import Assessor
-    from promptcodebook.sync import run_sync
+@dataclass(frozen=True)
+class _Asked:
+    """An evaluation that is ready to begin; nobody was asked anything yet."""
 
-    if keeps_own_settings(reference, typed):
-        require_objects(reference, typed)
-    settings, base = settings_for(reference, typed)
-    assembled = assemble(settings, Sources(base))
-    assessor = Assessor(reference.name, reference.file, assembled, row)
-    examples = assessor.examples(sample)
-    _note_differences(reference, assembled, own=keeps_own_settings(reference, typed))
+    assessor: Assessor
+    examples: tuple[Example, ...]
+    sample: Sample
 
-    def interrupt() -> None:
-        note("stopping: waiting for calls in flight (Ctrl-C again to stop at once)")
-        assessor.interrupt()
+    @classmethod
+    def of(
+        cls,
+        reference: Reference,
+        sample: Sample,
+        typed: Typed,
+        row: str = "learned",
+        ledger: Ledger | None = None,
+    ) -> _Asked:
+        """`ledger` holds what was spent already under the same budget."""
+        from promptcodebook.assemble import Sources, assemble
+        from promptcodebook.lm.stack import Supplies
+        from promptcodebook.run.evaluation import Assessor
 
-    total = len(examples) * sample.runs
-    with EvaluationProgress(reference.name, total, sys.stderr) as progress:
-        return run_sync(assessor.assess(examples, sample, progress), interrupt)
+        own = keeps_own_settings(reference, typed)
+        if own:
+            require_objects(reference, typed)
+        settings, base = settings_for(reference, typed)
+        assembled = assemble(settings, Sources(base), Supplies(ledger=ledger))
+        assessor = Assessor(reference.name, reference.file, assembled, row)
+        examples = assessor.examples(sample)
+        _note_differences(reference, assembled, own=own)
+        return cls(assessor, examples, sample)
+
+    @property
+    def ids(self) -> Set[str]:
+        return frozenset(example.id for example in self.examples)
+
+    def answer(self) -> Assessment:
+        """Progress on stderr; Ctrl-C ends it in order."""
+        from promptcodebook.sync import run_sync
+
+        def interrupt() -> None:
+            note("stopping: waiting for calls in flight (Ctrl-C again to stop at once)")
+            self.assessor.interrupt()
+
+        total = len(self.examples) * self.sample.runs
+        with EvaluationProgress(self.assessor.name, total, sys.stderr) as progress:
+            assessing = self.assessor.assess(self.examples, self.sample, progress)
+            return run_sync(assessing, interrupt)
 
 
 def _note_differences(reference: Reference, assembled: Assembled, *, own: bool) -> None:
@@ -292,15 +327,24 @@ def _assessment_text(assessment: Assessment) -> str:
     return printable("\n".join(lines))
 
 
-def _side(ref: str, sample: Sample, typed: Typed) -> Side:
-    """A saved evaluation, or the REF evaluated."""
+def _sides(refs: Sequence[str], sample: Sample, typed: Typed) -> list[Side | _Asked]:
+    """Saved evaluations, and REFs to evaluate; DataError where the examples are not the same."""
+    from promptcodebook.lm.ledger import Ledger
     from promptcodebook.policy.references import resolve
     from promptcodebook.run.comparison import Side
+    from promptcodebook.run.evaluation import require_same_examples
 
-    saved = Side.read(Path(ref))
-    if saved is not None:
-        return saved
-    return Side.of(_assess(resolve(runs_dir(), ref, trust=typed.trust), sample, typed))
+    saved = [Side.read(Path(ref)) for ref in refs]
+    sample = next((side.sample(sample) for side in saved if side is not None), sample)
+    ledger, sides = Ledger(), list[Side | _Asked]()
+    for ref, side in zip(refs, saved, strict=True):
+        if side is None:
+            reference = resolve(runs_dir(), ref, trust=typed.trust)
+            sides.append(_Asked.of(reference, sample, typed, ledger=ledger))
+        else:
+            sides.append(side)
+    require_same_examples(*(side.ids for side in sides))
+    return sides
 
 
 def _comparison_text(comparison: Comparison) -> str:

@@ -153,6 +153,11 @@ class Models:
         """Whether any of them is simulated: figures must say so."""
         return any_simulated(self.by_role().values())
 
+    @property
+    def caches(self) -> bool:
+        """Whether replies are kept beyond this process."""
+        return self._cache is not None
+
     async def close(self) -> None:
         """Closes connections, the cache, and the local models that are closed with them."""
         try:

@@ -364,7 +364,8 @@ def deploy(
     if not config.task:
         named = config.data.path or config.data.train
         data = None if named and simulated_here(specs_of(config)) else NO_DATA
-        sources = replace(sources, data=sources.data or data, reward=_refuse_to_score)
+        data = data if sources.data is None else sources.data
+        sources = replace(sources, data=data, reward=_refuse_to_score)
     return Policy(file, assemble(config, sources, supplies))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,14 @@ from promptcodebook.policy.policy import Policy
 from promptcodebook.progress import Phase, ProgressLine
 from promptcodebook.protocols import Executor, Reward
 from promptcodebook.run.comparison import Comparison, Side
-from promptcodebook.run.evaluation import LEARNED, ROWS, Assessment, Assessor, Sample
+from promptcodebook.run.evaluation import (
+    LEARNED,
+    ROWS,
+    Assessment,
+    Assessor,
+    Sample,
+    require_same_examples,
+)
 from promptcodebook.run.handed import Handed
 from promptcodebook.run.optimize import Run
 from promptcodebook.sync import run_sync
@@ -55,6 +62,10 @@ class _Asked:
         line = ProgressLine(sys.stderr, simulated=simulated) if progress else None
         calls = used.assembled.plan.calls
         return cls(assessor, assessor.examples(sample), sample, line, calls)
+
+    @property
+    def ids(self) -> Set[str]:
+        return frozenset(example.id for example in self.examples)
 
     async def answer(self) -> Assessment:
         with self._counting() as done:
@@ -164,8 +175,7 @@ async def acompare(  # noqa: PLR0913 - the command's options
 ) -> Comparison:
     """`compare` for code that already runs in an event loop."""
     handed = Handed("compare()", data, reward, lm, roles, executor, config, budget, runs_dir, trust)
-    sample = Sample(split, n, samples)
-    sides = [_side(each, handed, sample, progress) for each in (a, b)]
+    sides = _sides((a, b), handed, Sample(split, n, samples), progress)
     first, second = [s if isinstance(s, Side) else Side.of(await s.answer()) for s in sides]
     return Comparison.of(first, second)
 
@@ -191,28 +201,40 @@ def compare(  # noqa: PLR0913 - the command's options
     """The gain of a over b, paired by example, with its 95 % interval: `pco compare` from Python.
 
     Either is what `evaluate` takes and is evaluated as there, both on the same examples; or it is
-    the result of an `evaluate`, or the file of a saved `pco eval --json`. So
-    `compare(run, evaluate(run, row="concat"))` sets a policy beside its own instincts in one
-    prompt. The result has `.gain`, `.better` ('a', 'b' or '' where it is unclear) and
-    `.differences` by example. Raises what `evaluate` raises, and DataError where the examples are
-    not the same.
+    the result of an `evaluate`, or the file of a saved `pco eval --json`, whose split and examples
+    the other side then takes. So `compare(run, evaluate(run, row="concat"))` sets a policy beside
+    its own instincts in one prompt. `budget` limits both sides together. The result has `.gain`,
+    `.better` ('a', 'b' or '' where it is unclear) and `.differences` by example. Raises what
+    `evaluate` raises, and DataError, before any call, where the examples are not the same.
     """
     handed = Handed("compare()", data, reward, lm, roles, executor, config, budget, runs_dir, trust)
-    sample = Sample(split, n, samples)
     sides = list[Side]()
-    for asked in [_side(each, handed, sample, progress) for each in (a, b)]:
+    for asked in _sides((a, b), handed, Sample(split, n, samples), progress):
         if isinstance(asked, _Asked):
             asked = Side.of(run_sync(asked.answer(), asked.assessor.interrupt))
         sides.append(asked)
     return Comparison.of(*sides)
 
 
-def _side(
-    given: AnyPolicy | Assessment, handed: Handed, sample: Sample, progress: bool
-) -> Side | _Asked:
-    """A side that is known already, or what finds it out."""
+def _sides(
+    given: Sequence[AnyPolicy | Assessment], handed: Handed, sample: Sample, progress: bool
+) -> list[Side | _Asked]:
+    """Sides that are known already, and what finds out the others. Nobody was asked anything yet;
+    DataError where the examples are not the same."""
+    known = [_known(each) for each in given]
+    sample = next((side.sample(sample) for side in known if side is not None), sample)
+    sides = list[Side | _Asked]()
+    for each, side in zip(given, known, strict=True):
+        if side is None and not isinstance(each, Assessment):
+            sides.append(_Asked.of(each, handed, sample, LEARNED, progress))
+        elif side is not None:
+            sides.append(side)
+    require_same_examples(*(side.ids for side in sides))
+    return sides
+
+
+def _known(given: AnyPolicy | Assessment) -> Side | None:
+    """The side whose rewards are known: an Assessment, or a saved one."""
     if isinstance(given, Assessment):
         return Side.of(given)
-    if isinstance(given, str | Path) and (saved := Side.read(Path(given))) is not None:
-        return saved
-    return _Asked.of(given, handed, sample, LEARNED, progress)
+    return Side.read(Path(given)) if isinstance(given, str | Path) else None

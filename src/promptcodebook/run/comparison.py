@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Set
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from promptcodebook.intervals import Bounds, Interval, mean_interval
 from promptcodebook.notebook import shown_table
-from promptcodebook.run.evaluation import Assessment, paired_difference
+from promptcodebook.run.evaluation import Assessment, Sample, paired_difference
 from promptcodebook.units import number
 
 __all__ = ["Comparison", "Side"]
@@ -47,6 +47,17 @@ class Side:
             return cls(path.name, rewards, str(tree["split"]), simulated, bounds)
         except (OSError, ValueError, KeyError, TypeError):
             return None
+
+    @property
+    def ids(self) -> Set[str]:
+        return self.rewards.keys()
+
+    def sample(self, asked: Sample) -> Sample:
+        """What the other side is evaluated on: this split and these examples, unless a number of
+        examples, or another split than test, was `asked` for."""
+        split = self.split if asked.split == Sample().split else asked.split
+        own = asked.count is None and split == self.split
+        return replace(asked, split=split, ids=frozenset(self.rewards) if own else None)
 
     @property
     def score(self) -> Interval:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from promptcodebook.assemble import Assembled
 from promptcodebook.data import sample
-from promptcodebook.errors import ConfigError, DataError, Interrupted
+from promptcodebook.errors import BudgetReached, ConfigError, DataError, Interrupted
 from promptcodebook.intervals import Bounds, Interval, paired_interval
 from promptcodebook.method.evaluate import Evaluator, average
 from promptcodebook.method.failures import gather_all, too_many_failures
@@ -22,12 +22,22 @@ from promptcodebook.run.verdict import Row, Terms, row_of
 from promptcodebook.types import Evaluation, Example, Rollout, Trace
 from promptcodebook.units import money, number
 
-__all__ = ["LEARNED", "ROWS", "Assessment", "Assessor", "Sample", "paired_difference", "sample"]
+__all__ = [
+    "LEARNED",
+    "ROWS",
+    "Assessment",
+    "Assessor",
+    "Sample",
+    "paired_difference",
+    "require_same_examples",
+    "sample",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Which examples: a split, or a seeded choice of `count` of it (None = all); and how often.
+    """Which examples: a split, or a seeded choice of `count` of it (None = all), or those of `ids`;
+    and how often.
 
     `runs` 1 is greedy; more are so many sampled runs an example, of which the mean counts.
     """
@@ -35,6 +45,7 @@ class Sample:
     split: str = "test"
     count: int | None = None
     runs: int = 1
+    ids: frozenset[str] | None = None
 
 
 LEARNED = "learned"
@@ -146,7 +157,10 @@ class Assessor:
         if sample_of.count is not None and sample_of.count < 1:
             raise ConfigError(f"cannot evaluate {sample_of.count} examples", hint="--n 1 or more")
         dataset = self._assembled.dataset
+        ids = sample_of.ids
         examples = dataset.split(sample_of.split)
+        if ids is not None:
+            return tuple(e for e in examples if e.id in ids)
         if not examples:
             raise DataError(
                 f"the split {sample_of.split!r} of {self._assembled.task.name} is empty",
@@ -162,7 +176,8 @@ class Assessor:
     ) -> Assessment:
         """Rollouts of all examples, greedy or sampled, their failures counted.
 
-        Raises TooManyFailures when nothing was answered at all, and what `interrupt` says.
+        Raises TooManyFailures when nothing was answered at all, BudgetReached, and Interrupted
+        after `interrupt`.
         """
         assembled = self._assembled
         prompter = self._prompter()
@@ -174,6 +189,9 @@ class Assessor:
                 for run in range(sample_of.runs)
             )
             evaluation = average(runs)
+        except BudgetReached as error:
+            error.hint = f"an evaluation asks anew: give it a greater budget{self._kept_replies}"
+            raise
         finally:
             await assembled.models.close()
         _refuse_empty(evaluation)
@@ -216,13 +234,14 @@ class Assessor:
         own = Randomness(config.randomness.integer("sampled run", run))
         return Evaluator(self._assembled.trial(), own, floor)
 
+    @property
+    def _kept_replies(self) -> str:
+        return "; replies so far are in the cache" if self._assembled.models.caches else ""
+
     def interrupt(self) -> None:
         """No new call starts; calls in flight finish."""
-        self._assembled.models.budget.stop(
-            Interrupted(
-                "interrupted by the user", hint="replies so far are in the cache: type it again"
-            )
-        )
+        hint = f"begin again for a score{self._kept_replies}"
+        self._assembled.models.budget.stop(Interrupted("interrupted by the user", hint=hint))
 
 
 def _refuse_empty(evaluation: Evaluation) -> None:
@@ -231,18 +250,23 @@ def _refuse_empty(evaluation: Evaluation) -> None:
         raise too_many_failures(failures, tuple(map(Trace, evaluation.rollouts)), "")
 
 
+def require_same_examples(a: Set[str], b: Set[str]) -> None:
+    """Raises DataError when the ids of the examples are not the same."""
+    missing = sorted(a ^ b)
+    if missing:
+        raise DataError(
+            f"the two were not evaluated on the same examples: {len(missing)} appear in only "
+            f"one of them, the first is {missing[0]}",
+            hint="evaluate both on the same data, split and n",
+        )
+
+
 def paired_difference(
     a: dict[str, float], b: dict[str, float], bounds: Bounds = (0.0, 1.0)
 ) -> Interval:
     """The mean of a - b over the examples of both, rewards within `bounds`. Raises DataError when
     the examples are not the same."""
-    missing = sorted(a.keys() ^ b.keys())
-    if missing:
-        raise DataError(
-            f"the two were not evaluated on the same examples: {len(missing)} appear in only "
-            f"one of them, the first is {missing[0]}",
-            hint="evaluate both with the same --split, --n and data",
-        )
+    require_same_examples(a.keys(), b.keys())
     if not a:
         raise DataError("there is no example to compare on", hint="pco eval REF --json")
     return paired_interval(list(a.values()), [b[i] for i in a], 0, bounds)

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from promptcodebook.assemble import OWN_LM, Assembled, Sources, assemble
 from promptcodebook.calls import LM
 from promptcodebook.config import Budget, Config, merge, parse_budget
 from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError, RunNotTrusted
+from promptcodebook.lm.ledger import Ledger
+from promptcodebook.lm.stack import Supplies
 from promptcodebook.policy.policy import Policy, role_layers
 from promptcodebook.policy.references import Reference, resolve
 from promptcodebook.policy.trust import require_trust
@@ -26,6 +28,8 @@ from promptcodebook.protocols import Executor, Reward
 from promptcodebook.run.optimize import Run, require_type, sources_of
 
 __all__ = ["Handed", "Used"]
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ class Handed:
     budget: str | None = None
     runs_dir: str | Path = "runs"
     trust: bool = False
+    ledger: Ledger = field(default_factory=Ledger)
+    """What was spent: the budget holds for all that is used under it together."""
 
     def use(self, policy: str | Path | Run | Policy | None) -> Used:
         """The policy under its own settings, what was handed over laid above them.
@@ -75,17 +81,18 @@ class Handed:
             settings = self._settings(reference, sources)
             base = reference.base if self.config is None else Path()
         self._require_task(settings, sources)
-        return Used(reference, assemble(settings, replace(sources, base=base)))
+        supplies = Supplies(ledger=self.ledger)
+        return Used(reference, assemble(settings, replace(sources, base=base), supplies))
 
     def _completed(self, sources: Sources, own: Sources) -> Sources:
         """With the policy's own objects for what was not handed over."""
         ready_made = isinstance(self.reward, str | Mapping)
         return replace(
             sources,
-            data=sources.data or own.data,
-            reward=sources.reward or (None if ready_made else own.reward),
-            executor=sources.executor or own.executor,
-            lm=sources.lm or (None if self.lm else own.lm),
+            data=_first(sources.data, own.data),
+            reward=_first(sources.reward, None if ready_made else own.reward),
+            executor=_first(sources.executor, own.executor),
+            lm=_first(sources.lm, None if self.lm else own.lm),
         )
 
     def _given(self, sources: Sources) -> dict[str, Any]:
@@ -159,3 +166,8 @@ class Handed:
             raise ConfigError(
                 f"{self.verb}: there is no reward", hint="reward='exact', or your own"
             )
+
+
+def _first(given: _T | None, own: _T | None) -> _T | None:
+    """What was given, be it empty or falsy, else the policy's own."""
+    return own if given is None else given
