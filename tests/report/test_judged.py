@@ -20,6 +20,7 @@ from promptcodebook.report.judged import (
     pairs_of,
 )
 from promptcodebook.report.summary import VerdictSection, masthead
+from promptcodebook.run.verdict import Entry, Terms, conclude
 from promptcodebook.store import Amended, Compared, Concluded, Ended, Header, RunStore, Started
 from promptcodebook.types import Codebook, Evaluation, Instinct, Rollout, Route
 from tests.report.scripted_run import HOSTILE, ScriptedRun
@@ -89,12 +90,17 @@ def test_a_test_example_shows_the_instincts_that_its_row_was_routed_over(
     store = write(ScriptedRun(steps=0, size=2, select=1, verdict=False, hostile=""))
     first = Codebook((Instinct("as it began"), Instinct("b")))
     later = Codebook((Instinct("as deployed"), Instinct("b")))
+    rollout = Rollout("e0", route=Route((0,)), reward=1.0)
+    judged = [evaluation("present", 0.0), Evaluation(row, "test", (rollout,))]
+    for each in judged:
+        store.append(Compared(each))
+    rows = conclude([Entry(each.name, each) for each in judged], Terms(3)).rows_as_json()
+    store.append(Concluded("Unclear.", None, rows))
     section = JudgedSection(replace(Context.of(store, {}), deployed=deployed_with(store, later)))
     parameters = replace(store.parameters_at(-1), codebook=first)
     section.add(Started(parameters, "expert"))
-    section.add(Compared(evaluation("present", 0.0)))
-    rollout = Rollout("e0", route=Route((0,)), reward=1.0)
-    section.add(Compared(Evaluation(row, "test", (rollout,))))
+    for each in judged:
+        section.add(Compared(each))
     page = read_page(section.render().markup)
     assert said in page.texts
     assert not ({"as it began", "as deployed"} - {said}) & set(page.texts)

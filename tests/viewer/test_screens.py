@@ -225,7 +225,8 @@ def test_two_runs_are_compared_on_the_same_examples(get: Get, keys: dict[str, st
 
 @pytest.mark.parametrize("query", ["", "?run=x", "?run=a&run=b&run=c"])
 def test_only_two_runs_can_be_compared(get: Get, query: str) -> None:
-    assert "Two runs are compared" in flat(get(f"/compare{query}").text)
+    text = flat(get(f"/compare{query}").text)
+    assert "Two runs are compared" in text and "Next: /compare?run=ID" in text
 
 
 def test_a_run_that_is_not_there_cannot_be_compared(get: Get, keys: dict[str, str]) -> None:

@@ -4,6 +4,7 @@ prompts that the verdict compared, and how its result is put to use."""
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from promptcodebook.report.context import Context
@@ -11,12 +12,23 @@ from promptcodebook.report.html import Content, Html, el, together
 from promptcodebook.report.summary import read_rows
 from promptcodebook.report.traces import part, pre, reward_text, rollout_parts
 from promptcodebook.run.verdict import Row
-from promptcodebook.store import Amended, Compared, Event, Started, Stepped
+from promptcodebook.store import Amended, Compared, Event, RunState, Started, Stepped
 from promptcodebook.text import shorten
 from promptcodebook.types import Codebook, Evaluation, Rollout
 from promptcodebook.units import number, plural
 
-__all__ = ["JudgedSection", "Pair", "PromptsSection", "UseSection", "pairs_of"]
+__all__ = [
+    "UNJUDGED",
+    "JudgedSection",
+    "Pair",
+    "PromptsSection",
+    "UseSection",
+    "pairs_of",
+    "result_of",
+]
+
+UNJUDGED = "It is not judged to its end yet, so there is no result to set beside the first row."
+"""Said where rows are judged and no verdict is reached."""
 
 MOST, _OF_A_KIND = 12, 5
 """Test examples shown, and wins or losses among them while there are enough of the other."""
@@ -53,8 +65,20 @@ def pairs_of(first: Evaluation, second: Evaluation) -> tuple[Pair, ...]:
     return tuple(sorted(pairs, key=lambda pair: (order[pair.outcome], -abs(pair.difference))))
 
 
+def result_of(state: RunState, rows: Sequence[Evaluation]) -> Evaluation | None:
+    """The row that the verdict is about, its last; None until there is a verdict: whichever row was
+    judged latest is no result. Raises StoreError where the stored verdict is damaged."""
+    name = _result_name(state)
+    return next((row for row in rows[::-1] if row.name == name), None)
+
+
+def _result_name(state: RunState) -> str | None:
+    rows = read_rows(state.conclusion.rows) if state.conclusion is not None else ()
+    return rows[-1].name if rows else None
+
+
 class JudgedSection:
-    """Keeps two rows of the verdict: the one that gains are measured from, and the latest."""
+    """Keeps two rows of the verdict: the one that gains are measured from, and the result."""
 
     title = "Test examples"
     anchor = "test"
@@ -63,19 +87,23 @@ class JudgedSection:
         self._context = context
         self._rows: list[Evaluation] = []
         self._first = Codebook(())
+        self._result = _result_name(context.state)
 
     def add(self, event: Event) -> None:
         match event:
             case Started(parameters):
                 self._first = parameters.codebook
             case Compared(evaluation):
-                self._rows[1:] = [evaluation]
+                if not self._rows or evaluation.name == self._result:
+                    self._rows[1:] = [evaluation]
             case Stepped() | Amended(extended=True):
                 self._rows = []
             case _:
                 pass
 
     def render(self) -> Html:
+        if self._rows and self._context.state.conclusion is None:
+            return el("p.empty", UNJUDGED)
         if len(self._rows) < 2:
             return el("p.empty", "Nothing was compared on the test split yet.")
         base, result = self._rows

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from promptcodebook.intervals import paired_interval
 from promptcodebook.report.context import Context
 from promptcodebook.report.html import Column, Content, Html, el, table
-from promptcodebook.report.judged import Pair, pairs_of
+from promptcodebook.report.judged import Pair, pairs_of, result_of
 from promptcodebook.report.operation import HIDDEN, value_text
 from promptcodebook.report.summary import facts
+from promptcodebook.run.comparison import Comparison, Side
 from promptcodebook.store import differences
 from promptcodebook.types import Evaluation
 from promptcodebook.units import number, plural
@@ -39,14 +39,17 @@ _SETTINGS = (
 def compare_screen(first: Watched, second: Watched) -> Screen:
     """The results of both on the test examples that they share."""
     looks = first.look(), second.look()
-    rows = [watched.tests() for watched in (first, second)]
+    results = [
+        result_of(look.context.state, watched.tests())
+        for look, watched in zip(looks, (first, second), strict=True)
+    ]
     body: list[Content] = [
         el("div.grid", [_side(word, look) for word, look in zip(_WORDS, looks, strict=True)])
     ]
-    if all(rows):
-        body.append(_judged(looks, (rows[0][-1], rows[1][-1])))
+    if results[0] is not None and results[1] is not None:
+        body.append(_judged(looks, (results[0], results[1])))
     else:
-        body.append(el("p.empty", "One of them was not judged on its test split yet."))
+        body.append(el("p.empty", f"{_unjudged(results)} not judged to its end yet."))
     body.append(_settings(looks))
     marks = [look.context.simulated for look in looks]
     said = ALL_SIMULATED if all(marks) else SOME_SIMULATED if any(marks) else ""
@@ -54,6 +57,11 @@ def compare_screen(first: Watched, second: Watched) -> Screen:
 
 
 _WORDS = ("First", "Second")
+
+
+def _unjudged(results: Sequence[Evaluation | None]) -> str:
+    words = [w for w, result in zip(_WORDS, results, strict=True) if result is None]
+    return "Each of them is" if len(words) == 2 else f"The {words[0].lower()} is"
 
 
 def _side(word: str, look: Look) -> Html:
@@ -78,12 +86,12 @@ def _judged(looks: tuple[Look, Look], results: tuple[Evaluation, Evaluation]) ->
     if not pairs:
         return el("p.empty", "No test example is in both: they were judged on other data.")
     contexts = [look.context for look in looks]
-    simulated = any(context.simulated for context in contexts)
+    between = _comparison(contexts, results)
     return el(
         "section",
         el("h2", "On the same test examples"),
         _warning(contexts),
-        el("p.verdict.open", _difference(contexts[0], pairs, simulated=simulated)),
+        el("p.verdict.open", _difference(between, pairs)),
         filter_box("examples"),
         _examples(looks, pairs),
     )
@@ -101,22 +109,36 @@ def _warning(contexts: Sequence[Context]) -> Html | None:
     )
 
 
-def _difference(context: Context, pairs: Sequence[Pair], *, simulated: bool) -> str:
-    seconds = [pair.difference for pair in pairs]
-    found = paired_interval(seconds, [0.0] * len(pairs), context.seed, _width(context))
-    mean, low, high = (number(x, signed=True) for x in (found.mean, found.low, found.high))
+def _comparison(contexts: Sequence[Context], results: Sequence[Evaluation]) -> Comparison:
+    """The second against the first on the examples of both, in the second's order: what `pco
+    compare` says of them."""
+    rewards = [
+        {r.example_id: x for r, x in zip(result.rollouts, result.rewards, strict=True)}
+        for result in results
+    ]
+    first, second = (
+        Side(
+            result.name,
+            {name: own[name] for name in rewards[1] if name in rewards[0]},
+            result.split,
+            context.simulated,
+            context.reward_range,
+        )
+        for context, result, own in zip(contexts, results, rewards, strict=True)
+    )
+    return Comparison.of(second, first)
+
+
+def _difference(between: Comparison, pairs: Sequence[Pair]) -> str:
+    gain = between.gain
+    mean, low, high = (number(x, signed=True) for x in (gain.mean, gain.low, gain.high))
     counts = {kind: sum(p.outcome == kind for p in pairs) for kind in ("win", "loss", "tie")}
     return (
-        f"{'Simulated: ' if simulated else ''}second less first: {mean} "
-        f"(95 % {low} to {high}, n = {found.n}); "
+        f"{'Simulated: ' if between.simulated else ''}second less first: {mean} "
+        f"(95 % {low} to {high}, n = {gain.n}); "
         f"{plural(counts['win'], 'win')}, {plural(counts['loss'], 'loss', 'losses')}, "
         f"{plural(counts['tie'], 'tie')}."
     )
-
-
-def _width(context: Context) -> tuple[float, float]:
-    low, high = context.reward_range
-    return low - high, high - low
 
 
 def _examples(looks: tuple[Look, Look], pairs: Sequence[Pair]) -> Html:

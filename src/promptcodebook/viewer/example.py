@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from promptcodebook.report.history import kept_entry, refused_entry
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, table, together
+from promptcodebook.report.judged import UNJUDGED, Pair, pairs_of, result_of
 from promptcodebook.report.traces import part, pre, reward_text, rollout_parts, trace_body
 from promptcodebook.step import Rewrite, Step
 from promptcodebook.store import Started
@@ -42,11 +43,13 @@ _TESTED = (
 
 @dataclass
 class _Tally:
-    """An example in training: its rewards, with the step of each, and how often it failed."""
+    """An example in training: its rewards, the steps it was in, how often it failed, and the reward
+    of its latest rollout (None = that failed)."""
 
-    rewards: list[tuple[int, float]] = field(default_factory=lambda: list[tuple[int, float]]())
+    rewards: list[float] = field(default_factory=lambda: list[float]())
     steps: list[int] = field(default_factory=lambda: list[int]())
     failed: int = 0
+    latest: float | None = None
 
 
 def examples_screen(watched: Watched) -> Screen:
@@ -74,21 +77,22 @@ def _tallies(steps: Sequence[Step]) -> dict[str, _Tally]:
             rollout = trace.rollout
             tally = tallies.setdefault(rollout.example_id, _Tally())
             tally.steps.append(step.index)
+            tally.latest = rollout.reward
             if rollout.reward is None:
                 tally.failed += 1
             else:
-                tally.rewards.append((step.index, rollout.reward))
+                tally.rewards.append(rollout.reward)
     return tallies
 
 
 def _cells(look: Look, name: str, tally: _Tally) -> tuple[Content, ...]:
-    rewards = [reward for _, reward in tally.rewards]
+    rewards = tally.rewards
     return (
         link(name, "run", look.key, "example", name, look=".stop"),
         input_of(look, name),
         len(tally.steps),
         number(sum(rewards) / len(rewards), 2) if rewards else MISSING,
-        number(rewards[-1], 2) if rewards else MISSING,
+        number(tally.latest, 2, missing="failed"),
         tally.steps[-1] + 1,
         tally.failed,
     )
@@ -100,27 +104,31 @@ def input_of(look: Look, name: str) -> str:
 
 
 def _tested(look: Look, rows: Sequence[Evaluation]) -> Html:
-    if len(rows) < 2:
+    if rows and look.context.state.conclusion is None:
+        return el("p.empty", UNJUDGED)
+    result = result_of(look.context.state, rows)
+    if len(rows) < 2 or result is None:
         return el("p.empty", "Nothing was compared on the test split yet.")
-    first, last = rows[0], rows[-1]
-    earlier = {r.example_id: x for r, x in zip(first.rollouts, first.rewards, strict=True)}
-    cells: list[tuple[Content, ...]] = [
-        (
-            link(r.example_id, "run", look.key, "example", r.example_id, TEST, look=".stop"),
-            input_of(look, r.example_id),
-            number(earlier.get(r.example_id), 2, missing=MISSING),
-            number(x, 2),
-            number(x - earlier[r.example_id], 2, signed=True)
-            if r.example_id in earlier
-            else MISSING,
-        )
-        for r, x in list(zip(last.rollouts, last.rewards, strict=True))[:_MOST]
-    ]
+    pairs = {pair.second.example_id: pair for pair in pairs_of(rows[0], result)}
+    shown = result.rollouts[:_MOST]
+    cells = [_test_cells(look, r, pairs.get(r.example_id)) for r in shown]
     caption = (
-        f"{plural(len(cells), 'example')} of {len(last.rollouts):,}: the row {first.name} and "
-        f"the result, {last.name}."
+        f"{plural(len(cells), 'example')} of {len(result.rollouts):,}: the row {rows[0].name} and "
+        f"the result, {result.name}."
     )
     return look.context.figure(caption, table(_TESTED, cells))
+
+
+def _test_cells(look: Look, rollout: Rollout, pair: Pair | None) -> tuple[Content, ...]:
+    """Of one example; a failed rollout counts as the bottom of the range in the difference."""
+    name = rollout.example_id
+    return (
+        link(name, "run", look.key, "example", name, TEST, look=".stop"),
+        input_of(look, name),
+        MISSING if pair is None else number(pair.first.reward, 2, missing="failed"),
+        number(rollout.reward, 2, missing="failed"),
+        MISSING if pair is None else number(pair.difference, 2, signed=True),
+    )
 
 
 def example_screen(watched: Watched, name: str, at: str = "") -> Screen:
@@ -147,11 +155,18 @@ def example_screen(watched: Watched, name: str, at: str = "") -> Screen:
     else:
         index = int(at) - 1 if at.isascii() and at.isdecimal() and len(at) < 9 else max(steps)
         if index not in steps:
-            return missing(f"The example {name} was not in step {at}.")
+            hint = f"pco runs show {look.context.header.id}"
+            return missing(f"The example {name} was not in step {at}: {_whereabouts(steps)}.", hint)
         body = _trained(watched, look, index, name, known)
     above = (("Examples", address("run", look.key, "examples")),)
     places = _places(look, name, list(steps), at or str(max(steps, default=-1) + 1), bool(tests))
     return screen_of(look, f"Example {name}", [places, body], above)
+
+
+def _whereabouts(steps: Iterable[int]) -> str:
+    first, *rest = [f"{step + 1:,}" for step in steps]
+    more = f" and {len(rest):,} more" if rest else ""
+    return f"it was in step {first}{more}"
 
 
 def _places(look: Look, name: str, steps: list[int], at: str, tested: bool) -> Html:

@@ -94,7 +94,8 @@ class Site:
     def _compared(self, request: web.Request) -> Screen:
         keys = request.query.getall("run", [])
         if len(keys) != 2:
-            return missing(f"Two runs are compared, and {len(keys)} were picked.")
+            picked = f"Two runs are compared, and {len(keys)} were picked."
+            return missing(picked, "/compare?run=ID&run=ID")
         found = [self.shelf.run(key) for key in keys]
         gone = [key for key, run in zip(keys, found, strict=True) if run is None]
         if gone:
