@@ -109,6 +109,11 @@ def test_what_evaluations_and_estimates_show_is_escaped() -> None:
 def test_a_run_shows_its_verdict_and_its_rows(tmp_path: Path, budget: str | None) -> None:
     run = train(tmp_path, budget=budget, name_it="tickets")
     text = seen(run._repr_html_()).text
-    assert f"run {run.id} (tickets){run.ended}, best" in text
+    assert f"run {run.id} (tickets)simulated model, {run.ended}, best" in text
     assert run.conclusion is not None and run.verdict in text
     assert ("concat" in text) is bool(run.conclusion.rows)
+
+
+@pytest.mark.parametrize("mark", "\u061c\u200e\u200f\u2028\u2029\u202e\u2066")
+def test_no_mark_steers_the_direction_or_breaks_a_line(mark: str) -> None:
+    assert mark not in shown_text("title", f"a{mark}b")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +14,9 @@ import pytest
 
 import promptcodebook as pco
 from promptcodebook.calls import Limits, Usage
-from promptcodebook.progress import Began, Note, Phase, ProgressLine, Spent, watch
+from promptcodebook.progress import Began, Note, Phase, ProgressLine, Spent, StepDone, watch
+from promptcodebook.step import Step
+from promptcodebook.types import Codebook, Parameters
 from tests.run.test_optimize import QUICK, data, train
 
 
@@ -110,6 +113,29 @@ def test_the_line_shows_calls_beside_their_limit_and_what_was_lost() -> None:
     wait(3)
     line(Spent({"executor": Usage(calls=370)}, {}, Usage(calls=2), Limits(calls=400)))
     assert stream.getvalue() == "pco step 0 of 10, calls 372 of 400, lost 2\n"
+
+
+def _full(stream: io.StringIO) -> str:
+    """The line of a long run with everything to tell."""
+    line, wait = _line(stream)
+    line(replace(BEGAN, steps=500, simulated=True))
+    wait(600)
+    parameters = Parameters("", "", Codebook(()), "")
+    line(StepDone(Step(11, 0, 0.1, (), (), parameters, (), (), ()), 600.0))
+    line(Spent({"executor": Usage(calls=12040)}, {}, Usage(calls=12), Limits(calls=50000)))
+    return stream.getvalue().splitlines()[-1]
+
+
+def test_what_has_no_room_in_the_line_is_a_fact_and_not_the_time_left() -> None:
+    shown = _full(io.StringIO())
+    assert shown == "pco [simulated] step 12 of 500, about 6 h 46 min left, reward none"
+
+
+def test_the_line_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "fileno", lambda: 1, raising=False)
+    monkeypatch.setattr(os, "get_terminal_size", lambda fd: os.terminal_size((60, 24)))
+    assert _full(stream) == "pco [simulated] step 12 of 500, about 6 h 46 min left"
 
 
 def test_a_stream_that_nobody_reads_any_more_stops_no_run() -> None:

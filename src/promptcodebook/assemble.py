@@ -37,7 +37,7 @@ from promptcodebook.simulated.parameters import SimulatedSettings
 from promptcodebook.simulated.world import World
 from promptcodebook.tasks.program import Agent, make_program, user_task
 from promptcodebook.tasks.registry import load_task
-from promptcodebook.tasks.rewards import apply_reward, reward_factory
+from promptcodebook.tasks.rewards import apply_reward, describe_reward, reward_factory
 from promptcodebook.tasks.task import RewardFactory, Task, asks_nobody
 from promptcodebook.tasks.user_calls import UserCalls
 from promptcodebook.types import (
@@ -195,6 +195,14 @@ class Assembled:
     @property
     def task(self) -> Task:
         return self.plan.task
+
+    @property
+    def scored_by(self) -> str:
+        """The reward in words, the same for the same one; a function is known by its name."""
+        if self.config.task:
+            return f"{self.config.task}{', stand-in' if self.config.reward == STAND_IN else ''}"
+        own = self.plan.sources.reward
+        return describe_reward(self.config.reward if own is None else own)
 
     @cached_property
     def scorer(self) -> Scorer:
@@ -360,7 +368,8 @@ def _data(config: Config, sources: Sources) -> Dataset:
     if not (config.data.path or config.data.train):
         raise ConfigError(
             "no data: neither a task nor data.path is set",
-            hint="pass --task constraints, or set data.path in pco.toml (pco init writes one)",
+            hint="name a task or data: --task constraints, or data.path in pco.toml (pco init "
+            "writes one); in Python data=pco.load('rows.jsonl')",
         )
     return load_settings(config.data, sources.base)
 

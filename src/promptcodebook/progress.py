@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
@@ -231,7 +232,7 @@ class ProgressLine:
         if (self._run is None and self._phase is None) or now < self._next:
             return
         self._next = now + (_REDRAW_S if self._redraws else _PAUSE_S)
-        text = self._text(now)[:_WIDTH]
+        text = self._text(now, _width(self._stream))
         if self._redraws:
             self._write("\r" + text.ljust(self._shown))
             self._shown = len(text)
@@ -243,23 +244,39 @@ class ProgressLine:
             self._stream.write(text)
             self._stream.flush()
 
-    def _text(self, now: float) -> str:
+    def _text(self, now: float, width: int) -> str:
+        """Of at most `width` characters: facts that have no room are left out."""
         label = "pco [simulated]" if self._simulated else "pco"
         if self._phase is not None:
             done, total = self._phase.done, self._phase.total
             spent = now - self._phase_began
             left = _left(spent, done, total - done)
-            return f"{label} {self._bar(done, total)}{self._phase.name}: {done} of {total}{left}"
+            counts = f": {done} of {total}{left}"
+            start = f"{label} {self._bar(done, total)}{self._phase.name}"
+            return start[: max(0, width - len(counts))] + counts[:width]
         assert self._run is not None
         steps = self._run.steps
         left = _left(self._seconds, self._done - self._run.first, steps - self._done)
-        facts = "".join(f", {name} {value}" for name, value in self._facts.items())
-        if not steps:
-            return f"{label} at work{facts}"
-        return f"{label} {self._bar(self._done, steps)}step {self._done} of {steps}{facts}{left}"
+        at = f"{self._bar(self._done, steps)}step {self._done} of {steps}{left}"
+        text = f"{label} {at if steps else 'at work'}"[:width]
+        for name, value in self._facts.items():
+            fact = f", {name} {value}"
+            if len(text) + len(fact) > width:
+                break
+            text += fact
+        return text
 
     def _bar(self, done: int, total: int) -> str:
         return f"{bar(done / total, _BAR)} " if self._draws and total else ""
+
+
+def _width(stream: TextIO) -> int:
+    """Characters that fit a line of the terminal: a longer one could not be redrawn."""
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError, AttributeError):
+        columns = 0
+    return columns - 1 if columns > 1 else _WIDTH
 
 
 def bar(share: float, width: int) -> str:

@@ -70,7 +70,7 @@ def test_a_sample_is_chosen_by_id_and_is_the_same_for_everyone(trained: Path) ->
 
 def test_an_unknown_split_and_an_empty_sample_are_refused(trained: Path) -> None:
     pco("eval", "last", "--split", "tset", cwd=trained).error(2, "did you mean 'test'")
-    pco("eval", "last", "--n", "0", cwd=trained).error(2, "--n 1 or more")
+    pco("eval", "last", "--n", "0", cwd=trained).error(2, "n is 1 or more")
 
 
 def test_when_nothing_was_answered_there_is_no_figure(trained: Path) -> None:

@@ -44,6 +44,9 @@ def test_what_optimize_would_refuse_is_refused() -> None:
         given: Any = {"data": data(), "reward": reward, "lm": "simulated", **wrong}
         with pytest.raises(ConfigError, match=r"estimate\(\): "):
             pco.estimate(**given)
+    for seconds in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match=r"estimate\(\): a call cannot take"):
+            pco.estimate(data(), reward, "simulated", seconds_per_call=seconds)
     empty = pco.Dataset((), (), ())
     with pytest.raises(DataError, match="training split"):
         pco.estimate(empty, reward, "simulated")

@@ -275,7 +275,7 @@ def test_settings_that_may_not_or_cannot_be_used_are_refused() -> None:
     assert replace(foreign, trusted=True).settings({}).lm == THEIRS
     with pytest.raises(ConfigError, match="the run r1 was made with an LM object") as gone:
         reference({**SMALL, "lm": OWN_LM}).settings({})
-    assert gone.value.hint == "pass --lm with a model's spec"
+    assert gone.value.hint == "pass --lm (lm= in Python) with a model's spec"
 
 
 def test_data_and_task_are_found_again_from_the_run_s_base(

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,12 +108,26 @@ def test_a_ready_made_reward_takes_the_place_of_the_runs_own(run: pco.Run) -> No
         ({"budget": 5}, "budget is of type int"),
         ({"roles": []}, "roles is of type list"),
         ({"config": "pco.toml"}, "config is of type str"),
+        ({"n": "x"}, "n is of type str"),
+        ({"n": 2.5}, "n is of type float"),
+        ({"samples": 1.5}, "samples is of type float"),
+        ({"samples": None}, "samples is of type NoneType"),
+        ({"row": None}, "row is of type NoneType"),
+        ({"split": None}, "split is of type NoneType"),
+        ({"runs_dir": None}, "runs_dir is of type NoneType"),
+        ({"reward": pco.rewards.exact}, "ready-made"),
     ],
 )
 def test_what_is_wrong_is_named(run: pco.Run, given: dict[str, object], said: str) -> None:
     with pytest.raises((ConfigError, DataError), match=said) as caught:
         pco.evaluate(run, **given)  # type: ignore[arg-type]
-    assert caught.value.hint
+    assert caught.value.hint and "--" not in caught.value.hint
+
+
+def test_what_makes_a_ready_made_reward_is_to_be_called(run: pco.Run) -> None:
+    with pytest.raises(ConfigError) as caught:
+        pco.evaluate(run, reward=pco.rewards.exact)  # type: ignore[arg-type]
+    assert caught.value.hint == "call it: exact()"
 
 
 def test_a_policy_must_be_one() -> None:
@@ -222,6 +237,33 @@ def test_other_examples_cannot_be_compared(run: pco.Run, learned: pco.Assessment
     assert lm.calls == 0, "refused before anything was paid for"
 
 
+def test_different_rewards_cannot_be_compared(run: pco.Run, tmp_path: Path) -> None:
+    exact, f1 = pco.evaluate(run, reward="exact"), pco.evaluate(run, reward="f1")
+    with pytest.raises(DataError, match="not scored by the same reward: exact and f1"):
+        pco.compare(exact, f1)
+    lm = Counted()
+    with pytest.raises(DataError, match="same reward"):
+        pco.compare(run, exact, reward=pco.rewards.f1(), lm=lm)
+    assert lm.calls == 0
+    assert pco.compare(exact, run, reward={"kind": "exact"}).gain.mean == 0.0, "the same in a table"
+    for name, assessment in (("exact", exact), ("f1", f1)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(assessment.as_json()))
+    with pytest.raises(DataError, match="same reward"):
+        pco.compare(tmp_path / "exact.json", tmp_path / "f1.json")
+    old = {k: v for k, v in f1.as_json().items() if k != "scored_by"}
+    (tmp_path / "f1.json").write_text(json.dumps(old))
+    assert pco.compare(exact, tmp_path / "f1.json").gain.n == 8, "unknown in a file of before"
+
+
+def test_each_side_is_called_by_what_it_is(run: pco.Run, learned: pco.Assessment) -> None:
+    concat = pco.evaluate(run, row="concat")
+    compared = pco.compare(run, concat)
+    assert (compared.a.name, compared.b.name) == ("tickets", "tickets (concat)")
+    for ref in ("tickets", run.id, run.path, pco.load_run(run.path, data(), reward)):
+        named = pco.evaluate(ref, data(), reward, n=1, runs_dir=run.path.parent)
+        assert named.name == learned.name == "tickets"
+
+
 async def test_the_other_side_takes_the_examples_of_an_assessment(run: pco.Run) -> None:
     for known in (pco.evaluate(run, n=3), pco.evaluate(run, split="val")):
         compared = pco.compare(run, known)
@@ -321,6 +363,20 @@ def test_a_run_of_somebody_else_may_be_read_and_calls_nobody(run: pco.Run, tmp_p
     assert pco.load_run(copy, lm="simulated").policy.config.lm == "simulated"
 
 
+def test_a_run_says_that_its_model_was_simulated(run: pco.Run, tmp_path: Path) -> None:
+    """Where there is no verdict to say it, too."""
+    for shown in (run, pco.load_run(run.path)):
+        html = shown._repr_html_()
+        assert "simulated model, finished" in html
+        assert "<caption>simulated model, test split" in html
+    assert "simulated model, " in replace(run, conclusion=None, verdict="")._repr_html_()
+    real = replace(run, simulated=False, conclusion=None, verdict="")
+    assert "simulated" not in real._repr_html_()
+
+
 def test_no_run_is_no_run(tmp_path: Path) -> None:
+    for wrong in (None, 3):
+        with pytest.raises(ConfigError, match=r"load_run\(\): ref is of type"):
+            pco.load_run(wrong)  # type: ignore[arg-type]
     with pytest.raises(RunNotFound):
         pco.load_run("last", runs_dir=tmp_path)

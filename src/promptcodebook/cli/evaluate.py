@@ -205,6 +205,10 @@ class _Asked:
     def ids(self) -> Set[str]:
         return frozenset(example.id for example in self.examples)
 
+    @property
+    def scored_by(self) -> str:
+        return self.assessor.scored_by
+
     def answer(self) -> Assessment:
         """Progress on stderr; Ctrl-C ends it in order."""
         from promptcodebook.sync import run_sync
@@ -328,11 +332,10 @@ def _assessment_text(assessment: Assessment) -> str:
 
 
 def _sides(refs: Sequence[str], sample: Sample, typed: Typed) -> list[Side | _Asked]:
-    """Saved evaluations, and REFs to evaluate; DataError where the examples are not the same."""
+    """Saved evaluations, and REFs to evaluate; DataError where the two cannot be compared."""
     from promptcodebook.lm.ledger import Ledger
     from promptcodebook.policy.references import resolve
-    from promptcodebook.run.comparison import Side
-    from promptcodebook.run.evaluation import require_same_examples
+    from promptcodebook.run.comparison import Side, require_comparable
 
     saved = [Side.read(Path(ref)) for ref in refs]
     sample = next((side.sample(sample) for side in saved if side is not None), sample)
@@ -343,7 +346,7 @@ def _sides(refs: Sequence[str], sample: Sample, typed: Typed) -> list[Side | _As
             sides.append(_Asked.of(reference, sample, typed, ledger=ledger))
         else:
             sides.append(side)
-    require_same_examples(*(side.ids for side in sides))
+    require_comparable(*sides)
     return sides
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from promptcodebook.assemble import plan_run
 from promptcodebook.calls import LM
 from promptcodebook.config import Config
 from promptcodebook.data import Dataset
+from promptcodebook.errors import ConfigError
 from promptcodebook.estimation.estimate import Estimate
 from promptcodebook.estimation.estimate import estimate as estimate_plan
 from promptcodebook.lm.stack import specs_of
@@ -43,6 +45,11 @@ def estimate(  # noqa: PLR0913 - the keywords of optimize
     settings = settings_of(
         _VERB, lm, roles, size, select, budget, seed, with_reward(config, reward)
     )
+    if not (seconds_per_call is None or (isfinite(seconds_per_call) and seconds_per_call >= 0)):
+        raise ConfigError(
+            f"{_VERB}: a call cannot take {seconds_per_call:g} seconds",
+            hint="seconds_per_call is 0 or more, or None where it is unknown",
+        )
     plan = plan_run(settings, sources_of(_VERB, data, reward, executor, lm)).require_training()
     seconds = dict.fromkeys(specs_of(plan.config), seconds_per_call) if seconds_per_call else {}
     return estimate_plan(plan, seconds)

@@ -179,7 +179,7 @@ def specs_of(config: Config) -> dict[str, dict[str, str]]:
         if not spec:
             raise ConfigError(
                 f"role {role} has no model",
-                hint="set lm in pco.toml, pass --lm, or set PCO_LM",
+                hint="set lm in pco.toml, pass --lm (lm= in Python), or set PCO_LM",
             )
         if headers and specs.get(spec) not in (None, {}, headers):
             raise ConfigError(

@@ -128,7 +128,7 @@ class Reference:
         if config.lm == OWN_LM:
             raise ConfigError(
                 f"the run {self.name} was made with an LM object, which is not here",
-                hint="pass --lm with a model's spec",
+                hint="pass --lm (lm= in Python) with a model's spec",
             )
         return config
 

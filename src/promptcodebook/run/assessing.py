@@ -16,17 +16,10 @@ from promptcodebook.errors import ConfigError, did_you_mean
 from promptcodebook.policy.policy import Policy
 from promptcodebook.progress import Phase, ProgressLine
 from promptcodebook.protocols import Executor, Reward
-from promptcodebook.run.comparison import Comparison, Side
-from promptcodebook.run.evaluation import (
-    LEARNED,
-    ROWS,
-    Assessment,
-    Assessor,
-    Sample,
-    require_same_examples,
-)
+from promptcodebook.run.comparison import Comparison, Side, require_comparable
+from promptcodebook.run.evaluation import LEARNED, ROWS, Assessment, Assessor, Sample
 from promptcodebook.run.handed import Handed
-from promptcodebook.run.optimize import Run
+from promptcodebook.run.optimize import Run, require_type
 from promptcodebook.sync import run_sync
 from promptcodebook.tasks.user_calls import UserCalls
 from promptcodebook.types import Example, Rollout
@@ -50,13 +43,19 @@ class _Asked:
     def of(
         cls, policy: AnyPolicy, handed: Handed, sample: Sample, row: str, progress: bool
     ) -> _Asked:
+        verb = handed.verb
+        require_type(verb, "n", sample.count, (int,), "a whole number, or None for all")
+        require_type(verb, "samples", sample.runs, (int,), "a whole number", optional=False)
+        require_type(verb, "row", row, (str,), "the name of a row", optional=False)
+        require_type(verb, "split", sample.split, (str,), "train, val or test", optional=False)
         if row not in ROWS:
             raise ConfigError(
                 f"{handed.verb}: unknown row {row!r}{did_you_mean(row, ROWS)}",
                 hint=f"row = {', '.join(map(repr, ROWS))}",
             )
         used = handed.use(policy)
-        name = policy.name or policy.id if isinstance(policy, Run) else used.reference.name
+        header = used.reference.header
+        name = used.reference.name if header is None else header.name or header.id
         assessor = Assessor(name, used.reference.file, used.assembled, row)
         simulated = used.assembled.models.simulated
         line = ProgressLine(sys.stderr, simulated=simulated) if progress else None
@@ -66,6 +65,10 @@ class _Asked:
     @property
     def ids(self) -> Set[str]:
         return frozenset(example.id for example in self.examples)
+
+    @property
+    def scored_by(self) -> str:
+        return self.assessor.scored_by
 
     async def answer(self) -> Assessment:
         with self._counting() as done:
@@ -205,7 +208,8 @@ def compare(  # noqa: PLR0913 - the command's options
     the other side then takes. So `compare(run, evaluate(run, row="concat"))` sets a policy beside
     its own instincts in one prompt. `budget` limits both sides together. The result has `.gain`,
     `.better` ('a', 'b' or '' where it is unclear) and `.differences` by example. Raises what
-    `evaluate` raises, and DataError, before any call, where the examples are not the same.
+    `evaluate` raises, and DataError, before any call, where the examples or the rewards
+    are not the same.
     """
     handed = Handed("compare()", data, reward, lm, roles, executor, config, budget, runs_dir, trust)
     sides = list[Side]()
@@ -220,7 +224,7 @@ def _sides(
     given: Sequence[AnyPolicy | Assessment], handed: Handed, sample: Sample, progress: bool
 ) -> list[Side | _Asked]:
     """Sides that are known already, and what finds out the others. Nobody was asked anything yet;
-    DataError where the examples are not the same."""
+    DataError where the examples, or the rewards, are not the same."""
     known = [_known(each) for each in given]
     sample = next((side.sample(sample) for side in known if side is not None), sample)
     sides = list[Side | _Asked]()
@@ -229,7 +233,7 @@ def _sides(
             sides.append(_Asked.of(each, handed, sample, LEARNED, progress))
         elif side is not None:
             sides.append(side)
-    require_same_examples(*(side.ids for side in sides))
+    require_comparable(*sides)
     return sides
 
 

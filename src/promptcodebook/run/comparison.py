@@ -6,14 +6,15 @@ import json
 from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
+from promptcodebook.errors import DataError
 from promptcodebook.intervals import Bounds, Interval, mean_interval
 from promptcodebook.notebook import shown_table
-from promptcodebook.run.evaluation import Assessment, Sample, paired_difference
+from promptcodebook.run.evaluation import LEARNED, Assessment, Sample, paired_difference
 from promptcodebook.units import number
 
-__all__ = ["Comparison", "Side"]
+__all__ = ["Comparable", "Comparison", "Side", "require_comparable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +26,18 @@ class Side:
     split: str
     simulated: bool
     bounds: Bounds
+    scored_by: str = ""
 
     @classmethod
     def of(cls, assessment: Assessment) -> Side:
+        kind = "" if assessment.kind == LEARNED else f" ({assessment.kind})"
         return cls(
-            assessment.name,
+            assessment.name + kind,
             assessment.rewards,
             assessment.evaluation.split,
             assessment.simulated,
             assessment.reward_range,
+            assessment.scored_by,
         )
 
     @classmethod
@@ -44,7 +48,8 @@ class Side:
             rewards = {str(e["id"]): float(e["reward"]) for e in tree["examples"]}
             low, high = tree.get("reward_range", (0.0, 1.0))
             simulated, bounds = bool(tree["simulated"]), (float(low), float(high))
-            return cls(path.name, rewards, str(tree["split"]), simulated, bounds)
+            scored_by = str(tree.get("scored_by", ""))  # unknown in files of before
+            return cls(path.name, rewards, str(tree["split"]), simulated, bounds, scored_by)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -64,6 +69,32 @@ class Side:
         return mean_interval(list(self.rewards.values()), bounds=self.bounds)
 
 
+class Comparable(Protocol):
+    """What is known of a side before it is evaluated."""
+
+    @property
+    def ids(self) -> Set[str]: ...
+
+    @property
+    def scored_by(self) -> str: ...
+
+
+def require_comparable(a: Comparable, b: Comparable) -> None:
+    """Raises DataError where the examples are not the same, or the rewards, as far as known."""
+    missing = sorted(a.ids ^ b.ids)
+    if missing:
+        raise DataError(
+            f"the two were not evaluated on the same examples: {len(missing)} appear in only "
+            f"one of them, the first is {missing[0]}",
+            hint="evaluate both on the same data, split and n",
+        )
+    if a.scored_by and b.scored_by and a.scored_by != b.scored_by:
+        raise DataError(
+            f"the two were not scored by the same reward: {a.scored_by} and {b.scored_by}",
+            hint="evaluate both under one reward",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """`gain` is the mean of a - b over the examples of both, with its 95 % interval, paired by
@@ -75,7 +106,9 @@ class Comparison:
 
     @classmethod
     def of(cls, a: Side, b: Side) -> Comparison:
-        """Raises DataError where the two were not evaluated on the same examples."""
+        """Raises DataError where the two were not evaluated on the same examples, or not by the
+        same reward."""
+        require_comparable(a, b)
         widest = min(a.bounds[0], b.bounds[0]), max(a.bounds[1], b.bounds[1])
         return cls(a, b, paired_difference(dict(a.rewards), dict(b.rewards), widest))
 

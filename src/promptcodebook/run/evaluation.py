@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -29,7 +29,6 @@ __all__ = [
     "Assessor",
     "Sample",
     "paired_difference",
-    "require_same_examples",
     "sample",
 ]
 
@@ -67,6 +66,8 @@ class Assessment:
     runs: int = 1
     reward_range: Bounds = (0.0, 1.0)
     kind: str = LEARNED
+    scored_by: str = ""
+    """The reward in words; "" = unknown."""
 
     @property
     def score(self) -> Interval:
@@ -119,6 +120,7 @@ class Assessment:
             "reward_range": self.reward_range,
             "simulated": self.simulated,
             "runs": self.runs,
+            "scored_by": self.scored_by,
             "models": self.models,
             **figures,
             "examples": [_example(r, self.evaluation.floor) for r in self.evaluation.rollouts],
@@ -148,14 +150,19 @@ class Assessor:
         self.name = name
         self._row = row
 
+    @property
+    def scored_by(self) -> str:
+        """The reward in words."""
+        return self._assembled.scored_by
+
     def examples(self, sample_of: Sample) -> tuple[Example, ...]:
         """Raises DataError for an unknown or empty split, ConfigError for a count below 1, and
         MissingExtra or TaskError for what the task needs and is not there."""
         self._assembled.task.require()
         if sample_of.runs < 1:
-            raise ConfigError(f"cannot sample {sample_of.runs} runs", hint="--samples 1 or more")
+            raise ConfigError(f"cannot sample {sample_of.runs} runs", hint="samples is 1 or more")
         if sample_of.count is not None and sample_of.count < 1:
-            raise ConfigError(f"cannot evaluate {sample_of.count} examples", hint="--n 1 or more")
+            raise ConfigError(f"cannot evaluate {sample_of.count} examples", hint="n is 1 or more")
         dataset = self._assembled.dataset
         ids = sample_of.ids
         examples = dataset.split(sample_of.split)
@@ -164,7 +171,7 @@ class Assessor:
         if not examples:
             raise DataError(
                 f"the split {sample_of.split!r} of {self._assembled.task.name} is empty",
-                hint="choose another: --split train, val or test",
+                hint="choose another split: train, val or test",
             )
         return sample(examples, sample_of.count)
 
@@ -206,6 +213,7 @@ class Assessor:
             runs=sample_of.runs,
             reward_range=config.reward_range,
             kind=self._row,
+            scored_by=self.scored_by,
         )
 
     def _prompter(self) -> Prompter:
@@ -221,7 +229,7 @@ class Assessor:
         if assembled.task.oracle is None:
             raise ConfigError(
                 f"{assembled.task.name} does not know the right instructions of its inputs",
-                hint="choose another row, or leave --row out",
+                hint="choose another row",
             )
         return OraclePrompt(assembled.task.oracle, file.base_prompt)
 
@@ -250,23 +258,11 @@ def _refuse_empty(evaluation: Evaluation) -> None:
         raise too_many_failures(failures, tuple(map(Trace, evaluation.rollouts)), "")
 
 
-def require_same_examples(a: Set[str], b: Set[str]) -> None:
-    """Raises DataError when the ids of the examples are not the same."""
-    missing = sorted(a ^ b)
-    if missing:
-        raise DataError(
-            f"the two were not evaluated on the same examples: {len(missing)} appear in only "
-            f"one of them, the first is {missing[0]}",
-            hint="evaluate both on the same data, split and n",
-        )
-
-
 def paired_difference(
     a: dict[str, float], b: dict[str, float], bounds: Bounds = (0.0, 1.0)
 ) -> Interval:
-    """The mean of a - b over the examples of both, rewards within `bounds`. Raises DataError when
-    the examples are not the same."""
-    require_same_examples(a.keys(), b.keys())
+    """The mean of a - b over the examples of both, rewards within `bounds`. Raises DataError where
+    there is none; both have the same."""
     if not a:
         raise DataError("there is no example to compare on", hint="pco eval REF --json")
     return paired_interval(list(a.values()), [b[i] for i in a], 0, bounds)

@@ -65,6 +65,7 @@ class Handed:
         """
         kinds = (str, Path, Run, Policy)
         require_type(self.verb, "policy", policy, kinds, "a Run, a Policy, or what names one")
+        require_type(self.verb, "runs_dir", self.runs_dir, (str, Path), "a folder", optional=False)
         if policy is None:
             raise ConfigError(f"{self.verb}: there is no policy", hint="a Run, a Policy or a name")
         sources = sources_of(self.verb, self.data, self.reward, self.executor, self.lm)

@@ -14,6 +14,7 @@ from promptcodebook.calls import LM, Usage
 from promptcodebook.config import Budget, load_config
 from promptcodebook.data import Dataset
 from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, RunNotTrusted, Stop
+from promptcodebook.lm.stack import uses_simulated
 from promptcodebook.policy.policy import Policy, deploy, role_layers
 from promptcodebook.policy.references import Best, Reference, kept_state, resolve
 from promptcodebook.policy.trust import require_trust
@@ -52,6 +53,8 @@ def load_run(  # noqa: PLR0913 - what a run may have taken as objects
     Raises RunNotFound and StoreError; its `policy` raises ConfigError and RunNotTrusted.
     """
     require_type(_VERB, "roles", roles, (Mapping,), "a mapping such as {'critic': 'openai/x'}")
+    require_type(_VERB, "ref", ref, (str, Path), "a run's id, name or folder", optional=False)
+    require_type(_VERB, "runs_dir", runs_dir, (str, Path), "a folder", optional=False)
     sources = sources_of(_VERB, data, reward, executor, lm)
     path = find_run(Path(runs_dir), str(ref)).resolve()
     store = RunStore.open(path)
@@ -94,6 +97,7 @@ def _read(store: RunStore) -> Run:
         settings=concluded.settings if concluded is not None else {},
         candidates=concluded.candidates if concluded is not None else (),
         file=file,
+        simulated=uses_simulated(config),
     )
 
 

@@ -30,6 +30,7 @@ from promptcodebook.run.verdict import Conclusion, Row
 from promptcodebook.store.events import Candidate
 from promptcodebook.store.runs import find_run, remove_run
 from promptcodebook.sync import run_sync
+from promptcodebook.tasks.rewards import library as ready_made
 from promptcodebook.tasks.user_code import check_function
 from promptcodebook.types import Codebook
 from promptcodebook.units import money, number
@@ -82,6 +83,8 @@ class Run:
     """The objects that it was made with: what is done with it later uses them again."""
     file: PolicyFile | None = field(default=None, repr=False)
     """The policy file of what was learned; None where there is none."""
+    simulated: bool = False
+    """Whether any of its models was simulated: figures must say so."""
 
     def __repr__(self) -> str:
         score = "none" if self.best.score is None else f"{self.best.score:.3f}"
@@ -90,10 +93,12 @@ class Run:
     def _repr_html_(self) -> str:
         score = number(self.best.score, missing="none")
         calls = self.spent.calls
-        facts = f"{self.ended}, best on validation {score}, {calls} calls, {money(self.cost)}"
+        model = "simulated model, " if self.simulated else ""
+        costs = f"{calls} calls, {money(self.cost)}"
+        facts = f"{model}{self.ended}, best on validation {score}, {costs}"
         title = f"run {self.id}" + (f" ({self.name})" if self.name else "")
         verdict = self.conclusion or Conclusion((), self.verdict or "none yet", None)
-        return f"<div>{shown_text(title, facts)}{verdict.as_html()}</div>"
+        return f"<div>{shown_text(title, facts)}{verdict.as_html(self.simulated)}</div>"
 
     @cached_property
     def policy(self) -> Policy:
@@ -292,6 +297,11 @@ def sources_of(
     )
     own = None if isinstance(lm, str) else lm
     function = None if isinstance(reward, str | Mapping) else reward
+    if getattr(function, "__module__", "") == ready_made.__name__:
+        called = f"{getattr(function, '__name__', '')}()"
+        raise ConfigError(
+            f"{verb}: the reward is what makes a ready-made one", hint=f"call it: {called}"
+        )
     if function is not None:
         check_function(function, ("example", "output"), f"{verb}: the reward")
     if callable(executor):
@@ -299,9 +309,17 @@ def sources_of(
     return Sources(data=data, reward=function, executor=executor, lm=own)
 
 
-def require_type(verb: str, name: str, given: object, kinds: tuple[Any, ...], what: str) -> None:
-    """Raises ConfigError for what is neither None nor of these kinds."""
-    if given is not None and not isinstance(given, kinds):
+def require_type(
+    verb: str,
+    name: str,
+    given: object,
+    kinds: tuple[Any, ...],
+    what: str,
+    *,
+    optional: bool = True,
+) -> None:
+    """Raises ConfigError for what is not of these kinds, nor None where it is `optional`."""
+    if not isinstance(given, kinds) and not (optional and given is None):
         raise ConfigError(
             f"{verb}: {name} is of type {type(given).__name__}",
             hint=f"{name} must be {what}",
@@ -310,6 +328,7 @@ def require_type(verb: str, name: str, given: object, kinds: tuple[Any, ...], wh
 
 def _where(runs_dir: str | Path, resume: str, name: str) -> Where:
     """Absolute, so that a Run is found after a change of folder."""
+    require_type(_VERB, "runs_dir", runs_dir, (str, Path), "a folder", optional=False)
     folder = Path(runs_dir).resolve()
     resumed = find_run(folder, resume).resolve() if resume else None
     return Where(folder, resumed, IN_PYTHON, name)
@@ -373,4 +392,5 @@ def _result(opened: Opened, outcome: Outcome) -> Run:
         settings=concluded.settings if concluded is not None else {},
         candidates=concluded.candidates if concluded is not None else (),
         sources=opened.assembled.plan.sources,
+        simulated=opened.assembled.models.simulated,
     )

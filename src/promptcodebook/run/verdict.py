@@ -33,6 +33,7 @@ __all__ = ["ENOUGH", "Conclusion", "Entry", "Row", "Terms", "conclude", "decide"
 
 ENOUGH = 20
 """Test examples that a verdict needs."""
+_ON_SIMULATED = "On the simulated model: "
 _MANY_FALLBACKS = 0.2
 _SAVED = 0.5
 """Calls per query that make a row the cheaper one: less is a re-ask now and then."""
@@ -79,15 +80,16 @@ class Conclusion:
     deploy: str = ""
 
     def _repr_html_(self) -> str:
-        return self.as_html()
+        return self.as_html(self.sentence.startswith(_ON_SIMULATED))
 
-    def as_html(self) -> str:
+    def as_html(self, simulated: bool = False) -> str:
         """The sentence and the rows as a notebook shows them, escaped."""
         sentence = shown_text("verdict", self.sentence)
         if not self.rows:
             return f"<div>{sentence}</div>"
         head = ("prompt", "reward", "95 %", "gain", "95 %", "calls per query", "")
-        title = f"test split, n = {self.rows[0].score.n}"
+        model = "simulated model, " if simulated else ""
+        title = f"{model}test split, n = {self.rows[0].score.n}"
         cells = [(*_cells(row), "deploy" if row.name == self.deploy else "") for row in self.rows]
         return f"<div>{sentence}{shown_table(title, head, cells)}</div>"
 
@@ -212,9 +214,7 @@ def conclude(entries: Sequence[Entry], terms: Terms) -> Conclusion:
     sentence, worth, deploy = decide([row for row in rows if not row.reference])
     remarks = [_unchanged(entries), _warn_of_fallbacks(rows[-1])]
     text = " ".join(filter(None, [sentence, *remarks]))
-    return Conclusion(
-        rows, ("On the simulated model: " if terms.simulated else "") + text, worth, deploy
-    )
+    return Conclusion(rows, (_ON_SIMULATED if terms.simulated else "") + text, worth, deploy)
 
 
 def decide(rows: Sequence[Row]) -> tuple[str, bool | None, str]:

@@ -11,8 +11,13 @@ import pytest
 
 import promptcodebook as pco
 from promptcodebook.errors import ConfigError
-from promptcodebook.tasks.rewards import library, make_reward, reward_kinds
+from promptcodebook.tasks.rewards import describe_reward, library, make_reward, reward_kinds
 from promptcodebook.types import Example, Output, Score
+
+
+def polite(example: Example, output: str) -> float:
+    return float("please" in output)
+
 
 EXAMPLE = Example("e1", "What is it?", "seven")
 PARTS = (("exact", 3.0), ("contains", 1.0))
@@ -71,12 +76,36 @@ def test_every_kind_has_its_function_and_says_what_it_does() -> None:
         (lambda: pco.rewards.weighted(), "needs parts"),
         (lambda: pco.rewards.weighted((pco.rewards.exact(), -1.0)), "must be positive"),
         (lambda: pco.rewards.weighted("exakt"), "did you mean 'exact'"),
+        (lambda: pco.rewards.weighted((polite, 0.7)), "function polite .* is neither"),  # type: ignore[arg-type]
+        (lambda: pco.rewards.weighted(("exact",)), "neither"),  # type: ignore[arg-type]
         (lambda: pco.rewards.schema({"type": 5}), "not valid"),
+        (lambda: pco.rewards.numeric(tolerance=float("nan")), "tolerance .* is nan"),
+        (lambda: pco.rewards.numeric(tolerance=-1), "tolerance .* is -1"),
+        (lambda: pco.rewards.numeric(relative=float("inf")), "relative .* is inf"),
     ],
 )
 def test_what_is_wrong_is_said_when_it_is_made(make: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         make()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "text"),
+    [
+        ("exact", pco.rewards.exact(), "exact"),
+        ("contains", pco.rewards.contains(), "contains"),
+        ({"kind": "contains", "text": "x"}, pco.rewards.contains("x"), 'contains {"text": "x"}'),
+        ("rewards/reward.py:polite", polite, "polite()"),
+        ("reward.py", "other.py:reward", "reward()"),
+        (
+            {"kind": "sum", "parts": ["exact", {"function": "reward.py:f", "weight": 0.5}]},
+            {"kind": "sum", "parts": [{"kind": "exact"}, {"function": "f.py:f", "weight": 0.5}]},
+            'sum {"parts": ["exact, weight 1", "f(), weight 0.5"]}',
+        ),
+    ],
+)
+def test_a_reward_is_described_alike_however_it_is_named(one: Any, other: Any, text: str) -> None:
+    assert describe_reward(one) == describe_reward(other) == text
 
 
 def test_a_judge_asks_the_model_of_a_run() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from typing import Any
 
+from promptcodebook.errors import ConfigError
 from promptcodebook.protocols import Scored
 from promptcodebook.tasks.rewards.make import make_reward, reward_factory
 from promptcodebook.types import Example, Output
@@ -36,7 +37,8 @@ __all__ = [
 class ReadyMade(dict[str, Any]):
     """A ready-made reward: its kind and options, checked when it is made (ConfigError).
 
-    A call scores one answer; that of `regex` is to be awaited, that of `judge` needs a run's model.
+    A call scores one answer; that of `regex` and of `weighted` is to be awaited, and that of
+    `judge` needs a run's model.
     """
 
     def __init__(self, kind: str, **options: object) -> None:
@@ -118,7 +120,13 @@ def weighted(*parts: ReadyMade | str | tuple[ReadyMade | str, float]) -> ReadyMa
 
 
 def _part(part: ReadyMade | str | tuple[ReadyMade | str, float]) -> dict[str, Any]:
-    reward, weight = part if isinstance(part, tuple) else (part, 1.0)
+    given: tuple[Any, ...] = part if isinstance(part, tuple) else (part, 1.0)
+    if len(given) != 2 or not isinstance(given[0], str | Mapping):
+        raise ConfigError(
+            f"weighted(): {part!r} is neither a ready-made reward nor one with its weight",
+            hint="(pco.rewards.exact(), 0.7); one of your own by its file: 'reward.py:reward'",
+        )
+    reward, weight = given
     if isinstance(reward, str):
         own = ":" in reward or reward.endswith(".py")
         reward = {"function" if own else "kind": reward}

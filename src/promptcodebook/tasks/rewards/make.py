@@ -43,6 +43,7 @@ __all__ = [
     "Judgement",
     "Part",
     "WeightedSum",
+    "describe_reward",
     "make_reward",
     "reward_factory",
     "reward_kinds",
@@ -116,6 +117,41 @@ def make_reward(
     if kind in _SPECIAL:
         return _SPECIAL[kind](options, _Surroundings(base, ask, calls or UserCalls()))
     return _build(kind, _PLAIN[kind], options)
+
+
+def describe_reward(reward: str | Mapping[str, object] | Callable[..., object]) -> str:
+    """One text for a reward, in whichever way it was named: `exact`, `numeric {"tolerance": 0.1}`,
+    and `reward()` for a function of the user's, which is known by its name alone."""
+    if isinstance(reward, str):
+        path, _, function = reward.rpartition(":")
+        if path or reward.endswith(".py"):
+            return f"{function if path else 'reward'}()"
+        return reward
+    if not isinstance(reward, Mapping):
+        return f"{getattr(reward, '__name__', type(reward).__name__)}()"
+    table = cast("Mapping[str, object]", reward)
+    kind = str(table.get("kind"))
+    options = _chosen(kind, table)
+    if kind == "sum":
+        parts = cast("Sequence[str | Mapping[str, Any]]", options["parts"])
+        options["parts"] = [_describe_part(part) for part in parts]
+    return f"{kind} {json.dumps(options, sort_keys=True, default=str)}" if options else kind
+
+
+def _describe_part(part: str | Mapping[str, Any]) -> str:
+    if isinstance(part, str):
+        return f"{describe_reward(part)}, weight 1"
+    own = {key: value for key, value in part.items() if key != "weight"}
+    return f"{describe_reward(own.get('function', own))}, weight {part.get('weight', 1.0):g}"
+
+
+def _chosen(kind: str, reward: Mapping[str, object]) -> dict[str, object]:
+    """The options that are not as they are anyway."""
+    usual: dict[str, object] = {"fenced": False}
+    if kind in _PLAIN:
+        usual = {f.name: f.default for f in dataclasses.fields(_PLAIN[kind])}
+    own = {key: value for key, value in reward.items() if key != "kind"}
+    return {k: v for k, v in own.items() if k not in usual or usual[k] != v}
 
 
 @dataclass(frozen=True, slots=True)

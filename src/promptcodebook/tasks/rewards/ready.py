@@ -120,6 +120,13 @@ class Numeric:
     tolerance: float = 1e-6
     relative: float = 0.0
 
+    def __post_init__(self) -> None:
+        for name, value in (("tolerance", self.tolerance), ("relative", self.relative)):
+            if not (math.isfinite(value) and value >= 0):
+                raise ConfigError(
+                    f"the {name} of the numeric reward is {value:g}", hint=f"{name} is 0 or more"
+                )
+
     def __call__(self, example: Example, output: str) -> Score:
         target = target_of(example)
         wanted, given = _last(target), _last(output)
