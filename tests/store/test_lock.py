@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,13 @@ def test_the_lock_names_its_holder_and_can_be_taken_again(tmp_path: Path) -> Non
     lock.release()
     assert holder(tmp_path) is None
     RunLock(tmp_path).release()
+
+
+def test_those_who_only_look_do_not_take_each_other_for_the_writer(tmp_path: Path) -> None:
+    RunLock(tmp_path).release()
+    with ThreadPoolExecutor(4) as pool:
+        seen = set(pool.map(lambda _: holder(tmp_path), range(4000)))
+    assert seen == {None}
 
 
 def test_another_process_holds_it_until_it_is_killed(tmp_path: Path) -> None:

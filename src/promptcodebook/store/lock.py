@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -34,7 +35,7 @@ _WIDTH = 128
 # Windows lets nobody read or write the locked first byte.
 _TEXT_AT = 1 if os.name == "nt" else 0
 _PATIENCE_S = 0.2
-"""`holder` takes the lock for an instant to see whether it is free: outwait that."""
+"""`holder` shares the lock for an instant to see whether it is free: outwait that."""
 _POLL_S = 0.02
 
 
@@ -60,16 +61,40 @@ class RunLock:
 
 def holder(folder: Path) -> int | None:
     """Process id of the run's writer, 0 if it did not say, None if nobody writes."""
-    if not (folder / _NAME).exists():
-        return None
     try:
-        release = _take(folder)
-    except OSError:
+        return None if _is_free(folder) else _read_owner(folder)[0]
+    except OSError:  # there is no lock, or it is not ours to look at
         return None
+
+
+def _is_free(folder: Path) -> bool:
+    """Whether nobody writes. Who looks shares the lock with others who look, where the system has
+    shared ones: else two who ask at once would take each other for the writer."""
+    if sys.platform == "win32":
+        (folder / _NAME).stat()  # looking makes no lock
+        return _let_go(_take(folder))
+    import fcntl
+
+    file = os.open(folder / _NAME, os.O_RDONLY)
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _CANNOT_LOCK:
+            raise
+        return _let_go(_take_soft(folder))
+    finally:
+        os.close(file)
+    return True
+
+
+def _let_go(release: Callable[[], object] | None) -> bool:
+    """Whether there was something to let go of."""
     if release is None:
-        return _read_owner(folder)[0]
+        return False
     release()
-    return None
+    return True
 
 
 def _wait_for(folder: Path) -> Callable[[], object] | None:
