@@ -24,7 +24,9 @@ import pytest
 from promptcodebook.policy.registry.registry import open_registry
 from promptcodebook.report import write_report
 from promptcodebook.store import RunStore
+from promptcodebook.store.runs import remove_run
 from tests.policy.registry.build import policy
+from tests.report.scripted_run import ScriptedRun, write_run
 from tests.viewer.conftest import HOSTILE_RUN, REAL, SIMULATED
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -405,6 +407,17 @@ def test_a_page_that_nobody_sees_lets_go_of_its_connection_and_catches_up(
         live = [url for url in heard.requests if "/live/" in url]
         assert len(live) == 2
         assert heard.complaints == []
+
+
+def test_a_page_says_that_its_run_is_gone(browser: Any, tmp_path: Path) -> None:
+    store = write_run(tmp_path, ScriptedRun(steps=1, verdict=False, hostile=""))
+    store.close()
+    with view(tmp_path) as base, opened(browser, 400, "light") as (page, _):
+        page.goto(f"{base}/run/{store.header.id}")
+        page.get_by_text("Following.").wait_for()
+        remove_run(store.path)
+        page.get_by_text("This run is gone.").wait_for(timeout=5000)
+        page.get_by_text(f"There is no run {store.header.id}").wait_for(timeout=1000)
 
 
 def _first_run(runs: Path) -> RunStore:

@@ -9,13 +9,15 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from promptcodebook.errors import StoreError
+from promptcodebook.experiments.reproduce import experiment_names
 from promptcodebook.paths import BENCH
 from promptcodebook.report.html import el
 from promptcodebook.store import Ended, RunStore
 from promptcodebook.viewer.frame import Screen, address, frame
 from promptcodebook.viewer.runs import Runs
 from promptcodebook.viewer.server import HOST, Site, viewing
-from promptcodebook.viewer.watched import key_of, root_of
+from promptcodebook.viewer.watched import Watched, key_of, root_of
 from tests.report.scripted_run import ScriptedRun, events_of, write_run
 from tests.viewer.conftest import SIMULATED, Get
 
@@ -131,18 +133,21 @@ async def test_a_run_that_ends_without_a_word_is_noticed(tmp_path: Path) -> None
 async def test_a_run_that_was_removed_and_made_anew_is_read_anew(tmp_path: Path) -> None:
     store = write_run(tmp_path, ScriptedRun(steps=3, verdict=False, hostile=""))
     store.close()
-    site = Site(tmp_path)
-    watched = site.shelf.run(store.header.id)
-    assert watched is not None and len(watched.look().steps) == 3
+    shelf = Site(tmp_path).shelf
+    with shelf.reading(store.header.id) as watched:
+        assert watched is not None and len(watched.look().steps) == 3
+        before = watched.mark()
+        assert watched.look().mark == before
     for file in store.path.glob("run.sqlite*"):
         file.unlink()
     store.path.rename(tmp_path / "old")
     again = write_run(tmp_path, ScriptedRun(steps=1, verdict=False, hostile=""))
     again.close()
     assert again.header.id == store.header.id
-    watched = site.shelf.run(store.header.id)
-    assert watched is not None and len(watched.look().steps) == 1
-    site.shelf.close()
+    with shelf.reading(store.header.id) as watched:
+        assert watched is not None and len(watched.look().steps) == 1
+        assert watched.mark().partition("-")[0] != before.partition("-")[0]
+    shelf.close()
 
 
 def test_a_run_of_a_suite_has_an_address_of_its_own(tmp_path: Path) -> None:
@@ -154,9 +159,10 @@ def test_a_run_of_a_suite_has_an_address_of_its_own(tmp_path: Path) -> None:
     assert root_of(tmp_path, suite) == tmp_path
     assert root_of(tmp_path / "other", suite) == suite.parent
     shelf = Site(tmp_path).shelf
-    watched = shelf.run(key_of(tmp_path, suite))
-    assert watched is not None and len(watched.look().steps) == 2
-    assert shelf.run("cell") is None
+    with shelf.reading(key_of(tmp_path, suite)) as watched:
+        assert watched is not None and len(watched.look().steps) == 2
+    with shelf.reading("cell") as none:
+        assert none is None
     shelf.close()
 
 
@@ -164,11 +170,34 @@ def test_only_a_few_runs_stay_open(tmp_path: Path) -> None:
     run = ScriptedRun(steps=1, verdict=False, hostile="")
     keys = [write_run(tmp_path, replace(run, task=f"t{n}")).header.id for n in range(10)]
     shelf = Site(tmp_path).shelf
-    first = shelf.run(keys[0])
+
+    def read(key: str) -> Watched:
+        with shelf.reading(key) as watched:
+            assert watched is not None
+        return watched
+
+    first = read(keys[0])
     for key in keys:
-        assert shelf.run(key) is not None
-    assert shelf.run(keys[-1]) is shelf.run(keys[-1])
-    assert shelf.run(keys[0]) is not first
+        read(key)
+    assert read(keys[-1]) is read(keys[-1])
+    assert read(keys[0]) is not first
+    with pytest.raises(StoreError, match="closed"):
+        first.look()
+    shelf.close()
+
+
+def test_a_run_stays_open_while_it_is_read_however_many_others_are_opened(tmp_path: Path) -> None:
+    run = ScriptedRun(steps=1, verdict=False, hostile="")
+    keys = [write_run(tmp_path, replace(run, task=f"t{n}")).header.id for n in range(10)]
+    shelf = Site(tmp_path).shelf
+    with shelf.reading(keys[0]) as first:
+        assert first is not None
+        for key in keys[1:]:
+            with shelf.reading(key):
+                pass
+        assert len(first.look().steps) == 1 and first.tests() == ()
+    with pytest.raises(StoreError, match="closed"):
+        first.look()
     shelf.close()
 
 
@@ -196,8 +225,7 @@ def test_a_run_is_read_once_and_then_only_what_came_since(tmp_path: Path) -> Non
     run = ScriptedRun(steps=3, verdict=False, hostile="x")
     store = write_run(tmp_path, run)
     try:
-        watched = Site(tmp_path).shelf.run(store.header.id)
-        assert watched is not None
+        watched = Watched(store.path, store.header.id)
         before = watched.look()
         longer = list(events_of(ScriptedRun(steps=4, verdict=False, hostile="x")))
         store.append(longer[-1])
@@ -212,8 +240,7 @@ def test_a_run_is_read_once_and_then_only_what_came_since(tmp_path: Path) -> Non
 def test_a_look_has_the_figures_of_every_rollout_and_none_of_its_texts(tmp_path: Path) -> None:
     store: RunStore = write_run(tmp_path, ScriptedRun(steps=3, hostile="secret words"))
     try:
-        watched = Site(tmp_path).shelf.run(store.header.id)
-        assert watched is not None
+        watched = Watched(store.path, store.header.id)
         slim = [t for step in watched.look().steps for t in step.traces]
         whole = [t for step in store.steps(traces=True) for t in step.traces]
     finally:
@@ -225,3 +252,67 @@ def test_a_look_has_the_figures_of_every_rollout_and_none_of_its_texts(tmp_path:
     assert [t.rollout.route and t.rollout.route.indices for t in slim] == routes
     kept = [t for t in slim if t.rollout.failure is None]
     assert kept and "secret" not in repr(kept)
+
+
+async def _ask(base: str, path: str) -> tuple[int, str, str]:
+    async with aiohttp.ClientSession() as session, session.get(base + path) as answer:
+        policy = answer.headers.get("Content-Security-Policy", "")
+        return answer.status, await answer.text(), policy
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        "{",
+        "[1]",
+        '{"seeds": "x"}',
+        '{"tables": [1]}',
+        '{"tables": {"t": {"rows": [[1]]}}}',
+        '{"tables": {"t": {"head": ["a", "b"], "rows": [[1]]}}}',
+    ],
+)
+async def test_one_damaged_result_takes_no_other_down(tmp_path: Path, tree: str) -> None:
+    name, other = experiment_names()[:2]
+    for folder, text in ((name, tree), (other, '{"preset": "quick", "model": "m", "seeds": 2}')):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "results.json").write_text(text, "utf-8")
+    async with viewing(Site(tmp_path / "runs", results=tmp_path)) as base:
+        status, text, policy = await _ask(base, "/paper")
+        assert status == 200 and "cannot be read" in text and ">quick<" in text
+        status, text, policy = await _ask(base, f"/paper/{name}")
+    assert status == 500 and f"pco reproduce {name}" in text
+    assert policy.startswith("default-src 'none'; style-src 'self'")
+
+
+async def test_a_drawing_opened_by_itself_keeps_its_style_and_gets_nothing_else(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / experiment_names()[0]
+    folder.mkdir()
+    (folder / "results.json").write_text("{}", "utf-8")
+    (folder / "f.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>", "utf-8")
+    async with viewing(Site(tmp_path / "runs", results=tmp_path)) as base:
+        status, _, policy = await _ask(base, f"/paper/{folder.name}/f.svg")
+    assert status == 200
+    allowed = [rule.strip() for rule in policy.split(";")]
+    assert {"default-src 'none'", "style-src 'unsafe-inline'", "sandbox"} <= set(allowed)
+    assert not [rule for rule in allowed if "script" in rule or "self" in rule]
+
+
+async def test_an_error_nobody_foresaw_is_answered_with_a_hint_under_the_same_policy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"update": {"mode": "minibatch", "epochs": "many", "steps_per_epoch": 1}}
+    run = ScriptedRun(steps=1, verdict=False, hostile="", config=settings)
+    store = write_run(tmp_path / "runs", run)
+    store.close()
+    folder = tmp_path / experiment_names()[0]
+    folder.mkdir()
+    (folder / "results.json").write_text("{}", "utf-8")
+    (folder / "f.svg").write_bytes(b"\xff")
+    async with viewing(Site(tmp_path / "runs", results=tmp_path)) as base:
+        for path in (f"/run/{store.header.id}", f"/paper/{folder.name}/f.svg"):
+            status, text, policy = await _ask(base, path)
+            assert status == 500 and "Next: " in text, path
+            assert policy.startswith("default-src 'none'"), path
+    assert len(caplog.records) == 2

@@ -3,12 +3,14 @@ beside them, each under its own metric."""
 
 from __future__ import annotations
 
-import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self
+
+from pydantic import BaseModel, ValidationError, model_validator
 
 from promptcodebook.errors import StoreError
 from promptcodebook.experiments.experiment import Experiment
@@ -21,6 +23,7 @@ from promptcodebook.viewer.frame import SOME_SIMULATED, Screen, address, filter_
 
 __all__ = ["figure_file", "paper_screen", "result_screen"]
 
+_log = logging.getLogger(__name__)
 _FIGURE = re.compile(r"[\w-]+\.svg", re.ASCII)
 _LIST = (
     Column("experiment", numeric=False),
@@ -32,22 +35,45 @@ _LIST = (
 )
 
 
+class _Table(BaseModel):
+    """A table as it is kept: heads, and rows of as many cells."""
+
+    head: tuple[Any, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    title: str = ""
+
+    @model_validator(mode="after")
+    def _is_even(self) -> Self:
+        if any(len(row) != len(self.head) for row in self.rows):
+            raise ValueError(f"a row is not {len(self.head)} cells wide")
+        return self
+
+
+class _Kept(BaseModel):
+    """What is shown of `results.json`; `missing` are cells without a result."""
+
+    model: str = ""
+    preset: str = ""
+    seeds: int = 0
+    missing: Mapping[str, Any] = {}
+    tables: Mapping[str, _Table] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """`results.json` of one experiment."""
+    """One experiment: its results and the names of its drawings."""
 
-    tree: Mapping[str, Any]
+    kept: _Kept
     figures: tuple[str, ...]
 
     @property
     def model(self) -> str:
-        return str(self.tree.get("model", ""))
+        return self.kept.model
 
     @property
     def gaps(self) -> int:
         """Cells without a result."""
-        missing: Any = self.tree.get("missing") or ()
-        return len(missing)
+        return len(self.kept.missing)
 
     @property
     def simulated(self) -> bool:
@@ -59,9 +85,17 @@ def paper_screen(results: Path) -> Screen:
     rows: list[tuple[Content, ...]] = []
     simulated = False
     for name in experiment_names():
-        measured = _read(results, name)
+        experiment = experiment_named(name)
+        try:
+            measured = _read(results, name)
+        except StoreError as error:
+            _log.debug("%s", error)
+            rows.append(_blank(experiment, "cannot be read"))
+            continue
         simulated = simulated or (measured is not None and measured.simulated)
-        rows.append(_line(experiment_named(name), measured))
+        rows.append(
+            _blank(experiment, "not yet") if measured is None else _line(experiment, measured)
+        )
     tables = [
         el("li", link(f"{name}: {title}", "paper", name, look=".stop"))
         for name, title in TABLES.items()
@@ -75,18 +109,22 @@ def paper_screen(results: Path) -> Screen:
     return Screen("Paper", body, simulated=SOME_SIMULATED if simulated else "")
 
 
-def _line(experiment: Experiment, measured: _Measured | None) -> tuple[Content, ...]:
+def _blank(experiment: Experiment, why: str) -> tuple[Content, ...]:
+    """The line of an experiment without results."""
     name = link(experiment.name, "paper", experiment.name, look=".stop")
-    if measured is None:
-        return (name, experiment.paper or MISSING, "not yet", MISSING, MISSING, MISSING)
-    tree = measured.tree
+    return (name, experiment.paper or MISSING, why, MISSING, MISSING, MISSING)
+
+
+def _line(experiment: Experiment, measured: _Measured) -> tuple[Content, ...]:
+    name = link(experiment.name, "paper", experiment.name, look=".stop")
+    kept = measured.kept
     badge = el("span.badge", "simulated") if measured.simulated else None
     return (
         name,
         experiment.paper or "none: ours",
-        str(tree.get("preset", "")),
+        kept.preset,
         together(measured.model, " ", badge),
-        str(tree.get("seeds", MISSING)),
+        kept.seeds or MISSING,
         measured.gaps,
     )
 
@@ -128,21 +166,20 @@ def _ours(name: str, measured: _Measured | None) -> Html:
             el("p.empty", "It was not measured here."),
             el("p.note", "Next: ", el("code", f"pco reproduce {name}")),
         )
-    tree = measured.tree
-    said = f"Measured with {measured.model}, {plural(int(tree.get('seeds', 0)), 'seed')}"
+    said = f"Measured with {measured.model}, {plural(measured.kept.seeds, 'seed')}"
     said += f", {plural(measured.gaps, 'cell')} missing." if measured.gaps else "."
     return together(
         el("p", said),
-        [_table(n, each, measured) for n, each in dict(tree.get("tables") or {}).items()],
+        [_table(n, each, measured) for n, each in measured.kept.tables.items()],
         [_figure(name, file, measured) for file in measured.figures],
     )
 
 
-def _table(name: str, tree: Mapping[str, Any], measured: _Measured) -> Html:
-    columns = [Column(str(head), numeric=False) for head in tree["head"]]
-    rows = [[str(cell) for cell in row] for row in tree["rows"]]
+def _table(name: str, kept: _Table, measured: _Measured) -> Html:
+    columns = [Column(str(head), numeric=False) for head in kept.head]
+    rows = [[str(cell) for cell in row] for row in kept.rows]
     badge = el("span.badge", "simulated") if measured.simulated else None
-    caption = el("figcaption", badge, str(tree.get("title") or name))
+    caption = el("figcaption", badge, kept.title or name)
     return el("figure", caption, table(columns, rows))
 
 
@@ -179,12 +216,20 @@ def _read(results: Path, name: str) -> _Measured | None:
     """What was measured; None where nothing was. Raises StoreError for a file that is damaged."""
     folder = results / name
     try:
-        tree = json.loads((folder / "results.json").read_text("utf-8"))
+        kept = _Kept.model_validate_json((folder / "results.json").read_bytes())
         figures = sorted(file.name for file in folder.iterdir() if _FIGURE.fullmatch(file.name))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise StoreError(
-            f"{folder / 'results.json'} cannot be read: {error}", hint=f"pco reproduce {name}"
-        ) from None
-    return _Measured(cast("dict[str, Any]", tree), tuple(figures))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "its beginning"
+        raise _unreadable(folder, f"{first['msg']} at {where}") from None
+    except OSError as error:
+        raise _unreadable(folder, str(error)) from None
+    return _Measured(kept, tuple(figures))
+
+
+def _unreadable(folder: Path, why: str) -> StoreError:
+    return StoreError(
+        f"{folder / 'results.json'} cannot be read: {why}", hint=f"pco reproduce {folder.name}"
+    )

@@ -49,7 +49,11 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+_OF_A_FIGURE = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
+"""A drawing that is opened by itself has its own style, and nothing else."""
 _FILES = {"view.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_UNFORESEEN = "The viewer failed; its error is printed where pco view runs"
+_CHECK = "pco doctor"
 _log = logging.getLogger(__name__)
 
 _Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -86,22 +90,21 @@ class Site:
 
     def _of_run(self, make: _OfRun, request: web.Request) -> Screen:
         key = request.match_info["run"]
-        watched = self.shelf.run(key)
-        if watched is None:
-            return missing(f"There is no run {key} in {self.shelf.runs_dir}.", "pco runs list")
-        return make(watched, request)
+        with self.shelf.reading(key) as watched:
+            return self._no_run(key) if watched is None else make(watched, request)
+
+    def _no_run(self, key: str) -> Screen:
+        return missing(f"There is no run {key} in {self.shelf.runs_dir}.", "pco runs list")
 
     def _compared(self, request: web.Request) -> Screen:
         keys = request.query.getall("run", [])
         if len(keys) != 2:
             picked = f"Two runs are compared, and {len(keys)} were picked."
             return missing(picked, "/compare?run=ID&run=ID")
-        found = [self.shelf.run(key) for key in keys]
-        gone = [key for key, run in zip(keys, found, strict=True) if run is None]
-        if gone:
-            return missing(f"There is no run {gone[0]} in {self.shelf.runs_dir}.", "pco runs list")
-        first, second = (run for run in found if run is not None)
-        return compare_screen(first, second)
+        with self.shelf.reading(keys[0]) as first, self.shelf.reading(keys[1]) as second:
+            if first is None or second is None:
+                return self._no_run(keys[0 if first is None else 1])
+            return compare_screen(first, second)
 
     def _result(self, request: web.Request) -> Screen:
         return result_screen(self._results, request.match_info["name"])
@@ -112,11 +115,16 @@ class Site:
         if path is None:
             raise web.HTTPNotFound
         text = await asyncio.to_thread(path.read_text, "utf-8")
-        return web.Response(text=text, content_type="image/svg+xml", charset="utf-8")
+        return web.Response(
+            text=text,
+            content_type="image/svg+xml",
+            charset="utf-8",
+            headers={"Content-Security-Policy": _OF_A_FIGURE},
+        )
 
     def _run_mark(self, request: web.Request) -> str:
-        watched = self.shelf.run(request.match_info["run"])
-        return watched.mark() if watched is not None else "gone"
+        with self.shelf.reading(request.match_info["run"]) as watched:
+            return watched.mark() if watched is not None else "gone"
 
     def _shown(self, make: Callable[[web.Request], Screen]) -> _Answer:
         """An endpoint: the screen as a page, made in a thread, since it reads files."""
@@ -160,14 +168,20 @@ def _made(make: Callable[[web.Request], Screen], request: web.Request) -> Screen
     try:
         return make(request)
     except PcoError as error:
-        shown = missing(str(error), error.hint or "")
-        return Screen("This cannot be shown", shown.body, status=500)
+        return _broken(str(error), error.hint or "")
+    except Exception as error:  # a page that cannot be made takes no other down
+        _log.exception("%s was not shown", request.path)
+        return _broken(f"{_UNFORESEEN} ({type(error).__name__}).", _CHECK)
+
+
+def _broken(what: str, hint: str) -> Screen:
+    return Screen("This cannot be shown", missing(what, hint).body, status=500)
 
 
 def _marked(mark: Callable[[web.Request], str], request: web.Request) -> str:
     try:
         return mark(request)
-    except PcoError as error:
+    except (PcoError, OSError) as error:
         _log.debug("%s", error)
         return "unreadable"
 
@@ -216,8 +230,14 @@ async def _guard(request: web.Request, handler: _Answer) -> web.StreamResponse:
             response = await handler(request)
         except web.HTTPException as error:
             response = web.Response(status=error.status, text=f"{error.reason}\n")
+        except ConnectionError:
+            raise  # nobody is there to be answered
+        except Exception:
+            _log.exception("%s was not answered", request.path)
+            response = web.Response(status=500, text=f"{_UNFORESEEN}\nNext: {_CHECK}\n")
     if not response.prepared:
-        response.headers.update(_HEADERS)
+        for name, value in _HEADERS.items():
+            response.headers.setdefault(name, value)
     return response
 
 

@@ -119,7 +119,11 @@ async function renew() {
     const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const fresh = page.getElementById("main");
-    if (answer.ok && fresh) {
+    if (answer.status === 404 && fresh) {
+      main().replaceWith(document.adoptNode(fresh));
+      say("This run is gone.");
+      news?.close();
+    } else if (answer.ok && fresh) {
       const before = standing();
       main().replaceWith(document.adoptNode(fresh));
       restore(before);

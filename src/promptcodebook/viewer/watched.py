@@ -7,7 +7,9 @@ are; the rest is kept, and only what came since is read again.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,13 +34,15 @@ _BETWEEN = "~"
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A run as it stood at one moment: `events` without texts, `last` the number of the latest."""
+    """A run as it stood at one moment: `events` without texts, `last` the number of the latest,
+    `place` the file that it was read from."""
 
     key: str
     context: Context
     events: Sequence[Event]
     last: int
     running: bool
+    place: tuple[int, int]
 
     @property
     def steps(self) -> list[Step]:
@@ -48,7 +52,7 @@ class Look:
     @property
     def mark(self) -> str:
         """Changes whenever a page of this run would."""
-        return f"{self.last}-{'r' if self.running else 'e'}"
+        return _mark(self.place, self.last, running=self.running)
 
 
 class Watched:
@@ -56,8 +60,8 @@ class Watched:
 
     def __init__(self, path: Path, key: str, *, trust: bool = False) -> None:
         self.key = key
-        self.place = _place(path)
         self._store = RunStore.open(path)
+        self.place = _place(path) or (0, 0)
         self._trust = trust
         self._events: list[Event] = []
         self._last = 0
@@ -76,12 +80,14 @@ class Watched:
                 self._events.append(withhold(event) if self.private else event)
                 self._last = number
             context = Context.of(self._store, self.inputs)
-            return Look(self.key, context, tuple(self._events), self._last, context.running)
+            events, running = tuple(self._events), context.running
+            return Look(self.key, context, events, self._last, running, self.place)
 
     def mark(self) -> str:
         """That of a look, without taking one."""
         running = holder(self._store.path) is not None
-        return f"{self._store.last_event()}-{'r' if running else 'e'}"
+        with self._lock:
+            return _mark(self.place, self._store.last_event(), running=running)
 
     @property
     def inputs(self) -> Mapping[str, str]:
@@ -126,29 +132,61 @@ class Shelf:
         self.runs_dir = runs_dir
         self._trust = trust
         self._open: dict[str, Watched] = {}
+        self._readers: Counter[Watched] = Counter()
         self._lock = threading.Lock()
 
-    def run(self, key: str) -> Watched | None:
-        """The run of this address; None where there is none. Raises StoreError."""
+    @contextmanager
+    def reading(self, key: str) -> Generator[Watched | None]:
+        """The run of this address, open while the block runs; None where there is none. Raises
+        StoreError."""
         with self._lock:
-            path = {key_of(self.runs_dir, folder): folder for folder in run_folders(self.runs_dir)}
-            folder = path.get(key)
-            known = self._open.pop(key, None)
-            if known is not None and (folder is None or known.place != _place(folder)):
-                known.close()
-                known = None
-            if folder is None:
-                return None
-            watched = known or Watched(folder, key, trust=self._trust)
-            self._open[key] = watched  # the latest stands last
-            while len(self._open) > _MOST_OPEN:
-                self._open.pop(next(iter(self._open))).close()
-            return watched
+            watched = self._find(key)
+            if watched is not None:
+                self._readers[watched] += 1
+        try:
+            yield watched
+        finally:
+            if watched is not None:
+                self._leave(watched)
+
+    def _leave(self, watched: Watched) -> None:
+        with self._lock:
+            self._readers[watched] -= 1
+            if not self._readers[watched]:
+                del self._readers[watched]
+                if self._open.get(watched.key) is not watched:
+                    watched.close()
+
+    def _find(self, key: str) -> Watched | None:
+        found = {key_of(self.runs_dir, folder): folder for folder in run_folders(self.runs_dir)}
+        folder = found.get(key)
+        place = None if folder is None else _place(folder)
+        known = self._open.pop(key, None)
+        if known is not None and known.place != place:
+            self._put_away(known)
+            known = None
+        if folder is None or place is None:
+            return None
+        watched = known or Watched(folder, key, trust=self._trust)
+        self._open[key] = watched  # the latest stands last
+        while len(self._open) > _MOST_OPEN:
+            self._put_away(self._open.pop(next(iter(self._open))))
+        return watched
+
+    def _put_away(self, watched: Watched) -> None:
+        """Closes it; where somebody reads it, the last of them does."""
+        if not self._readers[watched]:
+            watched.close()
 
     def close(self) -> None:
+        """Closes all that nobody reads."""
         with self._lock:
             while self._open:
-                self._open.popitem()[1].close()
+                self._put_away(self._open.popitem()[1])
+
+
+def _mark(place: tuple[int, int], last: int, *, running: bool) -> str:
+    return f"{place[1]:x}-{last}-{'r' if running else 'e'}"
 
 
 def key_of(runs_dir: Path, folder: Path) -> str:
@@ -164,7 +202,10 @@ def root_of(runs_dir: Path, folder: Path) -> Path:
     return runs_dir if inside else folder.resolve().parent
 
 
-def _place(path: Path) -> tuple[int, int]:
-    """Which file it is: a run that was removed and made anew is another."""
-    stat = (path / FILE).stat()
+def _place(path: Path) -> tuple[int, int] | None:
+    """Which file it is: a run that was removed and made anew is another. None = it is gone."""
+    try:
+        stat = (path / FILE).stat()
+    except OSError:
+        return None
     return stat.st_dev, stat.st_ino
