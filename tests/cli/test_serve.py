@@ -217,5 +217,10 @@ def test_an_address_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         )
 
 
+def test_the_beginning_of_a_request_id_is_not_one(tmp_path: Path) -> None:
+    said = pco("explain", "req-0123", cwd=tmp_path)
+    said.error(2, "req-0123 is not the whole id of a request", "x-request-id")
+
+
 def test_explain_without_an_input_says_what_it_needs(tmp_path: Path) -> None:
     pco("explain", "last", cwd=tmp_path).error(2, "no input was given", 'pco explain last "an')

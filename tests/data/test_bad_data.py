@@ -143,7 +143,10 @@ def test_columns(options: dict[str, object], match: str) -> None:
 
 
 def test_a_missing_target_column_says_how_to_do_without() -> None:
-    assert "or to none" in refused(ROWS, "no column 'target'", input="question").hint
+    assert (
+        "or to none (target=None in Python)"
+        in refused(ROWS, "no column 'target'", input="question").hint
+    )
 
 
 def test_a_missing_column_says_which_option_names_another() -> None:

@@ -21,11 +21,7 @@ LIBRARIES = {"move-from-dspy", "move-from-gepa"}
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a reader of the guides has: data, a reward, a run called tickets and its policy."""
     folder = tmp_path_factory.mktemp("shop")
-    rows = [
-        {"question": f"How do I return order {n}, bought {n} days ago?", "answer": f"form {n % 9}"}
-        for n in range(12)
-    ]
-    (folder / "tickets.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    _write_tickets(folder, 12)
     (folder / "pco.toml").write_text(
         'preset = "quick"\nlm = "simulated"\nreward = { kind = "contains" }\n\n'
         '[data]\npath = "tickets.jsonl"\ninput = "question"\ntarget = "answer"\n',
@@ -35,6 +31,25 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert trained.code == 0, trained.err
     shutil.copy(next((folder / "runs").glob("*/policy.json")), folder / "tickets.pco.json")
     return folder
+
+
+def _write_tickets(folder: Path, count: int) -> None:
+    rows = [
+        {"question": f"How do I return order {n}, bought {n} days ago?", "answer": f"form {n % 9}"}
+        for n in range(count)
+    ]
+    (folder / "tickets.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+
+
+def test_a_gate_of_the_guide_to_ci_can_fail(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "shop"
+    shutil.copytree(shop, folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PCO_PRESET", "quick")
+    with pytest.raises(AssertionError, match=r"gain\.low >= -0\.1"):
+        run_page(DOCS / "how-to" / "ci-for-prompts.md", folder)  # three examples show nothing
 
 
 GUIDES = [
@@ -48,6 +63,8 @@ def test_every_block_of_a_guide_runs(
 ) -> None:
     folder = tmp_path / "shop"
     shutil.copytree(shop, folder)
+    if guide == "ci-for-prompts":
+        _write_tickets(folder, 160)  # its gates are real ones, and few examples pass none
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PCO_PRESET", "quick")
     run_page(DOCS / "how-to" / f"{guide}.md", folder)

@@ -268,6 +268,11 @@ def explain_request(request_id: str, *, as_json: bool) -> None:
     """What a request was prompted with. Raises ConfigError for what is no request's id."""
     from promptcodebook.serve.records import find_record, is_request_id, records_path
 
+    if request_id.startswith("req-") and not is_request_id(request_id):
+        raise ConfigError(
+            f"{request_id} is not the whole id of a request",
+            hint="all of it stands in the answer's header x-request-id",
+        )
     if not is_request_id(request_id):
         raise ConfigError(
             f"no input was given to explain {request_id} with",

@@ -77,7 +77,7 @@ def _require_column(name: str, table: Table, option: str) -> None:
         raise DataError(
             f"{table.name} has no column {name!r}{did_you_mean(name, table.columns)}",
             hint=f"its columns are {there}: set {option} to one of them"
-            + (", or to none" if option == "target" else ""),
+            + (", or to none (target=None in Python)" if option == "target" else ""),
         )
 
 
