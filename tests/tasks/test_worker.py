@@ -50,6 +50,15 @@ def test_a_catastrophic_pattern_is_stopped_and_the_next_call_answered(worker: Wo
     assert worker.call(f"{HERE}:search", ("a+", "caaab"), LONG) == CallResult(True)
 
 
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="only time in all is counted here")
+def test_a_call_is_late_by_what_it_computed_and_not_by_what_it_waited_for(worker: Worker) -> None:
+    """Else a right answer is scored 0 where the machine has other things to do."""
+    assert worker.call(f"{HERE}:nap", (0.4,), 0.2).done
+    start = time.monotonic()
+    assert worker.call(f"{HERE}:nap", (60,), 0.2) == CallResult(timed_out=True)
+    assert time.monotonic() - start < 5 * crowding(), "but nothing is waited for without end"
+
+
 def test_an_exception_and_a_crash_are_told_apart_from_a_value(worker: Worker) -> None:
     assert "missing )" in worker.call(f"{HERE}:search", ("(", "x"), LONG).error
     assert worker.call(f"{HERE}:deep", (), LONG).error.startswith("RecursionError")

@@ -2,7 +2,8 @@
 
 A regular expression can take exponential time and a SymPy simplification may never end; neither
 can be stopped in a thread. A `Worker` keeps a few processes, gives each one call at a time over
-pipes (JSON lines), and kills and replaces one that is late.
+pipes (JSON lines), and kills and replaces one that is late. Late is who has used its processor
+time, where the system counts it: a score must not hang on what else the machine does.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -24,6 +26,8 @@ __all__ = ["CallResult", "Worker", "shared_worker"]
 
 _START_S = 30.0
 """Limit for starting a process and importing the function's module; not part of a call's limit."""
+_PATIENCE = 5.0 if hasattr(signal, "setitimer") else 1.0
+"""How many times its limit a call may take in all, waiting included."""
 
 _PASSED = (
     "HOME",
@@ -69,9 +73,10 @@ class _Process:
         )
 
     def call(self, function: str, args: Sequence[object], limit_s: float) -> CallResult:
-        request = json.dumps({"function": function, "args": list(args), "limit": limit_s})
-        ready = self._read(_START_S, request)
-        return self._read(limit_s) if ready.value is True else ready
+        wait_s = _PATIENCE * limit_s
+        asked = {"function": function, "args": list(args), "limit": limit_s, "wait": wait_s}
+        ready = self._read(_START_S, json.dumps(asked))
+        return self._read(wait_s) if ready.value is True else ready
 
     def _read(self, limit_s: float, request: str = "") -> CallResult:
         """One answer, after sending `request` if there is one; killed when it takes longer."""
@@ -90,13 +95,17 @@ class _Process:
             timer.cancel()
         if not line.endswith(b"\n"):
             self.end()
-            if late.is_set():
+            if late.is_set() or self._used_its_time():
                 return CallResult(timed_out=True)
             return CallResult(error=f"the worker process ended with code {self._child.returncode}")
         if late.is_set():
             self.end()
         answer = cast("dict[str, Any]", json.loads(line))
         return CallResult(answer.get("value", answer.get("ready")), error=answer.get("error", ""))
+
+    def _used_its_time(self) -> bool:
+        """Ended by the system, at the limit of its processor time."""
+        return hasattr(signal, "SIGPROF") and self._child.returncode == -signal.SIGPROF
 
     def _exchange(self, request: str) -> bytes:
         assert self._child.stdin is not None and self._child.stdout is not None
@@ -144,7 +153,8 @@ class Worker:
     def call(self, function: str, args: Sequence[object], limit_s: float) -> CallResult:
         """`function` ("module:function") of JSON-able `args`, its return value JSON-able too.
 
-        `limit_s` counts from when the function begins, not while the caller waits for its turn.
+        `limit_s` is processor time where the system counts it (else time), from when the function
+        begins; in all it may take five times as long. The wait for a turn is not counted.
         An exception in the function or the death of its process is the result's `error`.
         """
         with self._free:

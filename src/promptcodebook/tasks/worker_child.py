@@ -1,7 +1,8 @@
 """The worker process's own side: reads requests from stdin, calls the function, answers on stdout.
 
-One JSON object a line. Request: {"function": "module:function", "args": [...], "limit": seconds}.
-Answers: {"ready": true} once the function is imported, then {"value": ...} or {"error": "..."}.
+One JSON object a line. Request: {"function": "module:function", "args": [...], "limit": seconds of
+processor time, "wait": seconds in all}. Answers: {"ready": true} once the function is imported,
+then {"value": ...} or {"error": "..."}.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ def _answer(request: dict[str, Any], answers: IO[str]) -> None:
         module, _, name = str(request["function"]).partition(":")
         function = getattr(importlib.import_module(module), name)
         _tell(answers, '{"ready": true}')
-        _die_after(float(request["limit"]) + _ORPHAN_GRACE_S)
+        _die_after(float(request["limit"]), float(request["wait"]) + _ORPHAN_GRACE_S)
         line = json.dumps({"value": function(*request["args"])})
     except Exception as error:  # RecursionError and MemoryError too: the caller is told
         line = json.dumps({"error": f"{type(error).__name__}: {error}"[:500]})
-    _die_after(0.0)
+    _die_after(0.0, 0.0)
     _tell(answers, line)
 
 
@@ -48,13 +49,16 @@ def _tell(answers: IO[str], line: str) -> None:
     answers.flush()
 
 
-def _die_after(seconds: float) -> None:
-    """Ask the system to end this process then: should the parent be gone, nobody else would."""
+def _die_after(busy_s: float, wait_s: float) -> None:
+    """Ask the system to end this process after so much of processor time, or of any: should the
+    parent be gone, nobody else would. 0 = never."""
     import signal
 
     if hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        signal.setitimer(signal.ITIMER_PROF, busy_s)
+        signal.setitimer(signal.ITIMER_REAL, wait_s)
 
 
 def _limit_memory() -> None:
