@@ -380,7 +380,8 @@ def _reward(config: Config, sources: Sources, calls: UserCalls) -> RewardFactory
     if not config.reward:
         raise ConfigError(
             "no reward is set",
-            hint='set reward = "reward.py:reward" in pco.toml, or e.g. reward = {kind = "exact"}',
+            hint='set reward = "reward.py:reward" in pco.toml, or e.g. reward = {kind = "exact"}; '
+            "in Python reward='exact', or your function",
         )
     return reward_factory(config.reward, sources.base, calls)
 

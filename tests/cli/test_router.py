@@ -162,6 +162,12 @@ def test_distill_from_python_makes_the_same_policy(trained: Path, run_id: str) -
     assert own.read_text("utf-8") == file.read_text("utf-8") == made.file.text()
 
 
+def test_a_budget_of_time_holds_for_distill(trained: Path, run_id: str) -> None:
+    said = pco("distill", run_id, "--fresh", "8", "--budget", "0.001s", cwd=trained)
+    assert said.code == 3 and "the budget is reached: 0.001 seconds" in said.err
+    assert "greater budget" in said.err and "pco train" not in said.err
+
+
 def test_distill_is_held_to_its_budget(trained: Path, run_id: str) -> None:
     said = pco("distill", run_id, "--fresh", "8", "--budget", "9calls", cwd=trained)
     said.error(2, "calls, and the budget has 9", "--budget")

@@ -142,6 +142,17 @@ def test_a_budget_holds_for_an_evaluation(run: pco.Run) -> None:
     assert "pco train" not in caught.value.hint and "greater budget" in caught.value.hint
 
 
+def test_a_budget_of_time_holds_for_both_sides_together(run: pco.Run) -> None:
+    class Slow(Counted):
+        async def __call__(self, request: pco.Request) -> pco.Reply:
+            await asyncio.sleep(0.08)
+            return await super().__call__(request)
+
+    assert pco.evaluate(run, lm=Slow(), budget="1min").score.n == 8
+    with pytest.raises(BudgetReached, match=r"0\.2 seconds"):
+        pco.compare(run, run, lm=Slow(), budget="0.2s")  # each takes three calls in a row
+
+
 def test_an_empty_dataset_is_not_replaced_by_the_runs_own(run: pco.Run) -> None:
     with pytest.raises(DataError, match="empty"):
         pco.evaluate(run, pco.Dataset(train=(), val=(), test=()))

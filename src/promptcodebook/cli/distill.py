@@ -77,6 +77,7 @@ def distill(
     the margin.
     """
     from promptcodebook.assemble import Sources, assemble
+    from promptcodebook.lm.stack import Supplies
     from promptcodebook.policy.references import resolve
     from promptcodebook.run.distilling import Distiller, Needs
     from promptcodebook.sync import run_sync
@@ -87,7 +88,7 @@ def distill(
     if keeps_own_settings(reference, typed):
         require_objects(reference, typed)
     settings, base = settings_for(reference, typed)
-    assembled = assemble(settings, Sources(base))
+    assembled = assemble(settings, Sources(base), Supplies.of_one_budget())
     assembled.task.require()
     logged = _logged(ref, reference, assembled)
     distiller = Distiller(reference.file, assembled, logged, Needs(fresh, count, margin))

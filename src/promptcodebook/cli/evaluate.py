@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from promptcodebook.assemble import Assembled
-    from promptcodebook.lm.ledger import Ledger
+    from promptcodebook.lm.stack import Supplies
     from promptcodebook.policy.references import Reference
     from promptcodebook.run.comparison import Comparison, Side
     from promptcodebook.run.evaluation import Assessment, Assessor, Sample
@@ -184,9 +184,9 @@ class _Asked:
         sample: Sample,
         typed: Typed,
         row: str = "learned",
-        ledger: Ledger | None = None,
+        supplies: Supplies | None = None,
     ) -> _Asked:
-        """`ledger` holds what was spent already under the same budget."""
+        """`supplies` are those of others under the same budget; None = there are none."""
         from promptcodebook.assemble import Sources, assemble
         from promptcodebook.lm.stack import Supplies
         from promptcodebook.run.evaluation import Assessor
@@ -195,7 +195,7 @@ class _Asked:
         if own:
             require_objects(reference, typed)
         settings, base = settings_for(reference, typed)
-        assembled = assemble(settings, Sources(base), Supplies(ledger=ledger))
+        assembled = assemble(settings, Sources(base), supplies or Supplies.of_one_budget())
         assessor = Assessor(reference.name, reference.file, assembled, row)
         examples = assessor.examples(sample)
         _note_differences(reference, assembled, own=own)
@@ -333,17 +333,17 @@ def _assessment_text(assessment: Assessment) -> str:
 
 def _sides(refs: Sequence[str], sample: Sample, typed: Typed) -> list[Side | _Asked]:
     """Saved evaluations, and REFs to evaluate; DataError where the two cannot be compared."""
-    from promptcodebook.lm.ledger import Ledger
+    from promptcodebook.lm.stack import Supplies
     from promptcodebook.policy.references import resolve
     from promptcodebook.run.comparison import Side, require_comparable
 
     saved = [Side.read(Path(ref)) for ref in refs]
     sample = next((side.sample(sample) for side in saved if side is not None), sample)
-    ledger, sides = Ledger(), list[Side | _Asked]()
+    supplies, sides = Supplies.of_one_budget(), list[Side | _Asked]()
     for ref, side in zip(refs, saved, strict=True):
         if side is None:
             reference = resolve(runs_dir(), ref, trust=typed.trust)
-            sides.append(_Asked.of(reference, sample, typed, ledger=ledger))
+            sides.append(_Asked.of(reference, sample, typed, supplies=supplies))
         else:
             sides.append(side)
     require_comparable(*sides)

@@ -8,6 +8,7 @@ of all, around each single request, the budget.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -80,6 +81,13 @@ class Supplies:
     """By role and spec, the spec that the journal knows the model by, where it is another."""
     private: bool = False
     """Whether what is sent is real people's, so that no error may quote it."""
+
+    @classmethod
+    def of_one_budget(cls) -> Supplies:
+        """An empty ledger and a clock that begins now: all that is built with them keeps within
+        one budget together."""
+        began = time.monotonic()
+        return cls(ledger=Ledger(), elapsed=lambda: time.monotonic() - began)
 
 
 @dataclass(frozen=True)

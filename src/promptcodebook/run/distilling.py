@@ -18,7 +18,7 @@ from promptcodebook.assemble import Assembled
 from promptcodebook.calls import LM
 from promptcodebook.config import Config
 from promptcodebook.data import Dataset
-from promptcodebook.errors import ConfigError, Interrupted
+from promptcodebook.errors import BudgetReached, ConfigError, Interrupted
 from promptcodebook.intervals import Interval, paired_interval
 from promptcodebook.method.distil import (
     OLDER,
@@ -167,9 +167,12 @@ class Distiller:
 
     async def distil(self, done: Callable[[str], None] = lambda _: None) -> Distillation:
         """Asks, fits and measures; `done` hears what comes next. Closes the connections. Raises
-        TooManyFailures where most of the validation was not answered."""
+        TooManyFailures where most of the validation was not answered, and BudgetReached."""
         try:
             return await self._distil(done)
+        except BudgetReached as error:
+            error.hint = "give it a greater budget, or lower fresh or n"
+            raise
         finally:
             await self._assembled.models.close()
 

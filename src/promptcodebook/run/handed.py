@@ -19,7 +19,6 @@ from promptcodebook.calls import LM
 from promptcodebook.config import Budget, Config, merge, parse_budget
 from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError, RunNotTrusted
-from promptcodebook.lm.ledger import Ledger
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.policy.policy import Policy, role_layers
 from promptcodebook.policy.references import Reference, resolve
@@ -54,8 +53,8 @@ class Handed:
     budget: str | None = None
     runs_dir: str | Path = "runs"
     trust: bool = False
-    ledger: Ledger = field(default_factory=Ledger)
-    """What was spent: the budget holds for all that is used under it together."""
+    supplies: Supplies = field(default_factory=Supplies.of_one_budget)
+    """The budget holds for all that is used under it together."""
 
     def use(self, policy: str | Path | Run | Policy | None) -> Used:
         """The policy under its own settings, what was handed over laid above them.
@@ -82,8 +81,7 @@ class Handed:
             settings = self._settings(reference, sources)
             base = reference.base if self.config is None else Path()
         self._require_task(settings, sources)
-        supplies = Supplies(ledger=self.ledger)
-        return Used(reference, assemble(settings, replace(sources, base=base), supplies))
+        return Used(reference, assemble(settings, replace(sources, base=base), self.supplies))
 
     def _completed(self, sources: Sources, own: Sources) -> Sources:
         """With the policy's own objects for what was not handed over."""

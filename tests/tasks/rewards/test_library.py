@@ -79,9 +79,12 @@ def test_every_kind_has_its_function_and_says_what_it_does() -> None:
         (lambda: pco.rewards.weighted((polite, 0.7)), "function polite .* is neither"),  # type: ignore[arg-type]
         (lambda: pco.rewards.weighted(("exact",)), "neither"),  # type: ignore[arg-type]
         (lambda: pco.rewards.schema({"type": 5}), "not valid"),
-        (lambda: pco.rewards.numeric(tolerance=float("nan")), "tolerance .* is nan"),
-        (lambda: pco.rewards.numeric(tolerance=-1), "tolerance .* is -1"),
-        (lambda: pco.rewards.numeric(relative=float("inf")), "relative .* is inf"),
+        (
+            lambda: pco.rewards.numeric(tolerance=float("nan")),
+            "tolerance must be 0 or more, not nan",
+        ),
+        (lambda: pco.rewards.numeric(tolerance=-1), "tolerance must be 0 or more, not -1"),
+        (lambda: pco.rewards.numeric(relative=float("inf")), "relative must be 0 or more, not inf"),
     ],
 )
 def test_what_is_wrong_is_said_when_it_is_made(make: Any, said: str) -> None:

@@ -123,9 +123,7 @@ class Numeric:
     def __post_init__(self) -> None:
         for name, value in (("tolerance", self.tolerance), ("relative", self.relative)):
             if not (math.isfinite(value) and value >= 0):
-                raise ConfigError(
-                    f"the {name} of the numeric reward is {value:g}", hint=f"{name} is 0 or more"
-                )
+                raise ConfigError(f"{name} must be 0 or more, not {value:g}", hint=f"{name} = 0.01")
 
     def __call__(self, example: Example, output: str) -> Score:
         target = target_of(example)
