@@ -202,7 +202,7 @@ def test_a_run_stays_open_while_it_is_read_however_many_others_are_opened(tmp_pa
 
 
 def test_the_list_of_runs_changes_its_mark_when_one_of_them_goes_on(tmp_path: Path) -> None:
-    runs = Runs(tmp_path)
+    runs = Runs(tmp_path, kept_s=0.0)
     none = runs.mark()
     store = write_run(tmp_path, ScriptedRun(steps=1, verdict=False, hostile=""))
     begun = runs.mark()

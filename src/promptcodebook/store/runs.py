@@ -22,7 +22,15 @@ from promptcodebook.store.summaries import RunSummary, Summaries
 if TYPE_CHECKING:
     from promptcodebook.store.header import Header
 
-__all__ = ["RunSummary", "find_run", "list_runs", "remove_run", "remove_unborn", "run_folders"]
+__all__ = [
+    "RunSummary",
+    "find_run",
+    "list_runs",
+    "read_runs",
+    "remove_run",
+    "remove_unborn",
+    "run_folders",
+]
 
 _log = logging.getLogger(__name__)
 _LIST = "pco runs list"
@@ -81,15 +89,24 @@ def _only(
 def list_runs(runs_dir: Path) -> list[RunSummary]:
     """All readable runs, those of suites too, oldest first; an unreadable one is logged and left
     out."""
+    runs, unreadable = read_runs(runs_dir)
+    for folder, error in unreadable.items():
+        _log.warning("run %s: %s (%s)", folder.name, error, error.hint)
+    return runs
+
+
+def read_runs(runs_dir: Path) -> tuple[list[RunSummary], dict[Path, StoreError]]:
+    """All readable runs as `list_runs` has them, and why others cannot be read, by folder."""
     runs: list[RunSummary] = []
+    unreadable: dict[Path, StoreError] = {}
     kept = Summaries(runs_dir)
     for folder in run_folders(runs_dir):
         try:
             runs.append(kept.of(folder))
         except StoreError as error:
-            _log.warning("run %s: %s (%s)", folder.name, error, error.hint)
+            unreadable[folder] = error
     kept.close()
-    return sorted(runs, key=lambda run: (run.created, run.id))
+    return sorted(runs, key=lambda run: (run.created, run.id)), unreadable
 
 
 def remove_run(path: Path) -> None:

@@ -20,7 +20,7 @@ from promptcodebook.store.lock import LOCK_FILES, holder
 if TYPE_CHECKING:
     from promptcodebook.store.events import EndReason
 
-__all__ = ["RunSummary", "Summaries"]
+__all__ = ["RunSummary", "Summaries", "file_marks"]
 
 _log = logging.getLogger(__name__)
 _FORM = 2
@@ -82,7 +82,7 @@ class Summaries:
 
     def of(self, path: Path) -> RunSummary:
         """Of the run in that folder. StoreError where it cannot be read."""
-        name, mark = str(path.relative_to(self._runs_dir)), _mark(path)
+        name, mark = str(path.relative_to(self._runs_dir)), file_marks(path)
         kept = self._kept.get(name)
         if kept is not None:
             try:
@@ -94,7 +94,7 @@ class Summaries:
                 _log.debug("the kept summary of %s is damaged", name)
         writer = holder(path)
         summary = _summary(path, writer)
-        if writer is None and summary.ended is not None and mark == _mark(path):
+        if writer is None and summary.ended is not None and mark == file_marks(path):
             plain = {key: getattr(summary, key) for key in _KINDS}
             self._seen[name] = {"mark": mark, "summary": {**plain, "usage": asdict(summary.usage)}}
         return summary
@@ -126,7 +126,7 @@ def _read_summary(kept: dict[str, Any], path: Path) -> RunSummary:
     return RunSummary(**values, path=path, usage=Usage(**kept["usage"]), writer=None)
 
 
-def _mark(path: Path) -> list[list[int] | None]:
+def file_marks(path: Path) -> list[list[int] | None]:
     """Size and time of each file that a run's summary is read from; None = it is not there."""
     folder, marks = str(path), list[list[int] | None]()
     for name in _WATCHED:

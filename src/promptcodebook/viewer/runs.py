@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +14,12 @@ from promptcodebook.errors import StoreError
 from promptcodebook.report.context import is_simulated
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, table, together
 from promptcodebook.report.svg import Picture
-from promptcodebook.store import RunStore, RunSummary, list_runs
+from promptcodebook.store import RunStore, RunSummary
 from promptcodebook.store.folder import FILE
 from promptcodebook.store.lock import holder
-from promptcodebook.store.runs import run_folders
-from promptcodebook.units import count_text, duration, money, number
+from promptcodebook.store.runs import read_runs, run_folders
+from promptcodebook.store.summaries import file_marks
+from promptcodebook.units import count_text, duration, money, number, plural
 from promptcodebook.viewer.frame import (
     ALL_SIMULATED,
     SOME_SIMULATED,
@@ -32,6 +35,9 @@ __all__ = ["Runs"]
 _log = logging.getLogger(__name__)
 _ON_A_PAGE = 50
 _SPARK = (90, 20)
+_REST = 20
+"""How many times as long as a look took is waited until the next."""
+_Files = tuple[list[list[int] | None], int | None]
 _COLUMNS = (
     Column("compare", numeric=False),
     Column("run", numeric=False),
@@ -49,7 +55,7 @@ _COLUMNS = (
 @dataclass(frozen=True, slots=True)
 class _Line:
     """What a line shows beyond the run's summary: its validation scores in order, over how many
-    examples the latest was, and whether they are simulated."""
+    examples the best was, and whether they are simulated."""
 
     scores: tuple[float, ...]
     n: int
@@ -57,29 +63,44 @@ class _Line:
 
 
 class Runs:
-    """The runs of one folder; what was read of a run that has ended is not read again."""
+    """The runs of one folder; what was read of a run whose files are as they were is not read
+    again. From any thread; all pages that follow the list share one look a `kept_s`."""
 
-    def __init__(self, runs_dir: Path) -> None:
+    def __init__(self, runs_dir: Path, kept_s: float = 1.0) -> None:
         self._runs_dir = runs_dir
-        self._lines: dict[tuple[Path, str, int], _Line] = {}
+        self._kept_s = kept_s
+        self._lines: dict[Path, tuple[_Files, _Line]] = {}
+        self._marked, self._until = "", 0.0
+        self._read: tuple[str, list[RunSummary]] = ("", [])
+        self._unreadable: dict[Path, StoreError] = {}
+        self._lock = threading.RLock()
 
     def mark(self) -> str:
         """Changes whenever the screen would, and costs a look at the files, not at what is in
-        them; of a run that was killed the log of its writes stays behind."""
-        lines: list[tuple[object, ...]] = []
-        for folder in run_folders(self._runs_dir):
-            log = _stat(folder / f"{FILE}-wal")
-            writer = holder(folder) if log is not None else None
-            lines.append((str(folder), _stat(folder / FILE), log, writer))
+        them; of the time a twentieth at most goes into looking."""
+        with self._lock:
+            began = time.monotonic()
+            if began >= self._until:
+                self._marked = self._look()
+                spent = time.monotonic() - began
+                self._until = (
+                    began + spent + max(self._kept_s, _REST * spent if self._kept_s else 0)
+                )
+            return self._marked
+
+    def _look(self) -> str:
+        lines = [(str(folder), _files(folder)) for folder in run_folders(self._runs_dir)]
         return hashlib.sha256(repr(lines).encode("utf-8", "replace")).hexdigest()[:16]
 
     def screen(self, page: int = 1) -> Screen:
         """One page of the runs, the first being 1."""
-        mark, runs = self.mark(), self._summaries()
-        pages = max(1, -(-len(runs) // _ON_A_PAGE))
-        page = min(max(1, page), pages)
-        shown = runs[(page - 1) * _ON_A_PAGE : page * _ON_A_PAGE]
-        lines = [self._line(run) for run in shown]
+        with self._lock:
+            mark, runs = self._summaries()
+            pages = max(1, -(-len(runs) // _ON_A_PAGE))
+            page = min(max(1, page), pages)
+            shown = runs[(page - 1) * _ON_A_PAGE : page * _ON_A_PAGE]
+            lines = [self._line(run) for run in shown]
+            damaged = _damaged(self._unreadable)
         body = (
             self._table(shown, lines)
             if shown
@@ -90,20 +111,29 @@ class Runs:
         )
         return Screen(
             "Runs",
-            [body, _pages(page, pages, len(runs))],
+            [body, damaged, _pages(page, pages, len(runs))],
             live=address("live", "runs"),
             mark=mark,
             simulated=_said([line.simulated for line in lines]),
         )
 
-    def _summaries(self) -> list[RunSummary]:
-        return list_runs(self._runs_dir)[::-1] if self._runs_dir.is_dir() else []
+    def _summaries(self) -> tuple[str, list[RunSummary]]:
+        """The mark and all runs, the latest first, as they were when it was taken or later."""
+        mark = self._look()
+        if mark != self._read[0]:
+            runs, unreadable = read_runs(self._runs_dir)
+            for folder, error in unreadable.items():
+                if folder not in self._unreadable:
+                    _log.warning("run %s: %s (%s)", folder.name, error, error.hint)
+            self._read, self._unreadable = (mark, runs[::-1]), unreadable
+        return self._read
 
     def _line(self, run: RunSummary) -> _Line:
-        at = (run.path, str(run.ended), run.step)
-        if at not in self._lines or run.running:
-            self._lines[at] = _read_line(run.path)
-        return self._lines[at]
+        files = _files(run.path)
+        known = self._lines.get(run.path)
+        if known is None or known[0] != files:
+            known = self._lines[run.path] = (files, _read_line(run.path))
+        return known[1]
 
     def _table(self, runs: Sequence[RunSummary], lines: Sequence[_Line]) -> Html:
         rows = [self._cells(run, line) for run, line in zip(runs, lines, strict=True)]
@@ -144,12 +174,22 @@ class Runs:
         )
 
 
-def _stat(file: Path) -> tuple[int, int] | None:
-    try:
-        stat = file.stat()
-    except OSError:
+def _files(folder: Path) -> _Files:
+    """What a run's line is read from: its files, and of one whose log of writes is there, as of a
+    run that was killed, who writes it."""
+    marks = file_marks(folder)
+    return marks, holder(folder) if (folder / f"{FILE}-wal").exists() else None
+
+
+def _damaged(unreadable: Mapping[Path, StoreError]) -> Html | None:
+    if not unreadable:
         return None
-    return stat.st_size, stat.st_mtime_ns
+    folder, error = next(iter(unreadable.items()))
+    more = f" (the first is {folder.name})" if len(unreadable) > 1 else f": {folder.name}"
+    return together(
+        el("p.note", f"{plural(len(unreadable), 'run')} cannot be read{more}: {error}"),
+        el("p.note", "Next: ", el("code", error.hint or f"pco runs show {folder.name}")),
+    )
 
 
 def _said(simulated: Sequence[bool]) -> str:
@@ -162,12 +202,13 @@ def _read_line(path: Path) -> _Line:
     try:
         store = RunStore.open(path)
     except StoreError as error:
-        _log.warning("run %s: %s", path.name, error)
+        _log.debug("run %s: %s", path.name, error)
         return _Line((), 0, False)
     try:
-        marks = store.outline().validations
+        state = store.outline()
+        marks, best = state.validations, state.best
         scores = tuple(m.score for m in marks if m.score is not None and m.scope == "subset")
-        return _Line(scores, marks[-1].n if marks else 0, is_simulated(store.header))
+        return _Line(scores, best.n if best is not None else 0, is_simulated(store.header))
     finally:
         store.close()
 
