@@ -129,7 +129,7 @@ def test_a_card_shows_text_success_usage_and_difference_with_their_n(
         assert ("frozen" in text) is (k == 1)
         assert re.search(r"success (\d\.\d\d|untried)", text)
         assert re.search(r"selected \d+ times", text)
-        assert re.search(r"less without .*n = \d+ and \d+\)", text)
+        assert re.search(r"less without .*n = \d+ and \d+ examples, \d+ and \d+ rollouts\)", text)
     assert "Routing heatmap" in source and "Usage against success" in source
 
 
@@ -161,7 +161,10 @@ def test_a_biography_has_every_version_its_gradient_and_what_it_earned(
 
 
 def test_the_critic_is_deployed_nowhere(get: Get, keys: dict[str, str]) -> None:
-    assert "deployed up to here" not in text_of(get, f"/run/{keys['real']}/codebook/critic")
+    text = text_of(get, f"/run/{keys['real']}/codebook/critic")
+    assert "deployed up to here" not in text and "As it is deployed" not in text
+    assert "No policy carries it" in text
+    assert "As it is deployed" in text_of(get, f"/run/{keys['real']}/codebook/encoder")
 
 
 @pytest.mark.parametrize("name", ["99", "-1", "x", "²", "1" * 20])

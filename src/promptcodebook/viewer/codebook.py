@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from promptcodebook.intervals import Interval, unpaired_interval
@@ -25,7 +25,7 @@ __all__ = ["biography_screen", "codebook_screen"]
 _LATELY = 10
 """Steps without a selection after which an instinct is said to be unused lately."""
 _ENOUGH = 5
-"""Rollouts with an instinct, and without it, that a difference of rewards takes."""
+"""Examples with an instinct, and without it, that a difference of rewards takes."""
 _MOST_ROUTED = 40
 _ROUTED = (
     Column("example", numeric=False),
@@ -97,35 +97,50 @@ def _tags(steps: Sequence[Step], k: int, *, frozen: bool) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Effect:
-    """Rollouts with an instinct and without it, and how their mean rewards differ (None = too few
-    of either)."""
+    """Rollouts with an instinct and without it, how many examples they are of, and how the mean
+    rewards of these differ (None = too few of either)."""
 
     held: int
     others: int
+    examples: tuple[int, int]
     difference: Interval | None
 
 
 def _effect(look: Look, k: int) -> _Effect:
-    """Of all training rollouts that were routed. No experiment: routes went by the input."""
-    held: list[float] = []
-    others: list[float] = []
+    """Of all training rollouts that were routed. No experiment: routes went by the input. An
+    example that came again is no independent one: each counts once, with the mean of its
+    rollouts."""
+    held: dict[str, list[float]] = {}
+    others: dict[str, list[float]] = {}
     for _, rollout in _routed(look.steps):
         if rollout.route is not None and rollout.reward is not None:
-            (held if k in rollout.route.indices else others).append(rollout.reward)
+            group = held if k in rollout.route.indices else others
+            group.setdefault(rollout.example_id, []).append(rollout.reward)
     context = look.context
     enough = min(len(held), len(others)) >= _ENOUGH
-    found = unpaired_interval(held, others, context.seed, context.reward_range) if enough else None
-    return _Effect(len(held), len(others), found)
+    found = (
+        unpaired_interval(_means(held), _means(others), context.seed, context.reward_range)
+        if enough
+        else None
+    )
+    rollouts = [sum(map(len, group.values())) for group in (held, others)]
+    return _Effect(rollouts[0], rollouts[1], (len(held), len(others)), found)
+
+
+def _means(rewards: Mapping[str, Sequence[float]]) -> list[float]:
+    return [sum(each) / len(each) for each in rewards.values()]
 
 
 def _effect_words(effect: _Effect) -> str:
+    n = f"n = {effect.examples[0]:,} and {effect.examples[1]:,} examples"
+    rollouts = f"{effect.held:,} and {effect.others:,} rollouts"
     if effect.difference is None:
-        return f"too few (n = {effect.held} and {effect.others})"
+        return f"too few ({n}, {rollouts})"
     mean, low, high = (
         number(x, signed=True)
         for x in (effect.difference.mean, effect.difference.low, effect.difference.high)
     )
-    return f"{mean} ({low} to {high}, n = {effect.held:,} and {effect.others:,})"
+    return f"{mean} ({low} to {high}, {n}, {rollouts})"
 
 
 def _routed(steps: Sequence[Step]) -> Iterator[tuple[int, Rollout]]:
@@ -182,9 +197,16 @@ def _text(look: Look, variable: Variable) -> Html:
     later = _read_text(latest, variable) if latest is not None else text
     return together(
         el("blockquote.now", text),
-        el("p.note", "As it is deployed."),
+        el(
+            "p.note",
+            "As it stood at the step that is deployed. No policy carries it: it judges in training."
+            if variable == "critic"
+            else "As it is deployed.",
+        ),
         el("blockquote", later) if later != text else None,
-        el("p.note", "As the latest step left it; not deployed.") if later != text else None,
+        el("p.note", "As the latest step left it, which is not deployed.")
+        if later != text
+        else None,
     )
 
 
@@ -200,8 +222,9 @@ def _facts(look: Look, k: int) -> Html:
         el("dl.facts", [el("div", el("dt", name), el("dd", value)) for name, value in facts]),
         el(
             "p.note",
-            "The difference is of training rollouts as they came, at 95 %. Routes went by the "
-            "input, so it is no proof that the instinct makes the difference.",
+            "The difference is of training rollouts as they came, at 95 %, one mean for each "
+            "example. Routes went by the input, so it is no proof that the instinct makes the "
+            "difference.",
         ),
     )
 
@@ -211,12 +234,12 @@ def _versions(look: Look, start: Parameters, variable: Variable) -> Html:
     deployed = look.context.deployed.step if look.context.deployed else -1
     changes = [(s.index, r) for s in look.steps for r in s.rewrites if r.variable == variable]
     kept = [step for step, rewrite in changes if rewrite.kept]
-    ends = [*kept, look.context.state.step + 1]
+    ends = iter([*kept, look.context.state.step + 1])  # each version's, in order
     items: list[Content] = [
         el(
             "li",
             el("b.when", "at first"),
-            _earned(look, variable, -1, ends[0]),
+            _earned(look, variable, -1, next(ends)),
             el("blockquote", _read_text(start, variable)),
         )
     ]
@@ -226,8 +249,7 @@ def _versions(look: Look, start: Parameters, variable: Variable) -> Html:
             items.append(_mark(deployed))
             marked = True
         if rewrite.kept:
-            end = next((each for each in ends if each > step), ends[-1])
-            earned = _earned(look, variable, step, end)
+            earned = _earned(look, variable, step, next(ends))
             items.append(kept_entry(step, rewrite, "li.later" if step > deployed else "li", earned))
         else:
             items.append(refused_entry(step, rewrite))
