@@ -55,6 +55,20 @@ def test_a_version_explains_and_prompts_like_its_run(trained: Path) -> None:
     assert pco("explain", PRODUCTION, *args, cwd=trained).json["prompt"] == own["prompt"]
 
 
+def test_a_version_and_a_file_have_the_report_of_their_run(
+    trained: Path, run_id: str, folder: Path
+) -> None:
+    promote("last", PRODUCTION, cwd=trained)
+    for ref in (PRODUCTION, f"runs/{run_id}/policy.json"):
+        said = pco("report", ref, "-o", str(folder / "r.html"), "--json", cwd=trained)
+        assert said.code == 0 and said.json["run"] == run_id, said.err
+    assert run_id in (folder / "r.html").read_text("utf-8")
+    elsewhere = pco("report", PRODUCTION, cwd=folder)
+    assert elsewhere.code == 2 and f"came from the run {run_id}, which is not in" in elsewhere.err
+    bare = pco("report", "a.json", cwd=folder)
+    assert bare.code == 2 and "a.json does not say which run it came from" in bare.err
+
+
 def test_the_way_of_a_version(folder: Path) -> None:
     a, b = digest(folder / "a.json"), digest(folder / "b.json")
     said = pco("codebook", "freeze", "a.json", "tickets", cwd=folder)

@@ -122,7 +122,13 @@ def _refuse_busy(path: Path) -> None:
 
 @app.command()
 def report(
-    run: RunRef,
+    ref: Annotated[
+        str,
+        typer.Argument(
+            help="A run: its id or name, a path, or 'last'; or a policy file or NAME@REF, for the "
+            "run that it came from."
+        ),
+    ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Where; else RUN/report.html.")
     ] = None,
@@ -130,9 +136,9 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Curves, codebook, routing, history and examples, in one file that needs no network."""
-    from promptcodebook.store.runs import find_run
+    from promptcodebook.policy.references import run_behind
 
-    path = find_run(runs_dir(), run)
+    path = run_behind(runs_dir(), ref)
     target = output or path / "report.html"
     run_id = write_run_report(path, target, trust=trust)
     if as_json:

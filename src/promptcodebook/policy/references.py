@@ -15,7 +15,14 @@ from typing import Any, cast
 from promptcodebook.assemble import OWN_LM, Assembled, Plan, Sources, plan_data, plan_run
 from promptcodebook.config import Config, load_config
 from promptcodebook.data import Dataset
-from promptcodebook.errors import ConfigError, DataError, PolicyError, StoreError, TaskError
+from promptcodebook.errors import (
+    ConfigError,
+    DataError,
+    PolicyError,
+    RunNotFound,
+    StoreError,
+    TaskError,
+)
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.paths import run_reference
@@ -25,6 +32,7 @@ from promptcodebook.policy.registry.registry import open_registry
 from promptcodebook.policy.registry.version import Facts
 from promptcodebook.policy.trust import require_trust
 from promptcodebook.store.events import Mark
+from promptcodebook.store.folder import FILE
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
@@ -42,6 +50,7 @@ __all__ = [
     "policy_file",
     "read_policy",
     "resolve",
+    "run_behind",
     "stages_of",
     "state_at",
     "stored_dataset",
@@ -184,6 +193,34 @@ def read_policy(source: str | Path) -> PolicyFile:
     if is_reference(str(source)) and not Path(source).exists():
         return _stored(str(source)).file
     return read_policy_file(Path(source))
+
+
+def run_behind(runs_dir: Path, ref: str) -> Path:
+    """The folder of the run that a REF stands for, or that its policy came from.
+
+    Raises RunNotFound, RefNotFound, StoreError or PolicyError.
+    """
+    path = Path(ref)
+    if is_reference(ref) and not path.exists():
+        with open_registry() as registry:
+            run = registry.version(ref).facts.get("run")
+    elif path.is_file() and (path.parent / FILE).is_file():
+        return path.parent
+    elif path.is_file():
+        run = read_policy_file(path).about.get("run")
+    else:
+        return find_run(runs_dir, ref)
+    if not (isinstance(run, str) and run):
+        raise RunNotFound(
+            f"{ref} does not say which run it came from", hint=f"pco codebook show {ref}"
+        )
+    try:
+        return find_run(runs_dir, run)
+    except RunNotFound:
+        raise RunNotFound(
+            f"{ref} came from the run {run}, which is not in {runs_dir}",
+            hint=f"PCO_RUNS=FOLDER names another; pco codebook show {ref}",
+        ) from None
 
 
 def facts_of(reference: Reference) -> Facts:
