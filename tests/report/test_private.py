@@ -56,7 +56,7 @@ def test_no_evaluation_keeps_a_text() -> None:
 def test_prompts_of_another_optimizer_are_withheld() -> None:
     """It was shown the examples, and may quote them."""
     concluded = Concluded("so", None, candidates=(Candidate(f"As {NAME} said.", 0.5, 8, 8, True),))
-    [shown] = withhold_ending(RunState(conclusion=concluded)).conclusion.candidates  # type: ignore[union-attr]
+    [shown] = withhold_ending(RunState(conclusion=concluded), "r").conclusion.candidates  # type: ignore[union-attr]
     assert NAME not in repr(withhold(concluded)) + repr(shown)
     assert (shown.score, shown.kept) == (0.5, True)
 
@@ -89,3 +89,10 @@ def test_the_page_shows_lengths_in_the_place_of_texts(write: Write) -> None:
     for text in ("Some answer", "missed a constraint", "The answer ignores", "too vague private"):
         assert text not in page.text
     assert "(private: 26 characters)" in page.texts
+
+
+def test_a_failed_run_says_how_it_goes_on_and_not_what_the_error_said() -> None:
+    failed = RunState(ended="failed", detail="ServerFault: Ottokar", hint="ask Ottokar")
+    shown = withhold_ending(failed, "20260131-154502-x")
+    assert shown.hint == "pco train --resume 20260131-154502-x"
+    assert "Ottokar" not in repr(shown)

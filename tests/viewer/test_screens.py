@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from promptcodebook.policy.registry.registry import open_registry
+from promptcodebook.policy.registry.version import Facts
 from promptcodebook.store import RunStore
 from promptcodebook.viewer.runs import Runs
 from tests.policy.registry.build import policy
@@ -250,6 +251,23 @@ def test_the_registry_shows_refs_versions_and_its_log(
     assert "override: I <know> it" in text and "the <first>" in text
     assert text.count(" was never audited") == 1  # what the gate said
     assert text.count(" never audited") == 3
+
+
+def test_a_validation_score_of_a_simulated_run_is_marked_in_the_registry(
+    get: Get, runs_dir: Path, keys: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PCO_REGISTRY", str(tmp_path / "registry.sqlite"))
+    said = "Some of the numbers here come from a simulated model"
+    with open_registry(who="Ada") as registry:
+        for word, task in (("words", "real"), ("lines", "simulated")):
+            store = RunStore.open(runs_dir / keys[task])
+            facts = Facts(run=store.path.name, score=0.5, configuration=store.header.settings)
+            store.close()
+            registry.freeze(policy(word), "tickets", facts)
+            rows = re.findall(r"<tr>.*?</tr>", get("/registry").text)
+            for row in (r for r in rows if "0.500" in r):
+                assert ("simulated</span>" in row) is (keys["real"] not in row)
+            assert (said in text_of(get, "/registry")) is (task == "simulated")
 
 
 def test_the_paper_stands_beside_what_was_measured_here(get: Get) -> None:

@@ -17,7 +17,7 @@ from promptcodebook.store import Ended, RunStore
 from promptcodebook.viewer.frame import Screen, address, frame
 from promptcodebook.viewer.runs import Runs
 from promptcodebook.viewer.server import HOST, Site, viewing
-from promptcodebook.viewer.watched import Watched, key_of, root_of
+from promptcodebook.viewer.watched import Shelf, Watched, find_key, key_of, root_of
 from tests.report.scripted_run import ScriptedRun, events_of, write_run
 from tests.viewer.conftest import SIMULATED, Get
 
@@ -164,6 +164,21 @@ def test_a_run_of_a_suite_has_an_address_of_its_own(tmp_path: Path) -> None:
     with shelf.reading("cell") as none:
         assert none is None
     shelf.close()
+
+
+def test_a_run_whose_folder_is_a_link_has_the_address_of_the_link(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "elsewhere", ScriptedRun(steps=1, verdict=False, hostile=""))
+    run.close()
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    (runs / "linked").symlink_to(run.path)
+    home = root_of(runs, runs / "linked").resolve()
+    assert find_key(home, runs / "linked") == "linked"
+    shelf = Shelf(home)
+    with shelf.reading("linked") as watched:
+        assert watched is not None and len(watched.look().steps) == 1
+    shelf.close()
+    assert find_key(root_of(tmp_path / "no", run.path), run.path) == run.path.name
 
 
 def test_only_a_few_runs_stay_open(tmp_path: Path) -> None:

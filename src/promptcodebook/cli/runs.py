@@ -207,7 +207,8 @@ def _run_json(store: RunStore) -> dict[str, Any]:
 def _state(store: RunStore) -> RunState:
     from promptcodebook.report.private import withhold_ending
 
-    return withhold_ending(store.outline()) if store.header.private else store.outline()
+    state = store.outline()
+    return withhold_ending(state, store.header.id) if store.header.private else state
 
 
 def _run_text(store: RunStore) -> str:

@@ -39,11 +39,11 @@ def view(
     from promptcodebook.store.runs import find_run
     from promptcodebook.viewer.frame import address
     from promptcodebook.viewer.server import HOST, Site, viewing
-    from promptcodebook.viewer.watched import key_of, root_of
+    from promptcodebook.viewer.watched import find_key, root_of
 
     folder = find_run(runs_dir(), run) if run else None
     home = (runs_dir() if folder is None else root_of(runs_dir(), folder)).resolve()
-    path = "/" if folder is None else address("run", key_of(home, folder.resolve()))
+    path = "/" if folder is None else address("run", find_key(home, folder))
 
     async def serve() -> None:
         async with viewing(Site(home, trust=trust, results=results), port) as base:

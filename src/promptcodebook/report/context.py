@@ -27,6 +27,7 @@ __all__ = [
     "Context",
     "DeployedState",
     "ReportSection",
+    "has_simulated",
     "is_simulated",
     "render_sections",
     "state_name",
@@ -93,7 +94,7 @@ class Context:
         """Reads all but the steps."""
         state = store.outline()
         if store.header.private:
-            state = withhold_ending(state)
+            state = withhold_ending(state, store.header.id)
         return cls(
             store.header,
             state,
@@ -214,17 +215,26 @@ class Context:
 
 def models_of(header: Header) -> dict[Role, str]:
     """The model of each role of a run; '' is the user's own LM object."""
-    base = _at(header.config, "lm", None) or ""
+    return _models(header.config)
+
+
+def _models(config: Mapping[str, Any]) -> dict[Role, str]:
+    base = _at(config, "lm", None) or ""
     models: dict[Role, str] = {}
     for role in ROLES:
-        spec = str(_at(header.config, f"roles.{role}.model", None) or base)
+        spec = str(_at(config, f"roles.{role}.model", None) or base)
         models[role] = "" if spec == OWN_LM else without_credentials(spec)
     return models
 
 
 def is_simulated(header: Header) -> bool:
     """Whether any model of a run was simulated, in process or served."""
-    return any_simulated(models_of(header).values())
+    return has_simulated(header.config)
+
+
+def has_simulated(config: Mapping[str, Any]) -> bool:
+    """The same of a run's stored configuration."""
+    return any_simulated(_models(config).values())
 
 
 def render_sections(sections: Sequence[ReportSection], events: Iterable[Event]) -> Html:

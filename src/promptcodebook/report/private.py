@@ -29,10 +29,11 @@ __all__ = ["withhold", "withhold_ending"]
 _QUOTATION = re.compile(r"""(?:^|\s)["'`‘“«]""")
 
 
-def withhold_ending(state: RunState) -> RunState:
-    """The state without what the error that ended the run may have quoted (a run of version 0.1
-    kept the server's words), and without the prompts of another optimizer, which saw the data."""
-    hint = "" if state.ended == "failed" else state.hint
+def withhold_ending(state: RunState, run: str) -> RunState:
+    """The state without what the error that ended the run of this id may have quoted (a run of
+    version 0.1 kept the server's words), and without the prompts of another optimizer, which saw
+    the data. How a failed run goes on is no secret."""
+    hint = f"pco train --resume {run}" if state.ended == "failed" else state.hint
     concluded = state.conclusion and _conclusion(state.conclusion)
     return replace(state, detail=_kind(state.detail), hint=hint, conclusion=concluded)
 

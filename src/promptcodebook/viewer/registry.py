@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from promptcodebook.errors import PolicyError
 from promptcodebook.policy.audit.report import AuditReport
@@ -11,10 +11,11 @@ from promptcodebook.policy.registry.gate import AUDIT
 from promptcodebook.policy.registry.log import ATTEST, Entry
 from promptcodebook.policy.registry.registry import Registry, open_registry
 from promptcodebook.policy.registry.version import Version
+from promptcodebook.report.context import has_simulated
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, table, together
 from promptcodebook.store.runs import run_folders
 from promptcodebook.units import number, plural
-from promptcodebook.viewer.frame import Screen, filter_box, link
+from promptcodebook.viewer.frame import SOME_SIMULATED, Screen, filter_box, link
 from promptcodebook.viewer.watched import Shelf, key_of
 
 __all__ = ["registry_screen"]
@@ -71,7 +72,8 @@ def registry_screen(shelf: Shelf) -> Screen:
             el("section", el("h2", "Audit findings"), _findings(audits)),
             el("section", el("h2", "What was done"), _log(entries)),
         )
-    return Screen("Registry", body)
+    some = any(map(_simulated, versions))
+    return Screen("Registry", body, simulated=SOME_SIMULATED if some else "")
 
 
 def _short(version: str) -> Html:
@@ -112,7 +114,7 @@ def _versions(
 ) -> Html:
     rows: list[tuple[Content, ...]] = []
     for each in versions[::-1]:
-        run, step, score = (each.facts.get(key) for key in ("run", "step", "score"))
+        run, step = (each.facts.get(key) for key in ("run", "step"))
         reports = audits.get(each.version, [])
         verdicts = ["passed" if report.passes else "failed" for report in reports]
         rows.append(
@@ -122,7 +124,7 @@ def _versions(
                 if run in runs
                 else str(run or MISSING),
                 str(step) if step is not None else MISSING,
-                number(score, missing=MISSING) if isinstance(score, int | float) else MISSING,
+                _score(each),
                 each.time,
                 each.who,
                 ", ".join(each.refs) or MISSING,
@@ -130,6 +132,19 @@ def _versions(
             )
         )
     return table(_VERSIONS, rows)
+
+
+def _simulated(version: Version) -> bool:
+    config: Any = version.facts.get("configuration")
+    return isinstance(config, Mapping) and has_simulated(cast("Mapping[str, Any]", config))
+
+
+def _score(version: Version) -> Content:
+    score = version.facts.get("score")
+    if not isinstance(score, int | float):
+        return MISSING
+    badge = el("span.badge", "simulated") if _simulated(version) else None
+    return together(number(score), badge)
 
 
 def _findings(audits: dict[str, list[AuditReport]]) -> Html:

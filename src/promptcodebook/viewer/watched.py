@@ -24,7 +24,7 @@ from promptcodebook.store.lock import holder
 from promptcodebook.store.runs import run_folders
 from promptcodebook.types import Evaluation
 
-__all__ = ["Look", "Shelf", "Watched", "key_of", "root_of"]
+__all__ = ["Look", "Shelf", "Watched", "find_key", "key_of", "root_of"]
 
 _MOST_OPEN = 8
 """Runs kept open; who was looked at longest ago is closed."""
@@ -200,6 +200,13 @@ def root_of(runs_dir: Path, folder: Path) -> Path:
     else its own."""
     inside = folder.resolve() in [each.resolve() for each in run_folders(runs_dir)]
     return runs_dir if inside else folder.resolve().parent
+
+
+def find_key(home: Path, folder: Path) -> str:
+    """The key below `home` of a run whose folder may be a link, or be named by another path."""
+    real = folder.resolve()
+    found = (key_of(home, each) for each in run_folders(home) if each.resolve() == real)
+    return next(found, folder.name)
 
 
 def _place(path: Path) -> tuple[int, int] | None:
