@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -75,7 +76,8 @@ async def test_strings_and_white_space_end(engine: Engine) -> None:
     for each in made:
         value = json.loads(each.text)
         jsonschema.validate(value, schema)
-        assert len(each.text) <= len(json.dumps(value, ensure_ascii=False)) + 2
+        without_strings = re.sub(r'"(?:[^"\\]|\\.)*"', '""', each.text)
+        assert len(without_strings) <= len('{"": "", "": ""}') + 2
 
 
 async def test_a_stream_is_the_reply(engine: Engine) -> None:

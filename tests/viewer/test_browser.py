@@ -25,6 +25,7 @@ from promptcodebook.policy.registry.registry import open_registry
 from promptcodebook.report import write_report
 from promptcodebook.store import RunStore
 from promptcodebook.store.runs import remove_run
+from tests.load import crowding
 from tests.policy.registry.build import policy
 from tests.report.scripted_run import ScriptedRun, write_run
 from tests.viewer.conftest import HOSTILE_RUN, REAL, SIMULATED
@@ -361,7 +362,7 @@ def test_a_page_follows_a_run_that_trains_and_survives_a_restart(
     pco = [sys.executable, "-m", "promptcodebook.cli"]
     subprocess.run([*pco, "init", str(home)], check=True, capture_output=True)
     slow = "simulated?latency=0.05"
-    settings = ["--lm", slow, "--preset", "quick", "--set", "update.epochs=40"]
+    settings = ["--lm", slow, "--preset", "quick", "--set", "update.epochs=1000"]
     runs = home / "runs"
     training = subprocess.Popen(
         [*pco, "train", *settings, "--plain"],
@@ -377,11 +378,11 @@ def test_a_page_follows_a_run_that_trains_and_survives_a_restart(
                 port = int(base.rpartition(":")[2])
                 page.goto(f"{base}/run/{store.header.id}")
                 lags = [_lag(page, store) for _ in range(5)]
-                assert sorted(lags)[2] <= 1.0, lags
+                assert sorted(lags)[2] <= 1.0 * crowding(), lags
             page.get_by_text("The server does not answer").wait_for(timeout=5000)
             with view(runs, port):
                 page.get_by_text("Up to date at").wait_for(timeout=10_000)
-                assert _lag(page, store) <= 2.0
+                assert _lag(page, store) <= 2.0 * crowding()
             complaints = [said for said in heard.complaints if "ERR_CONNECTION" not in said]
             assert [said for said in complaints if "ERR_INCOMPLETE" not in said] == []
         store.close()
@@ -442,7 +443,7 @@ def _lag(page: Any, store: RunStore) -> float:
         assert time.monotonic() < until, "the run stands still"
         time.sleep(0.01)
     now, began = store.last_event(), time.monotonic()
-    while int(page.evaluate("document.getElementById('main').dataset.mark.split('-')[0]")) < now:
+    while int(page.evaluate("document.getElementById('main').dataset.mark.split('-')[1]")) < now:
         assert time.monotonic() < began + 20, "the page stands still"
         time.sleep(0.01)
     return time.monotonic() - began

@@ -176,7 +176,7 @@ def test_a_comparison_that_never_ends_is_stopped_and_said_so(worker: Worker) -> 
     found = math_score("", "x", "amps_hard", r"\boxed{" + "x(" * 60 + "x" + ")" * 60 + "}", worker)
     assert found.score == 0.0
     assert found.timed_out and found.path == "box, time limit"
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 10 * crowding()
 
 
 def test_thoughts_are_no_part_of_an_answer() -> None:
@@ -210,7 +210,7 @@ def test_any_latex_is_compared_within_its_limit(worker: Worker, answer: str) -> 
     start = time.monotonic()
     found = math_score("", r"\frac{17}{2} x", "amps_hard", answer, worker)
     assert found.score in (0.0, 1.0)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 10 * crowding()
 
 
 def test_agreement_with_the_public_scorer(worker: Worker) -> None:
