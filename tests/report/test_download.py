@@ -56,6 +56,17 @@ def test_the_numbers_are_those_of_the_chart() -> None:
     assert ["± 1 sd", "2", "", "0.3", "0.7", "run x"] in rows
 
 
+def test_a_long_series_is_filed_by_evenly_chosen_points_and_says_so() -> None:
+    """Else a run of thousands of steps is too large a file to be mailed."""
+    points = [(float(x), x / 7500) for x in range(7500)]
+    chart = Chart("t", "step", [Line("all", points), Line("few", points[:30])])
+    rows = list(csv.reader(csv_text(numbers_of(chart), "run x").splitlines()))[1:]
+    assert {row[-1] for row in rows} == {"run x, one point in 4"}
+    assert [float(row[1]) for row in rows if row[0] == "all"] == [
+        float(x) for x in range(0, 7500, 4)
+    ]
+
+
 def test_no_cell_is_a_formula() -> None:
     rows = csv.reader(csv_text(numbers_of(CHART), "run x").splitlines())
     assert "'=1+1" in [row[0] for row in rows]

@@ -52,6 +52,8 @@ def _download(name: str, kind: str, text: str, label: str) -> Html:
 
 def csv_text(numbers: Numbers, source: str) -> str:
     """The numbers, each row with its source; no text in it is taken for a formula."""
+    if numbers.every > 1:
+        source += f", one point in {numbers.every}"
     target = io.StringIO()
     writer = csv.writer(target, lineterminator="\n")
     writer.writerow([*numbers.columns, "source"])

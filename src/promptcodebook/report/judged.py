@@ -33,6 +33,8 @@ UNJUDGED = "It is not judged to its end yet, so there is no result to set beside
 MOST, _OF_A_KIND = 12, 5
 """Test examples shown, and wins or losses among them while there are enough of the other."""
 _TITLE = 160
+_PROMPT = 20_000
+"""Characters of a compared prompt that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +203,9 @@ class PromptsSection:
                         el("span.what", title),
                         el("span.tally", plural(len(text), "character")),
                     ),
-                    el("pre", text) if text else el("p.empty", "(no prompt at all)"),
+                    el("pre", shorten(text, _PROMPT))
+                    if text
+                    else el("p.empty", "(no prompt at all)"),
                 )
                 for title, text in texts
             ],

@@ -37,6 +37,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 14, 12, 34
 MOST_POINTS = 400
 """Points drawn of one line; more are averaged, as a screen shows no more."""
 
+_MOST_FILED = 2_000
+"""Points of one line in the file of a chart's numbers."""
 FEW_POINTS = 15
 """A line through so few is drawn with its points."""
 
@@ -82,10 +84,11 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A table of what a figure shows."""
+    """A table of what a figure shows; `every` = of so many points one is in it."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str | float]]
+    every: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,13 +183,19 @@ def key(legend: Sequence[tuple[str, str]]) -> Html | None:
 
 
 def numbers_of(chart: Chart) -> Numbers:
-    """Every point of the chart, none of them averaged."""
+    """Points of the chart, none of them averaged: all, or where a series has more than a report
+    can carry, evenly chosen ones."""
+    area = chart.area.points if chart.area is not None else ()
+    longest = max(
+        (len(points) for points in (*(line.points for line in chart.lines), area)), default=0
+    )
+    every = max(1, math.ceil(longest / _MOST_FILED))
     rows: list[tuple[str | float, ...]] = []
     for line in chart.lines:
-        rows += [(line.name, x, y, "", "") for x, y in _finite(line.points)]
+        rows += [(line.name, x, y, "", "") for x, y in _finite(line.points)[::every]]
     if chart.area is not None:
-        rows += [(chart.area.name, x, "", low, high) for x, low, high in chart.area.points]
-    return Numbers(("series", chart.x_label, "value", "low", "high"), rows)
+        rows += [(chart.area.name, x, "", low, high) for x, low, high in area[::every]]
+    return Numbers(("series", chart.x_label, "value", "low", "high"), rows, every)
 
 
 def _drawn(chart: Chart) -> list[Line]:
