@@ -13,10 +13,11 @@ SOURCE = Path(pco.__file__).parent
 
 EXPORTED = {
     "LM", "Chat", "Assessment", "Codebook", "Comparison", "Config", "Dataset", "Distillation",
-    "Estimate", "Example", "Explanation", "Instinct", "Message", "Output", "PcoError", "Policy",
-    "Prompt", "Registry", "Reply", "Request", "Response", "Run", "Score", "ScriptedLM", "Stage",
-    "acompare", "aevaluate", "aoptimize", "compare", "distill", "estimate", "evaluate", "load",
-    "load_policy", "load_run", "open_registry", "optimize", "rewards",
+    "Effect", "Estimate", "Example", "Explanation", "Instinct", "Message", "Output", "PcoError",
+    "Policy", "Prompt", "Registry", "Reply", "Request", "Response", "Run", "Score", "ScriptedLM",
+    "Stage", "acompare", "aeffect", "aevaluate", "aoptimize", "compare", "distill", "effect",
+    "estimate", "evaluate", "load", "load_policy", "load_run", "open_registry", "optimize",
+    "rewards",
 }  # fmt: skip
 
 

@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from promptcodebook.run.assessing import acompare, aevaluate, compare, evaluate
     from promptcodebook.run.comparison import Comparison
     from promptcodebook.run.distilling import Distillation, distill
+    from promptcodebook.run.effect import aeffect, effect
     from promptcodebook.run.evaluation import Assessment
     from promptcodebook.run.loading import load_run
     from promptcodebook.run.optimize import Run, aoptimize, optimize
+    from promptcodebook.store.effects import Effect
     from promptcodebook.tasks.rewards import library as rewards
     from promptcodebook.types import Codebook, Example, Instinct, Output, Prompt, Score, Stage
 
@@ -42,6 +44,7 @@ __all__ = [
     "Config",
     "Dataset",
     "Distillation",
+    "Effect",
     "Estimate",
     "Example",
     "Explanation",
@@ -60,10 +63,12 @@ __all__ = [
     "ScriptedLM",
     "Stage",
     "acompare",
+    "aeffect",
     "aevaluate",
     "aoptimize",
     "compare",
     "distill",
+    "effect",
     "estimate",
     "evaluate",
     "load",
@@ -91,6 +96,9 @@ _HOME = {
     "compare": "run.assessing",
     "evaluate": "run.assessing",
     "Comparison": "run.comparison",
+    "Effect": "store.effects",
+    "aeffect": "run.effect",
+    "effect": "run.effect",
     "Estimate": "estimation.estimate",
     "estimate": "estimation.optimizing",
     "Explanation": "policy.response",

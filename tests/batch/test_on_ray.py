@@ -15,6 +15,7 @@ import pytest
 
 from promptcodebook.batch import on_ray
 from promptcodebook.batch.on_ray import answer_shard, forget_batch
+from promptcodebook.batch.part import book_shard
 from promptcodebook.batch.results import Result as Answered
 from promptcodebook.batch.session import Batch, Order
 from promptcodebook.calls import Usage
@@ -104,10 +105,10 @@ def test_what_tasks_paid_is_booked_once_whether_they_failed_or_not(work: Path) -
     journal = batch.part.journal
     try:
         # A task tells the sums of all its sessions; on another machine it begins from nothing.
-        journal.book_shard("0 here", {"executor": Usage(2, 10, 4)}, {})
-        journal.book_shard("0 here", {"executor": Usage(5, 25, 10)}, {"encoder": Usage(1, 3)})
-        journal.book_shard("0 here", {"executor": Usage(5, 25, 10)}, {"encoder": Usage(1, 3)})
-        journal.book_shard("0 there", {"executor": Usage(1, 5, 2)}, {})
+        book_shard(journal, "0 here", {"executor": Usage(2, 10, 4)}, {})
+        book_shard(journal, "0 here", {"executor": Usage(5, 25, 10)}, {"encoder": Usage(1, 3)})
+        book_shard(journal, "0 here", {"executor": Usage(5, 25, 10)}, {"encoder": Usage(1, 3)})
+        book_shard(journal, "0 there", {"executor": Usage(1, 5, 2)}, {})
         assert journal.paid() == {"executor": Usage(6, 30, 12)}
         assert journal.lost() == {"encoder": Usage(1, 3)}
     finally:

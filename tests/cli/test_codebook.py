@@ -6,6 +6,7 @@ from pathlib import Path
 from promptcodebook.cli.codebook import mark_changes
 from promptcodebook.step import Refused, Rewrite, Step
 from promptcodebook.store import Header, Started, Stepped
+from promptcodebook.store.effects import read_effects
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Codebook, Instinct, Parameters, variable_name
 from tests.cli.invoked import pco
@@ -108,3 +109,35 @@ def test_what_a_model_wrote_does_not_steer_the_terminal(trained: Path, run_id: s
     for args in (("show", "other.json"), ("diff", run_id, "other.json")):
         out = pco("codebook", *args, cwd=trained).out
         assert "alert" in out and "\x1b" not in out and "\x07" not in out
+
+
+def test_effect_says_what_it_may_take_and_keeps_what_it_finds(trained: Path, run_id: str) -> None:
+    first = pco("codebook", "effect", "last", "0", "--split", "train", cwd=trained)
+    assert first.code == 0, first.err
+    assert "instinct 0 on 12 inputs: at most 60 calls, 12 of them for the routes" in first.err
+    assert "simulated model, train split" in first.out and "95 %" in first.out
+    again = pco("codebook", "effect", run_id, "0", "--split", "train", "--json", cwd=trained)
+    assert again.json["calls_paid"] == 0 and again.json["simulated"] is True
+    [kept] = read_effects(trained / "runs" / run_id)
+    assert kept.n == again.json["n"] and kept.difference is not None
+    assert again.json["difference"]["mean"] == kept.difference.mean
+    assert f"{kept.difference.mean:+.3f}" in first.out
+
+
+def test_effect_stops_at_its_budget_and_goes_on(trained: Path, run_id: str) -> None:
+    command = ("codebook", "effect", "last", "0", "--split", "train")
+    pco(*command, "--budget", "5calls", cwd=trained).error(3, "5 calls", "is kept")
+    assert not read_effects(trained / "runs" / run_id)
+    whole = pco(*command, "--json", cwd=trained).json
+    assert whole["calls_paid"] > 0 and len(read_effects(trained / "runs" / run_id)) == 1
+
+
+def test_effect_of_a_policy_file_is_measured_and_kept_nowhere(trained: Path, run_id: str) -> None:
+    (trained / "runs" / run_id / "policy.json").rename(trained / "p.json")
+    found = pco("codebook", "effect", "p.json", "0", "--lm", "simulated", "--json", cwd=trained)
+    assert found.code == 0, found.err
+    assert not (trained / "runs" / run_id / "effects").exists()
+
+
+def test_effect_of_an_instinct_that_is_not_there(trained: Path) -> None:
+    pco("codebook", "effect", "last", "16", cwd=trained).error(2, "no instinct 16", "0..15")

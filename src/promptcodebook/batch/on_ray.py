@@ -24,7 +24,7 @@ from typing import Any, cast
 
 from promptcodebook.assemble import Sources
 from promptcodebook.batch.job import Kept, answer_rows
-from promptcodebook.batch.part import Journal
+from promptcodebook.batch.part import book_shard, open_journal
 from promptcodebook.batch.results import Result
 from promptcodebook.batch.session import Batch, Summary
 from promptcodebook.calls import Role, Usage
@@ -36,6 +36,7 @@ from promptcodebook.lm.stack import uses_simulated
 from promptcodebook.paths import cache_folder
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, deploy
+from promptcodebook.store.journal import Journal
 from promptcodebook.sync import run_sync
 
 __all__ = ["OnRay", "answer_shard", "forget_batch"]
@@ -195,7 +196,7 @@ class _Tasks:
     def _book(self, shard: _Shard, answer: Mapping[str, Any]) -> None:
         place = f"{shard.number} {answer['machine']}"
         paid, lost = _usage_of(answer["paid"]), _usage_of(answer["lost"])
-        self._order.batch.part.journal.book_shard(place, paid, lost)
+        book_shard(self._order.batch.part.journal, place, paid, lost)
 
     def _answer(self, shard: _Shard) -> str:
         try:
@@ -293,7 +294,7 @@ def answer_shard(job: str) -> str:
         require_version(told["version"])
         folder = _settled_home(told)
         folder.mkdir(0o700, parents=True, exist_ok=True)
-        journal = Journal.open(folder, told["again"])
+        journal = open_journal(folder, told["again"])
     except PcoError as error:
         return json.dumps({**answer, **_told(error)})
     try:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -21,16 +20,14 @@ from typing import Any
 from promptcodebook.batch.results import Result
 from promptcodebook.calls import Role, Usage
 from promptcodebook.errors import ConfigError, PcoError, RunChanged, StoreError
-from promptcodebook.lm.ledger import Ledger
-from promptcodebook.lm.stack import Supplies
 from promptcodebook.paths import make_private_folder, write_whole
-from promptcodebook.sqlite import Layout, Reader, Writer, store_os_error
-from promptcodebook.store.attempts import AttemptFile
+from promptcodebook.sqlite import Layout, store_os_error
 from promptcodebook.store.header import FREE_KEYS, differences
+from promptcodebook.store.journal import Journal
 from promptcodebook.store.lock import LOCK_FILES, RunLock
-from promptcodebook.store.tables import BOOKS, RunReplies, SessionClock, add_usage, read_book
+from promptcodebook.store.tables import BOOKS, add_usage
 
-__all__ = ["Journal", "Part", "part_of"]
+__all__ = ["Part", "book_shard", "open_journal", "part_of"]
 
 _JOB, _ROWS, _JOURNAL = "job.json", "rows.jsonl", "journal.sqlite"
 _LAYOUT = Layout(
@@ -49,76 +46,30 @@ def part_of(target: Path) -> Path:
     return target.with_name(f"{target.name}.part")
 
 
-class Journal:
-    """Replies and books of a batch, or of a shard of one, in a folder. Made by `open`."""
+def book_shard(
+    journal: Journal, place: str, paid: Mapping[Role, Usage], lost: Mapping[Role, Usage]
+) -> None:
+    """Books what a shard has cost by now in all sessions at a place (number and machine), less what
+    of it is booked already."""
 
-    def __init__(self, folder: Path, writer: Writer, clock: SessionClock) -> None:
-        self._writer = writer
-        self._clock = clock
-        self._reader = Reader(folder / _JOURNAL, _LAYOUT)
-        self._attempts = AttemptFile(folder, writer)
-        self.ledger = Ledger(self.paid(), self.lost(), self._attempts)
+    def work(db: Any) -> None:
+        row = db.execute("SELECT booked FROM shards WHERE place = ?", (place,)).fetchone()
+        booked: dict[str, dict[str, dict[str, Any]]] = json.loads(row[0]) if row else {}
+        for book, sums in (("paid", paid), ("lost", lost)):
+            before = booked.setdefault(book, {})
+            for role, usage in sums.items():
+                new = usage - Usage(**before.get(role, {}))
+                add_usage(db, role, new, lost=book == "lost")
+                before[role] = asdict(usage)
+        db.execute("INSERT OR REPLACE INTO shards VALUES (?, ?)", (place, json.dumps(booked)))
 
-    @classmethod
-    def open(cls, folder: Path, again: str) -> Journal:
-        """Made where there is none; `again` is what to type when a full disk has room once more.
-        StoreError."""
-        clock = SessionClock(time.monotonic)
-        hint = f"free space on the disk of {folder}, then {again}"
-        writer = Writer(folder / _JOURNAL, _LAYOUT, full_hint=hint, each_batch=clock.beat)
-        try:
-            writer.write_now(clock.begin)
-            return cls(folder, writer, clock)
-        except BaseException:
-            writer.close()
-            raise
+    journal.write_now(work)
 
-    def supplies(self) -> Supplies:
-        """What a stack needs to journal here and to know what was spent."""
-        replies = RunReplies(self._reader, self._writer)
-        return Supplies(log=replies, ledger=self.ledger, elapsed=lambda: self._clock.elapsed_s)
 
-    def paid(self) -> dict[Role, Usage]:
-        """What all sessions paid, by role."""
-        self._writer.flush()
-        return read_book(self._reader, "usage")
-
-    def lost(self) -> dict[Role, Usage]:
-        """The most that attempts lost to failures can have cost, by role."""
-        self._writer.flush()
-        return read_book(self._reader, "lost")
-
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds of all sessions."""
-        return self._clock.elapsed_s
-
-    def book_shard(
-        self, place: str, paid: Mapping[Role, Usage], lost: Mapping[Role, Usage]
-    ) -> None:
-        """Books what a shard has cost by now in all sessions at a place (number and machine), less
-        what of it is booked already."""
-
-        def work(db: Any) -> None:
-            row = db.execute("SELECT booked FROM shards WHERE place = ?", (place,)).fetchone()
-            booked: dict[str, dict[str, dict[str, Any]]] = json.loads(row[0]) if row else {}
-            for book, sums in (("paid", paid), ("lost", lost)):
-                before = booked.setdefault(book, {})
-                for role, usage in sums.items():
-                    new = usage - Usage(**before.get(role, {}))
-                    add_usage(db, role, new, lost=book == "lost")
-                    before[role] = asdict(usage)
-            db.execute("INSERT OR REPLACE INTO shards VALUES (?, ?)", (place, json.dumps(booked)))
-
-        self._writer.write_now(work)
-
-    def close(self) -> None:
-        """Commits what waits."""
-        self._reader.close()
-        try:
-            self._writer.close()
-        finally:
-            self._attempts.close()
+def open_journal(folder: Path, again: str) -> Journal:
+    """The journal of a batch, or of a shard of one, in its folder; `again` is what to type when a
+    full disk has room once more. StoreError."""
+    return Journal.open(folder / _JOURNAL, _LAYOUT, again)
 
 
 @dataclass
@@ -149,7 +100,7 @@ class Part:
             if anew:
                 _empty(folder)
             known = _settle_job(folder, job, again)
-            part = cls(folder, known, Journal.open(folder, again), lock)
+            part = cls(folder, known, open_journal(folder, again), lock)
         except BaseException:
             lock.release()
             raise

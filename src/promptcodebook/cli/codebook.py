@@ -1,5 +1,5 @@
 """`pco codebook`: what the instincts say, how they came to say it, and what changed. The commands
-about the registry are in registry.py."""
+about the registry are in registry.py, those that ask models in audit.py and effect.py."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from promptcodebook.cli import export, registry
 from promptcodebook.cli.audit import audit
 from promptcodebook.cli.console import columns, emit, wrap_text
+from promptcodebook.cli.effect import effect
 from promptcodebook.cli.settings import (
     Json,
     Ref,
@@ -33,6 +34,7 @@ __all__ = ["app", "mark_changes"]
 app = command_group()
 codebook = command_group("Show a codebook, its history or a difference; keep versions of it.")
 codebook.command()(audit)
+codebook.command()(effect)
 app.add_typer(codebook, name="codebook")
 
 _DIRECTIVES = {"theta": "encoder", "phi": "generator", "psi": "critic"}

@@ -34,7 +34,7 @@ from promptcodebook.method.policy import Deployed
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import stages_of
 from promptcodebook.protocols import Executor, Reward
-from promptcodebook.run.evaluation import sample
+from promptcodebook.run.evaluation import answering_calls, sample
 from promptcodebook.run.handed import Handed
 from promptcodebook.run.optimize import Run
 from promptcodebook.store.run import RunStore
@@ -150,10 +150,7 @@ class Distiller:
     @property
     def calls(self) -> int:
         """Calls that it takes, re-asks and judges not counted."""
-        file, program = self._file, self._assembled.task.program
-        stages = max(1, len(stages_of(file, self._assembled)))
-        composing = stages if file.compose == "generator" else 0
-        answering = composing + max(1, len(program.stages))
+        answering = answering_calls(self._file, self._assembled)
         return len(self.fresh) + len(self.validation) * (1 + 2 * answering)
 
     def require_budget(self) -> None:

@@ -28,6 +28,7 @@ __all__ = [
     "Assessment",
     "Assessor",
     "Sample",
+    "answering_calls",
     "paired_difference",
     "sample",
 ]
@@ -256,6 +257,13 @@ def _refuse_empty(evaluation: Evaluation) -> None:
     failures = [r.failure for r in evaluation.rollouts if r.failure is not None]
     if failures and evaluation.answered is None:
         raise too_many_failures(failures, tuple(map(Trace, evaluation.rollouts)), "")
+
+
+def answering_calls(file: PolicyFile, assembled: Assembled) -> int:
+    """Calls of one answer on a route that is known; re-asks and judges are not counted."""
+    stages = max(1, len(stages_of(file, assembled)))
+    composing = stages if file.compose == "generator" else 0
+    return composing + max(1, len(assembled.task.program.stages))
 
 
 def paired_difference(

@@ -21,6 +21,7 @@ __all__ = [
     "SessionClock",
     "add_count",
     "add_usage",
+    "find_reply",
     "read_book",
 ]
 
@@ -113,6 +114,13 @@ def add_count(db: sqlite3.Connection, name: str, count: int) -> None:
     db.execute(_ADD_COUNT, (name, count))
 
 
+def find_reply(reader: Reader, key: bytes) -> Reply | None:
+    """The reply in a journal with the usage it had when it was paid, or None. StoreError: its bytes
+    are damaged."""
+    row = reader.row("SELECT reply FROM journal WHERE key = ?", (key,))
+    return None if row is None else unpack_reply(row[0])
+
+
 class SessionClock:
     """One row per session, brought up to date in every transaction: kill -9 loses no more than
     the time since the last commit. `clock` is monotonic, in seconds."""
@@ -156,11 +164,8 @@ class RunReplies:
 
     def get(self, key: bytes) -> Reply | None:
         """The reply with the usage it had when it was paid, or None."""
-        row = self._reader.row("SELECT reply FROM journal WHERE key = ?", (key,))
-        if row is None:
-            return None
         try:
-            return unpack_reply(row[0])
+            return find_reply(self._reader, key)
         except StoreError as error:
             _log.warning("a reply in the run's journal is asked for again: %s", error)
             self._damaged.add(key)

@@ -1,0 +1,351 @@
+"""`pco.effect`: what one instinct adds, measured by asking the models with it and without it.
+
+The inputs are those of a split whose route holds the instinct. Each is answered twice as deployed,
+with the same draws: on its route, and on its route with the instinct left out. It is the effect of
+leaving out, not of routing anew: nothing takes the instinct's place.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from promptcodebook.assemble import Assembled
+from promptcodebook.calls import LM, Usage
+from promptcodebook.config import Config
+from promptcodebook.data import Dataset
+from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, Stop, StoreError
+from promptcodebook.intervals import paired_interval
+from promptcodebook.method.evaluate import EVALUATION, Evaluator
+from promptcodebook.method.failures import failure_of, gather_all, too_many_failures
+from promptcodebook.method.policy import Deployed
+from promptcodebook.policy.policy import Policy
+from promptcodebook.policy.references import Reference, stages_of
+from promptcodebook.progress import Listener, Phase, ProgressLine, silent
+from promptcodebook.protocols import Executor, Reward
+from promptcodebook.randomness import Draws
+from promptcodebook.run.evaluation import Assessor, Sample, answering_calls
+from promptcodebook.run.handed import Handed
+from promptcodebook.run.optimize import Run, require_type
+from promptcodebook.store.effects import Effect, EffectStore
+from promptcodebook.store.runs import find_run
+from promptcodebook.sync import run_sync
+from promptcodebook.types import Evaluation, Example, Failure, Prompt, Rollout, Route, Trace
+
+__all__ = ["Measurement", "Question", "aeffect", "effect", "measuring"]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which instinct, on which split; `count` is a seeded choice of so many inputs (None = all)."""
+
+    instinct: int
+    split: str = "val"
+    count: int | None = None
+
+
+@dataclass(frozen=True)
+class _OnRoutes:
+    """The deployed policy on routes that are given."""
+
+    deployed: Deployed
+    routes: Mapping[str, Route]
+
+    async def prompt(self, example: Example, draws: Draws) -> tuple[Route, Prompt, Usage]:
+        route = self.routes[example.id]
+        prompt, usage = await self.deployed.compose(route, example, draws)
+        return route, prompt, usage
+
+
+class Measurement:
+    """One effect that is ready to be measured; `kept` is where replies and the result are kept.
+
+    Raises ConfigError for an instinct that the codebook has not, and what `Assessor.examples` does.
+    """
+
+    def __init__(
+        self,
+        reference: Reference,
+        assembled: Assembled,
+        question: Question,
+        kept: EffectStore | None = None,
+    ) -> None:
+        file = reference.file
+        size = len(file.codebook)
+        if not 0 <= question.instinct < size:
+            raise ConfigError(
+                f"the codebook has no instinct {question.instinct}: it has {size}",
+                hint=f"choose one of 0..{size - 1}" if size else "choose a policy with a codebook",
+            )
+        self._reference, self._assembled = reference, assembled
+        self._question, self._kept = question, kept
+        sample = Sample(question.split, question.count)
+        self.examples = Assessor(reference.name, file, assembled).examples(sample)
+        composer = assembled.composer(stages_of(file, assembled), file.template_set)
+        self._deployed = Deployed(composer, file.parameters, file.statistics)
+
+    @property
+    def name(self) -> str:
+        """What is measured, in words."""
+        return f"instinct {self._question.instinct}"
+
+    @property
+    def routing_calls(self) -> int:
+        """Calls that the routes take at most; re-asks are not counted."""
+        ranking = self._reference.file.statistics.ranking
+        asks = bool(self._reference.file.encoder) if ranking is None else bool(ranking.center)
+        return len(self.examples) if asks else 0
+
+    @property
+    def most_calls(self) -> int:
+        """Calls at most: every input is routed to it. Re-asks and judges are not counted."""
+        return self.routing_calls + self.calls_for(len(self.examples))
+
+    def calls_for(self, held: int) -> int:
+        """Calls that the answers take at most when so many inputs are routed to it."""
+        return 2 * held * answering_calls(self._reference.file, self._assembled)
+
+    @property
+    def calls_paid(self) -> int:
+        """Attempts so far: what was known already took none."""
+        return self._assembled.models.ledger.total.calls
+
+    async def measure(
+        self, tell: Listener = silent, routed: Callable[[int], None] | None = None
+    ) -> Effect:
+        """Routes, answers and keeps the result; `routed` hears how many inputs hold the instinct.
+        Closes the connections.
+
+        Raises TooManyFailures when nothing was routed, or no pair is whole though there are some,
+        BudgetReached, Interrupted after `interrupt`, and StoreError.
+        """
+        try:
+            made = await self._measure(tell, routed)
+        except BudgetReached as error:
+            error.hint = self._again("give it a greater budget")
+            raise
+        finally:
+            await self._assembled.models.close()
+        if self._kept is not None:
+            self._kept.add(made)
+        return made
+
+    async def _measure(self, tell: Listener, routed: Callable[[int], None] | None) -> Effect:
+        routes, unrouted = await self._routes(tell)
+        k = self._question.instinct
+        held = [e for e in self.examples if e.id in routes and k in routes[e.id].indices]
+        if routed is not None:
+            routed(len(held))
+        whole = {e.id: routes[e.id] for e in held}
+        less = {
+            name: replace(route, indices=tuple(i for i in route.indices if i != k))
+            for name, route in whole.items()
+        }
+        done, total = 0, 2 * len(held)
+        tell(Phase(f"measuring {self.name}", done, total))
+
+        def count(rollout: Rollout) -> None:
+            nonlocal done
+            done += 1
+            tell(Phase(f"measuring {self.name}", done, total))
+
+        both = await gather_all(
+            self._evaluator.evaluate(
+                side, _OnRoutes(self._deployed, each), held, self._question.split, count
+            )
+            for side, each in (("with", whole), ("without", less))
+        )
+        return self._effect(both[0], both[1], unrouted)
+
+    async def _routes(self, tell: Listener) -> tuple[dict[str, Route], int]:
+        """By example, as deployed; and how many inputs could not be routed."""
+        done, total = 0, len(self.examples)
+        tell(Phase("routing", done, total))
+
+        async def one(example: Example) -> Route | Failure:
+            nonlocal done
+            found = await self._route(example)
+            done += 1
+            tell(Phase("routing", done, total))
+            return found
+
+        found = await gather_all(map(one, self.examples))
+        failures = [each for each in found if isinstance(each, Failure)]
+        if len(failures) == len(found):
+            raise too_many_failures(failures, [Trace(Rollout(e.id)) for e in self.examples], "")
+        routes = {
+            example.id: route
+            for example, route in zip(self.examples, found, strict=True)
+            if isinstance(route, Route)
+        }
+        return routes, len(failures)
+
+    async def _route(self, example: Example) -> Route | Failure:
+        """Tried once more, as an evaluation's rollout is."""
+        last: Failure | None = None
+        for at in (EVALUATION, EVALUATION - 1):
+            draws = self._assembled.config.randomness.at(at, example.id)
+            try:
+                return (await self._deployed.route(example, draws))[0]
+            except (Stop, StoreError):
+                raise
+            except Exception as error:
+                last = failure_of("prompt", error)
+        assert last is not None, "it was tried"
+        return last
+
+    @property
+    def _evaluator(self) -> Evaluator:
+        config = self._assembled.config
+        trial = self._assembled.trial(greedy=True)
+        return Evaluator(trial, config.randomness, config.reward_range[0])
+
+    def _effect(self, with_it: Evaluation, without: Evaluation, unrouted: int) -> Effect:
+        rewards = {
+            a.example_id: (a.reward, b.reward)
+            for a, b in zip(with_it.rollouts, without.rollouts, strict=True)
+        }
+        pairs = [(a, b) for a, b in rewards.values() if a is not None and b is not None]
+        rollouts = (*with_it.rollouts, *without.rollouts)
+        failures = [r.failure for r in rollouts if r.failure is not None]
+        if rewards and not pairs:
+            raise too_many_failures(failures, tuple(map(Trace, rollouts)), "")
+        file, config, models = self._reference.file, self._assembled.config, self._assembled.models
+        first, second = [a for a, _ in pairs], [b for _, b in pairs]
+        n = len(pairs)
+        return Effect(
+            instinct=self._question.instinct,
+            text=file.parameters.codebook[self._question.instinct].text,
+            split=self._question.split,
+            examples=len(self.examples),
+            unrouted=unrouted,
+            rewards=rewards,
+            difference=paired_interval(first, second, config.seed, config.reward_range)
+            if pairs
+            else None,
+            means=(sum(first) / n, sum(second) / n) if pairs else None,
+            models={str(role): spec for role, spec in models.by_role().items()},
+            simulated=models.simulated,
+            scored_by=self._assembled.scored_by,
+            usage=with_it.usage + without.usage,
+            policy=file.digest,
+            at=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    def interrupt(self) -> None:
+        """No new call starts; calls in flight finish and are kept."""
+        hint = self._again("ask again")
+        self._assembled.models.budget.stop(Interrupted("interrupted by the user", hint=hint))
+
+    def _again(self, do: str) -> str:
+        kept = self._kept is not None or self._assembled.models.caches
+        return f"{do}: what was paid for so far is kept" if kept else do
+
+
+@contextmanager
+def measuring(
+    reference: Reference, assembled: Assembled, question: Question, run: Path | None
+) -> Generator[Measurement]:
+    """A measurement of a policy under `assembled`, its ledger that of one measurement. What is paid
+    for, and the result, are kept with the `run` that the policy is of; None = it is of none.
+
+    Raises RunBusy while another process measures the same run, and what `Measurement` raises.
+    """
+    if run is None:
+        yield Measurement(reference, assembled, question)
+        return
+    again = f"pco codebook effect {reference.name} {question.instinct}"
+    kept = EffectStore.open(run, again)
+    try:
+        connected = assembled.plan.connect(kept.supplies())
+        yield Measurement(reference, connected, question, kept)
+    finally:
+        kept.close()
+
+
+@contextmanager
+def _asked(
+    policy: str | Path | Run | Policy, handed: Handed, question: Question, progress: bool
+) -> Generator[tuple[Measurement, Listener]]:
+    """A measurement that is ready to begin, and who hears of it."""
+    verb = handed.verb
+    require_type(verb, "k", question.instinct, (int,), "the number of an instinct", optional=False)
+    require_type(verb, "split", question.split, (str,), "train, val or test", optional=False)
+    require_type(verb, "n", question.count, (int,), "a whole number, or None for all")
+    used = handed.use(policy)
+    run: Path | None = None
+    if used.reference.header is not None:
+        name = str(policy.path) if isinstance(policy, Run) else str(policy)
+        run = find_run(Path(handed.runs_dir), name)
+    simulated = used.assembled.models.simulated
+    line = ProgressLine(sys.stderr, simulated=simulated) if progress else None
+    try:
+        with measuring(used.reference, used.assembled, question, run) as measurement:
+            yield measurement, line or silent
+    finally:
+        used.assembled.plan.calls.close()
+        if line is not None:
+            line.close()
+
+
+async def aeffect(  # noqa: PLR0913 - the command's options
+    policy: str | Path | Run | Policy,
+    k: int,
+    data: Dataset | None = None,
+    reward: Reward | str | Mapping[str, Any] | None = None,
+    lm: str | LM = "",
+    *,
+    roles: Mapping[str, Any] | None = None,
+    executor: Executor | None = None,
+    split: str = "val",
+    n: int | None = None,
+    budget: str | None = None,
+    config: Config | Mapping[str, Any] | None = None,
+    runs_dir: str | Path = "runs",
+    trust: bool = False,
+    progress: bool = True,
+) -> Effect:
+    """`effect` for code that already runs in an event loop."""
+    handed = Handed("effect()", data, reward, lm, roles, executor, config, budget, runs_dir, trust)
+    with _asked(policy, handed, Question(k, split, n), progress) as (measurement, listener):
+        return await measurement.measure(listener)
+
+
+def effect(  # noqa: PLR0913 - the command's options
+    policy: str | Path | Run | Policy,
+    k: int,
+    data: Dataset | None = None,
+    reward: Reward | str | Mapping[str, Any] | None = None,
+    lm: str | LM = "",
+    *,
+    roles: Mapping[str, Any] | None = None,
+    executor: Executor | None = None,
+    split: str = "val",
+    n: int | None = None,
+    budget: str | None = None,
+    config: Config | Mapping[str, Any] | None = None,
+    runs_dir: str | Path = "runs",
+    trust: bool = False,
+    progress: bool = True,
+) -> Effect:
+    """What instinct `k` adds to the reward, measured by leaving it out: `pco codebook effect` from
+    Python.
+
+    The inputs of the `split`, or `n` of them, that the policy routes to `k` are answered twice,
+    with all else equal: on their route, and on their route without `k`. `policy`, `data` and what
+    follows are what `evaluate` takes; `budget` is this measurement's. Of a run, replies and the
+    result are kept with it: nothing is paid for twice, also what the run itself has asked, and a
+    measurement that was stopped goes on when it is asked for again.
+
+    The result has `.difference` (with less without, paired, 95 % interval; None where no input is
+    routed to it), `.means`, `.rewards` by example, `.failed` and `.n`. A pair with a failed rollout
+    is counted and left out. Raises what `evaluate` raises, and RunBusy.
+    """
+    handed = Handed("effect()", data, reward, lm, roles, executor, config, budget, runs_dir, trust)
+    with _asked(policy, handed, Question(k, split, n), progress) as (measurement, listener):
+        return run_sync(measurement.measure(listener), measurement.interrupt)

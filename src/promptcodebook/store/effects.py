@@ -1,0 +1,241 @@
+"""Measured effects of instincts, kept in the folder `effects` of the run whose policy they are of.
+
+effects.sqlite  results, every reply that they took, and what all measurements spent
+in-flight       attempts that have left and are not booked (store/attempts.py)
+lock            who measures
+
+It is no part of the run's own file: a run may be measured while it is trained, and what that costs
+is not the run's. What the run itself has paid for is read from its journal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from promptcodebook.calls import Reply, Request, Usage
+from promptcodebook.errors import StoreError
+from promptcodebook.intervals import Interval
+from promptcodebook.lm.ledger import Ledger
+from promptcodebook.lm.stack import Supplies
+from promptcodebook.notebook import shown_table
+from promptcodebook.paths import make_private_folder
+from promptcodebook.sqlite import Layout, Reader, pack, store_os_error, unpack
+from promptcodebook.store import tables
+from promptcodebook.store.folder import FILE
+from promptcodebook.store.journal import Journal
+from promptcodebook.store.lock import RunLock
+from promptcodebook.units import number, plural
+
+__all__ = ["Effect", "EffectStore", "effects_mark", "read_effects"]
+
+_FOLDER, _EFFECTS = "effects", "effects.sqlite"
+_LAYOUT = Layout(
+    what="file of effects",
+    version=1,
+    script=(
+        *tables.BOOKS,
+        # `mark` stands for the question: asked again, its answer takes the old one's place.
+        "CREATE TABLE effects (id INTEGER PRIMARY KEY, mark TEXT NOT NULL UNIQUE,"
+        " effect BLOB NOT NULL)",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What instinct k adds to the reward of the inputs that are routed to it: the mean over them
+    of the reward with their route less that with k left out of it, paired, with its 95 % interval.
+
+    `rewards` are those two by example id (None = the rollout failed, and its pair is no part of the
+    mean); `examples` is how many inputs were routed, `unrouted` how many could not be. `difference`
+    and `means` (with, without) are None where no pair is whole. `usage` is what all these rollouts
+    took, whoever paid it; `policy` the digest of the policy file; `at` the time, ISO 8601.
+    """
+
+    instinct: int
+    text: str
+    split: str
+    examples: int
+    unrouted: int
+    rewards: Mapping[str, tuple[float | None, float | None]]
+    difference: Interval | None
+    means: tuple[float, float] | None
+    models: Mapping[str, str]
+    simulated: bool
+    scored_by: str
+    usage: Usage
+    policy: str
+    at: str
+
+    @property
+    def failed(self) -> tuple[int, int]:
+        """Failed rollouts, with the instinct and without it."""
+        first, second = ([pair[i] for pair in self.rewards.values()].count(None) for i in (0, 1))
+        return first, second
+
+    @property
+    def n(self) -> int:
+        """Whole pairs."""
+        return 0 if self.difference is None else self.difference.n
+
+    @property
+    def sentence(self) -> str:
+        """The result in one line."""
+        of = f"of {plural(self.examples, 'input')} of the {self.split} split"
+        if not self.rewards:
+            return f"None {of} is routed to it."
+        if self.difference is None:
+            return f"{len(self.rewards)} {of} are routed to it, none was answered both ways."
+        sure = self.difference.low > 0 or self.difference.high < 0
+        unsure = "" if sure else ": no clear effect"
+        pairs = f"paired, n = {self.n} ({len(self.rewards)} {of} routed to it)"
+        return f"{signed(self.difference)}, {pairs}{unsure}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**asdict(self), "n": self.n, "failed": self.failed}
+
+    def __repr__(self) -> str:
+        return f"Effect(instinct {self.instinct}: {self.sentence})"
+
+    def _repr_html_(self) -> str:
+        model = "simulated model, " if self.simulated else ""
+        head = ("instinct", "text", "with", "without", "difference", "n", "failed")
+        with_it, without = self.means or (None, None)
+        shown = "" if self.difference is None else signed(self.difference)
+        cells = (self.instinct, self.text, number(with_it), number(without), shown, self.n)
+        failed = "{} and {}".format(*self.failed)
+        return shown_table(f"{model}{self.split} split", head, [(*cells, failed)])
+
+
+def signed(interval: Interval) -> str:
+    """A difference with its interval."""
+    mean, low, high = (number(x, signed=True) for x in (interval.mean, interval.low, interval.high))
+    return f"{mean} (95 % {low} to {high})"
+
+
+class EffectStore:
+    """The effects of one run, open for writing: one process at a time (RunBusy). Made by `open`."""
+
+    def __init__(self, run: Path, lock: RunLock, journal: Journal) -> None:
+        self._lock = lock
+        self._journal = journal
+        self._run = Reader(run / FILE, tables.LAYOUT)
+
+    @classmethod
+    def open(cls, run: Path, again: str) -> EffectStore:
+        """Made where there is none; `again` is what to type when a full disk has room once more.
+        RunBusy, StoreError."""
+        folder = run / _FOLDER
+        try:
+            make_private_folder(folder)
+        except OSError as error:
+            raise store_os_error(error, folder) from error
+        lock = RunLock(folder)
+        try:
+            return cls(run, lock, Journal.open(folder / _EFFECTS, _LAYOUT, again))
+        except BaseException:
+            lock.release()
+            raise
+
+    def supplies(self) -> Supplies:
+        """What a stack needs to ask for nothing that was paid for here or by the run. A budget is
+        one measurement's: ledger and clock begin anew."""
+        replies = _Replies(self._journal.replies, self._run)
+        ledger = Ledger(log=self._journal.attempt_log)
+        return replace(Supplies.of_one_budget(), log=replies, ledger=ledger)
+
+    def add(self, effect: Effect) -> None:
+        """Keeps it; an earlier answer to the same question makes room. DiskFull, StoreError."""
+        values = (_mark(effect), pack(_adapter().dump_python(effect)))
+
+        def work(db: sqlite3.Connection) -> None:
+            db.execute("INSERT OR REPLACE INTO effects (mark, effect) VALUES (?, ?)", values)
+
+        self._journal.write_now(work)
+
+    def close(self) -> None:
+        """Commits what waits and lets go of the folder. Safe to call twice."""
+        try:
+            self._run.close()
+            self._journal.close()
+        finally:
+            self._lock.release()
+
+
+class _Replies:
+    """A `ReplyLog`: what measurements paid for, and below it what the run did."""
+
+    def __init__(self, own: tables.RunReplies, run: Reader) -> None:
+        self._own = own
+        self._run = run
+
+    def get(self, key: bytes) -> Reply | None:
+        known = self._own.get(key)
+        if known is None:
+            with suppress(StoreError):  # damaged there: it is asked for, and kept here
+                known = tables.find_reply(self._run, key)
+        return known
+
+    async def put(self, key: bytes, request: Request, reply: Reply) -> None:
+        await self._own.put(key, request, reply)
+
+
+def read_effects(run: Path) -> list[Effect]:
+    """All that are kept of a run, in the order in which they were measured. StoreError."""
+    path = run / _FOLDER / _EFFECTS
+    if not path.is_file():
+        return []
+    reader = Reader(path, _LAYOUT)
+    try:
+        rows = reader.rows("SELECT effect FROM effects ORDER BY id")
+        return [_adapter().validate_python(unpack(blob)) for (blob,) in rows]
+    except ValidationError as error:
+        raise StoreError(
+            f"a kept effect in {path} cannot be read: {error}",
+            hint=f"move {path.parent} out of the way: what it holds is measured anew",
+        ) from error
+    finally:
+        reader.close()
+
+
+def effects_mark(run: Path) -> int:
+    """Changes whenever an effect is kept; 0 before the first. StoreError."""
+    path = run / _FOLDER / _EFFECTS
+    if not path.is_file():
+        return 0
+    reader = Reader(path, _LAYOUT)
+    try:
+        row = reader.row("SELECT MAX(id) FROM effects")
+        return int(row[0] or 0) if row is not None else 0
+    finally:
+        reader.close()
+
+
+def _mark(effect: Effect) -> str:
+    """The question: which instinct of which policy, on which inputs, asking and scoring whom."""
+    question = (
+        effect.instinct,
+        effect.policy,
+        effect.split,
+        effect.examples,
+        sorted(effect.rewards),
+        sorted(effect.models.items()),
+        effect.scored_by,
+    )
+    return hashlib.sha256(json.dumps(question).encode()).hexdigest()
+
+
+@cache
+def _adapter() -> TypeAdapter[Effect]:
+    return TypeAdapter(Effect)
