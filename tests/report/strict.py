@@ -1,13 +1,16 @@
-"""Reads a page strictly: every element closed, nothing that runs, nothing that calls out."""
+"""Reads a page strictly: every element closed, nothing that runs but our script, nothing that calls
+out."""
 
 from __future__ import annotations
 
 from html.parser import HTMLParser
 
+from promptcodebook.report.assets import read_script
+
 __all__ = ["Page", "read_page"]
 
 _VOID = frozenset({"br", "hr", "link", "meta"})
-_FORBIDDEN = frozenset({"script", "iframe", "object", "embed", "img", "link", "base", "form"})
+_FORBIDDEN = frozenset({"iframe", "object", "embed", "img", "link", "base", "form"})
 
 
 class Page(HTMLParser):
@@ -22,6 +25,7 @@ class Page(HTMLParser):
         self.texts: list[str] = []
         self.captions: list[str] = []
         self.metas: list[dict[str, str]] = []
+        self.scripts: list[str] = []
         self._open: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -39,6 +43,9 @@ class Page(HTMLParser):
             self.faults.append(f"</{tag}> closes nothing")
 
     def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] == "script":
+            self.scripts.append(data)
+            return
         self.texts.append(data)
         if "figcaption" in self._open:
             self.captions[-1] += data
@@ -70,4 +77,5 @@ def read_page(source: str) -> Page:
     page.feed(source)
     page.close()
     page.faults += [f"<{tag}> is never closed" for tag in page._open]
+    page.faults += ["a script that is not ours" for text in page.scripts if text != read_script()]
     return page

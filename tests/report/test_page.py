@@ -40,7 +40,9 @@ def test_a_page_full_of_hostile_texts_is_well_formed_and_inert(write: Write) -> 
         assert any(f"{prefix} {shown}" in text or shown in text for text in page.texts), prefix
 
 
-def test_the_policy_allows_the_one_style_sheet_and_no_connection(write: Write) -> None:
+def test_the_policy_allows_the_one_style_sheet_the_one_script_and_no_connection(
+    write: Write,
+) -> None:
     source = render_report(write(ScriptedRun(steps=2)))
     policy = next(m["content"] for m in read_page(source).metas if "http-equiv" in m)
     style = re.search(r"<style>(.*?)</style>", source, re.S)
@@ -48,6 +50,9 @@ def test_the_policy_allows_the_one_style_sheet_and_no_connection(write: Write) -
     digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
     assert policy.startswith("default-src 'none'; ")
     assert f"style-src 'sha256-{digest}'" in policy
+    (script,) = read_page(source).scripts
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'; " in policy and "unsafe" not in policy
     assert "url(" not in style[1] and "@import" not in style[1]
 
 

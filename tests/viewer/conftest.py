@@ -11,10 +11,14 @@ from typing import Any
 import aiohttp
 import pytest
 
+from promptcodebook.policy.registry.registry import open_registry
 from promptcodebook.viewer.server import Site, viewing
+from tests.policy.registry.build import policy
 from tests.report.scripted_run import HOSTILE, ScriptedRun, write_run
+from tests.viewer.chromium import CHROMIUM, view
 
 SIMULATED, REAL, HOSTILE_RUN, PRIVATE = "simulated", "real", "hostile", "private"
+_ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking")
 BIDI = "\u202etxt.exe\u202c\u2066hidden\u2069"
 ATTACK = (
     f"{HOSTILE} <svg onload=alert(4)><style>*{{display:none}}</style></textarea>{BIDI}"
@@ -77,3 +81,31 @@ def get(runs_dir: Path) -> Iterator[Get]:
     yield read
     loop.run_until_complete(at_work.__aexit__(None, None, None))
     loop.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(
+            executable_path=str(CHROMIUM), args=list(_ARGUMENTS), headless=True
+        )
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def base(runs_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    registry = tmp_path_factory.mktemp("registry") / "registry.sqlite"
+    with open_registry(registry, who="Ada") as kept:
+        version = kept.freeze(policy("words"), "tickets", why="the first")
+        kept.promote(version.version, "tickets@production", override="for a look")
+    with view(runs_dir, PCO_REGISTRY=str(registry)) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    """The accessibility checker's own script."""
+    package = pytest.importorskip("axe_playwright_python")
+    return (Path(package.__file__).parent / "axe.min.js").read_text("utf-8")

@@ -10,36 +10,19 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from promptcodebook.policy.registry.registry import open_registry
 from promptcodebook.report import write_report
 from promptcodebook.store import RunStore
-from promptcodebook.store.runs import remove_run
-from tests.load import crowding
-from tests.policy.registry.build import policy
-from tests.report.scripted_run import ScriptedRun, write_run
+from tests.viewer.chromium import IN_A_BROWSER, SIZES, faults, opened
 from tests.viewer.conftest import HOSTILE_RUN, REAL, SIMULATED
 
-sync_api = pytest.importorskip("playwright.sync_api")
-_CHROMIUM = Path("/usr/bin/chromium")
+pytest.importorskip("playwright.sync_api")
+pytestmark = IN_A_BROWSER
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not _CHROMIUM.exists(), reason=f"there is no {_CHROMIUM} here"),
-]
-
-_ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking")
-_SIZES = {400: 800, 1600: 1000}
 _APPROVED = Path(__file__).with_name("approved")
 _APPROVE = os.environ.get("APPROVE") == "1"
 _EIGHTH, _MOST = 8, 2.0
@@ -50,6 +33,7 @@ SCREENS = {
     "runs": "/",
     "run": "/run/{simulated}",
     "codebook": "/run/{simulated}/codebook",
+    "curves": "/run/{simulated}#training",
     "biography": "/run/{simulated}/codebook/2",
     "examples": "/run/{simulated}/examples",
     "example": "/run/{simulated}/example/train-3-1/4",
@@ -66,100 +50,6 @@ _HOSTILE = (
     "/example/train-3-1",
     "/example/test-5/test",
 )
-
-
-@dataclass
-class Heard:
-    """What a page asked for and complained of."""
-
-    requests: list[str] = field(default_factory=list[str])
-    complaints: list[str] = field(default_factory=list[str])
-
-    def of(self, page: Any) -> None:
-        page.on("request", lambda request: self.requests.append(request.url))
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("dialog", lambda dialog: self.complaints.append(f"dialog: {dialog.message}"))
-        page.on("console", self._said)
-
-    def _said(self, message: Any) -> None:
-        if message.type in ("error", "warning"):
-            self.complaints.append(message.text)
-
-    def foreign(self, base: str) -> list[str]:
-        return [url for url in self.requests if not url.startswith((f"{base}/", "data:"))]
-
-
-@contextmanager
-def view(runs: Path, port: int = 0, **environment: str) -> Iterator[str]:
-    """`pco view` of these runs in a process of its own; its address."""
-    command = [sys.executable, "-m", "promptcodebook.cli", "view", "--port", str(port)]
-    process = subprocess.Popen(
-        [*command, "--results", str(runs / "no-results")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "PCO_RUNS": str(runs), **environment},
-    )
-    try:
-        assert process.stdout is not None
-        yield process.stdout.readline().strip().rstrip("/")
-    finally:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(
-            executable_path=str(_CHROMIUM), args=list(_ARGUMENTS), headless=True
-        )
-        yield opened
-        opened.close()
-
-
-@pytest.fixture(scope="module")
-def base(runs_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    registry = tmp_path_factory.mktemp("registry") / "registry.sqlite"
-    with open_registry(registry, who="Ada") as kept:
-        version = kept.freeze(policy("words"), "tickets", why="the first")
-        kept.promote(version.version, "tickets@production", override="for a look")
-    with view(runs_dir, PCO_REGISTRY=str(registry)) as address:
-        yield address
-
-
-@contextmanager
-def opened(browser: Any, width: int, scheme: str) -> Iterator[tuple[Any, Heard]]:
-    context = browser.new_context(
-        viewport={"width": width, "height": _SIZES[width]},
-        color_scheme=scheme,
-        reduced_motion="reduce",
-    )
-    page, heard = context.new_page(), Heard()
-    heard.of(page)
-    yield page, heard
-    context.close()
-
-
-@pytest.fixture(scope="module")
-def axe() -> str:
-    """The accessibility checker's own script."""
-    package = pytest.importorskip("axe_playwright_python")
-    return (Path(package.__file__).parent / "axe.min.js").read_text("utf-8")
-
-
-def faults(page: Any, axe: str) -> list[str]:
-    """What axe calls serious or critical, with the place."""
-    page.evaluate(axe)
-    found = page.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
-    return [
-        f"{fault['id']}: {node['html'][:120]}"
-        for fault in found
-        if fault["impact"] in ("serious", "critical")
-        for node in fault["nodes"]
-    ]
 
 
 def small(png: bytes) -> Any:
@@ -188,7 +78,7 @@ def approved(name: str) -> Any:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", _SIZES)
+@pytest.mark.parametrize("width", SIZES)
 def test_every_screen_is_drawn_as_approved_readable_and_silent(
     browser: Any, base: str, keys: dict[str, str], axe: str, width: int, scheme: str
 ) -> None:
@@ -210,7 +100,7 @@ def test_every_screen_is_drawn_as_approved_readable_and_silent(
 
 
 def test_pictures_of_different_screens_are_not_taken_for_each_other() -> None:
-    for width in _SIZES:
+    for width in SIZES:
         for scheme in ("light", "dark"):
             pictures = [approved(f"{screen}-{width}-{scheme}") for screen in SCREENS]
             for i, one in enumerate(pictures):
@@ -290,7 +180,7 @@ def test_texts_of_a_run_that_attack_do_nothing(
             assert page.url == url
             for details in page.locator("#main > section details > summary").all()[:4]:
                 details.click()
-            assert page.evaluate("document.scripts.length") == 1
+            assert page.evaluate("document.scripts.length") == 2
             assert page.evaluate("[...document.querySelectorAll('base, iframe, img')].length") == 0
             assert page.evaluate("document.querySelectorAll('meta[http-equiv]').length") == 0
             hidden = "[...document.querySelectorAll('main, h1')].some((e) => !e.offsetParent)"
@@ -330,7 +220,7 @@ def test_a_figure_is_saved_as_svg_and_as_csv(browser: Any, base: str, keys: dict
             assert text.startswith(start) and "simulated" in text
 
 
-@pytest.mark.parametrize("width", _SIZES)
+@pytest.mark.parametrize("width", SIZES)
 def test_the_report_is_readable_and_silent_without_a_network(
     browser: Any, runs_dir: Path, keys: dict[str, str], axe: str, tmp_path: Path, width: int
 ) -> None:
@@ -353,97 +243,3 @@ def test_the_report_is_readable_and_silent_without_a_network(
             store.close()
         page.goto(target.as_uri())
         assert faults(page, axe) == []
-
-
-def test_a_page_follows_a_run_that_trains_and_survives_a_restart(
-    browser: Any, tmp_path: Path
-) -> None:
-    home = tmp_path / "work"
-    pco = [sys.executable, "-m", "promptcodebook.cli"]
-    subprocess.run([*pco, "init", str(home)], check=True, capture_output=True)
-    slow = "simulated?latency=0.05"
-    settings = ["--lm", slow, "--preset", "quick", "--set", "update.epochs=1000"]
-    runs = home / "runs"
-    training = subprocess.Popen(
-        [*pco, "train", *settings, "--plain"],
-        cwd=home,
-        env={**os.environ, "PCO_RUNS": str(runs)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        store = _first_run(runs)
-        with opened(browser, 1600, "light") as (page, heard):
-            with view(runs) as base:
-                port = int(base.rpartition(":")[2])
-                page.goto(f"{base}/run/{store.header.id}")
-                lags = [_lag(page, store) for _ in range(5)]
-                assert sorted(lags)[2] <= 1.0 * crowding(), lags
-            page.get_by_text("The server does not answer").wait_for(timeout=5000)
-            with view(runs, port):
-                page.get_by_text("Up to date at").wait_for(timeout=10_000)
-                assert _lag(page, store) <= 2.0 * crowding()
-            complaints = [said for said in heard.complaints if "ERR_CONNECTION" not in said]
-            assert [said for said in complaints if "ERR_INCOMPLETE" not in said] == []
-        store.close()
-    finally:
-        training.kill()
-        training.wait()
-
-
-def test_a_page_that_nobody_sees_lets_go_of_its_connection_and_catches_up(
-    browser: Any, base: str, keys: dict[str, str]
-) -> None:
-    hide = (
-        "(hidden) => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: "
-        "true}); document.dispatchEvent(new Event('visibilitychange')); }"
-    )
-    with opened(browser, 400, "light") as (page, heard):
-        page.goto(f"{base}/run/{keys[REAL]}")
-        page.get_by_text("Following.").wait_for()
-        page.evaluate(hide, True)
-        assert page.evaluate("news") is None
-        page.evaluate(hide, False)
-        assert page.evaluate("news !== null")
-        live = [url for url in heard.requests if "/live/" in url]
-        assert len(live) == 2
-        assert heard.complaints == []
-
-
-def test_a_page_says_that_its_run_is_gone(browser: Any, tmp_path: Path) -> None:
-    store = write_run(tmp_path, ScriptedRun(steps=1, verdict=False, hostile=""))
-    store.close()
-    with view(tmp_path) as base, opened(browser, 400, "light") as (page, _):
-        page.goto(f"{base}/run/{store.header.id}")
-        page.get_by_text("Following.").wait_for()
-        remove_run(store.path)
-        page.get_by_text("This run is gone.").wait_for(timeout=5000)
-        page.get_by_text(f"There is no run {store.header.id}").wait_for(timeout=1000)
-
-
-def _first_run(runs: Path) -> RunStore:
-    until = time.monotonic() + 30
-    while time.monotonic() < until:
-        for file in runs.glob("*/run.sqlite"):
-            try:
-                store = RunStore.open(file.parent)
-            except Exception:
-                continue
-            if store.last_event() > 1:
-                return store
-            store.close()
-        time.sleep(0.05)
-    raise AssertionError("no run began")
-
-
-def _lag(page: Any, store: RunStore) -> float:
-    """Seconds from the next event's commit until the page shows it."""
-    before, until = store.last_event(), time.monotonic() + 20
-    while store.last_event() == before:
-        assert time.monotonic() < until, "the run stands still"
-        time.sleep(0.01)
-    now, began = store.last_event(), time.monotonic()
-    while int(page.evaluate("document.getElementById('main').dataset.mark.split('-')[1]")) < now:
-        assert time.monotonic() < began + 20, "the page stands still"
-        time.sleep(0.01)
-    return time.monotonic() - began

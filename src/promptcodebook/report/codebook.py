@@ -114,6 +114,7 @@ def usage_chart(context: Context) -> Html | None:
         [Line("instinct", points, "dots")],
         spots=[Spot(*at, str(k), "second") for k, at in zip(tried, points, strict=True)],
         y=(0.0, 1.0),
+        scattered=True,
     )
     return context.chart(
         f"Each instinct that was selected, by its number ({len(tried)} of "

@@ -18,7 +18,16 @@ from promptcodebook.policy.references import Best, kept_state
 from promptcodebook.report.download import downloads
 from promptcodebook.report.html import Column, Content, Html, el, table, together
 from promptcodebook.report.private import withhold_ending
-from promptcodebook.report.svg import Chart, Numbers, Picture, key, lay_out, legend_of, numbers_of
+from promptcodebook.report.svg import (
+    Chart,
+    Numbers,
+    Picture,
+    curves_of,
+    key,
+    lay_out,
+    legend_of,
+    numbers_of,
+)
 from promptcodebook.store import Event, Header, RunState, RunStore
 from promptcodebook.store.lock import holder
 from promptcodebook.types import Codebook, Rollout
@@ -182,7 +191,7 @@ class Context:
 
     def figure(self, caption: Content, *body: Content, look: str = "") -> Html:
         """A figure whose caption says when its numbers are simulated."""
-        badge = el("span.badge", "simulated") if self.simulated else None
+        badge = el("span.badge", self._word) if self.simulated else None
         return el(f"figure{look}", el("figcaption", badge, caption), *body)
 
     def chart(self, caption: Content, chart: Chart, look: str = "") -> Html:
@@ -191,7 +200,10 @@ class Context:
         if picture is None:
             return self.figure(caption, el("p.empty", "Nothing to draw yet."), look=look)
         legend = legend_of(chart)
-        shown = el("div.chart", el("h4", chart.title), key(legend), picture.html())
+        curves = curves_of(chart)
+        attrs = {"data-curves": curves, "data-mark": self._word} if curves else {}
+        parts = (el("h4", chart.title), key(legend), picture.html())
+        shown = el("div.chart", *parts, attrs=attrs)
         files = self.files(picture, numbers_of(chart), legend)
         return self.figure(caption, shown, files, look=look)
 
@@ -204,7 +216,12 @@ class Context:
     @property
     def source(self) -> str:
         """Whose numbers these are, in the words of an exported file."""
-        return f"{'simulated, ' if self.simulated else ''}run {self.header.id}"
+        return f"{f'{self._word}, ' if self._word else ''}run {self.header.id}"
+
+    @property
+    def _word(self) -> str:
+        """What every figure of simulated numbers bears; '' where they are not."""
+        return "simulated" if self.simulated else ""
 
     def table(
         self, caption: Content, columns: Sequence[Column], rows: Iterable[Iterable[Content]]

@@ -7,12 +7,13 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from promptcodebook.calls import Usage
+from promptcodebook.intervals import mean_interval
 from promptcodebook.method.state import entropy, selected_since, utilisation
 from promptcodebook.report.context import Context
 from promptcodebook.report.html import Html, el, together
 from promptcodebook.report.svg import Area, Chart, Line, Point, Spot
 from promptcodebook.step import Step
-from promptcodebook.store import Event, Started, Stepped, Validated
+from promptcodebook.store import Event, Scope, Started, Stepped, Validated
 from promptcodebook.units import number
 
 __all__ = ["WINDOW", "CurvesSection"]
@@ -24,6 +25,10 @@ _X = "step"
 
 def _points() -> list[Point]:
     return []
+
+
+def _bands() -> dict[str, list[tuple[float, float, float]]]:
+    return {"subset": [], "full": []}
 
 
 @dataclass
@@ -42,6 +47,7 @@ class _Series:
     utilised_now: list[Point] = field(default_factory=_points)
     training: list[Point] = field(default_factory=_points)
     validating: list[Point] = field(default_factory=_points)
+    intervals: dict[str, list[tuple[float, float, float]]] = field(default_factory=_bands)
 
 
 class CurvesSection:
@@ -66,7 +72,8 @@ class CurvesSection:
                 self._add_reward(step)
                 self._add_routing(step)
                 self._add_spend(step.index + 1, 0, [t.rollout.usage for t in step.traces])
-            case Validated(_, _, evaluation):
+            case Validated(step, scope, evaluation):
+                self._add_interval(step + 1, scope, evaluation.rewards)
                 self._add_spend(len(self._series.epsilon), 1, [evaluation.usage])
             case _:
                 pass
@@ -97,6 +104,11 @@ class CurvesSection:
         series.utilised.append((x, utilisation(step.selected)))
         series.entropy_now.append((x, entropy(now)))
         series.utilised_now.append((x, utilisation(now)))
+
+    def _add_interval(self, x: int, scope: Scope, rewards: tuple[float, ...]) -> None:
+        if rewards:
+            of = mean_interval(rewards, self._context.seed, self._context.reward_range)
+            self._series.intervals[scope].append((x, of.low, of.high))
 
     def _add_spend(self, x: int, which: int, usages: list[Usage]) -> None:
         self._tokens[which] += sum(u.tokens for u in usages)
@@ -154,7 +166,7 @@ class CurvesSection:
                 Line("batch mean", series.reward, "dots"),
                 Line(f"mean of {WINDOW} steps", series.smooth),
             ],
-            Area("± 1 sd", list(zip(xs, series.low, series.high, strict=True))),
+            [Area("± 1 sd", list(zip(xs, series.low, series.high, strict=True)))],
             y=self._context.reward_range,
         )
 
@@ -167,10 +179,15 @@ class CurvesSection:
         if best is not None and best.score is not None:
             look = "second" if best.scope == "full" else "main"
             spots.append(Spot(best.step + 1, best.score, f"best {number(best.score)}", look))
+        bands = self._series.intervals
         return Chart(
             "Validation reward",
             "step (0 = untrained)",
             [Line("subset", subset), Line("whole split", whole, "second")],
+            [
+                Area("95 %, subset", bands["subset"]),
+                Area("95 %, whole split", sorted(bands["full"]), "area.second"),
+            ],
             spots=spots,
             y=self._context.reward_range,
         )
@@ -185,7 +202,10 @@ class CurvesSection:
             return "Validation: none in this run."
         words = [f"n = {sizes['subset']:,} on the subset"] if sizes["subset"] else []
         words += [f"n = {sizes['full']:,} on the whole split"] if sizes["full"] else []
-        return f"Validation, greedy and without exploration: {', '.join(words)}."
+        return (
+            f"Validation, greedy and without exploration: {', '.join(words)}; bands are 95 % "
+            "intervals of the means."
+        )
 
     def _entropy_chart(self) -> Chart:
         series = self._series

@@ -8,13 +8,13 @@ import csv
 import io
 import re
 from collections.abc import Sequence
-from importlib.resources import files
 
+from promptcodebook.report.assets import read_asset
 from promptcodebook.report.html import Html, el
 from promptcodebook.report.svg import Numbers, Picture
 from promptcodebook.text import printable
 
-__all__ = ["csv_text", "downloads", "read_style", "svg_text"]
+__all__ = ["csv_text", "downloads", "svg_text"]
 
 _HEAD, _LEGEND, _FOOT = 30, 22, 24
 """Height of a file's title, of its legend, and of the line that says whose numbers they are."""
@@ -23,11 +23,6 @@ _VARIABLE = re.compile(r"var\((--[\w-]+)\)")
 _NO_XML = re.compile("[\ufffe\uffff]")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a spreadsheet would read as an order, not as a text."""
-
-
-def read_style() -> str:
-    """The style sheet of pages and of the drawings in them."""
-    return _read("style.css") + _read("figure.css")
 
 
 def downloads(
@@ -104,10 +99,6 @@ def _legend(legend: Sequence[tuple[str, str]]) -> list[Html]:
 def _plain_style() -> str:
     """The drawings' style with the colours of the light theme in the place of their names: not
     every program that opens an SVG file knows variables."""
-    light = _read("style.css").partition("}")[0]
+    light = read_asset("style.css").partition("}")[0]
     colours = {name: value.strip() for name, value in _ROOT.findall(light)}
-    return _VARIABLE.sub(lambda found: colours[found[1]], _read("figure.css"))
-
-
-def _read(name: str) -> str:
-    return files("promptcodebook.report").joinpath(name).read_text("utf-8")
+    return _VARIABLE.sub(lambda found: colours[found[1]], read_asset("figure.css"))

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from promptcodebook.errors import DiskFull
 from promptcodebook.paths import write_whole
+from promptcodebook.report.assets import read_script, read_style
 from promptcodebook.report.codebook import CodebookSection, RoutingSection, TheorySection
 from promptcodebook.report.context import Context, ReportSection, render_sections
 from promptcodebook.report.curves import CurvesSection
-from promptcodebook.report.download import read_style
 from promptcodebook.report.examples import ExamplesSection
 from promptcodebook.report.history import CandidatesSection, HistorySection, candidates_of
 from promptcodebook.report.html import Html, el, together
@@ -73,22 +73,25 @@ def _sections(context: Context) -> tuple[ReportSection, ...]:
 
 
 def _page(context: Context, sections: Sequence[ReportSection], body: Html) -> str:
-    style = read_style()
+    style, script = read_style(), read_script()
     links = [el("a", s.title, attrs={"href": f"#{s.anchor}"}) for s in sections]
     contents = el("nav", links, attrs={"aria-label": "Contents"})
     page = el(
         "html",
-        el("head", _head(context.header.id, style)),
-        el("body", masthead(context), contents, el("main", body)),
+        el("head", _head(context.header.id, style, script)),
+        el("body", masthead(context), contents, el("main", body), _raw("script", script)),
         attrs={"lang": "en"},
     )
     return f"<!doctype html>\n{page.markup}\n"
 
 
-def _head(title: str, style: str) -> Html:
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    # The one style sheet is allowed by its digest; scripts, images, fonts and connections are not.
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+def _head(title: str, style: str, script: str) -> Html:
+    # The one style sheet and the one script are allowed by their digests; other scripts, images,
+    # fonts and connections are not.
+    policy = (
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
     return together(
         el("meta", attrs={"charset": "utf-8"}),
         el("meta", attrs={"http-equiv": "Content-Security-Policy", "content": policy}),
@@ -96,5 +99,14 @@ def _head(title: str, style: str) -> Html:
         el("meta", attrs={"name": "referrer", "content": "no-referrer"}),
         el("meta", attrs={"name": "color-scheme", "content": "light dark"}),
         el("title", f"{title} · promptcodebook"),
-        Html(f"<style>{style}</style>"),  # our own file, and no text of the run
+        _raw("style", style),
     )
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _raw(name: str, text: str) -> Html:
+    """A style sheet or script of our own, and no text of the run."""
+    return Html(f"<{name}>{text}</{name}>")

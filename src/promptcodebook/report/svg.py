@@ -6,6 +6,7 @@ drawing; each carries a title and a description in words for those who cannot se
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ __all__ = [
     "Picture",
     "Point",
     "Spot",
+    "curves_of",
     "key",
     "lay_out",
     "legend_of",
@@ -54,10 +56,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """A band (x, low, high) behind the lines."""
+    """A band (x, low, high) behind the lines; `look` is area, or area.second of a second line."""
 
     name: str
     points: Sequence[tuple[float, float, float]]
+    look: str = "area"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +75,16 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """`y` fixes the vertical range; None = what the data need."""
+    """`y` fixes the vertical range; None = what the data need. `scattered` = places, not a course:
+    several may share an x."""
 
     title: str
     x_label: str
     lines: Sequence[Line]
-    area: Area | None = None
+    areas: Sequence[Area] = ()
     spots: Sequence[Spot] = ()
     y: tuple[float, float] | None = None
+    scattered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +164,7 @@ def lay_out(chart: Chart) -> Picture | None:
     scale = _scale(chart, lines)
     shapes = [
         _axes(scale, chart.x_label),
-        _area(scale, chart.area),
+        [_area(scale, area) for area in chart.areas],
         [_line(scale, line) for line in lines],
         [_spot(scale, spot) for spot in chart.spots],
     ]
@@ -170,8 +175,7 @@ def lay_out(chart: Chart) -> Picture | None:
 def legend_of(chart: Chart) -> list[tuple[str, str]]:
     """Names and looks of what is drawn, where there is more than one thing."""
     names = [(line.name, line.look) for line in _drawn(chart)]
-    if chart.area is not None:
-        names.append((chart.area.name, "area"))
+    names += [(area.name, area.look) for area in chart.areas if area.points]
     return names if len(names) > 1 else []
 
 
@@ -185,17 +189,29 @@ def key(legend: Sequence[tuple[str, str]]) -> Html | None:
 def numbers_of(chart: Chart) -> Numbers:
     """Points of the chart, none of them averaged: all, or where a series has more than a report
     can carry, evenly chosen ones."""
-    area = chart.area.points if chart.area is not None else ()
-    longest = max(
-        (len(points) for points in (*(line.points for line in chart.lines), area)), default=0
-    )
+    longest = max((len(each.points) for each in (*chart.lines, *chart.areas)), default=0)
     every = max(1, math.ceil(longest / _MOST_FILED))
     rows: list[tuple[str | float, ...]] = []
     for line in chart.lines:
         rows += [(line.name, x, y, "", "") for x, y in _finite(line.points)[::every]]
-    if chart.area is not None:
-        rows += [(chart.area.name, x, "", low, high) for x, low, high in area[::every]]
+    for area in chart.areas:
+        rows += [(area.name, x, "", low, high) for x, low, high in area.points[::every]]
     return Numbers(("series", chart.x_label, "value", "low", "high"), rows, every)
+
+
+def curves_of(chart: Chart) -> str:
+    """What a script needs, beside the numbers of the chart's file, to draw it as it is drawn here:
+    names and looks, the range and the marked points, as JSON; '' for a chart of places."""
+    if chart.scattered:
+        return ""
+    parts = {
+        "x": chart.x_label,
+        "y": chart.y,
+        "lines": [(line.name, line.look) for line in _drawn(chart)],
+        "areas": [(area.name, area.look) for area in chart.areas if area.points],
+        "spots": [(spot.x, spot.y, spot.label, spot.look) for spot in chart.spots],
+    }
+    return json.dumps(parts, ensure_ascii=False)
 
 
 def _drawn(chart: Chart) -> list[Line]:
@@ -236,7 +252,7 @@ def _scale(chart: Chart, lines: Sequence[Line]) -> _Scale:
     if chart.y is not None:
         return _Scale((min(xs), max(xs)), chart.y)
     ys = [y for line in lines for _, y in line.points]
-    ys += [y for _, low, high in (chart.area.points if chart.area else ()) for y in (low, high)]
+    ys += [y for area in chart.areas for _, low, high in area.points for y in (low, high)]
     low, high = min(*ys, 0.0), max(ys)
     return _Scale((min(xs), max(xs)), (low, high if high > low else low + 1.0))
 
@@ -274,13 +290,18 @@ def _line(scale: _Scale, line: Line) -> list[Html]:
     return shapes
 
 
-def _area(scale: _Scale, area: Area | None) -> Html | None:
-    if area is None or len(area.points) < 2:
+def _area(scale: _Scale, area: Area) -> Html | None:
+    if not area.points:
         return None
+    if len(area.points) == 1:
+        x, low, high = area.points[0]
+        ends = f"M{_place(scale.at(x, low))}L{_place(scale.at(x, high))}"
+        look = "second" if area.look.endswith("second") else "main"
+        return el(f"path.whisker.{look}", attrs={"d": ends, "opacity": 0.3})
     upper = _thin([(x, high) for x, _, high in area.points])
     lower = _thin([(x, low) for x, low, _ in area.points])
     outline = [scale.at(x, y) for x, y in (*upper, *reversed(lower))]
-    return el("path.area", attrs={"d": "M" + "L".join(_place(p) for p in outline) + "Z"})
+    return el(f"path.{area.look}", attrs={"d": "M" + "L".join(_place(p) for p in outline) + "Z"})
 
 
 def _spot(scale: _Scale, spot: Spot) -> list[Html]:

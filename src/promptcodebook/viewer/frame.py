@@ -111,6 +111,7 @@ def _head(title: str) -> Html:
         el("meta", attrs={"name": "color-scheme", "content": "light dark"}),
         el("link", attrs={"rel": "icon", "href": address("static", "icon.svg")}),
         el("link", attrs={"rel": "stylesheet", "href": address("static", "style.css")}),
+        el("script", attrs={"src": address("static", "chart.js"), "defer": ""}),
         el("script", attrs={"src": address("static", "view.js"), "defer": ""}),
         el("title", f"{title} · promptcodebook"),
     )

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from promptcodebook.errors import PcoError
-from promptcodebook.report.download import read_style
+from promptcodebook.report.assets import read_script, read_style
 from promptcodebook.viewer.codebook import biography_screen, codebook_screen
 from promptcodebook.viewer.compare import compare_screen
 from promptcodebook.viewer.example import example_screen, examples_screen
@@ -213,6 +213,8 @@ async def _static(request: web.Request) -> web.StreamResponse:
     if name == "style.css":
         text = read_style() + folder.joinpath("view.css").read_text("utf-8")
         return web.Response(text=text, content_type="text/css", charset="utf-8")
+    if name == "chart.js":
+        return web.Response(text=read_script(), content_type="text/javascript", charset="utf-8")
     if name not in _FILES:
         raise web.HTTPNotFound
     text = folder.joinpath(name).read_text("utf-8")

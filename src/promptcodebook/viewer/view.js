@@ -87,8 +87,9 @@ function standing() {
   const open = [...document.querySelectorAll("#main details")].map((each) => each.open);
   const picked = [...document.querySelectorAll("#main input:checked")].map((each) => each.value);
   const box = document.getElementById("filter");
-  const typing = document.activeElement === box && box !== null;
-  return { open, picked, typing, sought: box ? box.value : "", at: stops().indexOf(document.activeElement) };
+  const focused = document.activeElement;
+  const typing = focused === box && box !== null;
+  return { open, picked, typing, focused, sought: box ? box.value : "", at: stops().indexOf(focused) };
 }
 
 function restore(before) {
@@ -103,7 +104,10 @@ function restore(before) {
     filter();
     if (before.typing) box.focus();
   }
-  if (!before.typing && before.at >= 0) stops()[before.at]?.focus({ preventScroll: true });
+  curves.draw();
+  const chart = before.focused?.closest(".chart") ? before.focused : null;
+  if (chart) chart.focus({ preventScroll: true });
+  else if (!before.typing && before.at >= 0) stops()[before.at]?.focus({ preventScroll: true });
 }
 
 let busy = false;
