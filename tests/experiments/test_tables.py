@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from promptcodebook.config import Explore
+from promptcodebook.config import Explore, load_config
 from promptcodebook.errors import ConfigError
 from promptcodebook.experiments.codebook import _spearman  # pyright: ignore[reportPrivateUsage]
 from promptcodebook.experiments.experiment import Measured, Order
+from promptcodebook.experiments.grid import base, judged_by_words
 from promptcodebook.experiments.lab import open_lab
 from promptcodebook.experiments.main import methods_of
 from promptcodebook.experiments.page import Page
@@ -144,3 +145,17 @@ def test_a_benchmark_whose_floor_is_not_known_is_no_result(tmp_path: Path) -> No
     assert not measured.results
     assert "pupa/floor" in measured.missing
     assert "pupa/floor has no result" in measured.missing["pupa/pco-calls/0"]
+
+
+def test_a_small_model_is_asked_neither_to_judge_nor_to_write_without_end() -> None:
+    order = Order(experiment_named("main"), "default", 1, "pupa")
+    here = load_config(base(order, "smollm2", "pupa"), where="a test")
+    assert here.reward == "stand-in"
+    assert here.roles["untrusted"] == here.roles["executor"]
+    assert "stand-in" in str(judged_by_words(("houserules", "pupa"), "smollm2"))
+    served = base(order, "http://localhost:8000/v1#m", "pupa")
+    assert "reward" not in served and "roles" not in served
+    assert not judged_by_words(("pupa",), "http://localhost:8000/v1#m")
+    houserules = base(Order(order.experiment, "default", 1, "houserules"), "smollm2", "ifbench")
+    assert houserules["roles"]["executor"] == {"temperature": 0.0, "max_tokens": 64}
+    assert not judged_by_words(("houserules",), "smollm2")

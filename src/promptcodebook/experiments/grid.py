@@ -21,6 +21,7 @@ __all__ = [
     "Scale",
     "about",
     "base",
+    "judged_by_words",
     "missing",
     "scale_of",
     "stopped",
@@ -30,6 +31,17 @@ __all__ = [
 
 WEAK = {"temperature": 0.0, "max_tokens": 200}
 """Of every role but the executor on a small model, whose replies often go on until they are cut."""
+_EXECUTOR = {"temperature": 0.0, "max_tokens": 512}
+_OWN: Mapping[str, Mapping[str, Any]] = {
+    "houserules": {"roles": {"executor": {"max_tokens": 64}}},
+    "pupa": {"reward": "stand-in", "roles": {"untrusted": _EXECUTOR}},
+}
+"""What a task has otherwise on a small model."""
+_STAND_IN = (
+    "On `pupa` it is not asked to judge either: the reward is the benchmark's deterministic "
+    "stand-in (words of the reference that the answer holds, private pieces that the request "
+    "repeats), so these are no figures of the benchmark."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +94,8 @@ def base(order: Order, spec: str, paper: str) -> dict[str, Any]:
         settings["update"] = {"epochs": scale.epochs, "batch_size": scale.batch}
     if is_local(spec):
         others = ("encoder", "generator", "critic", "attribution", "updater")
-        settings["roles"] = {
-            "executor": {"temperature": 0.0, "max_tokens": 64 if task == "houserules" else 512},
-            **{role: WEAK for role in others},
-        }
+        settings["roles"] = {"executor": _EXECUTOR, **{role: WEAK for role in others}}
+        return merge(settings, _OWN.get(task, {}))
     return settings
 
 
@@ -122,8 +132,13 @@ def about(measured: Measured, paper: str, what: str) -> list[Block]:
     if lab.simulated:
         blocks.insert(0, _SIMULATED)
     elif is_local(lab.spec):
-        blocks.append(_SMALL)
+        blocks += [_SMALL, *judged_by_words((task,), lab.spec)]
     return blocks
+
+
+def judged_by_words(tasks: Sequence[str], spec: str) -> list[Block]:
+    """That a task among them has another reward on a small model."""
+    return [_STAND_IN] if is_local(spec) and "pupa" in tasks else []
 
 
 def _named(order: Order) -> dict[str, str]:

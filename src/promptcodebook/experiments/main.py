@@ -18,7 +18,7 @@ from promptcodebook.assemble import Assembled
 from promptcodebook.config import load_config, merge
 from promptcodebook.errors import DataError
 from promptcodebook.experiments.experiment import Experiment, Measured, Order
-from promptcodebook.experiments.grid import about, base, missing, stopped
+from promptcodebook.experiments.grid import about, base, judged_by_words, missing, stopped
 from promptcodebook.experiments.lab import Cell, Gate, Lab, Result, row_json
 from promptcodebook.experiments.page import Block, Page, Table, shown
 from promptcodebook.experiments.published import published
@@ -250,7 +250,7 @@ def kinds_of(order: Order) -> Sequence[str]:
 def _main_page(measured: Measured) -> Page:
     tasks = tasks_of(measured.order, measured.lab.spec)
     blocks = about(measured, tasks[0], "PCO and other optimizers, after")
-    blocks += [_floors(measured, tasks)]
+    blocks += [*judged_by_words(tasks[1:], measured.lab.spec), _floors(measured, tasks)]
     for kind in kinds_of(measured.order):
         lines = lines_of(measured, kind)
         if lines:
