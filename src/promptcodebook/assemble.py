@@ -37,7 +37,7 @@ from promptcodebook.simulated.parameters import SimulatedSettings
 from promptcodebook.simulated.world import World
 from promptcodebook.tasks.program import Agent, make_program, user_task
 from promptcodebook.tasks.registry import load_task
-from promptcodebook.tasks.rewards import apply_reward, describe_reward, reward_factory
+from promptcodebook.tasks.rewards import STAND_IN, apply_reward, describe_reward, reward_factory
 from promptcodebook.tasks.task import RewardFactory, Task, asks_nobody
 from promptcodebook.tasks.user_calls import UserCalls
 from promptcodebook.types import (
@@ -64,8 +64,6 @@ __all__ = [
 
 OWN_LM = "own"
 """Stands in the configuration for an LM object handed over by the user."""
-STAND_IN = "stand-in"
-"""As `reward` of a ready-made task: its stand-in decides, and no judge is asked."""
 NO_DATA = Dataset((), (), ())
 """For a policy that answers without any data of its own."""
 
@@ -199,10 +197,8 @@ class Assembled:
     @property
     def scored_by(self) -> str:
         """The reward in words, the same for the same one; a function is known by its name."""
-        if self.config.task:
-            return f"{self.config.task}{', stand-in' if self.config.reward == STAND_IN else ''}"
         own = self.plan.sources.reward
-        return describe_reward(self.config.reward if own is None else own)
+        return describe_reward(self.config.reward if own is None else own, self.config.task)
 
     @cached_property
     def scorer(self) -> Scorer:

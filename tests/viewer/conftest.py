@@ -61,6 +61,13 @@ def keys(runs_dir: Path) -> dict[str, str]:
     return {path.name.rpartition("-")[2]: path.name for path in runs_dir.iterdir()}
 
 
+async def ask(base: str, path: str) -> tuple[int, str, str]:
+    """Status, text and security policy of an answer."""
+    async with aiohttp.ClientSession() as session, session.get(base + path) as answer:
+        allowed = answer.headers.get("Content-Security-Policy", "")
+        return answer.status, await answer.text(), allowed
+
+
 @pytest.fixture(scope="session")
 def get(runs_dir: Path) -> Iterator[Get]:
     """Asks a viewer of these runs for a path."""

@@ -127,3 +127,47 @@ def test_an_example_that_failed_last_is_said_to_have_failed(tmp_path: Path) -> N
     assert page.status == 404 and "it was in step 1 and 2 more" in shown(page)
     assert "pco runs show" in shown(page)
     watched.close()
+
+
+_OWN = {"reward": "reward.py:reward"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "files", "said"),
+    [
+        (({"reward": "exact"}, {"reward": "exact"}), ("", ""), ""),
+        (({"reward": "exact"}, {"reward": {"kind": "exact"}}), ("", ""), ""),
+        (
+            ({"reward": "exact"}, {"reward": {"kind": "numeric", "tolerance": 0.5}}),
+            ("", ""),
+            "scored by different rewards (exact and numeric",
+        ),
+        (({"task": "hover"}, {"task": "aime"}), ("", ""), "different rewards (hover and aime)"),
+        ((_OWN, _OWN), ("ab", "ab"), ""),
+        ((_OWN, _OWN), ("ab", "cd"), "scored by reward(), whose code was not the same"),
+        ((_OWN, {}), ("ab", ""), "(reward() and a function that Python handed over)"),
+        (({}, {}), ("", ""), "whether it was the same one is not known here"),
+    ],
+)
+def test_two_runs_scored_by_different_rewards_say_so(
+    tmp_path: Path,
+    settings: tuple[dict[str, object], dict[str, object]],
+    files: tuple[str, str],
+    said: str,
+) -> None:
+    looked: list[Watched] = []
+    for i, (own, mark) in enumerate(zip(settings, files, strict=True)):
+        base = write_run(tmp_path, replace(_RUN, steps=0, verdict=False, task=f"r{i}", config=own))
+        header = replace(
+            base.header, id="", task=f"t{i}", files={"reward.py": mark} if mark else {}
+        )
+        base.close()
+        store = RunStore.create(tmp_path, header)
+        for event in with_result([0.5] * 20):
+            store.append(event)
+        store.close()
+        looked.append(Watched(store.path, store.path.name))
+    text = shown(compare_screen(*looked))
+    assert (said in text) if said else ("scored by" not in text)
+    for watched in looked:
+        watched.close()

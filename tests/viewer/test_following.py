@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from promptcodebook.policy.registry.registry import open_registry
 from promptcodebook.store import RunStore
 from promptcodebook.store.runs import remove_run
 from tests.load import crowding
-from tests.report.scripted_run import ScriptedRun, write_run
+from tests.policy.registry.build import policy
+from tests.report.scripted_run import ScriptedRun, events_of, write_run
 from tests.viewer.chromium import IN_A_BROWSER, opened, view
-from tests.viewer.conftest import REAL
 
 pytest.importorskip("playwright.sync_api")
 pytestmark = IN_A_BROWSER
@@ -60,22 +61,81 @@ def test_a_page_follows_a_run_that_trains_and_survives_a_restart(
 
 
 def test_a_page_that_nobody_sees_lets_go_of_its_connection_and_catches_up(
-    browser: Any, base: str, keys: dict[str, str]
+    browser: Any, tmp_path: Path
 ) -> None:
     hide = (
         "(hidden) => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: "
         "true}); document.dispatchEvent(new Event('visibilitychange')); }"
     )
-    with opened(browser, 400, "light") as (page, heard):
-        page.goto(f"{base}/run/{keys[REAL]}")
-        page.get_by_text("Following.").wait_for()
-        page.evaluate(hide, True)
-        assert page.evaluate("news") is None
-        page.evaluate(hide, False)
-        assert page.evaluate("news !== null")
-        live = [url for url in heard.requests if "/live/" in url]
-        assert len(live) == 2
+    store = write_run(tmp_path, ScriptedRun(steps=1, verdict=False, hostile=""))
+    try:
+        with view(tmp_path) as base, opened(browser, 400, "light") as (page, heard):
+            page.goto(f"{base}/run/{store.header.id}")
+            page.get_by_text("Following.").wait_for()
+            page.evaluate(hide, True)
+            assert page.evaluate("news") is None
+            page.evaluate(hide, False)
+            assert page.evaluate("news !== null")
+            live = [url for url in heard.requests if "/live/" in url]
+            assert len(live) == 2
+            assert heard.complaints == []
+    finally:
+        store.close()
+
+
+def test_pages_of_runs_that_nobody_writes_leave_the_connections_to_those_that_train(
+    browser: Any, base: str, keys: dict[str, str]
+) -> None:
+    """A browser keeps six connections to one server."""
+    context = browser.new_context()
+    for key in [*keys.values(), *keys.values()]:
+        page = context.new_page()
+        page.goto(f"{base}/run/{key}", timeout=10_000)
+        page.get_by_text("Nobody is writing this run").wait_for()
+    assert len(context.pages) == 8 and not context.pages[0].evaluate("document.hidden")
+    page.wait_for_timeout(2500)
+    assert page.get_by_text("Nobody is writing this run").is_visible()
+    context.close()
+
+
+def test_a_page_at_rest_sees_that_its_run_goes_on(browser: Any, tmp_path: Path) -> None:
+    events = list(events_of(ScriptedRun(steps=2, verdict=False, hostile="")))
+    store = write_run(tmp_path, ScriptedRun(steps=0, verdict=False, hostile=""))
+    store.close()
+    with view(tmp_path) as base, opened(browser, 400, "light") as (page, heard):
+        page.goto(f"{base}/run/{store.header.id}")
+        page.get_by_text("Nobody is writing this run").wait_for()
+        again = RunStore.open(store.path, write=True)
+        try:
+            for event in events[1:]:
+                again.append(event)
+            page.get_by_text("Up to date at").wait_for(timeout=4000 * crowding())
+            assert page.locator(".plot").first.is_visible()
+        finally:
+            again.close()
         assert heard.complaints == []
+
+
+def test_a_promotion_and_a_rollback_are_on_the_page_within_a_second(
+    browser: Any, tmp_path: Path
+) -> None:
+    file, ref = tmp_path / "registry.sqlite", "tickets@production"
+    pages = view(tmp_path / "runs", PCO_REGISTRY=str(file))
+    with open_registry(file, who="Ada") as registry, pages as base:
+        first, second = (registry.freeze(policy(w), "tickets").version for w in ("a", "b"))
+        with opened(browser, 1600, "light") as (page, heard):
+            page.goto(f"{base}/registry")
+            page.get_by_text("Following.").wait_for()
+            stands = page.locator("section", has=page.get_by_role("heading", name="Refs"))
+            for move, at in (
+                (lambda: registry.promote(first, ref, override="a test"), first),
+                (lambda: registry.promote(second, ref, override="a test"), second),
+                (lambda: registry.rollback(ref, why="worse"), first),
+            ):
+                move()
+                row = stands.get_by_role("row", name=f"{ref} {at[:19]}")
+                row.wait_for(timeout=1000 * crowding())
+            assert heard.complaints == []
 
 
 def test_a_page_says_that_its_run_is_gone(browser: Any, tmp_path: Path) -> None:
@@ -83,7 +143,7 @@ def test_a_page_says_that_its_run_is_gone(browser: Any, tmp_path: Path) -> None:
     store.close()
     with view(tmp_path) as base, opened(browser, 400, "light") as (page, _):
         page.goto(f"{base}/run/{store.header.id}")
-        page.get_by_text("Following.").wait_for()
+        page.get_by_text("Nobody is writing this run").wait_for()
         remove_run(store.path)
         page.get_by_text("This run is gone.").wait_for(timeout=5000)
         page.get_by_text(f"There is no run {store.header.id}").wait_for(timeout=1000)

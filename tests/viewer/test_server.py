@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-import aiohttp
 import pytest
 
 from promptcodebook.errors import StoreError
@@ -19,7 +17,7 @@ from promptcodebook.viewer.runs import Runs
 from promptcodebook.viewer.server import HOST, Site, viewing
 from promptcodebook.viewer.watched import Shelf, Watched, find_key, key_of, root_of
 from tests.report.scripted_run import ScriptedRun, events_of, write_run
-from tests.viewer.conftest import SIMULATED, Get
+from tests.viewer.conftest import Get, ask
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1:8642", "[::1]:1", "LOCALHOST:9"])
@@ -78,56 +76,6 @@ def test_addresses_hold_whatever_a_name_is_made_of() -> None:
 def test_a_page_marks_where_one_is() -> None:
     screen = Screen("T", "body", tabs=(("A", "/a"), ("B", "/b")))
     assert b'<a href="/b" aria-current="page">B</a>' in frame(screen, "/b")
-
-
-async def _news(base: str, path: str, last: str = "") -> tuple[str, str]:
-    """The next event of a stream: its id and its name."""
-    headers = {"Last-Event-ID": last} if last else {}
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(base + path, headers=headers, timeout=aiohttp.ClientTimeout(10)) as stream,
-    ):
-        told: dict[str, str] = {}
-        async for line in stream.content:
-            name, _, value = line.decode().strip().partition(": ")
-            told[name] = value
-            if not name and "event" in told:
-                return told["id"], told["event"]
-    raise AssertionError("the stream ended")
-
-
-async def test_a_page_hears_within_a_second_that_its_run_went_on(tmp_path: Path) -> None:
-    events = iter(events_of(ScriptedRun(steps=4, verdict=False, hostile="")))
-    store = write_run(tmp_path, ScriptedRun(steps=0, verdict=False, task=SIMULATED))
-    path = f"/live/run/{store.header.id}"
-    try:
-        async with viewing(Site(tmp_path)) as base:
-            first, name = await _news(base, f"{path}?mark=none")
-            assert name == "changed"
-            waiting = asyncio.create_task(_news(base, f"{path}?mark={first}"))
-            await asyncio.sleep(0.5)
-            assert not waiting.done()
-            next(events)
-            store.append(next(events))
-            second, _ = await asyncio.wait_for(waiting, 1.0)
-            assert second != first
-        # The server is gone; another one takes its place, and the page asks where it stood.
-        store.append(next(events))
-        async with viewing(Site(tmp_path)) as base:
-            third, _ = await asyncio.wait_for(_news(base, path, last=second), 1.0)
-            assert third not in (first, second)
-    finally:
-        store.close()
-
-
-async def test_a_run_that_ends_without_a_word_is_noticed(tmp_path: Path) -> None:
-    store = write_run(tmp_path, ScriptedRun(steps=2, verdict=False, hostile=""))
-    path = f"/live/run/{store.header.id}"
-    async with viewing(Site(tmp_path)) as base:
-        first, _ = await _news(base, f"{path}?mark=none")
-        store.close()
-        second, _ = await asyncio.wait_for(_news(base, f"{path}?mark={first}"), 2.0)
-        assert first.endswith("r") and second.endswith("e")
 
 
 async def test_a_run_that_was_removed_and_made_anew_is_read_anew(tmp_path: Path) -> None:
@@ -269,12 +217,6 @@ def test_a_look_has_the_figures_of_every_rollout_and_none_of_its_texts(tmp_path:
     assert kept and "secret" not in repr(kept)
 
 
-async def _ask(base: str, path: str) -> tuple[int, str, str]:
-    async with aiohttp.ClientSession() as session, session.get(base + path) as answer:
-        policy = answer.headers.get("Content-Security-Policy", "")
-        return answer.status, await answer.text(), policy
-
-
 @pytest.mark.parametrize(
     "tree",
     [
@@ -292,9 +234,9 @@ async def test_one_damaged_result_takes_no_other_down(tmp_path: Path, tree: str)
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "results.json").write_text(text, "utf-8")
     async with viewing(Site(tmp_path / "runs", results=tmp_path)) as base:
-        status, text, policy = await _ask(base, "/paper")
+        status, text, policy = await ask(base, "/paper")
         assert status == 200 and "cannot be read" in text and ">quick<" in text
-        status, text, policy = await _ask(base, f"/paper/{name}")
+        status, text, policy = await ask(base, f"/paper/{name}")
     assert status == 500 and f"pco reproduce {name}" in text
     assert policy.startswith("default-src 'none'; style-src 'self'")
 
@@ -307,7 +249,7 @@ async def test_a_drawing_opened_by_itself_keeps_its_style_and_gets_nothing_else(
     (folder / "results.json").write_text("{}", "utf-8")
     (folder / "f.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>", "utf-8")
     async with viewing(Site(tmp_path / "runs", results=tmp_path)) as base:
-        status, _, policy = await _ask(base, f"/paper/{folder.name}/f.svg")
+        status, _, policy = await ask(base, f"/paper/{folder.name}/f.svg")
     assert status == 200
     allowed = [rule.strip() for rule in policy.split(";")]
     assert {"default-src 'none'", "style-src 'unsafe-inline'", "sandbox"} <= set(allowed)
@@ -327,7 +269,7 @@ async def test_an_error_nobody_foresaw_is_answered_with_a_hint_under_the_same_po
     (folder / "f.svg").write_bytes(b"\xff")
     async with viewing(Site(tmp_path / "runs", results=tmp_path)) as base:
         for path in (f"/run/{store.header.id}", f"/paper/{folder.name}/f.svg"):
-            status, text, policy = await _ask(base, path)
+            status, text, policy = await ask(base, path)
             assert status == 500 and "Next: " in text, path
             assert policy.startswith("default-src 'none'"), path
     assert len(caplog.records) == 2

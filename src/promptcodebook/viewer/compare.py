@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from promptcodebook.report.context import Context
@@ -10,7 +11,8 @@ from promptcodebook.report.judged import Pair, pairs_of, result_of
 from promptcodebook.report.operation import HIDDEN, value_text
 from promptcodebook.report.summary import facts
 from promptcodebook.run.comparison import Comparison, Side
-from promptcodebook.store import differences
+from promptcodebook.store import Header, differences
+from promptcodebook.tasks.rewards import describe_reward
 from promptcodebook.types import Evaluation
 from promptcodebook.units import number, plural
 from promptcodebook.viewer.example import TEST, input_of
@@ -97,16 +99,43 @@ def _judged(looks: tuple[Look, Look], results: tuple[Evaluation, Evaluation]) ->
     )
 
 
-def _warning(contexts: Sequence[Context]) -> Html | None:
+def _warning(contexts: Sequence[Context]) -> list[Html]:
+    """What stands in the way of comparing the two: other data, ranges or rewards."""
     prints = [context.header.fingerprints.get("test") for context in contexts]
     ranges = {context.reward_range for context in contexts}
-    if prints[0] == prints[1] and len(ranges) == 1:
-        return None
-    return el(
-        "p.banner",
-        "Their test data or the ranges of their rewards are not the same: what stands here is of "
-        "the examples with the same ids, and may not mean the same in both.",
-    )
+    said = [_reward_warning([context.header for context in contexts])]
+    if prints[0] != prints[1] or len(ranges) > 1:
+        said.append(
+            "Their test data or the ranges of their rewards are not the same: what stands here is "
+            "of the examples with the same ids, and may not mean the same in both."
+        )
+    return [el("p.banner", each) for each in said if each]
+
+
+def _reward_warning(headers: Sequence[Header]) -> str:
+    """In words whether the two were scored by different rewards, as far as a run knows its own;
+    '' where they were not."""
+    words = [
+        describe_reward(h.settings.get("reward", ""), h.config.get("task", "")) for h in headers
+    ]
+    unlike = "what one earns by its reward is not what the other earns by its own."
+    if words[0] != words[1]:
+        named = " and ".join(each or "a function that Python handed over" for each in words)
+        return f"They were scored by different rewards ({named}): {unlike}"
+    if not words[0]:
+        return (
+            "Both were scored by a function that Python handed over: whether it was the same one "
+            "is not known here."
+        )
+    if _code(headers[0]) != _code(headers[1]):
+        return f"Both were scored by {words[0]}, whose code was not the same: {unlike}"
+    return ""
+
+
+def _code(header: Header) -> frozenset[str]:
+    """SHA-256 of the files of code that a run's reward names."""
+    named = json.dumps(header.settings.get("reward", ""))
+    return frozenset(mark for name, mark in header.files.items() if f"{name}:" in named)
 
 
 def _comparison(contexts: Sequence[Context], results: Sequence[Evaluation]) -> Comparison:

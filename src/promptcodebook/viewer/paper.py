@@ -3,6 +3,7 @@ beside them, each under its own metric."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from promptcodebook.report.html import MISSING, Column, Content, Html, el, table
 from promptcodebook.units import plural
 from promptcodebook.viewer.frame import SOME_SIMULATED, Screen, address, filter_box, link, missing
 
-__all__ = ["figure_file", "paper_screen", "result_screen"]
+__all__ = ["figure_file", "paper_mark", "paper_screen", "result_screen"]
 
 _log = logging.getLogger(__name__)
 _FIGURE = re.compile(r"[\w-]+\.svg", re.ASCII)
@@ -80,8 +81,26 @@ class _Measured:
         return any_simulated([self.model])
 
 
+def paper_mark(results: Path, name: str = "") -> str:
+    """Changes whenever the screen of this experiment would, or that of all of them ('')."""
+    wanted = "*/results.json" if not name else f"{name}/*"
+    known = not name or name in experiment_names()
+    found = sorted(_stamp(path) for path in (results.glob(wanted) if known else ()))
+    return hashlib.sha256(repr(found).encode()).hexdigest()[:16]
+
+
+def _stamp(path: Path) -> tuple[str, int, int]:
+    """A file and when it was written; of one that is just being replaced the name alone."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return str(path), 0, 0
+    return str(path), stat.st_mtime_ns, stat.st_size
+
+
 def paper_screen(results: Path) -> Screen:
     """All experiments and whether they were measured; all tables of the paper."""
+    mark = paper_mark(results)  # before the rest: a page may be newer than it says, never older
     rows: list[tuple[Content, ...]] = []
     simulated = False
     for name in experiment_names():
@@ -106,7 +125,8 @@ def paper_screen(results: Path) -> Screen:
         table(_LIST, rows),
         el("section", el("h2", "What the paper printed"), el("ul.plain", tables)),
     )
-    return Screen("Paper", body, simulated=SOME_SIMULATED if simulated else "")
+    said = SOME_SIMULATED if simulated else ""
+    return Screen("Paper", body, live=address("live", "paper"), mark=mark, simulated=said)
 
 
 def _blank(experiment: Experiment, why: str) -> tuple[Content, ...]:
@@ -136,15 +156,17 @@ def result_screen(results: Path, name: str) -> Screen:
         return Screen(f"{name}: {TABLES[name]}", _published(name), above=above)
     if name not in experiment_names():
         return missing(f"There is nothing to reproduce under the name {name}.", "pco reproduce")
+    mark = paper_mark(results, name)
     experiment, measured = experiment_named(name), _read(results, name)
     tables = _tables_of(experiment.paper)
-    parts: list[Content] = [_ours(name, measured)]
+    parts: list[Content] = [_ours(name, measured, mark)]
     parts += [
         el("section", el("h2", f"The paper, {t}: {TABLES[t]}"), _published(t)) for t in tables
     ]
     title = f"{name} ({experiment.paper})" if experiment.paper else name
     said = SOME_SIMULATED if measured is not None and measured.simulated else ""
-    return Screen(title, parts, above=above, simulated=said)
+    live = address("live", "paper", name)
+    return Screen(title, parts, above=above, live=live, mark=mark, simulated=said)
 
 
 def figure_file(results: Path, name: str, file: str) -> Path | None:
@@ -160,7 +182,7 @@ def _tables_of(text: str) -> list[str]:
     return [f"{kind} {n}" for kind in kinds for n in numbers if f"{kind} {n}" in TABLES]
 
 
-def _ours(name: str, measured: _Measured | None) -> Html:
+def _ours(name: str, measured: _Measured | None, mark: str) -> Html:
     if measured is None:
         return together(
             el("p.empty", "It was not measured here."),
@@ -171,7 +193,10 @@ def _ours(name: str, measured: _Measured | None) -> Html:
     return together(
         el("p", said),
         [_table(n, each, measured) for n, each in measured.kept.tables.items()],
-        [_figure(name, file, measured) for file in measured.figures],
+        [
+            _figure(address("paper", name, file, as_of=mark), file, measured)
+            for file in measured.figures
+        ],
     )
 
 
@@ -183,9 +208,10 @@ def _table(name: str, kept: _Table, measured: _Measured) -> Html:
     return el("figure", caption, table(columns, rows))
 
 
-def _figure(name: str, file: str, measured: _Measured) -> Html:
+def _figure(place: str, file: str, measured: _Measured) -> Html:
+    """A drawing; its address changes with it, since a browser keeps what it has under one."""
     badge = el("span.badge", "simulated") if measured.simulated else None
-    source = {"src": address("paper", name, file), "alt": file.removesuffix(".svg")}
+    source = {"src": place, "alt": file.removesuffix(".svg")}
     return el("figure", el("figcaption", badge, file), el("img.drawn", attrs=source))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -15,13 +17,15 @@ from promptcodebook.report.context import has_simulated
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, table, together
 from promptcodebook.store.runs import run_folders
 from promptcodebook.units import number, plural
-from promptcodebook.viewer.frame import SOME_SIMULATED, Screen, filter_box, link
+from promptcodebook.viewer.frame import SOME_SIMULATED, Screen, address, filter_box, link
 from promptcodebook.viewer.watched import Shelf, key_of
 
-__all__ = ["registry_screen"]
+__all__ = ["Versions"]
 
 _DIGITS, _MOST = 19, 500
 """Of a version's name where it is shown; entries of the log shown."""
+_SERVED_S = 5.0
+"""How often a registry on a server is asked: others ask it too."""
 _REFS = (
     Column("ref", numeric=False),
     Column("stands at", numeric=False),
@@ -51,29 +55,62 @@ _LOG = (
 )
 
 
-def registry_screen(shelf: Shelf) -> Screen:
-    """All of it, as it is now."""
-    with open_registry() as registry:
-        versions, entries = registry.versions(), registry.history()
-        place = registry.shelf.place
-        if not versions:
-            body = together(
-                el("p.empty", f"There is no version in the registry {place}."),
-                el("p.note", "Next: ", el("code", "pco codebook freeze RUN NAME")),
-            )
-            return Screen("Registry", body)
-        audits = _audits(entries)
-        runs = {key_of(shelf.runs_dir, path) for path in run_folders(shelf.runs_dir)}
+class Versions:
+    """The registry as it is looked at: opened once, and only what came since is read again."""
+
+    def __init__(self) -> None:
+        self._registry: Registry | None = None
+        self._asked = 0.0
+        self._mark = ""
+        self._lock = threading.Lock()
+
+    def mark(self) -> str:
+        """Changes whenever the screen would. Raises PcoError where it cannot be read."""
+        with self._lock:
+            if self._registry is None:
+                self._registry = open_registry()
+            registry = self._registry
+            remote = registry.shelf.place.startswith("http")
+            if not remote or time.monotonic() - self._asked > _SERVED_S:
+                self._mark = registry.shelf.read().head
+                self._asked = time.monotonic()
+            return self._mark
+
+    def screen(self, shelf: Shelf) -> Screen:
+        """All of it, as it is now."""
+        mark = self.mark()  # before the rest: a page may be newer than it says, never older
+        with open_registry() as registry:
+            return _screen(registry, shelf, mark)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._registry is not None:
+                self._registry.close()
+                self._registry = None
+
+
+def _screen(registry: Registry, shelf: Shelf, mark: str) -> Screen:
+    versions, entries = registry.versions(), registry.history()
+    place = registry.shelf.place
+    live = address("live", "registry")
+    if not versions:
         body = together(
-            el("p.note", place),
-            filter_box("the registry"),
-            el("section", el("h2", "Refs"), _refs(registry, entries)),
-            el("section", el("h2", "Versions"), _versions(versions, audits, runs)),
-            el("section", el("h2", "Audit findings"), _findings(audits)),
-            el("section", el("h2", "What was done"), _log(entries)),
+            el("p.empty", f"There is no version in the registry {place}."),
+            el("p.note", "Next: ", el("code", "pco codebook freeze RUN NAME")),
         )
-    some = any(map(_simulated, versions))
-    return Screen("Registry", body, simulated=SOME_SIMULATED if some else "")
+        return Screen("Registry", body, live=live, mark=mark)
+    audits = _audits(entries)
+    runs = {key_of(shelf.runs_dir, path) for path in run_folders(shelf.runs_dir)}
+    body = together(
+        el("p.note", place),
+        filter_box("the registry"),
+        el("section", el("h2", "Refs"), _refs(registry, entries)),
+        el("section", el("h2", "Versions"), _versions(versions, audits, runs)),
+        el("section", el("h2", "Audit findings"), _findings(audits)),
+        el("section", el("h2", "What was done"), _log(entries)),
+    )
+    said = SOME_SIMULATED if any(map(_simulated, versions)) else ""
+    return Screen("Registry", body, live=live, mark=mark, simulated=said)
 
 
 def _short(version: str) -> Html:

@@ -25,11 +25,11 @@ from promptcodebook.viewer.codebook import biography_screen, codebook_screen
 from promptcodebook.viewer.compare import compare_screen
 from promptcodebook.viewer.example import example_screen, examples_screen
 from promptcodebook.viewer.frame import LIVE, Screen, frame, missing
-from promptcodebook.viewer.paper import figure_file, paper_screen, result_screen
-from promptcodebook.viewer.registry import registry_screen
+from promptcodebook.viewer.paper import figure_file, paper_mark, paper_screen, result_screen
+from promptcodebook.viewer.registry import Versions
 from promptcodebook.viewer.run import run_screen
 from promptcodebook.viewer.runs import Runs
-from promptcodebook.viewer.watched import Shelf, Watched
+from promptcodebook.viewer.watched import Shelf, Watched, rests
 
 __all__ = ["HOST", "Site", "viewing"]
 
@@ -37,6 +37,10 @@ HOST = "127.0.0.1"
 _POLL_S, _POLL_ALL_S = 0.25, 0.8
 """How often a page that is open asks whether its run went on, or any run of all."""
 _BEAT_S = 10.0
+_REST_MS = 2000
+"""How soon a page asks again after a run that nobody writes: an answer that is held open is one of
+the six that a browser grants a server."""
+_AT_REST = f"retry: {_REST_MS}\nevent: rest\ndata: \n\n".encode()
 _NAMES = ("localhost", "127.0.0.1", "::1")
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
@@ -68,7 +72,13 @@ class Site:
     ) -> None:
         self.shelf = Shelf(runs_dir, trust=trust)
         self._runs = Runs(runs_dir)
+        self._versions = Versions()
         self._results = results
+
+    def close(self) -> None:
+        """Lets go of the files that nobody reads."""
+        self.shelf.close()
+        self._versions.close()
 
     def application(self) -> web.Application:
         """The screens by their addresses."""
@@ -78,13 +88,16 @@ class Site:
         for path, make in _RUN_SCREENS.items():
             add(path, self._shown(partial(self._of_run, make)))
         add("/compare", self._shown(self._compared))
-        add("/registry", self._shown(lambda _: registry_screen(self.shelf)))
+        add("/registry", self._shown(lambda _: self._versions.screen(self.shelf)))
         add("/paper", self._shown(lambda _: paper_screen(self._results)))
         add("/paper/{name}", self._shown(self._result))
         add("/paper/{name}/{file}", self._figure)
         add("/static/{name}", _static)
         add(f"{LIVE}/runs", self._told(lambda _: self._runs.mark(), _POLL_ALL_S))
         add(f"{LIVE}/run/{{run}}", self._told(self._run_mark))
+        add(f"{LIVE}/registry", self._told(lambda _: self._versions.mark()))
+        add(f"{LIVE}/paper", self._told(lambda _: paper_mark(self._results)))
+        add(f"{LIVE}/paper/{{name}}", self._told(self._result_mark))
         add("/{rest:.*}", self._shown(lambda _: missing("There is nothing at this address.")))
         return application
 
@@ -108,6 +121,9 @@ class Site:
 
     def _result(self, request: web.Request) -> Screen:
         return result_screen(self._results, request.match_info["name"])
+
+    def _result_mark(self, request: web.Request) -> str:
+        return paper_mark(self._results, request.match_info["name"])
 
     async def _figure(self, request: web.Request) -> web.StreamResponse:
         name, file = request.match_info["name"], request.match_info["file"]
@@ -139,7 +155,8 @@ class Site:
         return answer
 
     def _told(self, mark: Callable[[web.Request], str], every: float = _POLL_S) -> _Answer:
-        """An endpoint of server-sent events: the mark, whenever it is another than the page's."""
+        """An endpoint of server-sent events: the mark, whenever it is another than the page's. Of
+        a run that nobody writes it says so and ends, and the page asks again a little later."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
             known = request.headers.get("Last-Event-ID") or request.query.get("mark", "")
@@ -157,6 +174,9 @@ class Site:
                     elif waited >= _BEAT_S:  # a reader that is gone is found out
                         waited = 0.0
                         await response.write(b": still here\n\n")
+                    if rests(now):
+                        await response.write(_AT_REST)
+                        return response
                     await asyncio.sleep(every)
                     waited += every
             return response
@@ -271,4 +291,4 @@ async def viewing(site: Site, port: int = 0) -> AsyncGenerator[str, None]:
         yield f"http://{bound[0]}:{bound[1]}"
     finally:
         await runner.cleanup()
-        site.shelf.close()
+        site.close()

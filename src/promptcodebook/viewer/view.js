@@ -134,7 +134,7 @@ async function renew() {
       say(`Up to date at ${new Date().toLocaleTimeString()}.`);
     }
   } catch {
-    say("The server does not answer. This page goes on when it does.");
+    say(SILENT);
   }
   busy = false;
   if (again) {
@@ -143,16 +143,32 @@ async function renew() {
   }
 }
 
+const SILENT = "The server does not answer. This page goes on when it does.";
 let news = null;
+let resting = false; // nothing is being written: the server ends its answer and is asked again later
+let ended = false; // it said so just now
 
 function follow() {
   const { live, mark } = main().dataset;
   if (!live || document.hidden) return;
+  resting = ended = false;
   news = new EventSource(`${live}?mark=${encodeURIComponent(mark)}`);
-  news.addEventListener("open", () => say("Following."));
-  news.addEventListener("changed", renew);
+  news.addEventListener("open", () => resting || say("Following."));
+  news.addEventListener("changed", () => {
+    resting = false;
+    renew();
+  });
+  news.addEventListener("rest", () => {
+    if (!resting) say("Nobody is writing this run; the page looks again every few seconds.");
+    resting = ended = true;
+  });
   news.addEventListener("error", (event) => {
-    say("The server does not answer. This page goes on when it does.");
+    if (ended) {
+      ended = false;
+      return;
+    }
+    resting = false;
+    say(SILENT);
     if (event.target === news && news.readyState === EventSource.CLOSED) {
       news = null;
       setTimeout(() => news || follow(), 500);

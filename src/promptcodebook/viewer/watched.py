@@ -24,10 +24,12 @@ from promptcodebook.store.lock import holder
 from promptcodebook.store.runs import run_folders
 from promptcodebook.types import Evaluation
 
-__all__ = ["Look", "Shelf", "Watched", "find_key", "key_of", "root_of"]
+__all__ = ["Look", "Shelf", "Watched", "find_key", "key_of", "rests", "root_of"]
 
 _MOST_OPEN = 8
 """Runs kept open; who was looked at longest ago is closed."""
+_AT_REST = "-e"
+"""How the mark of a run ends that nobody is writing."""
 _BETWEEN = "~"
 """Stands for '/' in the address of a run that lies in a suite's folder."""
 
@@ -186,7 +188,12 @@ class Shelf:
 
 
 def _mark(place: tuple[int, int], last: int, *, running: bool) -> str:
-    return f"{place[1]:x}-{last}-{'r' if running else 'e'}"
+    return f"{place[1]:x}-{last}{'-r' if running else _AT_REST}"
+
+
+def rests(mark: str) -> bool:
+    """Whether a mark is that of a run that nobody is writing."""
+    return mark.endswith(_AT_REST)
 
 
 def key_of(runs_dir: Path, folder: Path) -> str:

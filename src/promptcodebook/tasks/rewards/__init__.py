@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from promptcodebook.tasks.rewards.make import (
+    STAND_IN,
     Judge,
     Part,
     WeightedSum,
@@ -24,6 +25,7 @@ from promptcodebook.tasks.rewards.ready import (
 from promptcodebook.tasks.rewards.score import apply_reward
 
 __all__ = [
+    "STAND_IN",
     "Contains",
     "Exact",
     "JsonSchema",

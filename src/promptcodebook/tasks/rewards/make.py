@@ -39,6 +39,7 @@ from promptcodebook.types import (
 )
 
 __all__ = [
+    "STAND_IN",
     "Judge",
     "Judgement",
     "Part",
@@ -49,6 +50,8 @@ __all__ = [
     "reward_kinds",
 ]
 
+STAND_IN = "stand-in"
+"""As `reward` of a ready-made task: its stand-in decides, and no judge is asked."""
 _PLAIN: dict[str, type[Any]] = {
     "exact": Exact,
     "normalised": Normalised,
@@ -119,9 +122,14 @@ def make_reward(
     return _build(kind, _PLAIN[kind], options)
 
 
-def describe_reward(reward: str | Mapping[str, object] | Callable[..., object]) -> str:
+def describe_reward(
+    reward: str | Mapping[str, object] | Callable[..., object], task: str = ""
+) -> str:
     """One text for a reward, in whichever way it was named: `exact`, `numeric {"tolerance": 0.1}`,
-    and `reward()` for a function of the user's, which is known by its name alone."""
+    and `reward()` for a function of the user's, which is known by its name alone; that of a
+    ready-made `task` is called as the task is."""
+    if task:
+        return f"{task}, {STAND_IN}" if reward == STAND_IN else task
     if isinstance(reward, str):
         path, _, function = reward.rpartition(":")
         if path or reward.endswith(".py"):
