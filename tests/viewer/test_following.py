@@ -50,7 +50,7 @@ def test_a_page_follows_a_run_that_trains_and_survives_a_restart(
                 assert sorted(lags)[2] <= 1.0 * crowding(), lags
             page.get_by_text("The server does not answer").wait_for(timeout=5000)
             with view(runs, port):
-                page.get_by_text("Up to date at").wait_for(timeout=10_000)
+                page.get_by_text("Up to date at").wait_for(timeout=20_000 * crowding())
                 assert _lag(page, store) <= 2.0 * crowding()
             complaints = [said for said in heard.complaints if "ERR_CONNECTION" not in said]
             assert [said for said in complaints if "ERR_INCOMPLETE" not in said] == []
@@ -90,7 +90,7 @@ def test_pages_of_runs_that_nobody_writes_leave_the_connections_to_those_that_tr
     context = browser.new_context()
     for key in [*keys.values(), *keys.values()]:
         page = context.new_page()
-        page.goto(f"{base}/run/{key}", timeout=10_000)
+        page.goto(f"{base}/run/{key}", timeout=20_000 * crowding())
         page.get_by_text("Nobody is writing this run").wait_for()
     assert len(context.pages) == 8 and not context.pages[0].evaluate("document.hidden")
     page.wait_for_timeout(2500)
