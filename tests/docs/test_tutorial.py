@@ -77,8 +77,9 @@ def test_its_commands_run_on_the_model_that_it_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("openvino_genai")
-    shorter = ("update.epochs=1", "verdict_examples=20", "roles.executor.max_tokens=16")
+    shorter = ("update.epochs=1", "update.batch_size=8", "validation.subset=4")
+    shorter += ("verdict_examples=8", "roles.executor.max_tokens=16")
     printed = follow(tmp_path, "smollm2", *(word for s in shorter for word in ("--set", s)))
-    assert printed.count("test split, n = 20") == 2
+    assert printed.count("test split, n = 8") == 2
     answer = ask(tmp_path, monkeypatch)
     assert answer["answer"].strip()

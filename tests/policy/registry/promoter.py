@@ -1,12 +1,14 @@
-"""A process that promotes: python -m tests.policy.registry.promoter PLACE NAME COUNT DONE
+"""A process that promotes: python -m tests.policy.registry.promoter PLACE NAME COUNT DONE [AND]
 
-Moves tickets@production COUNT times, between two versions of its own. DONE is a file with a line
-for each promotion that came back; one that was killed goes on behind its last line.
+Moves tickets@production until COUNT times in all, between two versions of its own. DONE is a file
+with a line for each promotion that came back; one that was killed goes on behind its last line.
+AND is `wait` for one that is to be killed: it stays when it is through, however late the kill is.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 from promptcodebook.policy.registry.registry import open_registry
@@ -31,3 +33,5 @@ def _promote(place: str, name: str, count: int, file: Path) -> None:
 
 if __name__ == "__main__":
     _promote(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))
+    if sys.argv[5:] == ["wait"]:
+        time.sleep(3600)
