@@ -71,6 +71,7 @@ class Job:
     extra: str = ""
     data: str = ""
     """'shuffled' or 'homogeneous', else as drawn."""
+    epochs: int = SETTINGS["update"]["epochs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,7 @@ def run(job: Job) -> Done:
     config = load_config(
         {
             **SETTINGS,
+            "update": {"epochs": job.epochs},
             "lm": f"simulated?world={job.world}&noise_seed={job.world}{job.extra}",
             "seed": job.world,
             "init": {"instincts": task.seeds, "prompt": task.zero_shot},

@@ -14,13 +14,14 @@ import pytest
 
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import Chat, Request
+from promptcodebook.config import role_layers
 from promptcodebook.errors import ConfigError, DataError, EndpointDown, PolicyError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.ranking import BUCKETS, Expected
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.file import PolicyFile
-from promptcodebook.policy.policy import Policy, deploy, load_policy, role_layers
+from promptcodebook.policy.policy import Policy, deploy, load_policy
 from promptcodebook.policy.response import Explanation
 from promptcodebook.tasks.program import SINGLE_CALL
 from promptcodebook.types import Example, Parameters, Ranking, Route

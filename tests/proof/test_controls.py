@@ -1,4 +1,5 @@
-"""Controls of the simulated model, over a few worlds; `python -m bench.controls` runs twenty.
+"""Controls of the simulated model, over two worlds in half of the updates; `python -m
+bench.controls` runs twenty in all of them.
 
 Every figure here is simulated. A broken loop must show as a lost gain, and a sound one as a gain.
 """
@@ -12,10 +13,11 @@ from bench.controls import BROKEN, KEPT, LEAST_GAIN, Done, Job, gain_of, run
 pytestmark = pytest.mark.slow
 
 WORLDS = (1, 2)
+EPOCHS = 10
 
 
 def made(extra: str = "", data: str = "") -> list[Done]:
-    return [run(Job(world, extra, data)) for world in WORLDS]
+    return [run(Job(world, extra, data, EPOCHS)) for world in WORLDS]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +43,7 @@ def test_what_is_broken_loses_four_fifths_of_the_gain(sound: list[Done]) -> None
 def test_a_world_is_told_from_its_noise(sound: list[Done]) -> None:
     """Another world has other inputs; another noise seed the same, with other outcomes."""
     first, other = sound
-    again = run(Job(WORLDS[0], "&noise_seed=7"))
+    again = run(Job(WORLDS[0], "&noise_seed=7", epochs=EPOCHS))
     assert first.rewards["present"] != again.rewards["present"]
     assert first.inputs == again.inputs
     assert first.inputs != other.inputs

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.errors import ConfigError
+from promptcodebook.policy.registry.log import version_of
 from promptcodebook.serve.composing import Composing
-from promptcodebook.serve.live import FileSource, FixedSource, Live, Version
-from tests.serve.proxied import deployed, one_call
+from promptcodebook.serve.live import FileSource, FixedSource, Live, RegistrySource, Version
+from promptcodebook.serve.records import find_record
+from tests.policy.registry.build import PRODUCTION, open_gate, sqlite
+from tests.serve.proxied import SAID, Setup, deployed, one_call, up
 
 
 def version(word: str) -> Version:
@@ -145,3 +148,109 @@ async def test_earlier_versions_are_put_to_work_once_and_few_of_them_at_a_time()
     assert await live.earlier("sha256:none") is None
     assert set(closed) == {each.name for each in (*old, version("now"))}
     assert made == [each.name for each in old[1:]]
+
+
+async def test_a_replaced_file_is_taken_up_and_no_request_fails(tmp_path: Path) -> None:
+    path = tmp_path / "tickets.pco.json"
+    before, after = one_call(), one_call(base_prompt="You answer tickets.")
+    before.save(path)
+    names = [version_of(file.text().encode()) for file in (before, after)]
+    starts = {names[0]: "Instinct", names[1]: "You answer tickets."}
+    seen: list[str] = []
+    begun = asyncio.Event()
+    async with up(setup=Setup(source=FileSource(path))) as served:
+
+        async def asks() -> None:
+            while seen[-1:] != names[1:]:
+                status, _, headers = await served.ask(json={"messages": SAID})
+                assert status == 200
+                seen.append(headers["x-pco-version"])
+                begun.set()
+
+        async def moves() -> None:
+            await begun.wait()
+            after.save(path)
+
+        await asyncio.wait_for(asyncio.gather(asks(), moves()), 20)
+        prompts = [body["messages"][0]["content"] for body in served.upstream.bodies]
+        served.upstream.bodies.clear()
+        path.write_text("{ half of a policy")
+        await asyncio.sleep(0.1)
+        kept, _, headers = await served.ask(json={"messages": SAID})
+        counts = await served.metrics()
+    assert set(seen) == set(names) and seen == sorted(seen, key=names.index)
+    changed = [prompt.startswith(starts[names[1]]) for prompt in prompts]
+    assert changed == [name == names[1] for name in seen], "each has the prompt of its version"
+    assert (kept, headers["x-pco-version"]) == (200, names[1])
+    assert counts["pco_version_moves"] == 1 and counts["pco_version_failures"] > 0
+
+
+async def test_after_a_move_a_known_input_gets_and_is_recorded_with_the_new_instincts(
+    tmp_path: Path,
+) -> None:
+    path, kept = tmp_path / "tickets.pco.json", tmp_path / "requests.sqlite"
+    before = one_call()
+    entries = tuple(e.model_copy(update={"text": f"Newly: {e.text}"}) for e in before.codebook)
+    before.save(path)
+    ids = list[str]()
+    async with up(setup=Setup(source=FileSource(path), records=kept)) as served:
+        for moves in (0, 1):
+            for _ in range(500):
+                if served.proxy.policies.live.moves == moves:
+                    break
+                await asyncio.sleep(0.01)
+            _, _, headers = await served.ask(json={"messages": SAID})
+            ids.append(headers["x-request-id"])
+            before.model_copy(update={"codebook": entries}).save(path)
+    old, new = (find_record(kept, id) for id in ids)
+    assert new.instincts == tuple(f"Newly: {text}" for text in old.instincts)
+    assert all(text in new.prompt for text in new.instincts) and new.cached == ""
+
+
+def test_where_a_ref_moves_to_is_told_until_it_is_served(tmp_path: Path) -> None:
+    with sqlite(tmp_path) as registry:
+        a, b = (
+            registry.freeze(one_call(base_prompt=f"{n}.").text(), "tickets").version for n in "ab"
+        )
+        registry.promote(a, PRODUCTION, gate=open_gate)
+        source = RegistrySource(registry, PRODUCTION)
+        first = source.read("")
+        assert first is not None and (first.name, first.file.base_prompt) == (a, "a.")
+        assert source.read(a) is None
+        registry.promote(b, PRODUCTION, gate=open_gate)
+        for _ in range(2):  # the first time it may have failed to come to work
+            moved = source.read(a)
+            assert moved is not None and (moved.name, moved.file.base_prompt) == (b, "b.")
+        assert source.read(b) is None
+        registry.rollback(PRODUCTION)
+        back = source.read(b)
+        assert back is not None and back.name == a
+
+
+async def test_a_version_from_before_is_served_by_its_hash_until_it_is_withdrawn(
+    tmp_path: Path,
+) -> None:
+    with sqlite(tmp_path) as registry:
+        a, b, never = (
+            registry.freeze(one_call(base_prompt=f"{n}.").text(), "tickets").version for n in "abc"
+        )
+        registry.promote(a, PRODUCTION, gate=open_gate)
+        registry.promote(b, PRODUCTION, gate=open_gate)
+        async with up(setup=Setup(source=RegistrySource(registry, PRODUCTION))) as served:
+
+            async def ask(version: str) -> tuple[int, str]:
+                sent = {"messages": SAID, "model": f"pco/{version}"}
+                status, _, headers = await served.ask(json=sent)
+                return status, headers.get("x-pco-version", "")
+
+            assert await ask("tickets") == await ask(b) == (200, b)
+            assert await ask(a) == await ask(a[:24]) == (200, a)
+            sent = [body["messages"][0]["content"][:2] for body in served.upstream.bodies]
+            assert sent == ["b.", "b.", "a.", "a."]
+            _, told, _ = await served.ask(f"/v1/models/pco/{a}")
+            assert (told["id"], told["version"]) == (f"pco/{a}", a)
+            assert (await ask(never))[0] == 404, "no gate let it through to this ref"
+            registry.rollback(PRODUCTION)
+            await asyncio.sleep(0.1)
+            assert await ask("tickets") == (200, a)
+            assert (await ask(b))[0] == 404, "what was rolled back from is not served any more"

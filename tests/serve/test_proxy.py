@@ -15,11 +15,9 @@ from aiohttp import web
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.policy.registry.log import version_of
 from promptcodebook.serve.door import Limits
-from promptcodebook.serve.live import FileSource, RegistrySource
 from promptcodebook.serve.records import find_record
 from tests.lm.server import Step, drops, fails, pours, raw, says
 from tests.method.build import talkative
-from tests.policy.registry.build import PRODUCTION, open_gate, sqlite
 from tests.serve.proxied import (
     SAID,
     UPSTREAM_KEY,
@@ -218,112 +216,6 @@ async def test_a_caller_who_hangs_up_ends_the_call_upstream() -> None:
     assert counts["pco_in_flight"] == 0
     answered = 'pco_requests_total{path="/v1/chat/completions",status="499"}'
     assert counts[answered] == 1
-
-
-async def test_a_replaced_file_is_taken_up_and_no_request_fails(tmp_path: Path) -> None:
-    path = tmp_path / "tickets.pco.json"
-    before, after = one_call(), one_call(base_prompt="You answer tickets.")
-    before.save(path)
-    names = [version_of(file.text().encode()) for file in (before, after)]
-    starts = {names[0]: "Instinct", names[1]: "You answer tickets."}
-    seen: list[str] = []
-    begun = asyncio.Event()
-    async with up(setup=Setup(source=FileSource(path))) as served:
-
-        async def asks() -> None:
-            while seen[-1:] != names[1:]:
-                status, _, headers = await served.ask(json={"messages": SAID})
-                assert status == 200
-                seen.append(headers["x-pco-version"])
-                begun.set()
-
-        async def moves() -> None:
-            await begun.wait()
-            after.save(path)
-
-        await asyncio.wait_for(asyncio.gather(asks(), moves()), 20)
-        prompts = [body["messages"][0]["content"] for body in served.upstream.bodies]
-        served.upstream.bodies.clear()
-        path.write_text("{ half of a policy")
-        await asyncio.sleep(0.1)
-        kept, _, headers = await served.ask(json={"messages": SAID})
-        counts = await served.metrics()
-    assert set(seen) == set(names) and seen == sorted(seen, key=names.index)
-    changed = [prompt.startswith(starts[names[1]]) for prompt in prompts]
-    assert changed == [name == names[1] for name in seen], "each has the prompt of its version"
-    assert (kept, headers["x-pco-version"]) == (200, names[1])
-    assert counts["pco_version_moves"] == 1 and counts["pco_version_failures"] > 0
-
-
-async def test_after_a_move_a_known_input_gets_and_is_recorded_with_the_new_instincts(
-    tmp_path: Path,
-) -> None:
-    path, kept = tmp_path / "tickets.pco.json", tmp_path / "requests.sqlite"
-    before = one_call()
-    entries = tuple(e.model_copy(update={"text": f"Newly: {e.text}"}) for e in before.codebook)
-    before.save(path)
-    ids = list[str]()
-    async with up(setup=Setup(source=FileSource(path), records=kept)) as served:
-        for moves in (0, 1):
-            for _ in range(500):
-                if served.proxy.policies.live.moves == moves:
-                    break
-                await asyncio.sleep(0.01)
-            _, _, headers = await served.ask(json={"messages": SAID})
-            ids.append(headers["x-request-id"])
-            before.model_copy(update={"codebook": entries}).save(path)
-    old, new = (find_record(kept, id) for id in ids)
-    assert new.instincts == tuple(f"Newly: {text}" for text in old.instincts)
-    assert all(text in new.prompt for text in new.instincts) and new.cached == ""
-
-
-def test_where_a_ref_moves_to_is_told_until_it_is_served(tmp_path: Path) -> None:
-    with sqlite(tmp_path) as registry:
-        a, b = (
-            registry.freeze(one_call(base_prompt=f"{n}.").text(), "tickets").version for n in "ab"
-        )
-        registry.promote(a, PRODUCTION, gate=open_gate)
-        source = RegistrySource(registry, PRODUCTION)
-        first = source.read("")
-        assert first is not None and (first.name, first.file.base_prompt) == (a, "a.")
-        assert source.read(a) is None
-        registry.promote(b, PRODUCTION, gate=open_gate)
-        for _ in range(2):  # the first time it may have failed to come to work
-            moved = source.read(a)
-            assert moved is not None and (moved.name, moved.file.base_prompt) == (b, "b.")
-        assert source.read(b) is None
-        registry.rollback(PRODUCTION)
-        back = source.read(b)
-        assert back is not None and back.name == a
-
-
-async def test_a_version_from_before_is_served_by_its_hash_until_it_is_withdrawn(
-    tmp_path: Path,
-) -> None:
-    with sqlite(tmp_path) as registry:
-        a, b, never = (
-            registry.freeze(one_call(base_prompt=f"{n}.").text(), "tickets").version for n in "abc"
-        )
-        registry.promote(a, PRODUCTION, gate=open_gate)
-        registry.promote(b, PRODUCTION, gate=open_gate)
-        async with up(setup=Setup(source=RegistrySource(registry, PRODUCTION))) as served:
-
-            async def ask(version: str) -> tuple[int, str]:
-                sent = {"messages": SAID, "model": f"pco/{version}"}
-                status, _, headers = await served.ask(json=sent)
-                return status, headers.get("x-pco-version", "")
-
-            assert await ask("tickets") == await ask(b) == (200, b)
-            assert await ask(a) == await ask(a[:24]) == (200, a)
-            sent = [body["messages"][0]["content"][:2] for body in served.upstream.bodies]
-            assert sent == ["b.", "b.", "a.", "a."]
-            _, told, _ = await served.ask(f"/v1/models/pco/{a}")
-            assert (told["id"], told["version"]) == (f"pco/{a}", a)
-            assert (await ask(never))[0] == 404, "no gate let it through to this ref"
-            registry.rollback(PRODUCTION)
-            await asyncio.sleep(0.1)
-            assert await ask("tickets") == (200, a)
-            assert (await ask(b))[0] == 404, "what was rolled back from is not served any more"
 
 
 async def test_a_request_is_explained_afterwards_without_what_it_said(tmp_path: Path) -> None:

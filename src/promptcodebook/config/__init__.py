@@ -39,6 +39,7 @@ from promptcodebook.config.loading import (
     merge,
     parse_budget,
     read_toml,
+    role_layers,
 )
 from promptcodebook.config.schema import Config, Preset, RoleSettings, preset
 from promptcodebook.config.secrets import (
@@ -79,6 +80,7 @@ __all__ = [
     "preset",
     "read_toml",
     "refuse_password",
+    "role_layers",
     "secret_variables",
     "without_secrets",
 ]

@@ -24,6 +24,7 @@ __all__ = [
     "merge",
     "parse_budget",
     "read_toml",
+    "role_layers",
 ]
 
 TYPED = "the command line or PCO_*"
@@ -174,6 +175,22 @@ def parse_budget(text: str) -> Budget:
 def budget_layer(text: str) -> dict[str, Any]:
     """The budget as settings to lay over others: a limit that it leaves out is lifted."""
     return parse_budget(text).model_dump(exclude={"reserve_for_verdict"})
+
+
+def role_layers(roles: Mapping[str, Any] | None) -> dict[str, Any]:
+    """{'critic': 'openai/x'} and {'critic': {'model': ...}} mean the same."""
+    layers: dict[str, Any] = {}
+    for role, value in (roles or {}).items():
+        if isinstance(value, str):
+            layers[role] = {"model": value}
+        elif isinstance(value, Mapping):
+            layers[role] = dict(cast("Mapping[str, Any]", value))
+        else:
+            raise ConfigError(
+                f"roles[{role!r}] is of type {type(value).__name__}",
+                hint="give a model's spec, or a mapping of settings",
+            )
+    return layers
 
 
 def _budget_field(number: float, unit: str) -> dict[str, Any]:

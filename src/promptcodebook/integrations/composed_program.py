@@ -14,11 +14,12 @@ from pydantic import ValidationError
 
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import LM
+from promptcodebook.config import role_layers
 from promptcodebook.errors import ConfigError, PcoError, PolicyError, import_extra
 from promptcodebook.method.generator import join_prompts
 from promptcodebook.optimizers.dspy_model import dspy_model
 from promptcodebook.policy.file import PolicyFile
-from promptcodebook.policy.policy import Policy, deploy, role_layers
+from promptcodebook.policy.policy import Policy, deploy
 from promptcodebook.policy.response import Explanation
 from promptcodebook.run.optimize import Run
 from promptcodebook.types import Prompt

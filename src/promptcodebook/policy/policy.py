@@ -10,11 +10,11 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from promptcodebook.assemble import NO_DATA, Assembled, Sources, assemble
 from promptcodebook.calls import Message, Reply, Request
-from promptcodebook.config import Config
+from promptcodebook.config import Config, role_layers
 from promptcodebook.data.columns import parse_input_template
 from promptcodebook.errors import ConfigError, DataError, PcoError, PolicyError, did_you_mean
 from promptcodebook.lm.extraction import strip_think
@@ -35,7 +35,7 @@ from promptcodebook.sync import LoopThread, run_sync
 from promptcodebook.tasks.program import SINGLE_CALL
 from promptcodebook.types import Codebook, Example, Prompt, Rollout, Route
 
-__all__ = ["FixedRow", "Policy", "deploy", "load_policy", "role_layers"]
+__all__ = ["FixedRow", "Policy", "deploy", "load_policy"]
 
 _T = TypeVar("_T")
 X = str | Mapping[str, object] | Example
@@ -384,19 +384,3 @@ def _warn_of_another(judged_with: str, policy: Policy) -> None:
             "its answers may be of another quality",
             stacklevel=3,
         )
-
-
-def role_layers(roles: Mapping[str, Any] | None) -> dict[str, Any]:
-    """{'critic': 'openai/x'} and {'critic': {'model': ...}} mean the same."""
-    layers: dict[str, Any] = {}
-    for role, value in (roles or {}).items():
-        if isinstance(value, str):
-            layers[role] = {"model": value}
-        elif isinstance(value, Mapping):
-            layers[role] = dict(cast("Mapping[str, Any]", value))
-        else:
-            raise ConfigError(
-                f"roles[{role!r}] is of type {type(value).__name__}",
-                hint="give a model's spec, or a mapping of settings",
-            )
-    return layers

@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 
 from promptcodebook.assemble import OWN_LM, Assembled, Sources, assemble
 from promptcodebook.calls import LM
-from promptcodebook.config import Budget, Config, merge, parse_budget
+from promptcodebook.config import Budget, Config, merge, parse_budget, role_layers
 from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError, RunNotTrusted
 from promptcodebook.lm.stack import Supplies
-from promptcodebook.policy.policy import Policy, role_layers
+from promptcodebook.policy.policy import Policy
 from promptcodebook.policy.references import Reference, resolve
 from promptcodebook.policy.trust import require_trust
 from promptcodebook.protocols import Executor, Reward

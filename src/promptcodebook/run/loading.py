@@ -11,11 +11,11 @@ from pydantic import TypeAdapter
 
 from promptcodebook.assemble import OWN_LM, Sources
 from promptcodebook.calls import LM, Usage
-from promptcodebook.config import Budget, load_config
+from promptcodebook.config import Budget, load_config, role_layers
 from promptcodebook.data import Dataset
 from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, RunNotTrusted, Stop
 from promptcodebook.lm.stack import uses_simulated
-from promptcodebook.policy.policy import Policy, deploy, role_layers
+from promptcodebook.policy.policy import Policy, deploy
 from promptcodebook.policy.references import Best, Reference, kept_state, resolve
 from promptcodebook.policy.trust import require_trust
 from promptcodebook.protocols import Executor, Reward

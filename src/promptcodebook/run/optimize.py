@@ -14,12 +14,12 @@ from typing import Any
 
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import LM, Role, Usage
-from promptcodebook.config import Budget, Config, budget_layer, load_config
+from promptcodebook.config import Budget, Config, budget_layer, load_config, role_layers
 from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError, MissingExtra, PcoError, PolicyError, Stop
 from promptcodebook.notebook import shown_text
 from promptcodebook.policy.file import PolicyFile
-from promptcodebook.policy.policy import Policy, role_layers
+from promptcodebook.policy.policy import Policy
 from promptcodebook.policy.references import Best, kept_state
 from promptcodebook.policy.response import Explanation
 from promptcodebook.progress import Listener, watch
