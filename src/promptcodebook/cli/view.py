@@ -27,13 +27,18 @@ def view(
         Path, typer.Option(help="Folder of pco reproduce's pages, for the screen Paper.")
     ] = Path("docs/results"),
     browse: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="No button that asks a model.")
+    ] = False,
     trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Runs as pages that follow them while they train: curves, codebook, examples, comparisons.
 
     The first line on stdout is the address. It is reached from this machine only (from another
-    one: ssh -L 8642:localhost:8642), writes nothing and asks no model. Ctrl-C ends it.
+    one: ssh -L 8642:localhost:8642). It asks no model and writes nothing, but for the button that
+    measures what an instinct adds: that says before what it may take, and keeps to a budget. Ctrl-C
+    ends it.
     """
     from promptcodebook.cli.serve import listen
     from promptcodebook.store.runs import find_run
@@ -46,7 +51,8 @@ def view(
     path = "/" if folder is None else address("run", find_key(home, folder))
 
     async def serve() -> None:
-        async with viewing(Site(home, trust=trust, results=results), port) as base:
+        site = Site(home, trust=trust, results=results, read_only=read_only)
+        async with viewing(site, port) as base:
             _tell(base + path, browse=browse, as_json=as_json)
             await asyncio.Event().wait()
 

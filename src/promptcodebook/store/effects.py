@@ -31,12 +31,12 @@ from promptcodebook.notebook import shown_table
 from promptcodebook.paths import make_private_folder
 from promptcodebook.sqlite import Layout, Reader, pack, store_os_error, unpack
 from promptcodebook.store import tables
-from promptcodebook.store.folder import FILE
+from promptcodebook.store.folder import FILE, is_blank
 from promptcodebook.store.journal import Journal
 from promptcodebook.store.lock import RunLock
 from promptcodebook.units import number, plural
 
-__all__ = ["Effect", "EffectStore", "effects_mark", "read_effects"]
+__all__ = ["Effect", "EffectStore", "effects_mark", "read_effects", "signed"]
 
 _FOLDER, _EFFECTS = "effects", "effects.sqlite"
 _LAYOUT = Layout(
@@ -194,7 +194,7 @@ class _Replies:
 def read_effects(run: Path) -> list[Effect]:
     """All that are kept of a run, in the order in which they were measured. StoreError."""
     path = run / _FOLDER / _EFFECTS
-    if not path.is_file():
+    if _is_missing(path):
         return []
     reader = Reader(path, _LAYOUT)
     try:
@@ -212,7 +212,7 @@ def read_effects(run: Path) -> list[Effect]:
 def effects_mark(run: Path) -> int:
     """Changes whenever an effect is kept; 0 before the first. StoreError."""
     path = run / _FOLDER / _EFFECTS
-    if not path.is_file():
+    if _is_missing(path):
         return 0
     reader = Reader(path, _LAYOUT)
     try:
@@ -220,6 +220,11 @@ def effects_mark(run: Path) -> int:
         return int(row[0] or 0) if row is not None else 0
     finally:
         reader.close()
+
+
+def _is_missing(file: Path) -> bool:
+    """Whether there is none, or who makes it is not done yet."""
+    return not file.is_file() or is_blank(file)
 
 
 def _mark(effect: Effect) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+from collections.abc import Generator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -20,7 +21,15 @@ from promptcodebook.sqlite import store_os_error
 if TYPE_CHECKING:
     from promptcodebook.store.header import Header
 
-__all__ = ["ATTEMPTS", "FILE", "close_to_others", "is_unborn", "never_started", "new_folder"]
+__all__ = [
+    "ATTEMPTS",
+    "FILE",
+    "close_to_others",
+    "is_blank",
+    "is_unborn",
+    "never_started",
+    "new_folder",
+]
 
 FILE = "run.sqlite"
 ATTEMPTS = "in-flight"
@@ -71,15 +80,29 @@ def close_to_others(folder: Path) -> None:
 
 def is_unborn(folder: Path) -> bool:
     """Whether the run in this folder has no header: who made it was killed, or is making it."""
-    name = f"file:{quote(str(folder / FILE))}?mode=ro"
+    if is_blank(folder / FILE):
+        return True
     try:
-        with contextlib.closing(sqlite3.connect(name, uri=True)) as db:
-            db.execute("PRAGMA trusted_schema = OFF")
-            if db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is None:
-                return True
+        with _opened(folder / FILE) as db:
             return db.execute("SELECT 1 FROM header").fetchone() is None
     except sqlite3.Error:  # no database of ours, or one that is damaged
         return False
+
+
+def is_blank(file: Path) -> bool:
+    """Whether it is a database without a table: who made it has not come any further yet."""
+    try:
+        with _opened(file) as db:
+            return db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is None
+    except sqlite3.Error:
+        return False
+
+
+@contextlib.contextmanager
+def _opened(file: Path) -> Generator[sqlite3.Connection]:
+    with contextlib.closing(sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True)) as db:
+        db.execute("PRAGMA trusted_schema = OFF")
+        yield db
 
 
 def never_started(path: Path) -> StoreError:

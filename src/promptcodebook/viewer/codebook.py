@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from promptcodebook.intervals import Interval, unpaired_interval
 from promptcodebook.method.state import State, selected_since
@@ -14,9 +14,12 @@ from promptcodebook.report.html import Column, Content, Html, el, table, togethe
 from promptcodebook.report.svg import meter
 from promptcodebook.step import Step
 from promptcodebook.store import Started
+from promptcodebook.store.effects import Effect, signed
 from promptcodebook.types import Directive, Parameters, Rollout, Variable, variable_name
 from promptcodebook.units import number, percent, plural
+from promptcodebook.viewer.effect import effects_section, latest_effects
 from promptcodebook.viewer.frame import Screen, address, filter_box, link, missing
+from promptcodebook.viewer.measuring import Measuring
 from promptcodebook.viewer.run import screen_of
 from promptcodebook.viewer.watched import Look, Watched
 
@@ -42,7 +45,8 @@ def codebook_screen(watched: Watched) -> Screen:
     deployed = context.deployed
     if deployed is None:
         return screen_of(look, "Codebook", el("p.empty", "This run has no codebook."))
-    cards = [_card(look, deployed.state, k) for k in range(len(context.codebook))]
+    effects = latest_effects(watched)
+    cards = [_card(look, deployed.state, k, effects) for k in range(len(context.codebook))]
     shown = [
         filter_box("instincts"),
         context.figure(deployed_words(deployed), el("div.cards", cards)),
@@ -63,7 +67,7 @@ def _directive(look: Look, name: Directive) -> Html:
     return el("li", link(_WORDS[name], "run", look.key, "codebook", name, look=".stop"))
 
 
-def _card(look: Look, state: State, k: int) -> Html:
+def _card(look: Look, state: State, k: int, effects: Mapping[str, Effect]) -> Html:
     statistics, instinct = state.statistics, state.parameters.codebook[k]
     times, most = statistics.selected[k], max(statistics.selected)
     latest = look.context.state.parameters
@@ -74,6 +78,9 @@ def _card(look: Look, state: State, k: int) -> Html:
         ("selected", f"{times:,} times"),
         ("reward with it less without", _effect_words(_effect(look, k))),
     ]
+    measured = effects.get(instinct.text)
+    if measured is not None and measured.difference is not None:
+        facts.append(("measured", f"{signed(measured.difference)}, n = {measured.n}"))
     tags = [el("span.tag", words) for words in _tags(look.steps, k, frozen=instinct.frozen)]
     return el(
         "article.card",
@@ -151,7 +158,7 @@ def _routed(steps: Sequence[Step]) -> Iterator[tuple[int, Rollout]]:
                 yield step.index, trace.rollout
 
 
-def biography_screen(watched: Watched, name: str) -> Screen:
+def biography_screen(watched: Watched, name: str, measuring: Measuring | None = None) -> Screen:
     """One text of Θ: an instinct by its number, or a directive by its name."""
     look = watched.look()
     start = next((e.parameters for e in look.events if isinstance(e, Started)), None)
@@ -165,10 +172,16 @@ def biography_screen(watched: Watched, name: str) -> Screen:
     parts.append(el("section", el("h2", "Versions"), _versions(look, start, variable)))
     if isinstance(variable, int):
         routed = _routed_table(look, variable)
+        if measuring is not None:
+            parts.append(effects_section(watched, look, variable, measuring))
         parts.append(el("section", el("h2", "Inputs routed to it"), routed))
     title = f"Instinct {variable}" if isinstance(variable, int) else _WORDS[variable]
     above = (("Codebook", address("run", look.key, "codebook")),)
-    return screen_of(look, title, parts, above)
+    screen = screen_of(look, title, parts, above)
+    if measuring is None:
+        return screen
+    live = address("live", "measured", look.key)
+    return replace(screen, live=live, mark=measuring.mark(watched, look.mark))
 
 
 def _variable(name: str, start: Parameters | None) -> Variable | None:
@@ -224,7 +237,7 @@ def _facts(look: Look, k: int) -> Html:
             "p.note",
             "The difference is of training rollouts as they came, at 95 %, one mean for each "
             "example. Routes went by the input, so it is no proof that the instinct makes the "
-            "difference.",
+            "difference: what it adds is measured by leaving it out.",
         ),
     )
 

@@ -2,7 +2,8 @@
 
 For this machine only: it listens on loopback and answers no other name (a page of another site
 could lead its own name here). Every page is made of escaped text and may load nothing but the files
-of this server; scripts and styles in a page itself are not run, whatever it holds.
+of this server; scripts and styles in a page itself are not run, whatever it holds. It only reads,
+but for what `measuring.py` does when a form of its own pages asks for it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from promptcodebook.viewer.codebook import biography_screen, codebook_screen
 from promptcodebook.viewer.compare import compare_screen
 from promptcodebook.viewer.example import example_screen, examples_screen
 from promptcodebook.viewer.frame import LIVE, Screen, frame, missing
+from promptcodebook.viewer.measuring import Measuring
 from promptcodebook.viewer.paper import figure_file, paper_mark, paper_screen, result_screen
 from promptcodebook.viewer.registry import Versions
 from promptcodebook.viewer.run import run_screen
@@ -48,7 +50,7 @@ _HEADERS = {
     "frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
@@ -68,9 +70,15 @@ class Site:
     """What is shown: the runs below one folder."""
 
     def __init__(
-        self, runs_dir: Path, *, trust: bool = False, results: Path = Path("docs/results")
+        self,
+        runs_dir: Path,
+        *,
+        trust: bool = False,
+        results: Path = Path("docs/results"),
+        read_only: bool = False,
     ) -> None:
         self.shelf = Shelf(runs_dir, trust=trust)
+        self.measuring = Measuring(self.shelf, trust=trust, read_only=read_only)
         self._runs = Runs(runs_dir)
         self._versions = Versions()
         self._results = results
@@ -87,6 +95,8 @@ class Site:
         add("/", self._shown(lambda r: self._runs.screen(_page_number(r))))
         for path, make in _RUN_SCREENS.items():
             add(path, self._shown(partial(self._of_run, make)))
+        add("/run/{run}/codebook/{text}", self._shown(partial(self._of_run, self._biography)))
+        self.measuring.add_to(application.router)
         add("/compare", self._shown(self._compared))
         add("/registry", self._shown(lambda _: self._versions.screen(self.shelf)))
         add("/paper", self._shown(lambda _: paper_screen(self._results)))
@@ -98,6 +108,7 @@ class Site:
         add(f"{LIVE}/registry", self._told(lambda _: self._versions.mark()))
         add(f"{LIVE}/paper", self._told(lambda _: paper_mark(self._results)))
         add(f"{LIVE}/paper/{{name}}", self._told(self._result_mark))
+        add(f"{LIVE}/measured/{{run}}", self._told(self._measured_mark))
         add("/{rest:.*}", self._shown(lambda _: missing("There is nothing at this address.")))
         return application
 
@@ -105,6 +116,9 @@ class Site:
         key = request.match_info["run"]
         with self.shelf.reading(key) as watched:
             return self._no_run(key) if watched is None else make(watched, request)
+
+    def _biography(self, watched: Watched, request: web.Request) -> Screen:
+        return biography_screen(watched, _text(request, "text"), self.measuring)
 
     def _no_run(self, key: str) -> Screen:
         return missing(f"There is no run {key} in {self.shelf.runs_dir}.", "pco runs list")
@@ -141,6 +155,12 @@ class Site:
     def _run_mark(self, request: web.Request) -> str:
         with self.shelf.reading(request.match_info["run"]) as watched:
             return watched.mark() if watched is not None else "gone"
+
+    def _measured_mark(self, request: web.Request) -> str:
+        with self.shelf.reading(request.match_info["run"]) as watched:
+            if watched is None:
+                return "gone"
+            return self.measuring.mark(watched, watched.mark())
 
     def _shown(self, make: Callable[[web.Request], Screen]) -> _Answer:
         """An endpoint: the screen as a page, made in a thread, since it reads files."""
@@ -218,7 +238,6 @@ def _text(request: web.Request, name: str) -> str:
 _RUN_SCREENS: Mapping[str, _OfRun] = {
     "/run/{run}": lambda run, _: run_screen(run),
     "/run/{run}/codebook": lambda run, _: codebook_screen(run),
-    "/run/{run}/codebook/{text}": lambda run, r: biography_screen(run, _text(r, "text")),
     "/run/{run}/examples": lambda run, _: examples_screen(run),
     "/run/{run}/example/{name}": lambda run, r: example_screen(run, _text(r, "name")),
     "/run/{run}/example/{name}/{at}": lambda run, r: example_screen(
@@ -290,5 +309,6 @@ async def viewing(site: Site, port: int = 0) -> AsyncGenerator[str, None]:
         bound = cast("tuple[str, int]", runner.addresses[0])
         yield f"http://{bound[0]}:{bound[1]}"
     finally:
+        await asyncio.to_thread(site.measuring.close)
         await runner.cleanup()
         site.close()

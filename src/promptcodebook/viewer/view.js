@@ -47,11 +47,13 @@ function filter() {
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
-  const typing = event.target.closest("input[type=search], textarea, select");
+  const typing = event.target.closest("input:not([type=checkbox]), textarea, select");
   if (typing) {
     if (event.key === "Escape") {
-      typing.value = "";
-      filter();
+      if (typing.id === "filter") {
+        typing.value = "";
+        filter();
+      }
       typing.blur();
     }
     return;

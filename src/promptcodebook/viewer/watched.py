@@ -75,6 +75,16 @@ class Watched:
     def private(self) -> bool:
         return self._store.header.private
 
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self._store.path
+
+    @property
+    def usable(self) -> bool:
+        """Whether the code and the addresses that it names may be used."""
+        return self._store.ours or self._trust
+
     def look(self) -> Look:
         """All that happened by now. Raises StoreError."""
         with self._lock:
@@ -96,7 +106,7 @@ class Watched:
         """Texts by example id: of runs that are the user's own, or trusted, and not private."""
         with self._lock:
             if self._inputs is None:
-                known = (self._store.ours or self._trust) and not self.private
+                known = self.usable and not self.private
                 self._inputs = stored_inputs(self._store.header) if known else {}
             return self._inputs
 
