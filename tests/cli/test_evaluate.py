@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from promptcodebook.intervals import paired_interval
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Rollout
 from tests.cli.invoked import Result, Terminal, pco
+from tests.store.edit import edit_header
 
 
 def evaluate(folder: Path, ref: str = "last", *more: str) -> Result:
@@ -106,6 +108,13 @@ def test_compare_pairs_by_example(trained: Path, run_id: str) -> None:
     assert comparison["simulated"] is True and comparison["n"] == 6
     text = pco("compare", "last", "other.json", cwd=trained).out
     assert text.startswith("simulated model") and "A - B:" in text
+
+
+def test_a_run_is_called_by_its_name_here_as_in_python(trained: Path, run_id: str) -> None:
+    file = trained / "runs" / run_id / "run.sqlite"
+    edit_header(file, lambda text: re.sub(r'"name": ?""', '"name": "tickets"', text))
+    out = pco("compare", "tickets", run_id, "--n", "2", cwd=trained).out
+    assert out.count("tickets") == 2 and run_id not in out
 
 
 def test_compare_reads_saved_evaluations(trained: Path) -> None:

@@ -196,7 +196,7 @@ class _Asked:
             require_objects(reference, typed)
         settings, base = settings_for(reference, typed)
         assembled = assemble(settings, Sources(base), supplies or Supplies.of_one_budget())
-        assessor = Assessor(reference.name, reference.file, assembled, row)
+        assessor = Assessor(reference.title, reference.file, assembled, row)
         examples = assessor.examples(sample)
         _note_differences(reference, assembled, own=own)
         return cls(assessor, examples, sample)

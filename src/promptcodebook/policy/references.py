@@ -92,6 +92,11 @@ class Reference:
     version: str = ""
 
     @property
+    def title(self) -> str:
+        """What people call it: a run by its name, or else by its id."""
+        return self.name if self.header is None else self.header.name or self.header.id
+
+    @property
     def base(self) -> Path:
         """The folder that the run's paths start from."""
         return Path(self.header.base or ".") if self.header is not None else Path()

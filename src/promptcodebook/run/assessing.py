@@ -54,9 +54,7 @@ class _Asked:
                 hint=f"row = {', '.join(map(repr, ROWS))}",
             )
         used = handed.use(policy)
-        header = used.reference.header
-        name = used.reference.name if header is None else header.name or header.id
-        assessor = Assessor(name, used.reference.file, used.assembled, row)
+        assessor = Assessor(used.reference.title, used.reference.file, used.assembled, row)
         simulated = used.assembled.models.simulated
         line = ProgressLine(sys.stderr, simulated=simulated) if progress else None
         calls = used.assembled.plan.calls

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import promptcodebook as pco
-from promptcodebook.errors import ConfigError
+from promptcodebook.errors import ConfigError, RewardError
 from promptcodebook.tasks.rewards import describe_reward, library, make_reward, reward_kinds
 from promptcodebook.types import Example, Output, Score
 
@@ -116,3 +116,16 @@ def test_a_judge_asks_the_model_of_a_run() -> None:
     assert judge == {"kind": "judge", "rubric": "Names the number."}
     with pytest.raises(ConfigError, match="none is at hand"):
         judge(EXAMPLE, "seven")
+
+
+@pytest.mark.parametrize(
+    "made", [pco.rewards.contains(), pco.rewards.exact(), pco.rewards.f1(), pco.rewards.json()]
+)
+def test_where_an_answer_is_missing_it_is_said_of_which_example(made: Any) -> None:
+    example = Example("e7", "How many?", "3")
+    for missing in (None, Output(None)):  # type: ignore[arg-type]
+        with pytest.raises(RewardError, match=r"no answer \(None\) for example e7") as caught:
+            made(example, missing)
+        assert repr(made) in str(caught.value) and "score it 0.0" in caught.value.hint
+    with pytest.raises(RewardError, match="str in place of an example"):
+        made("How many?", "3")

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from typing import Any
 
-from promptcodebook.errors import ConfigError
+from promptcodebook.errors import ConfigError, RewardError
 from promptcodebook.protocols import Scored
 from promptcodebook.tasks.rewards.make import make_reward, reward_factory
 from promptcodebook.types import Example, Output
@@ -47,10 +47,25 @@ class ReadyMade(dict[str, Any]):
         reward_factory(self, Path())
 
     def __call__(self, example: Example, output: str | Output) -> Scored | Awaitable[Scored]:
-        reward = make_reward(self, Path())
         whole = output if isinstance(output, Output) else Output(output)
+        self._require(example, whole.text)
+        reward = make_reward(self, Path())
         given: Any = whole if self["kind"] == "sum" else whole.text
         return reward(example, given)
+
+    def _require(self, example: object, text: object) -> None:
+        """Raises RewardError where there is no example, or no answer, to look at."""
+        if not isinstance(example, Example):
+            raise RewardError(
+                f"{self!r} was given {type(example).__name__} in place of an example",
+                hint="pco.Example('1', 'the input', 'the target'), or one of data.train",
+            )
+        if not isinstance(text, str):
+            what = "no answer (None)" if text is None else f"{type(text).__name__}, not a text,"
+            raise RewardError(
+                f"{self!r} was given {what} for example {example.id}",
+                hint="score the answer's text; where there is none, score it 0.0 yourself",
+            )
 
     def __repr__(self) -> str:
         options = ", ".join(f"{key}={value!r}" for key, value in self.items() if key != "kind")
