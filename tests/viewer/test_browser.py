@@ -86,6 +86,7 @@ def test_every_screen_is_drawn_as_approved_readable_and_silent(
         for screen, path in SCREENS.items():
             page.goto(base + path.format(**keys))
             page.locator("#main").wait_for()
+            page.wait_for_function("() => document.getElementById('status')?.textContent !== ''")
             assert page.evaluate("document.documentElement.scrollWidth") <= width, screen
             drawn = small(page.screenshot())
             name = f"{screen}-{width}-{scheme}"

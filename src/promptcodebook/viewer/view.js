@@ -161,7 +161,7 @@ function follow() {
     renew();
   });
   news.addEventListener("rest", () => {
-    if (!resting) say("Nobody is writing this run; the page looks again every few seconds.");
+    if (!resting) say("Not running now.");
     resting = ended = true;
   });
   news.addEventListener("error", (event) => {
