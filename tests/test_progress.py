@@ -5,10 +5,15 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
+from typing import Any, TextIO
 
 import pytest
 
@@ -46,14 +51,39 @@ class Clock:
         return self.now
 
 
-class Screen(io.StringIO):
-    encoding = None  # type: ignore[assignment]
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[TextIO, Callable[[], str]]]:
+    """A pseudo-terminal to write to, and what it was sent so far."""
+    pytest.importorskip("pty")
+    for name, value in (("TERM", "xterm"), ("COLUMNS", "80"), ("LINES", "24")):
+        monkeypatch.setenv(name, value)
+    for name in ("NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    ours, theirs = os.openpty()
+    os.set_blocking(ours, False)
+    sent = b""
 
-    def isatty(self) -> bool:
-        return True
+    def read() -> str:
+        nonlocal sent
+        with suppress(BlockingIOError):
+            while piece := os.read(ours, 65536):
+                sent += piece
+        return sent.decode()
+
+    with open(theirs, "w", encoding="utf-8") as stream:
+        yield stream, read
+    os.close(ours)
 
 
-def _line(stream: io.StringIO) -> tuple[ProgressLine, Callable[[float], None]]:
+_CODES = re.compile("\x1b\\[[0-9;?]*[A-Za-z]")
+_HIDDEN, _SHOWN = "\x1b[?25l", "\x1b[?25h"
+
+
+def _plain(text: str) -> str:
+    return _CODES.sub("", text)
+
+
+def _line(stream: TextIO) -> tuple[ProgressLine, Callable[[float], None]]:
     clock = Clock()
 
     def wait(seconds: float) -> None:
@@ -81,29 +111,82 @@ def test_a_line_tells_how_far_it_is_and_how_long_it_takes_after_two_seconds() ->
     assert stream.getvalue().count("\n") == 2
 
 
-def test_on_a_terminal_one_line_is_redrawn_and_taken_away() -> None:
-    stream = Screen()
+def test_on_a_terminal_one_line_is_redrawn_with_a_bar_and_taken_away(
+    terminal: tuple[TextIO, Callable[[], str]],
+) -> None:
+    stream, read = terminal
     line, wait = _line(stream)
     line(replace(BEGAN, simulated=True))
-    wait(3)
-    line(Spent({"executor": Usage(calls=372)}, {}))
-    shown = "pco [simulated] step 0 of 10, calls 372"
-    assert stream.getvalue() == "\r" + shown
+    wait(1)
+    line(Spent({"executor": Usage(calls=371)}, {}))
+    assert read() == ""  # nothing before two seconds
+    wait(2)
+    line(Phase("judging learned", 10, 40))
+    line.close()
+    text = _plain(read())
+    assert "━" in text and "pco [simulated] judging learned: 10 of 40" in text
+    assert text.count("\n") <= 1
+    assert read().rstrip("\r").endswith("\x1b[2K")  # the line is empty again
+    assert read().count(_HIDDEN) == read().count(_SHOWN) == 1
     wait(1)
     line(Note("look here"))
-    assert stream.getvalue().startswith("\r" + shown + "\r" + " " * len(shown) + "\r")
     line.close()
-    assert "\n" not in stream.getvalue()
 
 
-def test_where_it_can_be_shown_a_bar_stands_in_the_line() -> None:
-    stream = Screen()
-    stream.encoding = "UTF-8"  # type: ignore[misc]
+def test_an_exception_leaves_the_terminal_whole(
+    terminal: tuple[TextIO, Callable[[], str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, read = terminal
+    monkeypatch.setattr("promptcodebook.progress._QUIET_S", 0.0)
+    with pytest.raises(ZeroDivisionError), watch(None, stream) as tell:
+        tell(BEGAN)
+        tell(Phase("judging", 1, 4))
+        raise ZeroDivisionError
+    assert read().count(_HIDDEN) == read().count(_SHOWN) == 1
+    assert read().rindex(_SHOWN) > read().rindex("pco ")
+
+
+def test_a_dumb_terminal_gets_lines(
+    terminal: tuple[TextIO, Callable[[], str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    stream, read = terminal
     line, wait = _line(stream)
-    line(Phase("evaluating tickets", 0, 40))
+    line(Phase("judging", 0, 40))
     wait(3)
-    line(Phase("evaluating tickets", 10, 40))
-    assert stream.getvalue() == "\rpco ███░░░░░░░░░ evaluating tickets: 10 of 40, about 9.0 s left"
+    line(Phase("judging", 10, 40))
+    assert read() == "pco judging: 10 of 40, about 9.0 s left\r\n"
+
+
+def test_in_a_notebook_one_place_of_the_output_is_drawn_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a kernel does, without one: a stream of ipykernel's, and IPython's display."""
+    shown, updated = list[str](), list[str]()
+
+    class Place:
+        def update(self, what: Any) -> None:
+            updated.append(what._repr_mimebundle_((), ())["text/html"])
+
+    def display(what: Any, display_id: bool) -> Place:
+        assert display_id
+        shown.append(what._repr_mimebundle_((), ())["text/html"])
+        return Place()
+
+    module = ModuleType("IPython.display")
+    module.display = display  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    kind = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})
+    stream = kind()
+    line, wait = _line(stream)
+    for done in range(100):
+        line(Phase("evaluating tickets", done, 200))
+        wait(0.1)
+    line.close()
+    assert len(shown) == 1 and "pco evaluating tickets: 20 of 200" in shown[0]
+    assert 10 < len(updated) < 60 and "of 200" in updated[-2] and "pco" not in updated[-1]
+    assert stream.getvalue() == ""
 
 
 def test_the_line_shows_calls_beside_their_limit_and_what_was_lost() -> None:
@@ -115,7 +198,7 @@ def test_the_line_shows_calls_beside_their_limit_and_what_was_lost() -> None:
     assert stream.getvalue() == "pco step 0 of 10, calls 372 of 400, lost 2\n"
 
 
-def _full(stream: io.StringIO) -> str:
+def _long_run(stream: TextIO) -> tuple[ProgressLine, Callable[[float], None]]:
     """The line of a long run with everything to tell."""
     line, wait = _line(stream)
     line(replace(BEGAN, steps=500, simulated=True))
@@ -123,19 +206,27 @@ def _full(stream: io.StringIO) -> str:
     parameters = Parameters("", "", Codebook(()), "")
     line(StepDone(Step(11, 0, 0.1, (), (), parameters, (), (), ()), 600.0))
     line(Spent({"executor": Usage(calls=12040)}, {}, Usage(calls=12), Limits(calls=50000)))
-    return stream.getvalue().splitlines()[-1]
+    return line, wait
 
 
 def test_what_has_no_room_in_the_line_is_a_fact_and_not_the_time_left() -> None:
-    shown = _full(io.StringIO())
-    assert shown == "pco [simulated] step 12 of 500, about 6 h 46 min left, reward none"
-
-
-def test_the_line_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
-    monkeypatch.setattr(stream, "fileno", lambda: 1, raising=False)
-    monkeypatch.setattr(os, "get_terminal_size", lambda fd: os.terminal_size((60, 24)))
-    assert _full(stream) == "pco [simulated] step 12 of 500, about 6 h 46 min left"
+    _long_run(stream)
+    assert (
+        stream.getvalue().splitlines()[-1]
+        == "pco [simulated] step 12 of 500, about 6 h 46 min left, reward none"
+    )
+
+
+def test_the_line_is_as_wide_as_the_terminal(
+    terminal: tuple[TextIO, Callable[[], str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "74")
+    stream, read = terminal
+    line, _ = _long_run(stream)
+    line.close()
+    assert "pco [simulated] step 12 of 500, about 6 h 46 min left" in _plain(read())
+    assert "reward" not in read()
 
 
 def test_a_stream_that_nobody_reads_any_more_stops_no_run() -> None:

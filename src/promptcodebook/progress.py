@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from promptcodebook.calls import Limits, Role, Usage
 from promptcodebook.step import Step
 from promptcodebook.types import Evaluation
 from promptcodebook.units import duration
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = [
     "Began",
@@ -26,7 +28,6 @@ __all__ = [
     "Spent",
     "StepDone",
     "ValidationDone",
-    "bar",
     "silent",
     "watch",
 ]
@@ -38,8 +39,8 @@ _PAUSE_S = 10.0
 """Between two lines where none can be redrawn."""
 _REDRAW_S = 0.2
 _WIDTH = 79
+"""Characters of a line where no terminal says how many fit."""
 _BAR = 12
-_EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +167,8 @@ def _texts(count: int) -> str:
 class ProgressLine:
     """A Listener: where a run, or a phase alone, stands and how long it still takes, in one line.
 
-    On a terminal and in a notebook the line is redrawn, with a bar where it can show one; elsewhere
-    it comes anew now and then. Nothing before two seconds have passed. `close` takes it away.
+    On a terminal and in a notebook rich redraws the line, with a bar; elsewhere it comes anew now
+    and then. Nothing before two seconds have passed. `close` takes it away.
     """
 
     def __init__(
@@ -180,11 +181,8 @@ class ProgressLine:
         self._stream = stream
         self._clock = clock
         self._simulated = simulated
-        self._redraws = stream.isatty() or type(stream).__module__.startswith("ipykernel")
-        named = (getattr(stream, "encoding", None) or "").lower().replace("-", "")
-        self._draws = self._redraws and named == "utf8"
         self._next = clock() + _QUIET_S
-        self._shown = 0
+        self._drawn: _Drawn | None = None
         self._run: Began | None = None
         self._done = 0
         self._seconds = 0.0
@@ -217,10 +215,12 @@ class ProgressLine:
         self._show()
 
     def close(self) -> None:
-        """Clears the line, where there is one to be redrawn."""
-        if self._redraws and self._shown:
-            self._write("\r" + " " * self._shown + "\r")
-        self._shown = 0
+        """Takes the line away, where there is one that is redrawn; the next event may draw it
+        again."""
+        drawn, self._drawn = self._drawn, None
+        if drawn is not None:
+            with suppress(OSError, ValueError):
+                drawn.close()
 
     def _enter(self, phase: Phase) -> None:
         if self._phase is None or self._phase.name != phase.name:
@@ -231,18 +231,21 @@ class ProgressLine:
         now = self._clock()
         if (self._run is None and self._phase is None) or now < self._next:
             return
-        self._next = now + (_REDRAW_S if self._redraws else _PAUSE_S)
-        text = self._text(now, _width(self._stream))
-        if self._redraws:
-            self._write("\r" + text.ljust(self._shown))
-            self._shown = len(text)
-        else:
-            self._write(text + "\n")
-
-    def _write(self, text: str) -> None:
         with suppress(OSError, ValueError):  # nobody reads there any more, and the run goes on
-            self._stream.write(text)
-            self._stream.flush()
+            self._drawn = self._drawn or _Drawn.on(self._stream)
+            if self._drawn is not None:
+                self._next = now + _REDRAW_S
+                self._drawn.show(self._text(now, self._drawn.room), *self._share())
+            else:
+                self._next = now + _PAUSE_S
+                self._stream.write(self._text(now, _WIDTH) + "\n")
+                self._stream.flush()
+
+    def _share(self) -> tuple[int, int]:
+        """What of how many is done; of 0 where that is not known."""
+        if self._phase is not None:
+            return self._phase.done, self._phase.total
+        return self._done, self._run.steps if self._run is not None else 0
 
     def _text(self, now: float, width: int) -> str:
         """Of at most `width` characters: facts that have no room are left out."""
@@ -252,12 +255,12 @@ class ProgressLine:
             spent = now - self._phase_began
             left = _left(spent, done, total - done)
             counts = f": {done} of {total}{left}"
-            start = f"{label} {self._bar(done, total)}{self._phase.name}"
+            start = f"{label} {self._phase.name}"
             return start[: max(0, width - len(counts))] + counts[:width]
         assert self._run is not None
         steps = self._run.steps
         left = _left(self._seconds, self._done - self._run.first, steps - self._done)
-        at = f"{self._bar(self._done, steps)}step {self._done} of {steps}{left}"
+        at = f"step {self._done} of {steps}{left}"
         text = f"{label} {at if steps else 'at work'}"[:width]
         for name, value in self._facts.items():
             fact = f", {name} {value}"
@@ -266,25 +269,63 @@ class ProgressLine:
             text += fact
         return text
 
-    def _bar(self, done: int, total: int) -> str:
-        return f"{bar(done / total, _BAR)} " if self._draws and total else ""
 
+class _Drawn:
+    """The line as rich draws it, with a bar: on a terminal by its own timer, in a notebook in one
+    place of the output."""
 
-def _width(stream: TextIO) -> int:
-    """Characters that fit a line of the terminal: a longer one could not be redrawn."""
-    try:
-        columns = os.get_terminal_size(stream.fileno()).columns
-    except (OSError, ValueError, AttributeError):
-        columns = 0
-    return columns - 1 if columns > 1 else _WIDTH
+    def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn
 
+        self._notebook = console.is_jupyter
+        self._place: Any = None
+        self._progress = Progress(
+            BarColumn(bar_width=_BAR),
+            TextColumn("{task.description}", markup=False),
+            console=console,
+            refresh_per_second=1 / _REDRAW_S,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._task = self._progress.add_task("", total=None)
+        self.room = max(1, (_WIDTH if self._notebook else console.width) - _BAR - 2)
+        if not self._notebook:
+            self._progress.start()
 
-def bar(share: float, width: int) -> str:
-    """A bar of `width` cells, filled to the eighth of a cell."""
-    eighths = round(min(1.0, max(0.0, share)) * width * 8)
-    full, rest = divmod(eighths, 8)
-    drawn = "█" * full + (_EIGHTHS[rest] if rest else "")
-    return drawn + "░" * (width - len(drawn))
+    @classmethod
+    def on(cls, stream: TextIO) -> _Drawn | None:
+        """None where nothing can be redrawn."""
+        notebook = type(stream).__module__.startswith("ipykernel")
+        if not (notebook or stream.isatty()):
+            return None
+        from rich.console import Console
+
+        console = Console(file=stream, force_jupyter=notebook)
+        return None if console.is_dumb_terminal and not notebook else cls(console)
+
+    def show(self, text: str, done: int, total: int) -> None:
+        self._progress.update(self._task, description=text, completed=done, total=total or None)
+        if self._notebook:
+            self._display(self._progress.make_tasks_table(self._progress.tasks))
+
+    def _display(self, shown: object) -> None:
+        """rich gives a notebook its own form of what it draws; IPython puts it in the place of the
+        last one."""
+        from IPython.display import display  # pyright: ignore
+
+        if self._place is None:
+            self._place = display(shown, display_id=True)
+        else:
+            self._place.update(shown)
+
+    def close(self) -> None:
+        if self._notebook:
+            from rich.text import Text
+
+            self._display(Text(""))
+        else:
+            self._progress.stop()
 
 
 def _left(spent: float, done: int, missing: int) -> str:

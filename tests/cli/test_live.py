@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from promptcodebook.calls import Limits, Usage
-from promptcodebook.cli.live import LiveLayout, LiveView, sparkline
+from promptcodebook.cli.live import LiveLayout, LiveView, bar, sparkline
 from promptcodebook.cli.run_view import WINDOW, RunView, advance, one_line
 from promptcodebook.cli.views import PAUSE, LineView, make_view
 from promptcodebook.progress import (
@@ -23,7 +23,6 @@ from promptcodebook.progress import (
     Spent,
     StepDone,
     ValidationDone,
-    bar,
 )
 from promptcodebook.step import Step
 from promptcodebook.types import (

@@ -20,13 +20,14 @@ from promptcodebook.calls import Usage
 from promptcodebook.cli.run_view import WINDOW, RunView, advance, one_line
 from promptcodebook.method.state import entropy, utilisation
 from promptcodebook.paths import run_reference
-from promptcodebook.progress import Note, ProgressEvent, bar
+from promptcodebook.progress import Note, ProgressEvent
 from promptcodebook.units import cost_text, count_text, duration, lost_text, spent_parts
 
-__all__ = ["LiveLayout", "LiveView", "sparkline"]
+__all__ = ["LiveLayout", "LiveView", "bar", "sparkline"]
 
 _PER_SECOND = 4
 _LEVELS = "▁▂▃▄▅▆▇█"
+_EIGHTHS = " ▏▎▍▌▋▊▉"
 _NAME = 12
 _ROWS = 8
 """Rows of instincts wished for; more columns are made of them as the width allows."""
@@ -225,6 +226,14 @@ class LiveLayout:
         run = self.view.run
         name = "RUN" if run is None else run_reference(Path(run.path))
         return Text(f"Ctrl-C stops; pco train --resume {name} goes on from there", style="dim")
+
+
+def bar(share: float, width: int) -> str:
+    """A bar of `width` cells, filled to the eighth of a cell."""
+    eighths = round(min(1.0, max(0.0, share)) * width * 8)
+    full, rest = divmod(eighths, 8)
+    drawn = "█" * full + (_EIGHTHS[rest] if rest else "")
+    return drawn + "░" * (width - len(drawn))
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
