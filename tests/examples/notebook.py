@@ -3,8 +3,8 @@
     python notebook.py FILE
 
 As in a kernel, the value of a cell's last expression is shown: by `_repr_html_` where it has one.
-It goes to stdout, a JSON text for each cell; an error in a cell, or in what it shows, ends it. No
-kernel is started: what needs one (magics, widgets) is not in our notebooks.
+It goes to stdout, a JSON text for each cell; an error in a cell, or in what it shows, ends it. A
+real kernel runs the same notebook in the local tests, whose environment has Jupyter.
 """
 
 from __future__ import annotations

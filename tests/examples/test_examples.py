@@ -145,6 +145,36 @@ def test_an_example_runs_on_a_real_model(
     run_example(smaller / name, smollm2, monkeypatch)
 
 
+def run_in_kernel(file: Path) -> list[str]:
+    """Runs the notebook in a Jupyter kernel of this interpreter; what its cells show, as HTML where
+    they have it."""
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    Path.home().mkdir(parents=True, exist_ok=True)  # IPython keeps a folder there
+    notebook = nbformat.read(file, as_version=4)
+    at = {"metadata": {"path": str(file.parent)}}
+    nbclient.NotebookClient(notebook, timeout=900, kernel_name="python3", resources=at).execute()
+    shown = list[str]()
+    for cell in notebook.cells:
+        for output in cell.get("outputs", ()):
+            assert output.output_type != "error", output
+            data = output.get("data", {})
+            shown += [data.get("text/html") or data["text/plain"]] if data else []
+    return shown
+
+
 @pytest.mark.local
-def test_the_notebook_runs_on_a_real_model(smaller: Path, smollm2: str) -> None:
-    run_notebook(smaller / "first-run.ipynb", smollm2)
+@pytest.mark.parametrize("model", ["simulated", ""])
+def test_the_notebook_runs_in_a_kernel(
+    copy: Path, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pandas")
+    if model:
+        monkeypatch.setenv("PCO_LM", model)
+    else:
+        pytest.importorskip("openvino_genai")
+    shown = run_in_kernel(copy / "first-run.ipynb")
+    tables = [text for text in shown if "<table" in text]
+    assert len(tables) >= 6, shown
+    assert any("verdict" in text for text in shown if text.startswith("<div>")), "a run, as HTML"
+    assert ("simulated" in "".join(shown)) is (model == "simulated")
