@@ -221,6 +221,17 @@ def test_paper_and_a_page_without_scripts_have_the_drawing(browser: Any, address
     context.close()
 
 
+def test_a_chart_that_cannot_be_made_to_answer_stays_a_drawing(browser: Any, address: str) -> None:
+    with opened(browser, 1600, "light") as (page, heard):
+        page.add_init_script("window.ResizeObserver = undefined")
+        page.goto(address)
+        figures = [Shown(page, title).figure for title in ("Training reward", "Utilisation")]
+        assert all(figure.locator("svg").is_visible() for figure in figures)
+        assert not any(figure.locator(".plot").is_visible() for figure in figures)
+        assert all(figure.locator(".legend:not(.values)").is_visible() for figure in figures)
+        assert heard.complaints
+
+
 @pytest.mark.parametrize(("task", "marked"), [(SIMULATED, True), (REAL, False)])
 def test_a_curve_says_itself_that_it_is_simulated(
     browser: Any, base: str, keys: dict[str, str], task: str, marked: bool
