@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
@@ -187,7 +188,7 @@ class ProgressLine:
         self._done = 0
         self._seconds = 0.0
         self._phase: Phase | None = None
-        self._phase_began = 0.0
+        self._phase_began, self._phase_first = 0.0, 0
         self._facts: dict[str, str] = {}
 
     def __call__(self, event: ProgressEvent) -> None:
@@ -224,7 +225,7 @@ class ProgressLine:
 
     def _enter(self, phase: Phase) -> None:
         if self._phase is None or self._phase.name != phase.name:
-            self._phase_began = self._clock()
+            self._phase_began, self._phase_first = self._clock(), phase.done
         self._phase = phase if phase.done < phase.total else None
 
     def _show(self) -> None:
@@ -253,7 +254,7 @@ class ProgressLine:
         if self._phase is not None:
             done, total = self._phase.done, self._phase.total
             spent = now - self._phase_began
-            left = _left(spent, done, total - done)
+            left = _left(spent, done - self._phase_first, total - done)
             counts = f": {done} of {total}{left}"
             start = f"{label} {self._phase.name}"
             return start[: max(0, width - len(counts))] + counts[:width]
@@ -286,7 +287,7 @@ class _Drawn:
             refresh_per_second=1 / _REDRAW_S,
             transient=True,
             redirect_stdout=False,
-            redirect_stderr=False,
+            redirect_stderr=console.file is sys.stderr,  # what is printed stands above the line
         )
         self._task = self._progress.add_task("", total=None)
         self.room = max(1, (_WIDTH if self._notebook else console.width) - _BAR - 2)

@@ -216,8 +216,8 @@ def test_progress_in_lines_begins_after_two_seconds_and_then_pauses() -> None:
             clock.now += 0.5
             progress(Rollout("a"))
     assert stream.getvalue().splitlines() == [
-        "p.json: 4 of 40, 18 s left",
-        "p.json: 24 of 40, 8.0 s left",
+        "pco p.json: 4 of 40, about 18 s left",
+        "pco p.json: 24 of 40, about 8.0 s left",
     ]
 
 
@@ -232,7 +232,7 @@ def test_progress_on_a_terminal_is_one_line_that_goes_away(
             progress(Rollout("a"))
             assert (done >= 3) == bool(stream.getvalue())
     written = stream.getvalue()
-    assert "p.json" in written and "20 of 40" in written
+    assert "pco p.json: 20 of 40, about 10 s left" in written
     assert written.endswith("\x1b[2K") or written.rstrip("\r").endswith("\x1b[2K")  # cleared
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1
 

@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
@@ -38,11 +38,9 @@ from promptcodebook.cli.settings import (
 )
 from promptcodebook.errors import ConfigError, did_you_mean
 from promptcodebook.text import printable
-from promptcodebook.units import cost_text, duration, number, percent
+from promptcodebook.units import cost_text, number, percent
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
     from promptcodebook.assemble import Assembled
     from promptcodebook.lm.stack import Supplies
     from promptcodebook.policy.references import Reference
@@ -62,11 +60,6 @@ RowName = Annotated[
         help="Of its verdict: learned, present, none, concat, best_fixed, best_single, oracle.",
     ),
 ]
-
-_QUIET_S = 2.0
-"""An evaluation that takes less shows no progress."""
-_PAUSE_S = 10.0
-"""Between two lines of progress where there is no terminal."""
 
 
 @app.command("eval")
@@ -235,8 +228,7 @@ def _note_differences(reference: Reference, assembled: Assembled, *, own: bool) 
 
 
 class EvaluationProgress:
-    """Counts finished rollouts: one line that is redrawn on a terminal, else a line now and then;
-    nothing before two seconds have passed."""
+    """Counts finished rollouts, or rows, in a `ProgressLine`."""
 
     def __init__(
         self,
@@ -247,58 +239,22 @@ class EvaluationProgress:
         before: int = 0,
     ) -> None:
         """`before` are done already, and say nothing of how long one takes."""
-        self._name = name
-        self._before = before
-        self._total = total
-        self._stream = stream
-        self._clock = clock
-        self._began = clock()
-        self._next = self._began + _QUIET_S
-        self._done = before
-        self._bar: tuple[Progress, TaskID] | None = None
+        from promptcodebook.progress import Phase, ProgressLine
+
+        self._line = ProgressLine(stream, clock)
+        self._phase = Phase(name, before, total)
+        self._line(self._phase)
 
     def __enter__(self) -> EvaluationProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
         """Clears the line."""
-        if self._bar is not None:
-            self._bar[0].stop()
-            self._bar = None
+        self._line.close()
 
     def __call__(self, rollout: Rollout | None = None) -> None:
-        from promptcodebook.cli.views import can_redraw
-
-        self._done += 1
-        now = self._clock()
-        if self._bar is not None:
-            bar, task = self._bar
-            bar.update(task, completed=self._done)
-        elif now >= self._next and can_redraw(self._stream):
-            self._bar = self._start_bar()
-        elif now >= self._next:
-            self._next = now + _PAUSE_S
-            each = (now - self._began) / (self._done - self._before)
-            left = each * (self._total - self._done)
-            counts = f"{self._done} of {self._total}, {duration(left)} left"
-            print(f"{self._name}: {counts}", file=self._stream, flush=True)
-
-    def _start_bar(self) -> tuple[Progress, TaskID]:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-        bar = Progress(
-            "{task.description}",
-            BarColumn(),
-            MofNCompleteColumn(" of "),
-            TimeRemainingColumn(),
-            console=Console(file=self._stream),
-            redirect_stdout=False,
-            transient=True,
-        )
-        task = bar.add_task(self._name, total=self._total, completed=self._done)
-        bar.start()
-        return bar, task
+        self._phase = replace(self._phase, done=self._phase.done + 1)
+        self._line(self._phase)
 
 
 def _assessment_text(assessment: Assessment) -> str:
