@@ -28,6 +28,19 @@ def test_a_fresh_folder_is_well(folder: Path) -> None:
     assert text.code == 0 and "next: pco estimate" in text.out
 
 
+def test_too_few_test_examples_for_a_verdict_are_told_before_anything_is_spent(
+    folder: Path,
+) -> None:
+    finding = found(doctor(folder))["verdict"]
+    assert finding["level"] == "warn" and "data.fractions" in finding["next_step"]
+    told = "no verdict will come of 6 test examples: it takes at least 20"
+    assert finding["what"] == told
+    assert told in pco("estimate", "--json", cwd=folder).json["assumptions"]
+    enough = ("--set", "data.fractions=[0.05, 0.05, 0.9]")
+    assert "verdict" not in found(doctor(folder, *enough))
+    assert told not in pco("estimate", *enough, cwd=folder).out
+
+
 def test_an_endpoint_that_obeys_schemas_is_said_to(folder: Path) -> None:
     server = Server()
 

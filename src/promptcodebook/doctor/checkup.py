@@ -25,6 +25,7 @@ from promptcodebook.lm.stack import simulated_here, specs_of
 from promptcodebook.local.lm import LocalModels
 from promptcodebook.paths import reply_cache_path
 from promptcodebook.run.reward_trial import try_reward
+from promptcodebook.run.verdict import verdict_remark
 from promptcodebook.units import bytes_text
 
 __all__ = ["checkup", "roles_by_spec"]
@@ -59,7 +60,7 @@ async def _sections(
         plan = None
         yield Section("task", (_failure_finding("task", error),))
     else:
-        settled = (_settings(plan), *_templates(plan), _data(plan))
+        settled = (_settings(plan), *_templates(plan), _data(plan), *_verdict(plan))
         yield Section("task", (*settled, await _reward(plan)))
     try:
         specs = specs_of(config)
@@ -122,6 +123,15 @@ def _data(plan: Plan) -> Finding:
     first = "" if plan.task.private else f": {warnings[0]}"  # it may quote a target
     what = f"{counts}; {len(warnings)} warnings{first}"
     return Finding("data", "warn", what, "pco data check FILE")
+
+
+def _verdict(plan: Plan) -> tuple[Finding, ...]:
+    """Whether the test split is too small for a verdict, which only its end would tell."""
+    remark = verdict_remark(len(plan.judged))
+    step = "add rows, or give test a greater share: data.fractions"
+    if len(plan.dataset.test) > len(plan.judged):
+        step = "raise verdict_examples"
+    return (Finding("verdict", "warn", remark, step),) if remark else ()
 
 
 async def _reward(plan: Plan) -> Finding:

@@ -27,6 +27,7 @@ from promptcodebook.lm.stack import any_simulated, specs_of
 from promptcodebook.lm.wire import TOKENIZER
 from promptcodebook.notebook import shown_table, shown_text
 from promptcodebook.optimizers.fixed import SHORTLIST, has_best_fixed
+from promptcodebook.run.verdict import verdict_remark
 from promptcodebook.sync import run_sync
 from promptcodebook.tasks.program import Agent
 from promptcodebook.units import count_text, money
@@ -298,8 +299,9 @@ def _assumptions(plan: Plan, scale: Scale, made: Estimate) -> Iterator[str]:
         f"{whole.updates} updates over {whole.rollouts} rollouts, {whole.routed} of them routed by "
         "the encoder"
     )
-    if remark := text_updates_remark(config):
-        yield remark
+    for remark in (text_updates_remark(config), verdict_remark(len(plan.judged))):
+        if remark:
+            yield remark
     if whole.maintained:
         each = " / ".join(f"{manner.tidied:g}" for manner in MANNERS)
         yield f"{whole.maintained} rounds of maintenance, of {each} calls each"

@@ -27,9 +27,20 @@ from promptcodebook.optimizers.base import Problem, Result, evaluate
 from promptcodebook.optimizers.fixed import UNTRAINED, baselines
 from promptcodebook.store.events import Compared
 from promptcodebook.types import Evaluation, PromptLength
-from promptcodebook.units import number, percent
+from promptcodebook.units import number, percent, plural
 
-__all__ = ["ENOUGH", "Conclusion", "Entry", "Row", "Terms", "conclude", "decide", "judge", "row_of"]
+__all__ = [
+    "ENOUGH",
+    "Conclusion",
+    "Entry",
+    "Row",
+    "Terms",
+    "conclude",
+    "decide",
+    "judge",
+    "row_of",
+    "verdict_remark",
+]
 
 ENOUGH = 20
 """Test examples that a verdict needs."""
@@ -215,6 +226,14 @@ def conclude(entries: Sequence[Entry], terms: Terms) -> Conclusion:
     remarks = [_unchanged(entries), _warn_of_fallbacks(rows[-1])]
     text = " ".join(filter(None, [sentence, *remarks]))
     return Conclusion(rows, (_ON_SIMULATED if terms.simulated else "") + text, worth, deploy)
+
+
+def verdict_remark(test_examples: int) -> str:
+    """What to tell before a run whose test split is too small for a verdict; '' = it is not."""
+    if test_examples >= ENOUGH:
+        return ""
+    counted = plural(test_examples, "test example")
+    return f"no verdict will come of {counted}: it takes at least {ENOUGH}"
 
 
 def decide(rows: Sequence[Row]) -> tuple[str, bool | None, str]:
