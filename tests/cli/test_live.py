@@ -214,6 +214,14 @@ def test_before_the_first_event_the_layout_says_so() -> None:
     assert "setting up" in console.export_text()
 
 
+def test_a_run_that_never_began_leaves_no_empty_view_behind() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=80, height=30)
+    with pytest.raises(RuntimeError, match="boom"), LiveView(console):
+        raise RuntimeError("boom")
+    assert "spent" not in stream.getvalue()
+
+
 def test_the_live_view_gives_the_terminal_back_after_an_exception() -> None:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=80, height=30)

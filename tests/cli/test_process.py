@@ -62,6 +62,7 @@ def test_a_served_model_says_its_spec_answers_counts_and_ends_on_sigterm(
     ("args", "error"),
     [
         (("openai/gpt-4o",), "unknown local model 'openai/gpt-4o'"),
+        (("openai/gpt-4o",), "hf:DIR-or-NAME, or simulated"),
         (("smolm2",), "did you mean 'smollm2'"),
         (("absent.gguf",), "there is no file absent.gguf"),
         (("simulated?laod=1",), "did you mean 'load'"),

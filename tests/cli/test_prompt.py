@@ -26,6 +26,12 @@ def test_concat_and_present_are_what_the_verdict_measured(trained: Path, store: 
         assert result.out == measured[row] + "\n"
 
 
+def test_a_row_typed_as_the_input_is_named(trained: Path) -> None:
+    result = pco("prompt", "last", "concat", cwd=trained)
+    assert result.code == 0 and "pco prompt last --row concat" in result.err
+    assert "--row" not in pco("prompt", "last", "a concatenation", cwd=trained).err
+
+
 def test_a_policy_file_is_enough(trained: Path, run_id: str, tmp_path: Path) -> None:
     (trained / "runs" / run_id / "policy.json").rename(tmp_path / "p.json")
     file = read_policy_file(tmp_path / "p.json")

@@ -48,6 +48,8 @@ def test_a_run_that_fails_says_what_is_missing_and_keeps_its_policy(folder: Path
     result = pco("train", *QUICK, *down, cwd=folder)
     assert result.code == 1, result.err
     assert "pco train --resume" in result.err
+    assert "pco explain" not in result.out  # it would ask the same models
+    assert "next: pco report" in result.out
     out = " ".join(result.out.split())
     assert "No verdict: the run failed after 0 updates (TooManyFailures)." in out
     [path] = (folder / "runs").iterdir()

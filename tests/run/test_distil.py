@@ -267,7 +267,7 @@ def test_what_is_not_handed_over_is_named(
     monkeypatch.delenv("PCO_LM", raising=False)
     with pytest.raises(ConfigError, match="took data, reward, lm as objects") as refused:
         pco.distill(run.path)
-    assert "pco.distill(run, data=, reward=, lm=" in refused.value.hint
+    assert "distill() with data=..., reward=..., lm=..." in refused.value.hint
     with pytest.raises(ConfigError, match="took reward, lm as objects"):
         pco.distill(run.path, assembled.dataset)
     run.policy.save(tmp_path / "p.json")

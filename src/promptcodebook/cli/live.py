@@ -92,6 +92,8 @@ class LiveLayout:
     ended: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.ended and self.view.run is None:
+            return  # nothing began: the error that follows says all
         width = options.max_width
         lines = [*self._head(), *self._progress(width), Text(), *self._curves(width)]
         lines += [Text(), *self._instincts(width), Text()]

@@ -149,6 +149,8 @@ def _composed(ref: str, row: str, reference: Reference, text: str | None, typed:
             hint=f'pco prompt {ref}{_flag(row)} "an input", or one prompt for all: '
             f"pco prompt {ref} --row concat",
         )
+    if given in _ROWS:
+        note(f"{given!r} is taken as the input; for that row: pco prompt {ref} --row {given}")
     settings, base = settings_for(reference, typed)
     return deploy(reference.file, settings, Sources(base)).prompt(given)
 

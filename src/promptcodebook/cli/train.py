@@ -175,7 +175,9 @@ def _verdict_text(run: Run) -> str:
     if (run.path / POLICY).is_file():
         lines.append(f"policy: {run.path / POLICY}")
         typed = run_reference(run.path)
-        lines.append(f"next: {_next(run, typed)}\n      pco report {typed}")
+        # After a failure it would ask models of which one has just failed.
+        asking = "" if run.ended == "failed" else f"{_next(run, typed)}\n      "
+        lines.append(f"next: {asking}pco report {typed}")
     elif rows:
         typed = run_reference(run.path)
         row = run.deploy or rows[-1].name

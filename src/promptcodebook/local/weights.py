@@ -64,8 +64,8 @@ def find_weights(text: str, installed: Callable[[str], Distribution] = distribut
             raise ConfigError(f"there is no file {path}", hint="give the path of a .gguf file")
         return Weights(path.stem, "gguf", str(path))
     raise ConfigError(
-        f"unknown local model {text!r}{did_you_mean(text, [SMOLLM2])}",
-        hint="write smollm2, PATH.gguf, or hf:DIR-or-NAME",
+        f"unknown local model {text!r}{did_you_mean(text, [SMOLLM2, 'simulated'])}",
+        hint="write smollm2, PATH.gguf, hf:DIR-or-NAME, or simulated",
     )
 
 

@@ -147,11 +147,11 @@ class Handed:
         }
         missing = [name for name in reference.objects if not here[name]]
         if missing:
-            again = ", ".join(f"{name}=" for name in missing)
+            again = ", ".join(f"{name}=..." for name in missing)
             raise ConfigError(
                 f"{self.verb}: the run {reference.name} took {', '.join(missing)} as objects, "
                 "which are not here",
-                hint=f"hand them over again: pco.{self.verb.rstrip('()')}(run, {again}...)",
+                hint=f"hand them over again: {self.verb} with {again}",
             )
 
     def _require_task(self, settings: Config, sources: Sources) -> None:
