@@ -24,6 +24,7 @@ from promptcodebook.store.effects import EffectStore, effects_mark, read_effects
 from tests.run.test_optimize import data, train
 
 GOOD, BAD, IDLE, UNUSED = 0, 1, 2, 5
+ROUTE = json.dumps({"constraints": [], "selected_indices": [0, 1, 2], "analysis": ""})
 ADDS = {GOOD: 0.3, BAD: -0.2, IDLE: 0.0}
 
 
@@ -59,7 +60,7 @@ def planted(run: pco.Run, faults: tuple[str, ...] = ()) -> pco.ScriptedLM:
 
     def answer(request: pco.Request) -> str | Exception:
         if request.role == "encoder":
-            return json.dumps({"constraints": [], "selected_indices": [0, 1, 2], "analysis": ""})
+            return ROUTE
         prompt = request.messages[0].content
         task = request.messages[-1].content
         if texts[GOOD] not in prompt and any(fault in task for fault in faults):
@@ -122,40 +123,75 @@ def test_where_no_pair_is_whole_there_is_an_error_and_no_result(own: pco.Run) ->
     assert read_effects(own.path) == []
 
 
+def most_routed(run: pco.Run) -> int:
+    """The instinct that training chose most often."""
+    assert run.file is not None
+    selected = run.file.statistics.selected
+    return selected.index(max(selected))
+
+
+def paid(run: pco.Run) -> int:
+    """Calls of all measurements of the run."""
+    with closing(sqlite3.connect(run.path / "effects" / "effects.sqlite")) as db:
+        return sum(calls for (calls,) in db.execute("SELECT calls FROM usage"))
+
+
 def test_what_was_paid_for_is_not_asked_again(own: pco.Run) -> None:
-    lm = planted(own)
-    first = pco.effect(own, GOOD, reward=worth, lm=lm)
-    asked = len(lm.history)
-    again = pco.effect(own, GOOD, reward=worth, lm=lm)
-    assert len(lm.history) == asked and again.rewards == first.rewards
+    k = most_routed(own)
+    first = pco.effect(own, k, split="test")
+    asked = paid(own)
+    again = pco.effect(own, k, split="test")
+    assert asked > 0 and paid(own) == asked and again.rewards == first.rewards
     [kept] = read_effects(own.path)
     assert kept == again
-    other = pco.effect(own, BAD, reward=worth, lm=lm)
-    assert len(lm.history) == asked + len(data().val)  # routes and answers with it are known
-    assert [effect.instinct for effect in read_effects(own.path)] == [GOOD, other.instinct]
+    beside = next(i for i in range(8) if i != k)
+    other = pco.effect(own, beside, split="test")
+    assert paid(own) == asked + len(other.rewards)  # routes and answers with it are known
+    assert [effect.instinct for effect in read_effects(own.path)] == [k, other.instinct]
+
+
+def indifferent(request: pco.Request) -> str:
+    """Routes as `planted` does, and answers the same whatever the prompt."""
+    return ROUTE if request.role == "encoder" else "0.5"
+
+
+def test_an_object_is_asked_anew_for_it_may_be_another(own: pco.Run) -> None:
+    first, idle = planted(own), pco.ScriptedLM().reply_with(indifferent)
+    pco.effect(own, GOOD, reward=worth, lm=first)
+    found = pco.effect(own, GOOD, reward=worth, lm=idle)
+    assert len(idle.history) == len(first.history) and found.means == (0.5, 0.5)
+    assert read_effects(own.path) == [found]
 
 
 def test_what_the_run_has_asked_is_not_asked_again(own: pco.Run) -> None:
     """Its whole validation split was routed and answered by the policy that it keeps."""
-    assert own.file is not None
-    selected = own.file.statistics.selected
-    found = pco.effect(own, selected.index(max(selected)))
+    found = pco.effect(own, most_routed(own))
     assert found.n > 0 and found.simulated and "simulated model" in found._repr_html_()
     with closing(sqlite3.connect(own.path / "effects" / "effects.sqlite")) as db:
         [(asked,)] = db.execute("SELECT COUNT(*) FROM journal")
-        [(paid,)] = db.execute("SELECT SUM(calls) FROM usage")
-    assert asked == paid == found.n  # the answers without it
+    assert asked == paid(own) == found.n  # the answers without it
 
 
 def test_a_budget_stops_it_and_the_same_words_go_on(own: pco.Run) -> None:
+    k = most_routed(own)
+    with pytest.raises(BudgetReached, match="3 calls") as caught:
+        pco.effect(own, k, split="test", budget="3calls")
+    assert "what was paid for so far is kept" in caught.value.hint
+    assert paid(own) == 3 and effects_mark(own.path) == 0
+    whole = pco.effect(own, k, split="test", budget="500calls")
+    assert whole.n > 0 and whole.n == len(whole.rewards)
+    stopped_and_not = paid(own)
+    for file in (own.path / "effects").glob("*"):
+        file.unlink()
+    assert pco.effect(own, k, split="test").rewards == whole.rewards
+    assert paid(own) == stopped_and_not
+
+
+def test_of_an_object_nothing_is_kept_when_a_budget_stops_it(own: pco.Run) -> None:
     lm = planted(own)
     with pytest.raises(BudgetReached, match="10 calls") as caught:
         pco.effect(own, GOOD, reward=worth, lm=lm, split="train", budget="10calls")
-    assert "what was paid for so far is kept" in caught.value.hint
-    assert len(lm.history) == 10 and effects_mark(own.path) == 0
-    whole = pco.effect(own, GOOD, reward=worth, lm=lm, split="train", budget="500calls")
-    assert whole.n == len(data().train)
-    assert len(lm.history) == 3 * len(data().train)  # a route, and an answer on either side
+    assert len(lm.history) == 10 and "kept" not in caught.value.hint
 
 
 async def test_within_a_loop_by_name_and_for_a_policy_that_is_no_run(

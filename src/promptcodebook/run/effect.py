@@ -243,7 +243,8 @@ class Measurement:
         self._assembled.models.budget.stop(Interrupted("interrupted by the user", hint=hint))
 
     def _again(self, do: str) -> str:
-        kept = self._kept is not None or self._assembled.models.caches
+        own = self._assembled.plan.sources.lm is not None
+        kept = not own and (self._kept is not None or self._assembled.models.caches)
         return f"{do}: what was paid for so far is kept" if kept else do
 
 
@@ -252,7 +253,8 @@ def measuring(
     reference: Reference, assembled: Assembled, question: Question, run: Path | None
 ) -> Generator[Measurement]:
     """A measurement of a policy under `assembled`, its ledger that of one measurement. What is paid
-    for, and the result, are kept with the `run` that the policy is of; None = it is of none.
+    for, and the result, are kept with the `run` that the policy is of; None = it is of none. An LM
+    object is asked anew: nothing tells whether it is the one that answered before.
 
     Raises RunBusy while another process measures the same run, and what `Measurement` raises.
     """
@@ -262,7 +264,8 @@ def measuring(
     again = f"pco codebook effect {reference.name} {question.instinct}"
     kept = EffectStore.open(run, again)
     try:
-        connected = assembled.plan.connect(kept.supplies())
+        known = assembled.plan.sources.lm is None
+        connected = assembled.plan.connect(kept.supplies(known=known))
         yield Measurement(reference, connected, question, kept)
     finally:
         kept.close()
@@ -340,7 +343,8 @@ def effect(  # noqa: PLR0913 - the command's options
     with all else equal: on their route, and on their route without `k`. `policy`, `data` and what
     follows are what `evaluate` takes; `budget` is this measurement's. Of a run, replies and the
     result are kept with it: nothing is paid for twice, also what the run itself has asked, and a
-    measurement that was stopped goes on when it is asked for again.
+    measurement that was stopped goes on when it is asked for again. An `lm` that is an object is
+    asked anew: nothing tells whether it is the one that answered before.
 
     The result has `.difference` (with less without, paired, 95 % interval; None where no input is
     routed to it), `.means`, `.rewards` by example, `.failed` and `.n`. A pair with a failed rollout

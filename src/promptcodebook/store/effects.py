@@ -148,10 +148,11 @@ class EffectStore:
             lock.release()
             raise
 
-    def supplies(self) -> Supplies:
-        """What a stack needs to ask for nothing that was paid for here or by the run. A budget is
-        one measurement's: ledger and clock begin anew."""
-        replies = _Replies(self._journal.replies, self._run)
+    def supplies(self, *, known: bool) -> Supplies:
+        """What a stack needs to ask for nothing that was paid for here or by the run, where its
+        models are `known` by their names. A budget is one measurement's: ledger and clock begin
+        anew."""
+        replies = _Replies(self._journal.replies, self._run) if known else None
         ledger = Ledger(log=self._journal.attempt_log)
         return replace(Supplies.of_one_budget(), log=replies, ledger=ledger)
 
