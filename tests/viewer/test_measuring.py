@@ -9,23 +9,45 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
 import pytest
 
+from promptcodebook.calls import Usage
 from promptcodebook.config import parse_budget
+from promptcodebook.intervals import Interval
 from promptcodebook.paths import run_reference
 from promptcodebook.store import Compared
-from promptcodebook.store.effects import read_effects
+from promptcodebook.store.effects import Effect, EffectStore, read_effects
+from promptcodebook.viewer.codebook import biography_screen, codebook_screen
 from promptcodebook.viewer.effect import offers
+from promptcodebook.viewer.frame import frame
+from promptcodebook.viewer.measuring import Measuring, Standing
 from promptcodebook.viewer.server import Site, viewing
-from promptcodebook.viewer.watched import Watched
+from promptcodebook.viewer.watched import Shelf, Watched
 from tests.cli.invoked import pco
 from tests.store.edit import edit_header
 from tests.viewer.test_screens import flat
 
+_EFFECT = Effect(
+    instinct=0,
+    text="a text",
+    split="val",
+    examples=3,
+    unrouted=0,
+    rewards={"a": (1.0, 0.8), "b": (0.5, 0.5)},
+    difference=Interval(0.1, 0.0, 0.2, 2),
+    means=(0.75, 0.65),
+    models={"executor": "m"},
+    simulated=False,
+    scored_by="exact",
+    usage=Usage(),
+    policy="digest",
+    at=datetime(2026, 1, 1, tzinfo=UTC).isoformat(),
+)
 _QUICK = ("--preset", "quick", "--set", "update.epochs=2", "--set", "validation.every=1")
 
 
@@ -61,14 +83,19 @@ class Browser:
     base: str
     page: str
 
-    async def read(self) -> str:
+    async def raw(self) -> str:
         async with self.session.get(self.base + self.page) as answer:
             assert answer.status == 200
-            return flat(await answer.text())
+            return await answer.text()
 
-    async def post(self, act: str, origin: str | None = "", **headers: str) -> int:
+    async def read(self) -> str:
+        return flat(await self.raw())
+
+    async def post(
+        self, act: str, origin: str | None = "", budget: str = "500calls", **headers: str
+    ) -> int:
         sent = headers if origin is None else {"Origin": origin or self.base, **headers}
-        form = {"split": "train", "budget": "500calls"}
+        form = {"split": "train", "budget": budget}
         async with self.session.post(
             f"{self.base}{self.page}/{act}", data=form, headers=sent, allow_redirects=False
         ) as answer:
@@ -176,6 +203,68 @@ async def test_a_fault_says_what_to_type(trained: Path, tmp_path: Path) -> None:
     async with browsing(runs) as browser:
         assert await browser.post("measure") == 303
         assert "simulated?latency=1" in await browser.until("latency must be a number")
+
+
+@pytest.mark.parametrize("budget", ["", "  "])
+async def test_without_a_budget_nothing_is_asked(trained: Path, budget: str) -> None:
+    async with browsing(trained) as browser:
+        assert ' required=""' in await browser.raw()
+        assert await browser.post("measure", budget=budget) == 303
+        assert "e.g. 5usd" in await browser.until("cannot read the budget")
+    assert read_effects(only(trained)) == []
+
+
+class _Late(Measuring):
+    """Another process keeps a result while a page is made."""
+
+    def standing(self, run: str, k: int) -> Standing | None:
+        keep(self.run, _EFFECT)
+        return super().standing(run, k)
+
+    run: Path
+
+
+def keep(run: Path, effect: Effect) -> None:
+    store = EffectStore.open(run, "pco")
+    try:
+        store.add(effect)
+    finally:
+        store.close()
+
+
+def test_a_page_never_says_that_it_is_newer_than_what_it_shows(
+    trained: Path, tmp_path: Path
+) -> None:
+    runs = Path(shutil.copytree(trained, tmp_path / "runs"))
+    shelf = Shelf(runs)
+    measuring = _Late(shelf)
+    measuring.run = only(runs)
+    try:
+        with shelf.reading(only(runs).name) as watched:
+            assert watched is not None
+            screen = biography_screen(watched, "0", measuring)
+            assert b"Not measured yet." in frame(screen, "/")
+            assert screen.mark != measuring.mark(watched, watched.mark())
+    finally:
+        shelf.close()
+
+
+def test_a_card_shows_the_effect_of_its_own_instinct_and_whether_it_is_simulated(
+    trained: Path, tmp_path: Path
+) -> None:
+    runs = Path(shutil.copytree(trained, tmp_path / "runs"))
+    run, shelf = only(runs), Shelf(runs)
+    try:
+        with shelf.reading(run.name) as watched:
+            assert watched is not None
+            texts = watched.look().context.codebook.texts
+            keep(run, replace(_EFFECT, text=texts[0], simulated=True))
+            keep(run, replace(_EFFECT, instinct=1, text=texts[0], policy="of another"))
+            cards = flat(frame(codebook_screen(watched), "/").decode())
+    finally:
+        shelf.close()
+    assert cards.count("+0.100 (95 % +0.000 to +0.200)") == 1
+    assert re.search(r"\+0.200\), n = 2, val, simulated", cards)
 
 
 async def test_a_viewer_that_only_reads_says_what_to_type(trained: Path) -> None:

@@ -14,10 +14,10 @@ from promptcodebook.report.html import Column, Content, Html, el, table, togethe
 from promptcodebook.report.svg import meter
 from promptcodebook.step import Step
 from promptcodebook.store import Started
-from promptcodebook.store.effects import Effect, signed
+from promptcodebook.store.effects import Effect
 from promptcodebook.types import Directive, Parameters, Rollout, Variable, variable_name
 from promptcodebook.units import number, percent, plural
-from promptcodebook.viewer.effect import effects_section, latest_effects
+from promptcodebook.viewer.effect import effects_section, latest_effects, measured_words
 from promptcodebook.viewer.frame import Screen, address, filter_box, link, missing
 from promptcodebook.viewer.measuring import Measuring
 from promptcodebook.viewer.run import screen_of
@@ -67,7 +67,7 @@ def _directive(look: Look, name: Directive) -> Html:
     return el("li", link(_WORDS[name], "run", look.key, "codebook", name, look=".stop"))
 
 
-def _card(look: Look, state: State, k: int, effects: Mapping[str, Effect]) -> Html:
+def _card(look: Look, state: State, k: int, effects: Mapping[tuple[int, str], Effect]) -> Html:
     statistics, instinct = state.statistics, state.parameters.codebook[k]
     times, most = statistics.selected[k], max(statistics.selected)
     latest = look.context.state.parameters
@@ -78,9 +78,9 @@ def _card(look: Look, state: State, k: int, effects: Mapping[str, Effect]) -> Ht
         ("selected", f"{times:,} times"),
         ("reward with it less without", _effect_words(_effect(look, k))),
     ]
-    measured = effects.get(instinct.text)
-    if measured is not None and measured.difference is not None:
-        facts.append(("measured", f"{signed(measured.difference)}, n = {measured.n}"))
+    measured = effects.get((k, instinct.text))
+    if measured is not None:
+        facts.append(("measured", measured_words(measured)))
     tags = [el("span.tag", words) for words in _tags(look.steps, k, frozen=instinct.frozen)]
     return el(
         "article.card",
@@ -161,6 +161,8 @@ def _routed(steps: Sequence[Step]) -> Iterator[tuple[int, Rollout]]:
 def biography_screen(watched: Watched, name: str, measuring: Measuring | None = None) -> Screen:
     """One text of Θ: an instinct by its number, or a directive by its name."""
     look = watched.look()
+    # Before the rest: a page may be newer than it says, never older.
+    mark = measuring.mark(watched, look.mark) if measuring is not None else look.mark
     start = next((e.parameters for e in look.events if isinstance(e, Started)), None)
     variable = _variable(name, start)
     if start is None or variable is None:
@@ -181,7 +183,7 @@ def biography_screen(watched: Watched, name: str, measuring: Measuring | None = 
     if measuring is None:
         return screen
     live = address("live", "measured", look.key)
-    return replace(screen, live=live, mark=measuring.mark(watched, look.mark))
+    return replace(screen, live=live, mark=mark)
 
 
 def _variable(name: str, start: Parameters | None) -> Variable | None:

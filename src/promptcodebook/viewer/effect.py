@@ -17,7 +17,7 @@ from promptcodebook.viewer.frame import address
 from promptcodebook.viewer.measuring import Measuring, Standing
 from promptcodebook.viewer.watched import Look, Watched
 
-__all__ = ["Offer", "effects_section", "latest_effects", "offers"]
+__all__ = ["Offer", "effects_section", "latest_effects", "measured_words", "offers"]
 
 _SPLITS = ("val", "test", "train")
 _SPARE = 20
@@ -98,10 +98,17 @@ def _each(rollouts: Sequence[Rollout]) -> tuple[float, float | None]:
     return sum(r.usage.calls for r in rollouts) / len(rollouts), cost
 
 
-def latest_effects(watched: Watched) -> dict[str, Effect]:
-    """By an instinct's text, the latest that was measured of it, where it has a pair."""
+def latest_effects(watched: Watched) -> dict[tuple[int, str], Effect]:
+    """By an instinct's number and text, the latest that was measured of it, where it has a pair."""
     found = read_effects(watched.path)
-    return {each.text: each for each in found if each.difference is not None}
+    return {(each.instinct, each.text): each for each in found if each.difference is not None}
+
+
+def measured_words(effect: Effect) -> str:
+    """A result in short: the difference, on how many pairs of which split, and whose answers."""
+    difference = "none" if effect.difference is None else signed(effect.difference)
+    simulated = ", simulated" if effect.simulated else ""
+    return f"{difference}, n = {effect.n}, {effect.split}{simulated}"
 
 
 def effects_section(watched: Watched, look: Look, k: int, measuring: Measuring) -> Html:
@@ -181,6 +188,7 @@ def _next(watched: Watched, look: Look, k: int, measuring: Measuring) -> Html:
         return el("p.note", link, " is being measured.")
     splits = [el("option", each.split, attrs={"value": each.split}) for each in found]
     budget = {"name": "budget", "value": found[0].budget, "size": 12, "autocomplete": "off"}
+    budget |= {"type": "text", "required": ""}
     return together(
         el("p.note", "To measure it anew takes, by split:"),
         el("ul.plain", [el("li", _words(each)) for each in found]),
@@ -189,7 +197,7 @@ def _next(watched: Watched, look: Look, k: int, measuring: Measuring) -> Html:
             k,
             "measure",
             el("label", "Split ", el("select.stop", splits, attrs={"name": "split"})),
-            el("label", "Spend at most ", el("input.stop", attrs={**budget, "type": "text"})),
+            el("label", "Spend at most ", el("input.stop", attrs=budget)),
             el("button.stop", "Measure"),
             el("p.note", "Calls, tokens, money or time: 200calls, 1Mtok, 0.5usd, 5min."),
         ),

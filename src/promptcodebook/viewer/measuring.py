@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from promptcodebook.config import parse_budget
 from promptcodebook.errors import ConfigError, Interrupted, PcoError
 from promptcodebook.progress import Phase, ProgressEvent
 from promptcodebook.store.effects import effects_mark
@@ -73,7 +74,7 @@ class Measuring:
         self._shelf = shelf
         self._trust = trust
         self.read_only = read_only
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._jobs: dict[str, _Job] = {}
         self._version = 0
 
@@ -134,8 +135,9 @@ class Measuring:
                     self._jobs[run].thread.join(_PATIENCE_S)
 
     def _say(self, job: _Job, **changes: object) -> None:
-        job.standing = replace(job.standing, **changes)  # type: ignore[arg-type]
-        self._version += 1
+        with self._lock:
+            job.standing = replace(job.standing, **changes)  # type: ignore[arg-type]
+            self._version += 1
 
     def _work(self, job: _Job, run: Path) -> None:
         error, hint = "", ""
@@ -162,7 +164,8 @@ class Measuring:
             if isinstance(event, Phase):
                 self._say(job, doing=event.name, done=event.done, total=event.total)
 
-        handed = Handed("effect()", budget=order.budget or None, trust=self._trust)
+        parse_budget(order.budget)  # none is refused here: whoever clicked is told what it may take
+        handed = Handed("effect()", budget=order.budget, trust=self._trust)
         used = handed.use(str(run))
         try:
             question = Question(order.instinct, order.split)
