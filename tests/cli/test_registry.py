@@ -48,6 +48,13 @@ def test_a_run_is_frozen_with_what_is_known_of_it(trained: Path, run_id: str) ->
     assert shown["codebook"] == own["codebook"] and shown["ref"] == "tickets@latest"
 
 
+def test_the_score_of_a_simulated_run_is_marked_in_the_list(trained: Path) -> None:
+    assert pco("codebook", "freeze", "last", "tickets", cwd=trained).code == 0
+    [version] = pco("codebook", "list", "--json", cwd=trained).json["versions"]
+    listed = pco("codebook", "list", cwd=trained).out
+    assert f"scored on the simulated model: {version['version'][:19]}" in listed
+
+
 def test_a_version_explains_and_prompts_like_its_run(trained: Path) -> None:
     promote("last", PRODUCTION, cwd=trained)
     args = ("Name three rivers.", "--lm", "simulated", "--json")

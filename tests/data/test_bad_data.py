@@ -109,7 +109,7 @@ def test_paths(tmp_path: Path) -> None:
         ),
         ([], "is empty"),
         ([{"input": "a"}, {"input": "b"}], "2 distinct inputs, too few for the 3 splits"),
-        ([{"input": "a"}] * 9, "1 distinct inputs"),
+        ([{"input": "a"}] * 9, "1 distinct input, too few"),
     ],
 )
 def test_objects(source: object, match: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptcodebook.cli.console import columns, emit, note
+from promptcodebook.cli.console import columns, emit, note, wrap_text
 from promptcodebook.cli.settings import Json, Ref, Who, command_group, runs_dir
 from promptcodebook.errors import ConfigError, StoreError
 from promptcodebook.units import plural
@@ -47,6 +47,8 @@ def list_refs(as_json: Json = False) -> None:
     else:
         print(columns([{"ref": ref, "version": _short(at)} for ref, at in refs.items()]))
         print(f"\n{columns([_version_cells(version) for version in versions])}")
+        if simulated := [_short(each.version) for each in versions if _simulated(each)]:
+            print(f"\n{wrap_text('scored on the simulated model: ' + ', '.join(simulated), '')}")
 
 
 @app.command()
@@ -292,6 +294,12 @@ def _version_json(version: Version) -> dict[str, Any]:
     from dataclasses import asdict
 
     return asdict(version)
+
+
+def _simulated(version: Version) -> bool:
+    from promptcodebook.report.context import has_simulated
+
+    return "score" in version.facts and has_simulated(version.facts.get("configuration"))
 
 
 def _version_cells(version: Version) -> dict[str, Any]:

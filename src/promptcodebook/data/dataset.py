@@ -12,6 +12,7 @@ from promptcodebook.errors import DataError, did_you_mean
 from promptcodebook.randomness import keyed_int, keyed_random
 from promptcodebook.text import fold_text
 from promptcodebook.types import Example
+from promptcodebook.units import plural
 
 __all__ = [
     "SPLITS",
@@ -134,8 +135,8 @@ def draw_splits(
         groups.setdefault(fold_text(example.input), []).append(example)
     if len(groups) < len(shares):
         raise DataError(
-            f"{name} has {len(groups)} distinct inputs, too few for the {len(shares)} splits "
-            f"{', '.join(shares)}",
+            f"{name} has {plural(len(groups), 'distinct input')}, too few for the {len(shares)} "
+            f"splits {', '.join(shares)}",
             hint="add examples, or give each split its own file",
         )
     order = sorted(groups.values(), key=lambda g: keyed_int(seed, "split", min(e.id for e in g)))

@@ -13,6 +13,7 @@ from promptcodebook.incidents import Counts, Incident
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.optimizers.pco import build_learner, initialise, with_listed_codebook
 from promptcodebook.types import Failure, Trace, variable_name
+from promptcodebook.units import plural
 
 __all__ = ["rehearse"]
 
@@ -74,7 +75,7 @@ def _forward(trace: Trace, config: Config) -> list[Finding]:
     length = f"a prompt of {len(rollout.prompt.split())} words"
     asked = "" if config.compose == "generator" else ", the instincts as they are"
     findings.append(Finding("generator", "ok", length + asked))
-    answer = f"an answer of {len(rollout.output.split())} words"
+    answer = f"an answer of {plural(len(rollout.output.split()), 'word')}"
     if rollout.truncated:
         step = "raise roles.executor.max_tokens"
         findings.append(Finding("executor", "warn", f"{answer}, cut at its length cap", step))

@@ -249,9 +249,11 @@ def is_simulated(header: Header) -> bool:
     return has_simulated(header.config)
 
 
-def has_simulated(config: Mapping[str, Any]) -> bool:
-    """The same of a run's stored configuration."""
-    return any_simulated(_models(config).values())
+def has_simulated(config: object) -> bool:
+    """The same of a run's stored configuration; what is none names no model."""
+    if not isinstance(config, Mapping):
+        return False
+    return any_simulated(_models(cast("Mapping[str, Any]", config)).values())
 
 
 def render_sections(sections: Sequence[ReportSection], events: Iterable[Event]) -> Html:

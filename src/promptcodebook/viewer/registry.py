@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 from promptcodebook.errors import PolicyError
 from promptcodebook.policy.audit.report import AuditReport
@@ -172,8 +172,7 @@ def _versions(
 
 
 def _simulated(version: Version) -> bool:
-    config: Any = version.facts.get("configuration")
-    return isinstance(config, Mapping) and has_simulated(cast("Mapping[str, Any]", config))
+    return has_simulated(version.facts.get("configuration"))
 
 
 def _score(version: Version) -> Content:
