@@ -221,14 +221,21 @@ def test_paper_and_a_page_without_scripts_have_the_drawing(browser: Any, address
     context.close()
 
 
-def test_a_chart_that_cannot_be_made_to_answer_stays_a_drawing(browser: Any, address: str) -> None:
+@pytest.mark.parametrize(
+    "lacking",
+    ["window.ResizeObserver = undefined", "HTMLCanvasElement.prototype.getContext = () => null"],
+)
+def test_a_chart_that_cannot_be_made_to_answer_stays_a_drawing(
+    browser: Any, address: str, lacking: str
+) -> None:
     with opened(browser, 1600, "light") as (page, heard):
-        page.add_init_script("window.ResizeObserver = undefined")
+        page.add_init_script(lacking)
         page.goto(address)
         figures = [Shown(page, title).figure for title in ("Training reward", "Utilisation")]
         assert all(figure.locator("svg").is_visible() for figure in figures)
         assert not any(figure.locator(".plot").is_visible() for figure in figures)
         assert all(figure.locator(".legend:not(.values)").is_visible() for figure in figures)
+        assert page.locator(".legend.values, .plot, .told").count() == 0
         assert heard.complaints
 
 

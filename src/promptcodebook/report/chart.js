@@ -67,6 +67,7 @@ const curves = (() => {
   // One chart of the page; `box` is its place, which changes when the page is renewed.
   class Curve {
     constructor(box) {
+      if (!document.createElement("canvas").getContext("2d")) throw new Error("nothing can be drawn on here");
       this.plot = make("div", "plot");
       this.plot.tabIndex = 0;
       this.plot.setAttribute("role", "application");
