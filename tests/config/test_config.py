@@ -128,6 +128,8 @@ def test_merging_leaves_its_layers_alone() -> None:
         ("5", None),
         ("five usd", None),
         ("-5usd", None),
+        ("9" * 400 + "calls", None),
+        ("9" * 308 + "Mtok", None),
     ],
 )
 def test_budgets_are_read_as_people_write_them(text: str, fields: dict[str, Any] | None) -> None:

@@ -159,6 +159,28 @@ async def test_a_page_of_another_origin_measures_nothing(trained: Path) -> None:
     assert read_effects(run) == []
 
 
+@pytest.mark.parametrize(
+    ("kind", "body", "status"),
+    [
+        ("multipart/form-data; boundary=x", b"--x", 415),
+        ("multipart/form-data", b"", 415),
+        ("text/plain", b"split=train", 415),
+        ("application/json", b"{}", 415),
+        ("application/x-www-form-urlencoded; charset=nope", b"split=%ff", 400),
+        ("application/x-www-form-urlencoded; charset=utf-8", b"split=\xff", 400),
+    ],
+)
+async def test_what_is_not_sent_by_a_form_of_its_pages_is_refused(
+    trained: Path, kind: str, body: bytes, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with browsing(trained) as browser:
+        url, sent = f"{browser.base}{browser.page}/measure", {"Origin": browser.base}
+        sent["Content-Type"] = kind
+        async with browser.session.post(url, data=body, headers=sent) as answer:
+            assert answer.status == status
+    assert caplog.records == []
+
+
 async def test_where_there_is_nothing_to_measure_nothing_is_found(trained: Path) -> None:
     async with browsing(trained) as browser:
         page = browser.page
@@ -271,7 +293,7 @@ async def test_a_viewer_that_only_reads_says_what_to_type(trained: Path) -> None
     run = only(trained)
     async with browsing(trained, read_only=True) as browser:
         text = await browser.read()
-        assert f"Measure it: pco codebook effect {run.name} 0" in text
+        assert f"Measure it: pco codebook effect {run_reference(run)} 0" in text
         assert "Spend at most" not in text
         assert await browser.post("measure") == 409
     assert read_effects(run) == []

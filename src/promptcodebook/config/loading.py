@@ -156,15 +156,18 @@ _BUDGET = re.compile(
     r"^\s*([0-9]*\.?[0-9]+)\s*(usd|\$|calls?|k?tok|mtok|tokens?|s|min|h)\s*$", re.I
 )
 
+_MOST_DIGITS = 30
+"""Of a number in a budget: with a few hundred it is no float any more."""
+
 
 def parse_budget(text: str) -> Budget:
     """'5usd', '2Mtok', '300ktok', '1000calls', '30min'; several joined by '+' or ','."""
     fields: dict[str, Any] = {}
     for part in re.split(r"[+,]", text):
         match = _BUDGET.match(part)
-        if match is None:
+        if match is None or len(match[1]) > _MOST_DIGITS:
             raise ConfigError(
-                f"cannot read the budget {part.strip()!r}",
+                f"cannot read the budget {part.strip()[:40]!r}",
                 hint="write e.g. 5usd, 2Mtok, 1000calls, 30min, or several joined by '+'",
             )
         number, unit = float(match[1]), match[2].lower()

@@ -14,7 +14,7 @@ from promptcodebook.store.effects import Effect, read_effects, signed
 from promptcodebook.types import Evaluation, Rollout
 from promptcodebook.units import cost_text, money, plural
 from promptcodebook.viewer.frame import address
-from promptcodebook.viewer.measuring import Measuring, Standing
+from promptcodebook.viewer.measuring import Measuring, Standing, measuring_command
 from promptcodebook.viewer.watched import Look, Watched
 
 __all__ = ["Offer", "effects_section", "latest_effects", "measured_words", "offers"]
@@ -171,7 +171,7 @@ def _standing(look: Look, standing: Standing) -> Html:
 def _next(watched: Watched, look: Look, k: int, measuring: Measuring) -> Html:
     """The form, or why there is none and what to type."""
     header, busy = look.context.header, measuring.busy
-    typed = f"pco codebook effect {header.id} {k}"
+    typed = measuring_command(watched.path, k)
     found = offers(look, k)
     if measuring.read_only or not found:
         return el("p.note", "Measure it: ", el("code", typed))

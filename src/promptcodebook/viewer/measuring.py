@@ -19,6 +19,7 @@ from aiohttp import web
 
 from promptcodebook.config import parse_budget
 from promptcodebook.errors import ConfigError, Interrupted, PcoError
+from promptcodebook.paths import run_reference
 from promptcodebook.progress import Phase, ProgressEvent
 from promptcodebook.store.effects import effects_mark
 from promptcodebook.viewer.frame import address
@@ -27,7 +28,7 @@ from promptcodebook.viewer.watched import Shelf, Watched
 if TYPE_CHECKING:
     from promptcodebook.sync import Relay
 
-__all__ = ["Measuring", "Order", "Standing"]
+__all__ = ["Measuring", "Order", "Standing", "measuring_command"]
 
 _log = logging.getLogger(__name__)
 _PATIENCE_S = 3.0
@@ -102,9 +103,7 @@ class Measuring:
         from promptcodebook.sync import Relay
 
         if self.read_only:
-            raise ConfigError(
-                "this viewer only reads", hint=f"pco codebook effect {order.run} {order.instinct}"
-            )
+            raise ConfigError("this viewer only reads", hint=measuring_command(run, order.instinct))
         with self._lock:
             if (busy := self.busy) is not None:
                 raise ConfigError(
@@ -150,7 +149,7 @@ class Measuring:
         except (Exception, KeyboardInterrupt) as fault:
             _log.debug("a measurement failed", exc_info=True)
             error = f"The measurement failed ({type(fault).__name__})."
-            hint = f"pco codebook effect {job.standing.order.run} {job.standing.order.instinct}"
+            hint = measuring_command(run, job.standing.order.instinct)
         self._say(job, running=False, error=error, hint=hint)
 
     def _measure(self, job: _Job, run: Path) -> None:
@@ -187,11 +186,11 @@ class Measuring:
 
         async def answer(request: web.Request) -> web.StreamResponse:
             _require_own_page(request)
-            form, run = await request.post(), request.match_info["run"]
+            form, run = await _fields(request), request.match_info["run"]
             text = request.match_info["text"]
             if not (text.isascii() and text.isdecimal() and len(text) < 6):
                 raise web.HTTPNotFound
-            split, budget = str(form.get("split", "val")), str(form.get("budget", "")).strip()
+            split, budget = form.get("split", "val"), form.get("budget", "").strip()
             with self._shelf.reading(run) as watched:
                 if watched is None:
                     raise web.HTTPNotFound
@@ -203,6 +202,21 @@ class Measuring:
             return web.Response(status=303, headers={"Location": back})
 
         return answer
+
+
+def measuring_command(run: Path, k: int) -> str:
+    """What to type to measure instinct k of the run in this folder."""
+    return f"pco codebook effect {run_reference(run)} {k}"
+
+
+async def _fields(request: web.Request) -> dict[str, str]:
+    """What a form of our pages sends. An HTTPException for a body of another kind."""
+    if request.content_type != "application/x-www-form-urlencoded":
+        raise web.HTTPUnsupportedMediaType
+    try:
+        return {name: str(value) for name, value in (await request.post()).items()}
+    except (ValueError, LookupError):
+        raise web.HTTPBadRequest from None
 
 
 def _require_own_page(request: web.Request) -> None:
