@@ -104,7 +104,7 @@ def test_retrieval_takes_no_round() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("task", "epochs"), [("constraints", 16), ("hotpotqa", 50)])
+@pytest.mark.parametrize(("task", "epochs"), [("constraints", 20), ("hotpotqa", 50)])
 def test_a_shortened_plan_comes_near_the_whole(task: str, epochs: int) -> None:
     plan = plan_run(load_config({"task": task, "lm": "simulated", "update": {"epochs": epochs}}))
     short = shorten_plan(plan)
