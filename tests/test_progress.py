@@ -189,6 +189,14 @@ def test_in_a_notebook_one_place_of_the_output_is_drawn_anew(
     assert stream.getvalue() == ""
 
 
+def test_a_name_does_not_steer_the_terminal() -> None:
+    stream = io.StringIO()
+    line, wait = _line(stream)
+    wait(3)
+    line(Phase("evil\x1b]0;title\x07\nname", 1, 4))
+    assert stream.getvalue() == "pco evil ]0;title name: 1 of 4\n"
+
+
 def test_the_line_shows_calls_beside_their_limit_and_what_was_lost() -> None:
     stream = io.StringIO()
     line, wait = _line(stream)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from promptcodebook.calls import Limits, Role, Usage
 from promptcodebook.step import Step
+from promptcodebook.text import printable
 from promptcodebook.types import Evaluation
 from promptcodebook.units import duration
 
@@ -256,7 +257,7 @@ class ProgressLine:
             spent = now - self._phase_began
             left = _left(spent, done - self._phase_first, total - done)
             counts = f": {done} of {total}{left}"
-            start = f"{label} {self._phase.name}"
+            start = f"{label} {' '.join(printable(self._phase.name).split())}"
             return start[: max(0, width - len(counts))] + counts[:width]
         assert self._run is not None
         steps = self._run.steps

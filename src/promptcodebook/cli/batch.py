@@ -130,24 +130,26 @@ def _again() -> str:
 def _run(opened: Batch, file: PolicyFile, settings: Config, sources: Sources, ray: str) -> Summary:
     """Progress on stderr; Ctrl-C ends it in order."""
     from promptcodebook.cli.evaluate import EvaluationProgress
+    from promptcodebook.lm.stack import uses_simulated
     from promptcodebook.sync import run_sync
 
     total, before = opened.source.count, opened.resumed
     if before:
         note(f"{before} of {total} rows are done; going on from there")
 
-    name = opened.order.target.name
+    name, simulated = opened.order.target.name, uses_simulated(settings)
+    line = EvaluationProgress(name, total, sys.stderr, before=before, simulated=simulated)
     if ray:
         from promptcodebook.batch.on_ray import OnRay
 
-        with EvaluationProgress(name, total, sys.stderr, before=before) as progress:
+        with line as progress:
             return OnRay(ray).run(opened, file, settings, sources.base, progress)
 
     def interrupt() -> None:
         note("stopping: waiting for calls in flight (Ctrl-C again to stop at once)")
         opened.interrupt()
 
-    with EvaluationProgress(name, total, sys.stderr, before=before) as progress:
+    with line as progress:
         done: Callable[[], None] = progress
         return run_sync(opened.run(file, settings, sources, done), interrupt)
 

@@ -28,6 +28,7 @@ from promptcodebook.cli.settings import (
     Trust,
     runs_dir,
 )
+from promptcodebook.text import printable
 from promptcodebook.units import cost_text, number, plural
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def _measure(measurement: Measurement) -> Effect:
         f"{plural(measurement.most_calls, 'call')}, {measurement.routing_calls} of them for the "
         "routes; what was asked before is not asked again"
     )
-    line = ProgressLine(sys.stderr)
+    line = ProgressLine(sys.stderr, simulated=measurement.simulated)
     try:
         return run_sync(measurement.measure(line, routed), interrupt)
     finally:
@@ -121,4 +122,5 @@ def _text(made: Effect, name: str, paid: int) -> str:
     if made.unrouted:
         lines += [f"could not be routed: {plural(made.unrouted, 'input')}"]
     calls = f"{plural(made.usage.calls, 'call')}, {cost_text(made.usage.cost)}"
-    return "\n".join([*lines, "", f"its answers take {calls}; asked for now, routes too: {paid}"])
+    lines += ["", f"its answers take {calls}; asked for now, routes too: {paid}"]
+    return printable("\n".join(lines))

@@ -210,9 +210,10 @@ class _Asked:
             note("stopping: waiting for calls in flight (Ctrl-C again to stop at once)")
             self.assessor.interrupt()
 
-        total = len(self.examples) * self.sample.runs
-        with EvaluationProgress(self.assessor.name, total, sys.stderr) as progress:
-            assessing = self.assessor.assess(self.examples, self.sample, progress)
+        total, assessor = len(self.examples) * self.sample.runs, self.assessor
+        simulated = assessor.simulated
+        with EvaluationProgress(assessor.name, total, sys.stderr, simulated=simulated) as progress:
+            assessing = assessor.assess(self.examples, self.sample, progress)
             return run_sync(assessing, interrupt)
 
 
@@ -237,11 +238,13 @@ class EvaluationProgress:
         stream: TextIO,
         clock: Callable[[], float] = time.monotonic,
         before: int = 0,
+        *,
+        simulated: bool = False,
     ) -> None:
         """`before` are done already, and say nothing of how long one takes."""
         from promptcodebook.progress import Phase, ProgressLine
 
-        self._line = ProgressLine(stream, clock)
+        self._line = ProgressLine(stream, clock, simulated=simulated)
         self._phase = Phase(name, before, total)
         self._line(self._phase)
 

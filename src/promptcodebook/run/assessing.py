@@ -55,8 +55,7 @@ class _Asked:
             )
         used = handed.use(policy)
         assessor = Assessor(used.reference.title, used.reference.file, used.assembled, row)
-        simulated = used.assembled.models.simulated
-        line = ProgressLine(sys.stderr, simulated=simulated) if progress else None
+        line = ProgressLine(sys.stderr, simulated=assessor.simulated) if progress else None
         calls = used.assembled.plan.calls
         return cls(assessor, assessor.examples(sample), sample, line, calls)
 

@@ -111,6 +111,11 @@ class Measurement:
         return 2 * held * answering_calls(self._reference.file, self._assembled)
 
     @property
+    def simulated(self) -> bool:
+        """Whether any model that is asked is simulated."""
+        return self._assembled.models.simulated
+
+    @property
     def calls_paid(self) -> int:
         """Attempts so far: what was known already took none."""
         return self._assembled.models.ledger.total.calls

@@ -156,6 +156,11 @@ class Assessor:
         """The reward in words."""
         return self._assembled.scored_by
 
+    @property
+    def simulated(self) -> bool:
+        """Whether any model that is asked is simulated."""
+        return self._assembled.models.simulated
+
     def examples(self, sample_of: Sample) -> tuple[Example, ...]:
         """Raises DataError for an unknown or empty split, ConfigError for a count below 1, and
         MissingExtra or TaskError for what the task needs and is not there."""
