@@ -198,7 +198,7 @@ class Context:
         """A figure of a chart, with its files: the drawing, and the numbers in it."""
         picture = lay_out(chart)
         if picture is None:
-            return self.figure(caption, el("p.empty", "Nothing to draw yet."), look=look)
+            return self.figure(caption, el("p.empty", "Nothing to draw."), look=look)
         legend = legend_of(chart)
         curves = curves_of(chart)
         attrs = {"data-curves": curves, "data-mark": self._word} if curves else {}
