@@ -204,6 +204,14 @@ async def test_within_a_loop_by_name_and_for_a_policy_that_is_no_run(
     assert of_a_file.rewards == found.rewards and len(read_effects(own.path)) == 1
 
 
+def test_other_data_with_the_same_ids_are_another_question(own: pco.Run) -> None:
+    whole = data()
+    other = replace(whole, val=tuple(replace(each, target="another") for each in whole.val))
+    first = pco.effect(own, GOOD, reward=worth, lm=planted(own))
+    second = pco.effect(own, GOOD, other, worth, planted(own))
+    assert first.data != second.data and read_effects(own.path) == [first, second]
+
+
 def test_one_process_measures_at_a_time(own: pco.Run) -> None:
     store = EffectStore.open(own.path, "pco")
     try:

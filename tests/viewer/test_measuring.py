@@ -20,6 +20,8 @@ from promptcodebook.calls import Usage
 from promptcodebook.config import parse_budget
 from promptcodebook.intervals import Interval
 from promptcodebook.paths import run_reference
+from promptcodebook.policy.file import read_policy_file
+from promptcodebook.policy.references import POLICY
 from promptcodebook.store import Compared
 from promptcodebook.store.effects import Effect, EffectStore, read_effects
 from promptcodebook.viewer.codebook import biography_screen, codebook_screen
@@ -279,14 +281,23 @@ def test_a_card_shows_the_effect_of_its_own_instinct_and_whether_it_is_simulated
     try:
         with shelf.reading(run.name) as watched:
             assert watched is not None
-            texts = watched.look().context.codebook.texts
-            keep(run, replace(_EFFECT, text=texts[0], simulated=True))
-            keep(run, replace(_EFFECT, instinct=1, text=texts[0], policy="of another"))
+            look = watched.look()
+            texts, data = look.context.codebook.texts, look.context.header.fingerprints["val"]
+            policy = read_policy_file(run / POLICY).digest
+            own = replace(_EFFECT, text=texts[0], policy=policy, data=data, simulated=True)
+            keep(run, own)
+            keep(run, replace(own, instinct=1))
+            other = replace(own, difference=Interval(0.3, 0.0, 0.9, 2))
+            keep(run, replace(other, policy="of another"))
+            keep(run, replace(other, data="another"))
             cards = flat(frame(codebook_screen(watched), "/").decode())
+            page = flat(frame(biography_screen(watched, "0", Measuring(shelf)), "/").decode())
     finally:
         shelf.close()
-    assert cards.count("+0.100 (95 % +0.000 to +0.200)") == 1
+    assert cards.count("+0.100 (95 % +0.000 to +0.200)") == 1 and "+0.300 (95" not in cards
     assert re.search(r"\+0.200\), n = 2, val, simulated", cards)
+    assert page.count("+0.300 (95 % +0.000 to +0.900)") == 2 and page.count("as deployed") == 3
+    assert page.count("as deployed, in another codebook") == page.count("val of other data") == 1
 
 
 async def test_a_viewer_that_only_reads_says_what_to_type(trained: Path) -> None:

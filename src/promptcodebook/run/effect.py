@@ -240,6 +240,7 @@ class Measurement:
             usage=with_it.usage + without.usage,
             policy=file.digest,
             at=datetime.now(UTC).isoformat(timespec="seconds"),
+            data=self._assembled.dataset.fingerprint().get(self._question.split, ""),
         )
 
     def interrupt(self) -> None:

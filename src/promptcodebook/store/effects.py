@@ -59,7 +59,8 @@ class Effect:
     `rewards` are those two by example id (None = the rollout failed, and its pair is no part of the
     mean); `examples` is how many inputs were routed, `unrouted` how many could not be. `difference`
     and `means` (with, without) are None where no pair is whole. `usage` is what all these rollouts
-    took, whoever paid it; `policy` the digest of the policy file; `at` the time, ISO 8601.
+    took, whoever paid it; `policy` the digest of the policy file; `at` the time, ISO 8601; `data`
+    the fingerprint of the split.
     """
 
     instinct: int
@@ -76,6 +77,7 @@ class Effect:
     usage: Usage
     policy: str
     at: str
+    data: str = ""
 
     @property
     def failed(self) -> tuple[int, int]:
@@ -234,6 +236,7 @@ def _mark(effect: Effect) -> str:
         effect.instinct,
         effect.policy,
         effect.split,
+        effect.data,
         effect.examples,
         sorted(effect.rewards),
         sorted(effect.models.items()),

@@ -45,7 +45,7 @@ def codebook_screen(watched: Watched) -> Screen:
     deployed = context.deployed
     if deployed is None:
         return screen_of(look, "Codebook", el("p.empty", "This run has no codebook."))
-    effects = latest_effects(watched)
+    effects = latest_effects(watched, look)
     cards = [_card(look, deployed.state, k, effects) for k in range(len(context.codebook))]
     shown = [
         filter_box("instincts"),

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from promptcodebook.assemble import OWN_LM
+from promptcodebook.errors import PcoError
+from promptcodebook.policy.file import read_policy_file
+from promptcodebook.policy.references import POLICY
 from promptcodebook.report.context import without_credentials
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, together
 from promptcodebook.store import Compared, Header, Validated
@@ -98,10 +101,44 @@ def _each(rollouts: Sequence[Rollout]) -> tuple[float, float | None]:
     return sum(r.usage.calls for r in rollouts) / len(rollouts), cost
 
 
-def latest_effects(watched: Watched) -> dict[tuple[int, str], Effect]:
-    """By an instinct's number and text, the latest that was measured of it, where it has a pair."""
-    found = read_effects(watched.path)
-    return {(each.instinct, each.text): each for each in found if each.difference is not None}
+@dataclass(frozen=True, slots=True)
+class _Now:
+    """What the run has now: the text of an instinct, the digest of its policy ('' = it wrote none
+    yet), and the fingerprints of its data by split."""
+
+    text: str
+    policy: str
+    data: Mapping[str, str]
+
+    @classmethod
+    def of(cls, watched: Watched, look: Look, k: int) -> _Now:
+        deployed = look.context.codebook
+        text = deployed[k].text if k < len(deployed) else ""
+        return cls(text, _digest(watched), look.context.header.fingerprints)
+
+    def has_policy(self, effect: Effect) -> bool:
+        return not self.policy or self.policy == effect.policy
+
+    def has_data(self, effect: Effect) -> bool:
+        return effect.data in ("", self.data.get(effect.split, effect.data))
+
+
+def _digest(watched: Watched) -> str:
+    try:
+        return read_policy_file(watched.path / POLICY).digest
+    except PcoError:
+        return ""
+
+
+def latest_effects(watched: Watched, look: Look) -> dict[tuple[int, str], Effect]:
+    """By an instinct's number and text, the latest that was measured of it, where it has a pair: in
+    the codebook that the run has now, and on its own data."""
+    now = _Now.of(watched, look, 0)
+    return {
+        (each.instinct, each.text): each
+        for each in read_effects(watched.path)
+        if each.difference is not None and now.has_policy(each) and now.has_data(each)
+    }
 
 
 def measured_words(effect: Effect) -> str:
@@ -118,18 +155,16 @@ def effects_section(watched: Watched, look: Look, k: int, measuring: Measuring) 
     return el(
         "section",
         el("h2", "What it adds, measured"),
-        _kept(look, kept, k),
+        _kept(look, kept, _Now.of(watched, look, k)),
         _standing(look, standing) if standing is not None else None,
         None if standing is not None and standing.running else _next(watched, look, k, measuring),
         attrs={"id": "measured"},
     )
 
 
-def _kept(look: Look, kept: Sequence[Effect], k: int) -> Html:
+def _kept(look: Look, kept: Sequence[Effect], now: _Now) -> Html:
     if not kept:
         return el("p.empty", "Not measured yet.")
-    deployed = look.context.codebook
-    now = deployed[k].text if k < len(deployed) else ""
     rows = [_cells(each, now) for each in kept[::-1]]
     caption = (
         "The same inputs on their route, and on their route without it, all else equal: mean "
@@ -138,19 +173,25 @@ def _kept(look: Look, kept: Sequence[Effect], k: int) -> Html:
     return look.context.table(caption, _COLUMNS, rows)
 
 
-def _cells(effect: Effect, now: str) -> tuple[Content, ...]:
+def _cells(effect: Effect, now: _Now) -> tuple[Content, ...]:
     mark = el("span.badge", "simulated") if effect.simulated else None
     difference = "none" if effect.difference is None else signed(effect.difference)
     return (
         [mark, difference],
         effect.n,
-        effect.split,
+        effect.split if now.has_data(effect) else f"{effect.split} of other data",
         f"{len(effect.rewards)} of {effect.examples}",
         "{} with, {} without".format(*effect.failed),
-        "as deployed" if effect.text == now else el("span.note", effect.text),
+        _text(effect, now),
         without_credentials(effect.models.get("executor", "")) or MISSING,
         effect.at.replace("T", " ").removesuffix("+00:00"),
     )
+
+
+def _text(effect: Effect, now: _Now) -> Content:
+    if effect.text != now.text:
+        return el("span.note", effect.text)
+    return "as deployed" if now.has_policy(effect) else "as deployed, in another codebook"
 
 
 def _standing(look: Look, standing: Standing) -> Html:
