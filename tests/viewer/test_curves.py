@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import csv
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from promptcodebook.report import write_report
-from promptcodebook.store import RunStore
+from promptcodebook.store import RunStore, Stepped, Validated
 from tests.report.scripted_run import ScriptedRun, events_of, write_run
 from tests.viewer.chromium import IN_A_BROWSER, faults, opened, view
 from tests.viewer.conftest import REAL, SIMULATED
@@ -153,9 +154,15 @@ def test_the_keyboard_moves_zooms_and_is_told(chart: Callable[[str], Shown]) -> 
     press("+")
     press("Home")
     assert reward.told()[0] > 5
+    assert reward.range() == other.range()
     press("0")
     press("Home")
     assert reward.told()[0] == 1
+    press("ArrowRight")
+    press("ArrowRight")
+    press("+")
+    press("ArrowRight")
+    assert reward.told()[0] == 4  # it zoomed where it stood, at 3
 
 
 def test_a_series_is_put_away_and_brought_back_by_its_name(chart: Callable[[str], Shown]) -> None:
@@ -253,6 +260,34 @@ def test_a_curve_says_itself_that_it_is_simulated(
         page.locator(".chart.answers").nth(_CHARTS - 1).wait_for()
         page.wait_for_function("() => said.includes('step')")
         assert (page.evaluate("said.filter((s) => s === 'simulated').length") >= _CHARTS) is marked
+        best = Shown(page, "Validation reward").figure.locator("svg text", has_text="best ")
+        assert best.text_content() in page.evaluate("said")
+
+
+def test_a_series_that_comes_while_one_looks_leaves_the_zoom(browser: Any, tmp_path: Path) -> None:
+    events = list(events_of(ScriptedRun(steps=12, verdict=False, hostile="")))
+    validated = next(event for event in events if isinstance(event, Validated))
+    store = write_run(tmp_path, ScriptedRun(steps=0, verdict=False, hostile=""))
+    for step in (event.step for event in events if isinstance(event, Stepped)):
+        store.append(replace(validated, step=step.index - 1))
+        store.append(Stepped(step))
+    try:
+        with view(tmp_path) as base, opened(browser, 1600, "light") as (page, heard):
+            page.goto(f"{base}/run/{store.header.id}")
+            chart = Shown(page, "Validation reward")
+            page.get_by_text("Following.").wait_for()
+            everything = chart.range()
+            chart.plot.focus()
+            for key in ("End", "+"):
+                page.keyboard.press(key)
+            zoomed = chart.range()
+            assert everything[0] < zoomed[0]
+            store.append(replace(validated, step=10, scope="full"))
+            chart.figure.get_by_role("button", name="95 %, whole split").wait_for()
+            assert chart.range() == zoomed
+            assert heard.complaints == []
+    finally:
+        store.close()
 
 
 def test_news_of_a_run_leave_zoom_cursor_focus_and_what_was_put_away(
