@@ -31,14 +31,14 @@ from promptcodebook.notebook import shown_table
 from promptcodebook.paths import make_private_folder
 from promptcodebook.sqlite import Layout, Reader, pack, store_os_error, unpack
 from promptcodebook.store import tables
-from promptcodebook.store.folder import FILE, is_blank
+from promptcodebook.store.folder import EFFECTS, FILE, is_blank, lock_effects
 from promptcodebook.store.journal import Journal
 from promptcodebook.store.lock import RunLock
 from promptcodebook.units import number, plural
 
 __all__ = ["Effect", "EffectStore", "effects_mark", "read_effects", "signed"]
 
-_FOLDER, _EFFECTS = "effects", "effects.sqlite"
+_EFFECTS = "effects.sqlite"
 _LAYOUT = Layout(
     what="file of effects",
     version=1,
@@ -138,12 +138,12 @@ class EffectStore:
     def open(cls, run: Path, again: str) -> EffectStore:
         """Made where there is none; `again` is what to type when a full disk has room once more.
         RunBusy, StoreError."""
-        folder = run / _FOLDER
+        folder = run / EFFECTS
         try:
             make_private_folder(folder)
         except OSError as error:
             raise store_os_error(error, folder) from error
-        lock = RunLock(folder)
+        lock = lock_effects(run)
         try:
             return cls(run, lock, Journal.open(folder / _EFFECTS, _LAYOUT, again))
         except BaseException:
@@ -196,7 +196,7 @@ class _Replies:
 
 def read_effects(run: Path) -> list[Effect]:
     """All that are kept of a run, in the order in which they were measured. StoreError."""
-    path = run / _FOLDER / _EFFECTS
+    path = run / EFFECTS / _EFFECTS
     if _is_missing(path):
         return []
     reader = Reader(path, _LAYOUT)
@@ -214,7 +214,7 @@ def read_effects(run: Path) -> list[Effect]:
 
 def effects_mark(run: Path) -> int:
     """Changes whenever an effect is kept; 0 before the first. StoreError."""
-    path = run / _FOLDER / _EFFECTS
+    path = run / EFFECTS / _EFFECTS
     if _is_missing(path):
         return 0
     reader = Reader(path, _LAYOUT)

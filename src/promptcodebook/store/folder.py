@@ -17,22 +17,26 @@ from urllib.parse import quote
 from promptcodebook.errors import DiskFull, StoreError
 from promptcodebook.paths import make_private_folder, run_reference, tighten
 from promptcodebook.sqlite import store_os_error
+from promptcodebook.store.lock import RunLock
 
 if TYPE_CHECKING:
     from promptcodebook.store.header import Header
 
 __all__ = [
     "ATTEMPTS",
+    "EFFECTS",
     "FILE",
     "close_to_others",
     "is_blank",
     "is_unborn",
+    "lock_effects",
     "never_started",
     "new_folder",
 ]
 
 FILE = "run.sqlite"
 ATTEMPTS = "in-flight"
+EFFECTS = "effects"
 """Names of files in a run's folder: its tables, and the attempts that are on their way."""
 
 
@@ -76,6 +80,11 @@ def close_to_others(folder: Path) -> None:
                 tighten(file, 0o600)
     except OSError as error:
         raise store_os_error(error, folder) from error
+
+
+def lock_effects(run: Path) -> RunLock:
+    """Held while instincts of the run are measured, in the folder for that. RunBusy."""
+    return RunLock(run / EFFECTS, f"an instinct of the run {run.name} is being measured")
 
 
 def is_unborn(folder: Path) -> bool:

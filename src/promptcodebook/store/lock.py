@@ -40,15 +40,16 @@ _POLL_S = 0.02
 
 
 class RunLock:
-    """Held from construction until `release`. Raises RunBusy naming the process that holds it."""
+    """Held from construction until `release`. Raises RunBusy naming the process that holds it, and
+    what is done under it: `doing`, or the run is written."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, doing: str = "") -> None:
         try:
             release = _wait_for(folder)
         except OSError as error:
             raise store_os_error(error, folder / _NAME) from error
         if release is None:
-            raise _busy(folder)
+            raise _busy(folder, doing or f"the run {folder.name} is being written")
         self._release: Callable[[], object] | None = release
         _sign(folder)
 
@@ -188,13 +189,11 @@ def _read_owner(folder: Path) -> tuple[int, str]:
     return (int(pid), place.strip()) if pid.isdecimal() else (0, "")
 
 
-def _busy(folder: Path) -> RunBusy:
+def _busy(folder: Path, doing: str) -> RunBusy:
     pid, place = _read_owner(folder)
     here = place in ("", _place())  # 0.1 did not say where
     who = (f"process {pid}" if pid else "another process") + ("" if here else f" on {place}")
     stop = f", or stop it: kill -INT {pid}" if pid and here else ""
     soft = folder / _SOFT_NAME
     gone = f" (if it is gone already, delete {soft})" if soft.exists() else ""
-    return RunBusy(
-        f"the run {folder.name} is being written by {who}", hint=f"wait until it ends{gone}{stop}"
-    )
+    return RunBusy(f"{doing} by {who}", hint=f"wait until it ends{gone}{stop}")

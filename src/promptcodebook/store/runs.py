@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from promptcodebook.errors import RunNotFound, StoreError, did_you_mean
 from promptcodebook.paths import BENCH
 from promptcodebook.sqlite import store_os_error
-from promptcodebook.store.folder import ATTEMPTS, FILE, is_unborn
+from promptcodebook.store.folder import ATTEMPTS, EFFECTS, FILE, is_unborn, lock_effects
 from promptcodebook.store.lock import LOCK_FILES, RunLock
 from promptcodebook.store.summaries import RunSummary, Summaries
 
@@ -110,9 +110,12 @@ def read_runs(runs_dir: Path) -> tuple[list[RunSummary], dict[Path, StoreError]]
 
 
 def remove_run(path: Path) -> None:
-    """Deletes a run's folder. Raises RunBusy while it is written, RunNotFound for other folders."""
+    """Deletes a run's folder. Raises RunBusy while it is written or one of its instincts measured,
+    RunNotFound for other folders."""
     if not (path / FILE).is_file():
         raise RunNotFound(f"there is no run at {path}", hint=_LIST)
+    if (path / EFFECTS).is_dir():
+        lock_effects(path).release()
     lock = RunLock(path)
     try:
         try:
