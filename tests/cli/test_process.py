@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -205,3 +206,19 @@ POLICY = {
     "generator": "Compose.",
     "codebook": [{"text": f"Mind the number of {word}."} for word in ("words", "lines", "points")],
 }
+
+
+def test_a_short_output_whose_reader_is_gone_ends_without_a_word(tmp_path: Path) -> None:
+    # It is still in the buffer when the command is done: only the end of the process writes it.
+    process = subprocess.Popen(
+        [*PCO, "templates", "list"],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    process.stdout = None
+    assert process.communicate(timeout=60)[1] == "" and process.returncode == 1

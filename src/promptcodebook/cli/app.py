@@ -106,6 +106,7 @@ def guard(command: Any) -> int:
     try:
         with stop_signals():
             code = command(prog_name="pco", standalone_mode=False)
+        sys.stdout.flush()  # a reader that is gone shows here, not at interpreter exit
         return code if isinstance(code, int) else 0
     except PcoError as error:
         _print_error(error)

@@ -26,7 +26,7 @@ from promptcodebook.local.lm import LocalModels
 from promptcodebook.paths import reply_cache_path
 from promptcodebook.run.reward_trial import try_reward
 from promptcodebook.run.verdict import verdict_remark
-from promptcodebook.units import bytes_text
+from promptcodebook.units import bytes_text, plural
 
 __all__ = ["checkup", "roles_by_spec"]
 
@@ -121,7 +121,7 @@ def _data(plan: Plan) -> Finding:
     if not warnings:
         return Finding("data", "ok", f"{counts}; no input appears in two splits")
     first = "" if plan.task.private else f": {warnings[0]}"  # it may quote a target
-    what = f"{counts}; {len(warnings)} warnings{first}"
+    what = f"{counts}; {plural(len(warnings), 'warning')}{first}"
     return Finding("data", "warn", what, "pco data check FILE")
 
 
