@@ -24,6 +24,7 @@ from promptcodebook.experiments.reproduce import (
     require_preset,
 )
 from promptcodebook.experiments.theory import active_after, collapse
+from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.store.run import RunStore
 
 TABLES = [n for n in experiment_names() if n != "small-real-model"]
@@ -145,6 +146,17 @@ def test_a_benchmark_whose_floor_is_not_known_is_no_result(tmp_path: Path) -> No
     assert not measured.results
     assert "pupa/floor" in measured.missing
     assert "pupa/floor has no result" in measured.missing["pupa/pco-calls/0"]
+
+
+@pytest.mark.parametrize("name", ["main", "cost"])
+def test_a_page_with_rewards_of_the_stand_in_says_so(tmp_path: Path, name: str) -> None:
+    order = Order(experiment_named(name), "default", 1)
+    lab = open_lab(tmp_path / "lab", "smollm2", lm=ScriptedLM())
+    try:
+        page = order.experiment.page(Measured(order, lab, {}, {}))
+    finally:
+        lab.close()
+    assert sum("stand-in" in block for block in page.blocks if isinstance(block, str)) == 1
 
 
 def test_a_small_model_is_asked_neither_to_judge_nor_to_write_without_end() -> None:

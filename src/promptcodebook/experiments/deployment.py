@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from promptcodebook.experiments.experiment import Experiment, Measured
-from promptcodebook.experiments.grid import about, missing
+from promptcodebook.experiments.grid import about, judged_by_words, missing
 from promptcodebook.experiments.lab import Result
 from promptcodebook.experiments.main import FIXED, Line, cells_of, kinds_of, lines_of, tasks_of
 from promptcodebook.experiments.page import Bars, Page, Table, shown
@@ -77,6 +77,7 @@ def _paper_lengths() -> Table:
 def _cost_page(measured: Measured) -> Page:
     tasks = tasks_of(measured.order, measured.lab.spec)
     blocks = about(measured, tasks[0], "What optimizing and a query cost, after")
+    blocks += judged_by_words(tasks[1:], measured.lab.spec)
     kind = kinds_of(measured.order)[-1]
     for task in tasks:
         rows = [
