@@ -211,6 +211,18 @@ async def test_it_can_be_stopped_and_goes_on(trained: Path, tmp_path: Path) -> N
         assert read_effects(run) == []
 
 
+async def test_stopped_twice_it_waits_for_no_call(trained: Path, tmp_path: Path) -> None:
+    runs = slowed(trained, tmp_path, "60")
+    async with browsing(runs) as browser:
+        assert await browser.post("measure") == 303
+        await browser.until("routing: ")
+        assert await browser.post("stop") == 303
+        assert "waiting for calls in flight" in await browser.read()
+        assert await browser.post("stop") == 303
+        text = await browser.until("Spend at most")
+    assert "It was stopped." in text and "KeyboardInterrupt" not in text
+
+
 async def test_the_end_of_the_server_ends_it(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -146,7 +146,9 @@ class Measuring:
             error, hint = "It was stopped.", stop.hint or ""
         except PcoError as fault:
             error, hint = str(fault), fault.hint or ""
-        except (Exception, KeyboardInterrupt) as fault:
+        except KeyboardInterrupt:  # stopped twice
+            error, hint = "It was stopped.", "ask again: what came home before is kept"
+        except Exception as fault:
             _log.debug("a measurement failed", exc_info=True)
             error = f"The measurement failed ({type(fault).__name__})."
             hint = measuring_command(run, job.standing.order.instinct)
