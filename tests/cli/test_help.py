@@ -31,6 +31,12 @@ def test_the_page_of_commands_is_up_to_date(generator: ModuleType) -> None:
     assert written == generator.page(), "python docs/generate_cli.py"
 
 
+def test_a_group_lists_its_commands_with_whole_sentences(tmp_path: Path) -> None:
+    for group in ("codebook", "runs", "data", "templates"):
+        listed = pco(group, "--help", cwd=tmp_path).out.partition("Commands:")[2]
+        assert listed.strip() and "..." not in listed, group
+
+
 def test_the_page_is_the_same_in_every_terminal(
     generator: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,7 +45,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "view": ("view", "Runs in the browser, as they train."),
     "runs": ("runs", "List, show or remove runs."),
     "cache": ("lm", "The reply cache: stats, clear."),
-    "lm": ("lm", "Serve the simulated model over HTTP."),
+    "lm": ("lm", "Serve a model of this machine, or the simulated one."),
 }
 """Name -> (file in this folder, one line of help). The order is the order of use."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from promptcodebook.errors import ConfigError
 from promptcodebook.paths import runs_dir
@@ -80,16 +81,38 @@ Ref = Annotated[str, typer.Argument(help=REF_HELP)]
 _STRINGS = {"PCO_LM": "lm", "PCO_TASK": "task", "PCO_DATA": "data_dir", "PCO_PRESET": "preset"}
 _INTEGERS = {"PCO_SEED": "seed", "PCO_SIZE": "size", "PCO_SELECT": "select"}
 
+_UNCUT = 1000
+"""Letters of a summary, more than any has."""
+
 _NONE_IS_A_CHOICE = ("encoder.mode", "explore.policy")
 """Keys for which 'none' is a value like any other; everywhere else it means: not set."""
 _TEXTS = ("base_prompt", "init.prompt", "output_format")
 """Keys whose value is a prompt, word for word, also where it looks like JSON."""
 
 
+class _Group(TyperGroup):
+    """Its help lists each command with its whole first sentence, wrapped and not cut."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        named = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [
+            (name, command.get_short_help_str(limit=_UNCUT))
+            for name, command in named
+            if command is not None and not command.hidden
+        ]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
+
 def command_group(help_text: str = "") -> typer.Typer:
     """An empty group of commands; without help it only holds a file's commands together."""
     return typer.Typer(
-        rich_markup_mode=None, add_completion=False, no_args_is_help=True, help=help_text
+        cls=_Group,
+        rich_markup_mode=None,
+        add_completion=False,
+        no_args_is_help=True,
+        help=help_text,
     )
 
 
