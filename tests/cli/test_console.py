@@ -1,12 +1,16 @@
-"""Tables as they are printed."""
+"""Tables and progress as they are printed."""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from promptcodebook.cli.console import columns, wrap_text
+from tests.cli.invoked import pco
 
 
 def test_numbers_and_amounts_stand_to_the_right_and_the_ids_of_runs_do_not() -> None:
@@ -82,3 +86,22 @@ def test_the_width_is_that_of_the_screen(monkeypatch: pytest.MonkeyPatch) -> Non
         assert width - 8 < max(map(len, wrap_text(words).splitlines())) <= width
     monkeypatch.setenv("COLUMNS", "200")
     assert len(columns(rows).splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("eval", "last"),
+        ("codebook", "effect", "last", "0"),
+        ("batch", "last", "in.jsonl", "out.jsonl"),
+    ],
+)
+def test_progress_says_that_a_model_is_simulated(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("promptcodebook.progress._QUIET_S", 0.0)
+    (trained / "in.jsonl").write_text('{"input": "What are maps good for?"}\n')
+    done = pco(*command, cwd=trained)
+    assert done.code == 0, done.err
+    lines = [line for line in done.err.splitlines() if re.match(r"pco (\[|[^:]+: \d+ of)", line)]
+    assert lines and all(line.startswith("pco [simulated] ") for line in lines), done.err

@@ -221,25 +221,6 @@ def test_progress_in_lines_begins_after_two_seconds_and_then_pauses() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("eval", "last"),
-        ("codebook", "effect", "last", "0"),
-        ("batch", "last", "in.jsonl", "out.jsonl"),
-    ],
-)
-def test_progress_says_that_a_model_is_simulated(
-    trained: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
-) -> None:
-    monkeypatch.setattr("promptcodebook.progress._QUIET_S", 0.0)
-    (trained / "in.jsonl").write_text('{"input": "What are maps good for?"}\n')
-    done = pco(*command, cwd=trained)
-    assert done.code == 0, done.err
-    lines = [line for line in done.err.splitlines() if re.match(r"pco (\[|[^:]+: \d+ of)", line)]
-    assert lines and all(line.startswith("pco [simulated] ") for line in lines), done.err
-
-
 def test_progress_on_a_terminal_is_one_line_that_goes_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
