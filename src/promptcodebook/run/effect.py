@@ -132,7 +132,9 @@ class Measurement:
         try:
             made = await self._measure(tell, routed)
         except BudgetReached as error:
-            error.hint = self._again("give it a greater budget")
+            error.hint = self._again(
+                "ask again (its budget begins anew)", "give it a greater budget"
+            )
             raise
         finally:
             await self._assembled.models.close()
@@ -245,13 +247,14 @@ class Measurement:
 
     def interrupt(self) -> None:
         """No new call starts; calls in flight finish and are kept."""
-        hint = self._again("ask again")
+        hint = self._again("ask again", "ask again")
         self._assembled.models.budget.stop(Interrupted("interrupted by the user", hint=hint))
 
-    def _again(self, do: str) -> str:
+    def _again(self, kept_do: str, lost_do: str) -> str:
+        """What to do now, where replies are kept and where they are lost."""
         own = self._assembled.plan.sources.lm is not None
         kept = not own and (self._kept is not None or self._assembled.models.caches)
-        return f"{do}: what was paid for so far is kept" if kept else do
+        return f"{kept_do}: what was paid for so far is kept" if kept else lost_do
 
 
 @contextmanager
