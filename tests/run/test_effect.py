@@ -117,6 +117,23 @@ def test_a_failed_rollout_is_counted_and_its_pair_left_out(own: pco.Run) -> None
     assert found.difference.mean == pytest.approx(true)  # a failure is no reward of 0
 
 
+def test_an_input_without_a_route_is_tried_once_more_then_counted(own: pco.Run) -> None:
+    once, never = (example.input for example in data().train[:2])
+    lm, failed = planted(own), list[str]()
+
+    async def ask(request: pco.Request) -> pco.Reply:
+        said = request.messages[-1].content
+        for task in (once, never) if request.role == "encoder" else ():
+            if task in said and (task == never or task not in failed):
+                failed.append(task)
+                raise LMError("cut off", role="encoder")
+        return await lm(request)
+
+    found = pco.effect(own, GOOD, reward=worth, lm=ask, split="train")
+    assert sorted(failed) == sorted([once, never, never])
+    assert found.unrouted == 1 and found.n == found.examples - 1 == len(found.rewards)
+
+
 def test_where_no_pair_is_whole_there_is_an_error_and_no_result(own: pco.Run) -> None:
     faults = tuple(example.input for example in data().val)
     with pytest.raises(TooManyFailures, match="cut off"):
