@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,11 @@ def test_the_list_has_one_line_per_run(trained: Path, run_id: str) -> None:
     head, line = pco("runs", "list", cwd=trained).out.splitlines()
     assert head.split()[:3] == ["run", "state", "updates"]
     assert line.split()[:3] == [run_id, "finished", "4"]
+    assert re.search(r"\d simulated ", line)
     assert len(head) <= 80 and len(line) <= 80
     [run] = pco("runs", "list", "--json", cwd=trained).json
     assert run["id"] == run_id and run["ended"] == "finished" and not run["resumable"]
+    assert run["simulated"]
 
 
 def test_show_has_the_settings_the_spend_and_the_verdict(trained: Path, run_id: str) -> None:

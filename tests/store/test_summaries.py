@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,19 @@ def test_a_run_that_has_ended_is_opened_once(runs: Path, monkeypatch: pytest.Mon
     never_opened(monkeypatch)
     assert list_runs(runs) == first and first[0].ended == "budget"
     assert list_runs(runs.parent / "runs" / ".." / "runs") != []  # the same folder, said otherwise
+
+
+def test_it_says_whether_a_model_was_simulated(tmp_path: Path, header: Header) -> None:
+    for name, model in {"real": "openai/m", "served": "http://localhost:1/v1#simulated"}.items():
+        config = {"lm": "openai/m", "roles": {"critic": {"model": model}}}
+        store = RunStore.create(tmp_path / "runs", replace(header, id=name, config=config))
+        store.append(Ended("budget"))
+        store.close()
+    for _ in ("read", "kept"):
+        assert {run.id: run.simulated for run in list_runs(tmp_path / "runs")} == {
+            "real": False,
+            "served": True,
+        }
 
 
 def test_one_that_was_written_to_since_is_read_anew(runs: Path) -> None:

@@ -140,7 +140,7 @@ def _judging(reference: Reference, typed: Typed) -> Config | None:
     from promptcodebook.assemble import OWN_LM
     from promptcodebook.cli.reference import settings_for
     from promptcodebook.cli.settings import gather_settings
-    from promptcodebook.lm.stack import any_simulated
+    from promptcodebook.lm.spec import any_simulated
 
     own = reference.header is not None and reference.header.settings.get("lm") != OWN_LM
     if own and reference.trusted:

@@ -297,7 +297,7 @@ def _version_json(version: Version) -> dict[str, Any]:
 
 
 def _simulated(version: Version) -> bool:
-    from promptcodebook.report.context import has_simulated
+    from promptcodebook.store.header import has_simulated
 
     return "score" in version.facts and has_simulated(version.facts.get("configuration"))
 

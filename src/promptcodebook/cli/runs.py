@@ -53,7 +53,7 @@ def _summary_cells(summary: RunSummary, named: bool) -> dict[str, str]:
         **({"name": summary.name or "-"} if named else {}),
         "state": "running" if summary.running else summary.ended or "stopped",
         "updates": str(summary.step + 1),
-        "best": number(summary.best),
+        "best": f"{number(summary.best)}{' simulated' if summary.simulated else ''}",
         "calls": count_text(summary.usage.calls),
         "cost": money(summary.usage.cost),
         "time": duration(summary.elapsed_s),

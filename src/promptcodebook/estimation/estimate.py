@@ -23,7 +23,8 @@ from promptcodebook.errors import ConfigError
 from promptcodebook.estimation.counting import ANSWER, Manner, Work
 from promptcodebook.estimation.dry import DryWork, Scale, dry_run, shorten_plan
 from promptcodebook.lm.prices import PriceTable
-from promptcodebook.lm.stack import any_simulated, specs_of
+from promptcodebook.lm.spec import any_simulated
+from promptcodebook.lm.stack import specs_of
 from promptcodebook.lm.wire import TOKENIZER
 from promptcodebook.notebook import shown_table, shown_text
 from promptcodebook.optimizers.fixed import SHORTLIST, has_best_fixed

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -23,6 +23,7 @@ __all__ = [
     "ApiKey",
     "Credentials",
     "Spec",
+    "any_simulated",
     "find_credentials",
     "is_local",
     "parse_spec",
@@ -269,3 +270,8 @@ def read_key(
             )
         return ApiKey(name, value, header)
     return None
+
+
+def any_simulated(specs: Iterable[str]) -> bool:
+    """Whether a simulated model is among them, in process or served: figures must say so."""
+    return "simulated" in {spec.rpartition("#")[2].split("?")[0] for spec in specs}

@@ -26,7 +26,7 @@ from promptcodebook.lm.ledger import Ledger
 from promptcodebook.lm.prices import PriceTable
 from promptcodebook.lm.providers import require_keys
 from promptcodebook.lm.retry import Backoff
-from promptcodebook.lm.spec import Spec
+from promptcodebook.lm.spec import Spec, any_simulated
 from promptcodebook.lm.stop import StopSignal
 from promptcodebook.lm.structured import Ask
 from promptcodebook.paths import reply_cache_path
@@ -37,7 +37,6 @@ __all__ = [
     "ModelsHere",
     "Roles",
     "Supplies",
-    "any_simulated",
     "simulated_here",
     "specs_of",
     "uses_simulated",
@@ -208,11 +207,6 @@ def _require_variables(config: Config) -> None:
 def uses_simulated(config: Config) -> bool:
     """Whether a simulated model is among the configured ones."""
     return any_simulated(specs_of(config))
-
-
-def any_simulated(specs: Iterable[str]) -> bool:
-    """Whether a simulated model is among them, in process or served: figures must say so."""
-    return "simulated" in {spec.rpartition("#")[2].split("?")[0] for spec in specs}
 
 
 def simulated_here(specs: Iterable[str]) -> bool:

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from promptcodebook.assemble import OWN_LM
-from promptcodebook.calls import ROLES, Limits, Role, Usage
+from promptcodebook.calls import Limits, Role, Usage
 from promptcodebook.config import Config
-from promptcodebook.lm.stack import any_simulated
 from promptcodebook.method.state import State
 from promptcodebook.optimizers.fixed import UNTRAINED
 from promptcodebook.policy.references import Best, kept_state
@@ -29,6 +28,7 @@ from promptcodebook.report.svg import (
     numbers_of,
 )
 from promptcodebook.store import Event, Header, RunState, RunStore
+from promptcodebook.store.header import specs_in
 from promptcodebook.store.lock import holder
 from promptcodebook.types import Codebook, Rollout
 
@@ -36,8 +36,6 @@ __all__ = [
     "Context",
     "DeployedState",
     "ReportSection",
-    "has_simulated",
-    "is_simulated",
     "render_sections",
     "state_name",
     "step_name",
@@ -187,7 +185,7 @@ class Context:
     @property
     def simulated(self) -> bool:
         """Whether any model was simulated, in process or served: figures must say so."""
-        return is_simulated(self.header)
+        return self.header.simulated
 
     def figure(self, caption: Content, *body: Content, look: str = "") -> Html:
         """A figure whose caption says when its numbers are simulated."""
@@ -232,28 +230,10 @@ class Context:
 
 def models_of(header: Header) -> dict[Role, str]:
     """The model of each role of a run; '' is the user's own LM object."""
-    return _models(header.config)
-
-
-def _models(config: Mapping[str, Any]) -> dict[Role, str]:
-    base = _at(config, "lm", None) or ""
-    models: dict[Role, str] = {}
-    for role in ROLES:
-        spec = str(_at(config, f"roles.{role}.model", None) or base)
-        models[role] = "" if spec == OWN_LM else without_credentials(spec)
-    return models
-
-
-def is_simulated(header: Header) -> bool:
-    """Whether any model of a run was simulated, in process or served."""
-    return has_simulated(header.config)
-
-
-def has_simulated(config: object) -> bool:
-    """The same of a run's stored configuration; what is none names no model."""
-    if not isinstance(config, Mapping):
-        return False
-    return any_simulated(_models(cast("Mapping[str, Any]", config)).values())
+    return {
+        role: "" if spec == OWN_LM else without_credentials(spec)
+        for role, spec in specs_in(header.config).items()
+    }
 
 
 def render_sections(sections: Sequence[ReportSection], events: Iterable[Event]) -> Html:

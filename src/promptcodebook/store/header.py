@@ -19,9 +19,10 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from promptcodebook.calls import Role
+from promptcodebook.calls import ROLES, Role
 from promptcodebook.config import body_fault, header_fault, merge, without_secrets
 from promptcodebook.errors import ConfigError, RunChanged, StoreError
+from promptcodebook.lm.spec import any_simulated
 from promptcodebook.method.templates import TemplateSet
 
 __all__ = [
@@ -32,9 +33,11 @@ __all__ = [
     "check_run_name",
     "differences",
     "digest",
+    "has_simulated",
     "is_sealed",
     "run_id",
     "seal",
+    "specs_in",
 ]
 
 FREE_KEYS: tuple[str, ...] = (
@@ -131,6 +134,11 @@ class Header:
             if isinstance(fields, dict) and body_fault(cast("dict[str, Any]", fields)):
                 role["extra"] = without_secrets(cast("dict[str, Any]", fields))
         return tree
+
+    @property
+    def simulated(self) -> bool:
+        """Whether any model of the run was simulated, in process or served."""
+        return has_simulated(self.config)
 
     @property
     def without_clause(self) -> bool:
@@ -280,3 +288,17 @@ def _is_ignored(key: str, ignore: Sequence[str]) -> bool:
 def _short(value: object) -> str:
     text = json.dumps(value, ensure_ascii=True)
     return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
+
+
+def specs_in(config: Mapping[str, Any]) -> dict[Role, str]:
+    """The model that a stored configuration names for each role, '' where it names none."""
+    roles: Mapping[str, Mapping[str, Any]] = config.get("roles") or {}
+    base = str(config.get("lm") or "")
+    return {role: str(roles.get(role, {}).get("model") or base) for role in ROLES}
+
+
+def has_simulated(config: object) -> bool:
+    """Whether any model of a stored configuration is simulated; what is none names no model."""
+    if not isinstance(config, Mapping):
+        return False
+    return any_simulated(specs_in(cast("Mapping[str, Any]", config)).values())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["RunSummary", "Summaries", "file_marks"]
 
 _log = logging.getLogger(__name__)
-_FORM = 2
+_FORM = 3
 """Counts what a summary holds: those of an earlier form are made anew."""
 _WATCHED = (FILE, f"{FILE}-wal", ATTEMPTS, *LOCK_FILES)
 """A writer signs the lock as soon as it has it: where that file is as it was, nobody came since."""
@@ -36,13 +36,15 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "ended": (str, type(None)),
     "elapsed_s": (float, int),
     "name": str,
+    "simulated": bool,
 }
 """What of a summary is kept, besides the usage."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One line about a run. `step` is -1 before the first; `writer` is the pid of who writes it."""
+    """One line about a run. `step` is -1 before the first; `writer` is the pid of who writes it.
+    `simulated`: a model of it was."""
 
     id: str
     path: Path
@@ -55,6 +57,7 @@ class RunSummary:
     elapsed_s: float
     writer: int | None
     name: str = ""
+    simulated: bool = False
 
     @property
     def running(self) -> bool:
@@ -156,6 +159,7 @@ def _summary(path: Path, writer: int | None) -> RunSummary:
             elapsed_s=store.elapsed_s,
             writer=writer,
             name=store.header.name,
+            simulated=store.header.simulated,
         )
     finally:
         store.close()

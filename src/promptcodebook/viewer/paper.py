@@ -17,7 +17,7 @@ from promptcodebook.errors import StoreError
 from promptcodebook.experiments.experiment import Experiment
 from promptcodebook.experiments.published import METRICS, TABLES, Published, published
 from promptcodebook.experiments.reproduce import experiment_named, experiment_names
-from promptcodebook.lm.stack import any_simulated
+from promptcodebook.lm.spec import any_simulated
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, table, together
 from promptcodebook.units import plural
 from promptcodebook.viewer.frame import SOME_SIMULATED, Screen, address, filter_box, link, missing

@@ -13,8 +13,8 @@ from promptcodebook.policy.registry.gate import AUDIT
 from promptcodebook.policy.registry.log import ATTEST, Entry
 from promptcodebook.policy.registry.registry import Registry, open_registry
 from promptcodebook.policy.registry.version import Version
-from promptcodebook.report.context import has_simulated
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, table, together
+from promptcodebook.store.header import has_simulated
 from promptcodebook.store.runs import run_folders
 from promptcodebook.units import number, plural
 from promptcodebook.viewer.frame import SOME_SIMULATED, Screen, address, filter_box, link

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from promptcodebook.errors import StoreError
-from promptcodebook.report.context import is_simulated
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, table, together
 from promptcodebook.report.svg import Picture
 from promptcodebook.store import RunStore, RunSummary
@@ -208,7 +207,7 @@ def _read_line(path: Path) -> _Line:
         state = store.outline()
         marks, best = state.validations, state.best
         scores = tuple(m.score for m in marks if m.score is not None and m.scope == "subset")
-        return _Line(scores, best.n if best is not None else 0, is_simulated(store.header))
+        return _Line(scores, best.n if best is not None else 0, store.header.simulated)
     finally:
         store.close()
 
