@@ -15,10 +15,10 @@ def test_none_yet(tmp_path: Path) -> None:
 
 
 def test_the_list_has_one_line_per_run(trained: Path, run_id: str) -> None:
-    head, line = pco("runs", "list", cwd=trained).out.splitlines()
+    head, line, told = pco("runs", "list", cwd=trained).out.splitlines()
     assert head.split()[:3] == ["run", "state", "updates"]
     assert line.split()[:3] == [run_id, "finished", "4"]
-    assert re.search(r"\d simulated ", line)
+    assert re.search(r"\d\* ", line) and told.startswith("* of the simulated model")
     assert len(head) <= 80 and len(line) <= 80
     [run] = pco("runs", "list", "--json", cwd=trained).json
     assert run["id"] == run_id and run["ended"] == "finished" and not run["resumable"]

@@ -60,7 +60,7 @@ def test_a_run_goes_by_its_name_in_every_command(folder: Path) -> None:
     result = pco("train", *QUICK, "--name", "tickets", "--json", cwd=folder)
     assert result.code == 0 and result.json["name"] == "tickets"
     run = result.json["run"]
-    head, line = pco("runs", "list", cwd=folder).out.splitlines()
+    head, line, _ = pco("runs", "list", cwd=folder).out.splitlines()
     assert head.split()[:2] == ["run", "name"] and line.split()[:2] == [run, "tickets"]
     assert "name     tickets" in pco("runs", "show", "tickets", cwd=folder).out
     assert pco("codebook", "show", "tickets", "--json", cwd=folder).json["ref"] == run

@@ -42,6 +42,8 @@ def list_runs(as_json: Json = False) -> None:
     elif summaries:
         named = any(summary.name for summary in summaries)
         print(columns([_summary_cells(summary, named) for summary in summaries]))
+        if any(summary.simulated for summary in summaries):
+            print("* of the simulated model: no figure of a real one")
     else:
         print(f"no run in {runs_dir()} yet\nnext: pco train")
 
@@ -53,7 +55,7 @@ def _summary_cells(summary: RunSummary, named: bool) -> dict[str, str]:
         **({"name": summary.name or "-"} if named else {}),
         "state": "running" if summary.running else summary.ended or "stopped",
         "updates": str(summary.step + 1),
-        "best": f"{number(summary.best)}{' simulated' if summary.simulated else ''}",
+        "best": f"{number(summary.best)}{'*' if summary.simulated else ''}",
         "calls": count_text(summary.usage.calls),
         "cost": money(summary.usage.cost),
         "time": duration(summary.elapsed_s),
