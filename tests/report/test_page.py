@@ -239,6 +239,6 @@ def test_a_long_run_stays_small_on_disk_and_in_memory(write: Write) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(source.encode()) < 3_000_000
+    assert len(source.encode()) < 3_200_000  # 67 kB of it are the script of its curves
     assert peak < 60_000_000
     assert read_page(source).faults == []
