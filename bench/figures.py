@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from promptcodebook.errors import MissingExtra
+from promptcodebook.errors import MissingExtra, PcoError
 
 __all__ = ["LACKING", "Figure", "shown"]
 
@@ -56,6 +56,9 @@ def shown(measure: Callable[[], Sequence[Figure]], about: str) -> int:
     except MissingExtra as missing:
         print(f"  not run: {missing}\n  next: {missing.hint}", flush=True)
         return LACKING
+    except PcoError as error:
+        print(f"  failed: {error}\n  next: {error.hint}", flush=True)
+        return 1
     for figure in figures:
         print("  " + figure.line(), flush=True)
     if given.json is not None:

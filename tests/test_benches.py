@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
+import openai
 import pytest
 
+from bench import mutants, overhead
 from bench.figures import LACKING, Figure, shown
 from bench.run import BENCHES, ROOT, outcome
+from bench.step import depth, refused, trained
+from bench.verdict_null import MODES, Job, looked, world
 from promptcodebook.errors import MissingExtra
 
 
 def test_every_bench_of_the_list_is_there() -> None:
     assert {"local_engine", "local_server"} <= set(BENCHES)
     assert all((ROOT / "bench" / f"{name}.py").is_file() for name in BENCHES)
+
+
+def test_at_most_one_rewrite_in_ten_is_refused_on_the_simulated_model(tmp_path: Path) -> None:
+    """What is refused and asked for again is one more round trip for the whole batch."""
+    steps = [done.step for done in trained("simulated", tmp_path, epsilon=0.0)]
+    assert refused(steps) <= 0.1
+    assert {depth(step) for step in steps} <= {5, 6}, "no step waits for a second reply"
 
 
 def test_an_extra_that_is_missing_is_named_with_its_command(
@@ -28,6 +40,27 @@ def test_an_extra_that_is_missing_is_named_with_its_command(
     monkeypatch.setattr(sys, "argv", ["bench"])
     assert shown(measure, "About.") == LACKING
     assert "next: pip install 'promptcodebook[smollm2]'" in capsys.readouterr().out
+
+
+def test_openai_is_measured_with_its_quicker_transport_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without it the client takes five times as long, and we would look five times as good."""
+
+    def missing(**_: object) -> object:
+        raise RuntimeError("To use the aiohttp client you must have installed the package")
+
+    monkeypatch.setattr(openai, "DefaultAioHttpClient", missing)
+    monkeypatch.setattr(sys, "argv", ["bench"])
+
+    def measure() -> list[Figure]:
+        overhead.openai_client("http://127.0.0.1:1/v1")
+        return []
+
+    assert shown(measure, "About.") == 1
+    said = capsys.readouterr().out
+    assert "failed: the openai client has no aiohttp transport here" in said
+    assert "next: pip install --require-hashes -r requirements/dev.lock" in said
 
 
 def test_figures_are_printed_beside_their_goals_and_kept(
@@ -72,3 +105,62 @@ def test_the_engines_are_compared_over_rounds_that_pair_them_and_without_the_fir
     assert share.value == pytest.approx(0.9) and share.met
     assert added.value == pytest.approx(2.5)
     assert share.beside == "190 against 200 tokens/s"
+
+
+@pytest.mark.parametrize(
+    ("mode", "null"),
+    [(mode, f"{name} equal") for mode, rows in MODES.items() for name in rows],
+)
+def test_a_row_that_is_as_good_makes_no_policy_worth_deploying(mode: str, null: str) -> None:
+    """A few of the worlds of `bench.verdict_null`: 2.5 % may be false, and of 60 no more than 6
+    (the chance of more is 1 in 1,300). While only cheaper rows counted, 37 of 60 were false where
+    the best single instinct was as good at equal calls."""
+    job = Job(mode, 60, "binary", null)
+    assert sum(world(job, number)[0] for number in range(60)) <= 6
+
+
+def test_looking_five_times_at_one_test_split_finds_no_more_false_gains() -> None:
+    """Of 120 worlds no more than 12 (5 % are 6); were each look the first there would be more."""
+    job = Job("one call", 60, "share", "present equal")
+    _, by_rule, uncorrected = map(sum, zip(*(looked(job, i) for i in range(120)), strict=True))
+    assert by_rule <= 12 and uncorrected > by_rule
+
+
+MUTATED = '''
+def f(a, b):
+    """Not 1 and not 2."""
+    note(1 < 2)
+    if not a and b < 1:
+        raise ValueError("too small" if a else f"{b + 1}")
+    return min([x for x in (a, b) if x])
+'''
+
+
+def test_what_may_be_changed_is_what_runs() -> None:
+    edits = {(m.before, m.after) for _, m in mutants.sites("f.py", MUTATED)}
+    assert edits == {
+        ("not a and b < 1", "not a or b < 1"), ("not a", "a"), ("b < 1", "b <= 1"), ("1", "0"),
+        ("raise ValueError('too small' if a else f'{b + 1}')", "pass"), ("x", "True"),
+        ("return min([x for x in (a, b) if x])", "return None"),
+        ("min([x for x in (a, b) if x])", "max([x for x in (a, b) if x])"),
+    }  # fmt: skip
+
+
+def test_a_mutant_is_found_again_where_its_lines_have_moved(tmp_path: Path) -> None:
+    file = tmp_path / mutants.PACKAGE / "f.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"import math\n\n{MUTATED}", "utf-8")
+    for node, mutant in mutants.sites("f.py", MUTATED):
+        found = mutants.found_again(mutant, tmp_path)
+        assert found is not None and found[1].line == mutant.line + 2
+        changed = found[0].splitlines()
+        assert len(changed) == len(file.read_text("utf-8").splitlines())
+        assert changed[node.lineno + 1] != MUTATED.splitlines()[node.lineno - 1]  # type: ignore[attr-defined]
+        compile(found[0], "f.py", "exec")
+    file.write_text(MUTATED.replace("<", "=="), "utf-8")
+    assert mutants.found_again(replace(mutant, before="b < 1", after="b <= 1"), tmp_path) is None
+
+
+def test_a_seed_draws_the_same_mutants() -> None:
+    one, again, other = (mutants.drawn(seed, 9, ["audit", "export"]) for seed in (1, 1, 2))
+    assert one == again != other and len(set(one)) == 9

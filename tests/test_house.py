@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 from bench.house import circles, read_house
@@ -29,3 +30,26 @@ def test_the_simulated_model_stays_small() -> None:
     files = [*folder.rglob("*.py"), *folder.rglob("*.toml")]
     assert len(files) > 10
     assert sum(len(f.read_text("utf-8").splitlines()) for f in files) <= 3000
+
+
+def test_files_get_their_names_in_one_place() -> None:
+    """There their content is on disk first: a rename by itself survives no power cut."""
+    source = Path(__file__).parents[1] / "src" / "promptcodebook"
+    renaming = set[str]()
+    for path in source.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                given = len(node.args), len(node.keywords)
+                moves = node.func.attr in ("rename", "renames", "link", "move", "hardlink_to")
+                # Of a text, a date or a dataclass it takes two arguments, or keywords.
+                if moves or (node.func.attr == "replace" and given == (1, 0)):
+                    renaming.add(str(path.relative_to(source)))
+    assert renaming == {"paths.py"}
+
+
+def test_whatever_make_installs_is_checked_against_its_hash() -> None:
+    makefile = (Path(__file__).parents[1] / "Makefile").read_text("utf-8")
+    lines = [line for line in makefile.splitlines() if line.startswith("\t")]
+    installs = [line for line in lines if "$(PIP" in line or "$(INSTALL)" in line]
+    assert len(installs) > 10
+    assert [line for line in installs if not ("--require-hashes" in line or " -e ." in line)] == []

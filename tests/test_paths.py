@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from promptcodebook.paths import (
     read_secret,
     reply_cache_path,
     run_reference,
+    settle,
     whole_file,
     write_whole,
 )
@@ -76,6 +78,54 @@ def test_what_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_path: Path
         raise KeyError
     assert target.read_text("utf-8") == "old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """What is told to the disk, in its order: "sync" or "name", and the name concerned."""
+    told = list[tuple[str, str]]()
+    fsync, replace, link = os.fsync, os.replace, os.link
+
+    def synced(number: int) -> None:
+        told.append(("sync", Path(os.readlink(f"/proc/self/fd/{number}")).name))
+        fsync(number)
+
+    def named(rename: Any) -> Any:
+        def rename_it(source: Any, target: Any, **more: Any) -> None:
+            told.append(("name", Path(target).name))
+            rename(source, target, **more)
+
+        return rename_it
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", named(replace))
+    monkeypatch.setattr(os, "rename", named(os.rename))
+    monkeypatch.setattr(os, "link", named(link))
+    return told
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the names of open files are Linux's")
+def test_a_power_cut_finds_the_old_or_the_new_and_never_half(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, done: list[tuple[str, str]]
+) -> None:
+    """The content is on disk before the name is, and the name before anybody relies on it."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))  # where no secret is yet
+    write_whole(tmp_path / "policy.json", "text")
+    assert [what for what, _ in done] == ["sync", "name", "sync"]
+    assert done[1:] == [("name", "policy.json"), ("sync", tmp_path.name)]
+    done.clear()
+    made = tmp_path / "made"
+    (made / "within").mkdir(parents=True)
+    (made / "within" / "a").write_text("a")
+    settle(made, tmp_path / "index")
+    assert (tmp_path / "index" / "within" / "a").read_text() == "a"
+    synced = [name for what, name in done[:-2] if what == "sync"]
+    assert sorted(synced) == ["a", "made", "within"]
+    assert done[-2:] == [("name", "index"), ("sync", tmp_path.name)]
+    done.clear()
+    make_secret()
+    assert [what for what, _ in done] == ["sync", "name", "sync"]
+    assert done[-1] == ("sync", "promptcodebook")
 
 
 def test_a_folder_that_is_not_there_is_an_os_error(tmp_path: Path) -> None:

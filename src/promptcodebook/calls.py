@@ -131,8 +131,8 @@ class Request:
     """One call. `sample` is the keyed sample seed: same request + same sample = same reply.
 
     Callers fill role, messages, schema, sample and greedy; `Roles` fills model (a full spec such
-    as `http://host/v1#name`) and sampling from the configuration. With `embeds` the one message is
-    not answered but read: the reply is its vector.
+    as `http://host/v1#name`) and sampling from the configuration, where they are not given. With
+    `embeds` the one message is not answered but read: the reply is its vector.
     """
 
     role: Role

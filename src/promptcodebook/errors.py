@@ -25,7 +25,7 @@ PcoError
 │   ├── RunNotFound      no such run                                                 exit 2
 │   ├── RunBusy          another process writes this run                             exit 2
 │   ├── RunChanged       a resumed run's configuration or data differ                exit 2
-│   ├── RunNotTrusted    a run made elsewhere names code or addresses                exit 2
+│   ├── RunNotTrusted    what was made elsewhere names code or addresses  exit 2
 │   ├── RefNotFound      the registry has no such ref or version                     exit 2
 │   ├── RegistryDamaged  a row of the registry is not what was written
 │   ├── StoreTooNew      written by a newer version                                  exit 2
@@ -40,6 +40,8 @@ Each says what failed and where (`str(error)`) and what to type next (`error.hin
 from __future__ import annotations
 
 import difflib
+import os
+import sys
 from collections.abc import Iterable
 from importlib import import_module
 from importlib.util import find_spec
@@ -87,11 +89,20 @@ __all__ = [
     "TruncatedReply",
     "did_you_mean",
     "import_extra",
+    "message_of",
     "require_modules",
 ]
 
 
 _NEXT = "next: "
+
+
+def message_of(error: BaseException) -> str:
+    """What an exception says, also one of a class that cannot say it."""
+    try:
+        return str(error)
+    except Exception:
+        return "its message cannot be read"
 
 
 class PcoError(Exception):
@@ -153,8 +164,30 @@ def require_modules(modules: Iterable[str], what: str, extra: str) -> None:
         raise MissingExtra(what, extra)
 
 
+_SENDS_NOTHING = {
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it fetches its prices as it is imported
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+"""Libraries that report their use have these switches. A value that the user set stays."""
+_REPORTER = "openvino_telemetry"
+"""openvino sends an event as it is imported, and no variable stops it. Without this package it
+takes a stub of its own."""
+
+
 def import_extra(module: str, what: str, extra: str) -> Any:
-    """A module of an optional dependency; MissingExtra says that `what` needs the `extra`."""
+    """A module of an optional dependency, which then reports its use to nobody.
+
+    MissingExtra says that `what` needs the `extra`.
+    """
+    unset = [name for name in _SENDS_NOTHING if not os.environ.get(name)]
+    os.environ.update({name: _SENDS_NOTHING[name] for name in unset})
+    hub: Any = sys.modules.get("huggingface_hub.constants")
+    if hub is not None and "HF_HUB_DISABLE_TELEMETRY" in unset:
+        hub.HF_HUB_DISABLE_TELEMETRY = True  # it read the variable as it was imported
+    sys.modules.setdefault(_REPORTER, None)  # pyright: ignore[reportArgumentType]
     try:
         import_module(module.partition(".")[0])
         return import_module(module)

@@ -51,7 +51,7 @@ class Incident(StrEnum):
     REWRITES_REASKED = "rewrites_reasked", "rewrites asked for once more, with the reason", False
     ENCODER_REFUSED = (
         "encoder_refused",
-        "rewrites of θ refused, as too many routes fell back with them",
+        "rewrites of θ taken back, as too many routes fell back with them",
         False,
     )
     HARMFUL = "harmful", "verdicts that call an instinct or a prompt harmful", False
@@ -60,6 +60,10 @@ class Incident(StrEnum):
         "replies that the safety scan kept from becoming a rewrite",
         False,
     )
+    REWRITES_LONG = "rewrites_long", "replies empty or too long for a rewrite", False
+    REWRITES_COPYING = "rewrites_copying", "replies that said what another instinct says", False
+    REWRITES_LEAKING = "rewrites_leaking", "replies that quoted a training example", False
+    REWRITES_CUT = "rewrites_cut", "rewrites cut to their cap at a sentence's end", False
     REWRITES_REFUSED = "rewrites_refused", "rewrites refused by a check", False
     USAGE_REPLACED = (
         "usage_replaced",

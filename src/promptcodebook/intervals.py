@@ -22,8 +22,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
-from statistics import NormalDist
+from statistics import NormalDist, stdev
 
 from promptcodebook.randomness import keyed_random
 
@@ -39,12 +38,17 @@ __all__ = [
 ]
 
 SIDE = 0.025
-"""How often each end may err."""
+"""How often each end may err, unless a call names another `side`."""
 RESAMPLES = 2000
-_SUBSETS = 1000
-"""With 1,000 random subsets the test is as exact as with all, and sees hardly less."""
+_REFUSED = 25
+"""Random subsets beyond each end: 1,000 in all at 2.5 % a side. With so many the test is as exact
+as with all subsets, and sees hardly less."""
+_MOST_SUBSETS = 65_536
+"""Beyond so many a further look at the same values costs seconds: it only errs more rarely."""
 _STUDENT = 60
-_TELLING = 6
+_SPARED = 20
+_FEW = (12.7062, 4.3027, 3.1824, 2.7764)
+"""Student's 97.5 % quantiles for 1 to 4 degrees of freedom."""
 _ENUMERATED = 11
 """Up to so many values every subset is looked at."""
 _DIGITS = 12
@@ -63,25 +67,32 @@ class Interval:
     n: int
 
 
-def mean_interval(values: Sequence[float], seed: int = 0, bounds: Bounds = (0.0, 1.0)) -> Interval:
-    """The mean of values that lie within `bounds`, with its interval. ValueError without values."""
+def mean_interval(
+    values: Sequence[float], seed: int = 0, bounds: Bounds = (0.0, 1.0), side: float = SIDE
+) -> Interval:
+    """The mean of values that lie within `bounds`, with its interval, each end of which errs in at
+    most `side` of cases. ValueError without values."""
     n = len(values)
     if n == 0:
         raise ValueError("no values to take an interval of")
     mean = math.fsum(values) / n
     bottom, top = min(bounds[0], *values), max(bounds[1], *values)
-    low, high = _tied(values, (bottom, top)) or _spread(values, seed)
+    low, high = _tied(values, (bottom, top), side) or _spread(values, seed, side)
     return Interval(mean, round(max(bottom, low), _DIGITS), round(min(top, high), _DIGITS), n)
 
 
 def paired_interval(
-    a: Sequence[float], b: Sequence[float], seed: int = 0, bounds: Bounds = (0.0, 1.0)
+    a: Sequence[float],
+    b: Sequence[float],
+    seed: int = 0,
+    bounds: Bounds = (0.0, 1.0),
+    side: float = SIDE,
 ) -> Interval:
     """The mean of a - b over the same examples in the same order, with its interval; `bounds` are
     those of a and b."""
     width = bounds[1] - bounds[0]
     differences = [round(x - y, _DIGITS) for x, y in zip(a, b, strict=True)]
-    return mean_interval(differences, seed, (-width, width))
+    return mean_interval(differences, seed, (-width, width), side)
 
 
 def unpaired_interval(
@@ -119,76 +130,91 @@ def clustered_interval(groups: Sequence[Sequence[float]], seed: int = 0) -> Inte
 def crossed_interval(
     groups: Sequence[Sequence[float]], seed: int = 0, bounds: Bounds = (0.0, 1.0)
 ) -> Interval:
-    """The mean over runs of equal weight on the same examples, in the same order: runs and examples
-    are drawn with replacement, the same examples for every run, so that the interval covers another
-    seed and other examples (the pigeonhole bootstrap, Owen 2007, Annals of Applied Statistics 1).
+    """The mean over runs (seeds) of equal weight on the same examples, in the same order. It covers
+    another draw of examples and other seeds.
 
-    It is never narrower than that of the examples' means over the runs, which has what a bootstrap
-    lacks where few values differ; with one run it is that.
+    The examples' part is the interval of their means over the runs. The seeds' part is Student's
+    over the runs' means, with one degree of freedom fewer than there are runs: two to five seeds
+    show little of how far seeds lie apart, and a bootstrap takes it for all there is. The two are
+    independent, so their widths are added as squares (as in `unpaired_interval`). With one run
+    only the examples' part is left.
     """
-    count = len(groups)
-    means = [math.fsum(column) / count for column in zip(*groups, strict=True)]
-    plain = mean_interval([round(m, _DIGITS) for m in means], seed, bounds)
-    if count == 1:
-        return plain
-    drawn = crossed_ratio(groups, [[1.0] * len(means)] * count, seed)
-    low, high = min(plain.low, drawn.low), max(plain.high, drawn.high)
-    return Interval(plain.mean, low, high, drawn.n)
+    means = [math.fsum(column) / len(groups) for column in zip(*groups, strict=True)]
+    examples = mean_interval([round(m, _DIGITS) for m in means], seed, bounds)
+    seeds = _reach_of_seeds([math.fsum(group) / len(group) for group in groups])
+    low = examples.mean - math.hypot(examples.mean - examples.low, seeds)
+    high = examples.mean + math.hypot(examples.high - examples.mean, seeds)
+    low, high = max(min(bounds[0], *means), low), min(max(bounds[1], *means), high)
+    n = len(groups) * len(means)
+    return Interval(examples.mean, round(low, _DIGITS), round(high, _DIGITS), n)
 
 
 def crossed_ratio(
     above: Sequence[Sequence[float]], below: Sequence[Sequence[float]], seed: int = 0
 ) -> Interval:
-    """The mean of `above` over that of `below`, drawn as in `crossed_interval`; infinite where the
-    lower mean is not above 0. ValueError without values."""
+    """The mean of `above` over that of `below`; infinite where the lower mean is not above 0. Made
+    as in `crossed_interval`: examples are drawn with replacement, the same for every run, and the
+    runs' part is Student's, of the ratio's linear form. ValueError without values."""
     if not above or not above[0]:
         raise ValueError("no values to take an interval of")
     runs, n = len(above), len(above[0])
     draw = keyed_random(seed, "crossed", runs, n)
+    pairs = [
+        (math.fsum(a), math.fsum(b))
+        for a, b in zip(zip(*above, strict=True), zip(*below, strict=True), strict=True)
+    ]
 
-    def ratio(chosen: Sequence[int], examples: Sequence[int]) -> float:
-        take = itemgetter(*examples, examples[0])  # one more, so that it gives a tuple
-        spare_top = sum(above[g][examples[0]] for g in chosen)
-        spare_base = sum(below[g][examples[0]] for g in chosen)
-        top = sum(sum(take(above[g])) for g in chosen) - spare_top
-        base = sum(sum(take(below[g])) for g in chosen) - spare_base
+    def ratio(chosen: Sequence[tuple[float, float]]) -> float:
+        top, base = math.fsum(a for a, _ in chosen), math.fsum(b for _, b in chosen)
         return top / base if base > 0 else math.inf if top > 0 else -math.inf
 
-    ratios = sorted(
-        ratio(draw.choices(range(runs), k=runs), draw.choices(range(n), k=n))
-        for _ in range(RESAMPLES)
-    )
+    whole, base = ratio(pairs), math.fsum(b for _, b in pairs) / runs
+    ratios = sorted(ratio(draw.choices(pairs, k=n)) for _ in range(RESAMPLES))
     low, high = ratios[int(SIDE * RESAMPLES)], ratios[int((1 - SIDE) * RESAMPLES) - 1]
-    return Interval(ratio(range(runs), range(n)), low, high, runs * n)
+    if math.isinf(whole):
+        return Interval(whole, low, high, runs * n)
+    by_run = zip(above, below, strict=True)
+    seeds = _reach_of_seeds([(math.fsum(a) - whole * math.fsum(b)) / base for a, b in by_run])
+    below_it, above_it = math.hypot(whole - low, seeds), math.hypot(high - whole, seeds)
+    return Interval(whole, whole - below_it, whole + above_it, runs * n)
 
 
-def _tied(values: Sequence[float], bounds: Bounds) -> tuple[float, float] | None:
+def _reach_of_seeds(means: Sequence[float]) -> float:
+    """How far the mean over all seeds may be from that of these, by Student; 0 of a single one,
+    which shows nothing of it."""
+    if len(means) == 1:
+        return 0.0
+    return _quantile(len(means) - 1, SIDE) * stdev(means) / math.sqrt(len(means))
+
+
+def _tied(values: Sequence[float], bounds: Bounds, side: float) -> tuple[float, float] | None:
     """With few values beside the commonest: as many as there may be, all at one end of the range.
     None with more."""
     common, times = Counter(values).most_common(1)[0]
     n, others = len(values), len(values) - times
-    if others >= _TELLING:
+    if 2.0**-others <= side:  # a test of signs can tell
         return None
-    share = _largest_share(others, n)
+    share = _largest_share(others, n, side)
     return common - share * (common - bounds[0]), common + share * (bounds[1] - common)
 
 
-def _spread(values: Sequence[float], seed: int) -> tuple[float, float]:
+def _spread(values: Sequence[float], seed: int, side: float) -> tuple[float, float]:
     """By the exact test or Student's, whichever the number of values calls for, and by Hall's."""
-    first = _student(values) if len(values) >= _STUDENT else _typical(values, seed)
-    second = _unskewed(values)
+    many = len(values) >= _STUDENT
+    first = _student(values, side) if many else _typical(values, seed, side)
+    second = _unskewed(values, side)
     return min(first[0], second[0]), max(first[1], second[1])
 
 
-def _largest_share(seen: int, n: int) -> float:
-    """The largest share of a kind of which so few of n are seen in 2.5 % of samples."""
+def _largest_share(seen: int, n: int, side: float) -> float:
+    """The largest share of a kind of which so few of n are seen in `side` of samples."""
 
     def chance(share: float) -> float:
         return math.fsum(
             math.comb(n, i) * share**i * (1 - share) ** (n - i) for i in range(seen + 1)
         )
 
-    return 1.0 if seen == n else _bisect(lambda share: chance(share) > SIDE)
+    return 1.0 if seen == n else _bisect(lambda share: chance(share) > side)
 
 
 def _bisect(holds: Callable[[float], bool]) -> float:
@@ -200,7 +226,7 @@ def _bisect(holds: Callable[[float], bool]) -> float:
     return high
 
 
-def _typical(values: Sequence[float], seed: int) -> tuple[float, float]:
+def _typical(values: Sequence[float], seed: int, side: float) -> tuple[float, float]:
     """Between the quantiles of the means of subsets; all shifts where no test could refuse one.
 
     A subset stands for the differences whose sign is turned; the empty one, no turn at all, is
@@ -211,8 +237,10 @@ def _typical(values: Sequence[float], seed: int) -> tuple[float, float]:
         subsets: Sequence[int] = range(1, 2**n)
     else:
         draw = keyed_random(seed, "subsets", n)
-        subsets = [s for s in (draw.getrandbits(n) for _ in range(_SUBSETS - 1)) if s]
-    refused = int(SIDE * (len(subsets) + 1))
+        count = min(math.ceil(_REFUSED / side), _MOST_SUBSETS)
+        drawn = (draw.getrandbits(n) for _ in range(count - 1))
+        subsets = [s for s in drawn if s]
+    refused = int(side * (len(subsets) + 1))
     if refused == 0:
         return -math.inf, math.inf
     sums = [0.0] * len(subsets)
@@ -232,38 +260,52 @@ def _subset_sums(values: Sequence[float]) -> list[float]:
 
 
 def _moments(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean, standard error and skewness; the values are not all equal."""
+    """Mean, standard error and skewness; the values are not all equal.
+
+    The third moment is the unbiased one (Fisher's k-statistic): few values show less skewness than
+    there is.
+    """
     n = len(values)
     mean = math.fsum(values) / n
     second = math.fsum((v - mean) ** 2 for v in values) / n
-    third = math.fsum((v - mean) ** 3 for v in values) / n
+    third = math.fsum((v - mean) ** 3 for v in values) * n / ((n - 1) * (n - 2))
     return mean, math.sqrt(second / (n - 1)), third / second**1.5
 
 
-def _student(values: Sequence[float]) -> tuple[float, float]:
+def _student(values: Sequence[float], side: float) -> tuple[float, float]:
     mean, error, _ = _moments(values)
-    reach = _quantile(len(values) - 1) * error
+    reach = _quantile(len(values) - 1, side) * error
     return mean - reach, mean + reach
 
 
-def _unskewed(values: Sequence[float]) -> tuple[float, float]:
-    """Student's interval after Hall's cubic transformation (Hall 1992, Annals of Statistics 20)."""
-    mean, error, skewness = _moments(values)
-    n, reach = len(values), _quantile(len(values) - 1)
+def _unskewed(values: Sequence[float], side: float) -> tuple[float, float]:
+    """Student's interval after Hall's cubic transformation (Hall 1992, Annals of Statistics 20).
 
-    def inverse(t: float) -> float:
+    From 20 values on, as many as a verdict takes, each end allows for one standard error (√(6/n))
+    more skewness than was seen: where heavy losses are rare, few values may show none of them. With
+    fewer values the transformation would reach too far for that.
+    """
+    mean, error, skewness = _moments(values)
+    n, reach = len(values), _quantile(len(values) - 1, side)
+
+    def inverse(t: float, skewness: float) -> float:
         if abs(skewness) < 1e-9:
             return t
         inner = 1 + skewness * (t / math.sqrt(n) - skewness / (6 * n))
         return math.sqrt(n) * 3 / skewness * (math.cbrt(inner) - 1)
 
-    return mean - error * inverse(reach), mean - error * inverse(-reach)
+    spare = math.sqrt(6 / n) if n >= _SPARED else 0.0
+    low = max(inverse(reach, skewness), inverse(reach, skewness - spare))
+    high = min(inverse(-reach, skewness), inverse(-reach, skewness + spare))
+    return mean - error * low, mean - error * high
 
 
-def _quantile(freedom: int) -> float:
-    """Student's 97.5 % quantile: the expansion of Cornish and Fisher in 1 / freedom, to 0.1 % from
-    5 degrees of freedom on."""
-    z, f = NormalDist().inv_cdf(1 - SIDE), freedom
+def _quantile(freedom: int, side: float) -> float:
+    """Student's quantile that `side` of its values exceed: the expansion of Cornish and Fisher in
+    1 / freedom, to 0.1 % from 5 degrees of freedom on at 2.5 %."""
+    if side == SIDE and freedom <= len(_FEW):
+        return _FEW[freedom - 1]
+    z, f = NormalDist().inv_cdf(1 - side), freedom
     return (
         z
         + (z**3 + z) / (4 * f)

@@ -23,7 +23,9 @@ __all__ = [
     "reply_cache_path",
     "run_reference",
     "runs_dir",
+    "settle",
     "tighten",
+    "unfinished_folder",
     "whole_file",
     "write_whole",
 ]
@@ -49,6 +51,11 @@ def reply_cache_path() -> Path:
     """`$PCO_CACHE`, else cache.sqlite in the user's cache folder."""
     chosen = os.environ.get("PCO_CACHE", "")
     return Path(chosen).expanduser() if chosen else cache_folder() / "cache.sqlite"
+
+
+def unfinished_folder() -> Path:
+    """Beside the reply cache: journals of work that is no run, until it is done."""
+    return reply_cache_path().with_suffix(".unfinished")
 
 
 def data_folder() -> Path:
@@ -88,8 +95,10 @@ def make_secret() -> bytes:
     try:
         with os.fdopen(number, "wb") as file:
             file.write(secrets.token_bytes(_SECRET_BYTES))
+        _sync(Path(part))
         with contextlib.suppress(FileExistsError):
             os.link(part, folder / _SECRET)
+        _sync(folder)
     finally:
         os.unlink(part)
     made = read_secret()
@@ -151,6 +160,26 @@ def whole_file(target: Path) -> Generator[Path]:
         yield part
         if not target.parent.stat().st_mode & 0o077:
             tighten(part, 0o600)
-        part.replace(target)
+        settle(part, target)
     finally:
         part.unlink(missing_ok=True)
+
+
+def settle(part: Path, target: Path) -> None:
+    """Gives a finished file or folder its name. A power cut finds what was there before, or all of
+    it. Raises OSError."""
+    for path in (*part.rglob("*"), part):
+        _sync(path)
+    part.replace(target)
+    _sync(target.parent)
+
+
+def _sync(path: Path) -> None:
+    """Waits until the disk has a file's content, or a folder's names."""
+    if os.name == "nt" and path.is_dir():  # where folders cannot be opened
+        return
+    number = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from promptcodebook.types import Failure, Origin, Parameters, Ranking, Trace, Variable
 
-__all__ = ["Refused", "Rewrite", "Step"]
+__all__ = ["Refused", "Rewrite", "Step", "ThetaTrial"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,9 @@ class Rewrite:
     """One LLM_upd(v, g): kept, or refused and why; `failure` where the updater gave no text.
 
     `earlier` is the reply before `after`, where that was refused and one more was asked for;
-    `origin` is what asked for the text: a gradient (of a text called harmful: "safety"), or the
-    maintenance of the codebook, which gives its `reason` for what is kept too.
+    `origin` is what asked for the text: a gradient (of a text called harmful: "safety"), or what
+    gives its `reason` for what is kept too: the maintenance of the codebook, and the trial of θ,
+    which brings an earlier one back.
     """
 
     variable: Variable
@@ -38,14 +39,25 @@ class Rewrite:
 
 
 @dataclass(frozen=True, slots=True)
+class ThetaTrial:
+    """A rewritten θ on trial: the last that passed, the share of routes that fell back with that
+    when it was rewritten, and the routes that the new one has made, with how many fell back."""
+
+    before: str
+    share_before: float = 0.0
+    routed: int = 0
+    fell: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One update of Algorithm 1: what was tried, what was rewritten, and the state after it.
 
     `ema` is r̄ (of r - ρ), `success` the corrected EMA of r, `evidence` its weight (() = a run of
     version 0.1), `selected` the cumulative selection counts; all have length K. `reverted` are the
-    variables whose rewrite passed every check and was taken back: by the guard of θ, or by
-    `update.accept`. `ranking` is what the router has learned from
-    outcomes by now (None = it does not); `harmful` the texts that verdicts called so by now.
+    variables whose rewrite passed every check and was taken back by `update.accept`. `ranking` is
+    what the router has learned from outcomes by now (None = it does not); `harmful` the texts that
+    verdicts called so by now; `trial` is θ's, where it is on trial.
     """
 
     index: int
@@ -61,3 +73,4 @@ class Step:
     evidence: tuple[float, ...] = ()
     ranking: Ranking | None = None
     harmful: tuple[str, ...] = ()
+    trial: ThetaTrial | None = None

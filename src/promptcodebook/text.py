@@ -12,6 +12,7 @@ from typing import Literal
 __all__ = [
     "Change",
     "answer_words",
+    "cut_at_sentence",
     "fold_text",
     "printable",
     "quote",
@@ -58,6 +59,7 @@ _LABEL = re.compile(
     re.IGNORECASE,
 )
 _BULLET = re.compile(r"^\s*(?:[-*•–]|\(?\d{1,2}[.)]|#{1,6})\s+")
+_ITEM = re.compile(r"\n\s*(?:[-*•–]|\(?\d{1,2}[.)])\s+")
 _CUT = re.compile(r"[.!?][\"'”’)\]]*\s+(?=[\"'“‘(\[]?[^\W_a-z])")
 _ABBREVIATED = re.compile(r"\b(?:e\.g|i\.e|etc|vs|cf|no|nr|mr|mrs|ms|dr|st)\.\s+$", re.IGNORECASE)
 _LEANING = re.compile(
@@ -161,6 +163,18 @@ def sentences_of(text: str) -> list[str]:
             start = cut.end()
         _add_sentence(sentences, whole[start:].strip(), leans=start > 0)
     return sentences
+
+
+def cut_at_sentence(text: str, words: int) -> str:
+    """The longest beginning of at most so many words that ends with a sentence, or with an item of
+    a list; "" where not even the first fits."""
+    ends = {m.end() for m in _CUT.finditer(text)} | {m.start() for m in _ITEM.finditer(text)}
+    for end in sorted(ends, reverse=True):
+        start = text[:end]
+        whole = not (start.rstrip().endswith(":") or _is_open(start) or _ABBREVIATED.search(start))
+        if whole and len(start.split()) <= words:
+            return start.rstrip()
+    return ""
 
 
 def _add_sentence(sentences: list[str], sentence: str, *, leans: bool) -> None:

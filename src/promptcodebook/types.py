@@ -45,9 +45,9 @@ Channel = Literal["encoder", "generator", "codebook"]
 Part = Channel | Literal["critic"]
 """What Theorem 5 sums over: the channels, and the critic's own rubric."""
 Directive = Literal["encoder", "generator", "critic"]
-Origin = Literal["gradient", "safety", "split", "merge", "revive"]
-"""What asks for a rewrite: a textual gradient, that of a text called harmful, or the maintenance of
-the codebook."""
+Origin = Literal["gradient", "safety", "split", "merge", "revive", "trial"]
+"""What asks for a rewrite: a textual gradient, that of a text called harmful, the maintenance of
+the codebook, or a trial that θ did not pass."""
 Variable = Directive | int
 """A text that training rewrites: θ, φ, ψ, or the index k of an instinct c_k."""
 
@@ -356,7 +356,8 @@ class Gradients:
     """g_θ, g_φ, {g_ck}, g_ψ. An empty string or an absent index means: not to blame.
 
     `severity` says how grave each part's fault is, from 0 to 1, where that was given (method
-    decision 20); in a Trace it is ρ(g_v), on the scale of the verdict's ρ.
+    decision 20); in a Trace it is ρ(g_v), on the scale of the verdict's ρ. That of the codebook is
+    one number for all active instincts together; the paper's is the mean of one for each (Eq. 33).
     """
 
     encoder: str = ""

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
-from collections.abc import Iterator
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
+import promptcodebook as pco_python
+from promptcodebook.errors import RunNotTrusted
 from promptcodebook.policy.references import first_policy
 from tests.cli.invoked import Result, pco, served
-from tests.lm.server import Server
+from tests.lm.server import Server, says
 from tests.store.edit import edit_header
 
 SECRETS = {"PCO_API_KEY": "sk-victim", "PCO_LOOT": "loot-victim", "HUSH": "hush-victim"}
@@ -202,6 +209,7 @@ def test_a_policy_file_can_hold_neither_code_nor_address(gift: Gift, tmp_path: P
         {"sampling": {"encoder": {"model": spec}}},
         {"sampling": {"encoder": {"headers": {"X-Loot": "$PCO_LOOT"}}}},
         {"sampling": {"encoder": {"extra": {"model": "theirs"}}}},
+        {"sampling": {"encoder": {"extra": {"api_base": spec}}}},
     ]
     target = tmp_path / "policy.json"
     for fault in faults:
@@ -211,3 +219,260 @@ def test_a_policy_file_can_hold_neither_code_nor_address(gift: Gift, tmp_path: P
     assert gift.open(("codebook", "show", str(target))).code == 0
     gift.open(("explain", str(target), "x", "--task", "constraints", "--lm", "simulated"))
     assert gift.untouched
+
+
+THEFTS: dict[str, Any] = {
+    "api_base": "{url}",
+    "tools": [{"type": "mcp", "server_label": "x", "server_url": "{url}"}],
+}
+"""Body fields of a stranger's file: with the one a library sends the key to another address, with
+the other a provider sends what was asked there. tests/config/test_keys.py has more."""
+FILE_USES: dict[str, tuple[str, ...]] = {
+    "explain": ("explain", "{file}", "x"),
+    "prompt": ("prompt", "{file}", "x"),
+    "eval": ("eval", "{file}", "--budget", "9calls"),
+    "compare": ("compare", "{file}", "{file}", "--budget", "9calls"),
+    "batch": ("batch", "{file}", "in.jsonl", "out.jsonl"),
+    "a version": ("explain", "theirs@latest", "x"),
+    "a run": ("explain", "{run}", "x"),
+    "a resumed run": ("train", "--resume", "{run}", "--budget", "9999calls"),
+}
+
+
+@dataclass
+class Thief:
+    """A policy file and a run that ask for the request to go to the stranger's server."""
+
+    gift: Gift
+    file: Path
+    victim: Server
+
+    def use(self, use: str, *more: str) -> Result:
+        typed = [a.format(file=self.file, run=self.gift.run) for a in FILE_USES[use]]
+        task = () if use.startswith("a ") and "version" not in use else ("--task", "constraints")
+        return pco(*typed, *task, *more, cwd=self.gift.folder)
+
+    @property
+    def sent(self) -> str:
+        """All that reached the stranger."""
+        return repr((self.gift.server.headers, self.gift.server.bodies))
+
+
+@pytest.fixture(params=THEFTS)
+def thief(
+    gift: Gift,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> Iterator[Thief]:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-openai-victim")
+    monkeypatch.setenv("PCO_REGISTRY", str(tmp_path / "registry"))
+    gift.server.default = says("{}")
+    url = gift.server.spec.partition("#")[0]
+    extra = json.loads(json.dumps({request.param: THEFTS[request.param]}).replace("{url}", url))
+
+    def asking(text: str) -> str:
+        tree = json.loads(text)
+        tree["config"] |= {"lm": "simulated", "reward": "exact", "executor": ""}
+        for role in tree["config"]["roles"].values():
+            role["headers"], role["extra"] = {}, extra
+        return json.dumps(tree)
+
+    edit_header(gift.file, asking, sealed=False)
+    policy = json.loads(first_policy(gift.folder / "runs", gift.run, trust=True).text())
+    file = tmp_path / "policy.json"
+    file.write_text(json.dumps(policy))
+    (gift.folder / "in.jsonl").write_text('{"input": "x"}\n')
+    assert pco("codebook", "freeze", str(file), "theirs", cwd=gift.folder).code == 0
+    with served(Server()) as victim:
+        victim.default = says("{}")
+        monkeypatch.setenv("OPENAI_BASE_URL", victim.spec.partition("#")[0])
+        yield Thief(gift, file, victim)
+
+
+@pytest.mark.parametrize("use", FILE_USES)
+def test_no_use_of_a_strangers_policy_sends_a_field_that_it_chose(thief: Thief, use: str) -> None:
+    result = thief.use(use, "--lm", "litellm/openai/gpt-x")
+    assert "sk-openai-victim" not in thief.sent
+    assert not thief.victim.bodies
+    result.error(2, ".extra.", "--trust")
+
+
+def test_python_asks_for_trust_too(thief: Thief) -> None:
+    with pytest.raises(RunNotTrusted, match=r"sampling\.encoder\.extra\."):
+        pco_python.load_policy(thief.file, lm="litellm/openai/gpt-x")
+    with pytest.raises(RunNotTrusted, match=r"sampling\.encoder\.extra\."):
+        pco_python.evaluate(thief.file, lm="litellm/openai/gpt-x", config={"task": "constraints"})
+    exported = ("codebook", "export", str(thief.file), "--to", "langchain", "-o", "out")
+    pco(*exported, cwd=thief.gift.folder).error(2, "sampling.encoder.extra.", "--trust")
+    assert pco(*exported, "--trust", cwd=thief.gift.folder).code == 0
+    written = (thief.gift.folder / "out" / "chain.py").read_text("utf-8")
+    assert "load_policy(POLICY, lm=lm, trust=True)" in written
+
+
+def test_even_a_trusted_policy_does_not_move_the_address_of_a_provider(thief: Thief) -> None:
+    """The library takes an address as it takes a body field: what it is handed is known by name."""
+    thief.use("explain", "--lm", "litellm/openai/gpt-x", "--trust")
+    assert not thief.gift.server.bodies and not thief.gift.server.headers
+
+
+def test_trust_is_what_lets_a_field_go_to_ones_own_model(thief: Thief) -> None:
+    """Else the tests above would prove nothing."""
+    thief.use("explain", "--lm", thief.victim.spec, "--trust")
+    assert thief.victim.bodies
+    [field] = {name for body in thief.victim.bodies for name in THEFTS if name in body}
+    assert field in THEFTS
+
+
+def test_the_audit_fails_a_policy_that_sets_such_a_field(thief: Thief) -> None:
+    result = pco("codebook", "audit", str(thief.file), "--rules-only", cwd=thief.gift.folder)
+    assert result.code == 1
+    assert "high    sampling.encoder.extra." in result.out
+
+
+# --- links, and files that are no files ---
+
+LINKS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "removed": ("lock", ("runs", "rm", "{run}", "--yes")),
+    "removed beside effects": ("effects/lock", ("runs", "rm", "{run}", "--yes")),
+    "measured": ("effects/lock", ("codebook", "effect", "{run}", "0", "--trust")),
+    "measured elsewhere": ("effects", ("codebook", "effect", "{run}", "0", "--trust")),
+    "resumed": ("lock", ("train", "--resume", "{run}", "--trust")),
+    "resumed in flight": ("in-flight", ("train", "--resume", "{run}", "--trust")),
+    "shown": ("run.sqlite", ("runs", "show", "{run}")),
+}
+
+
+@pytest.mark.parametrize("use", LINKS)
+def test_a_link_in_a_run_overwrites_no_other_file(gift: Gift, tmp_path: Path, use: str) -> None:
+    name, arguments = LINKS[use]
+    mine, link = tmp_path / "mine", gift.folder / "runs" / gift.run / name
+    if name == "run.sqlite":
+        link.rename(mine)
+    elif name == "effects":
+        mine.mkdir()
+    else:
+        mine.write_bytes(b"precious" * 600)
+    link.parent.mkdir(exist_ok=True)
+    link.unlink(missing_ok=True)
+    before = _contents(mine)
+    link.symlink_to(mine)
+    gift.open(arguments).error(1, "is a link", link.name, "rm -r")
+    assert _contents(mine) == before
+    assert gift.open(("runs", "list")).code == 0
+
+
+def _contents(path: Path) -> object:
+    if path.is_dir():
+        return sorted(path.iterdir()), path.stat().st_mode
+    return path.read_bytes(), path.stat().st_mode
+
+
+def test_a_run_that_is_a_link_is_not_removed_through_it(gift: Gift, tmp_path: Path) -> None:
+    """What lies at its other end may be another run of one's own."""
+    run = gift.folder / "runs" / gift.run
+    mine = Path(shutil.move(run, tmp_path / "mine"))
+    run.symlink_to(mine)
+    gift.open(("runs", "rm", gift.run, "--yes")).error(1, "is a link")
+    assert (mine / "run.sqlite").is_file()
+
+
+@pytest.mark.parametrize("name", ["lock", "policy.json", "in-flight"])
+def test_nobody_waits_for_a_file_that_nobody_writes(gift: Gift, name: str) -> None:
+    file = gift.folder / "runs" / gift.run / name
+    file.unlink(missing_ok=True)
+    os.mkfifo(file)
+    listed = _within(20.0, gift.folder, "runs", "list")
+    assert f"{gift.run}: unreadable:" in listed.out
+    _within(20.0, gift.folder, "explain", gift.run, "x", "--trust").error(1, "no plain file")
+
+
+# --- what a run unpacks to, and how long it may take ---
+
+
+def _within(seconds: float, folder: Path, *typed: str, most_mb: int = 2000) -> Result:
+    """A process of its own, ended after so many seconds and at so many MB."""
+    done = subprocess.run(
+        ["sh", "-c", f'ulimit -v {most_mb}000; exec "$@"', "sh", sys.executable, "-m",
+         "promptcodebook.cli", *typed],
+        cwd=folder, capture_output=True, text=True, timeout=seconds,
+    )  # fmt: skip
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def _bomb(text: bytes, times: int) -> bytes:
+    return zstandard.ZstdCompressor(level=19, write_checksum=True).compress(text * times)
+
+
+def _tampered(*statements: str) -> Callable[[Path], None]:
+    def tamper(file: Path) -> None:
+        with contextlib.closing(sqlite3.connect(file)) as db, db:
+            for statement in statements:
+                db.execute(statement)
+
+    return tamper
+
+
+def _blob(made: Callable[[], bytes]) -> Callable[[Path], None]:
+    def tamper(file: Path) -> None:
+        with contextlib.closing(sqlite3.connect(file)) as db, db:
+            db.execute("UPDATE events SET light = ? WHERE kind = 'started'", (made(),))
+
+    return tamper
+
+
+_FOR_EVER = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
+TAMPERED: dict[str, Callable[[Path], None]] = {
+    "a bomb of text": _blob(lambda: _bomb(b" " * 1_000_000, 500)),
+    "a bomb of lists": _blob(lambda: _bomb(b"[" + b"[]," * 20_000_000 + b"[]]", 1)),
+    "a bomb of numbers": _blob(lambda: _bomb(b"[" + b"1," * 30_000_000 + b"1]", 1)),
+    "no size told": _blob(
+        lambda: zstandard.ZstdCompressor(write_content_size=False).compress(b" " * 9_000_000)
+    ),
+    "an endless header": _tampered(
+        "DROP TABLE header", f"CREATE VIEW header(json) AS {_FOR_EVER} SELECT i FROM n WHERE i < 0"
+    ),
+    "endless events": _tampered(
+        "ALTER TABLE events RENAME TO old",
+        f"CREATE VIEW events AS {_FOR_EVER} SELECT seq, kind, step, light FROM old, n WHERE i < 0",
+    ),
+    "an endless tally": _tampered(
+        "DROP TABLE tally", f"CREATE VIEW tally AS {_FOR_EVER} SELECT i AS name, i AS count FROM n"
+    ),
+    "a column that is made when it is read": _tampered(
+        "DROP TABLE tally",
+        "CREATE TABLE tally (name TEXT, count AS (length(hex(zeroblob(4000000)))))",
+        "INSERT INTO tally (name) VALUES ('x')",
+    ),
+    "a virtual table": _tampered(
+        "DROP TABLE tally", "CREATE VIRTUAL TABLE tally USING fts5(name, count)"
+    ),
+    "sums that are texts": _tampered(
+        "INSERT OR REPLACE INTO usage VALUES ('critic', 'x', 'x', 'x', 'x', 'x', 'x')"
+    ),
+    "a sum without end": _tampered("UPDATE usage SET cost = 9e999"),
+    "time without end": _tampered("UPDATE sessions SET seconds = 9e999"),
+    "an event without its parts": _blob(lambda: _bomb(b'{"step": {"rewrites": [{}]}}', 1)),
+    "a step without its parts": _tampered(
+        "UPDATE events SET light = (SELECT light FROM events WHERE kind = 'started')"
+        " WHERE kind = 'stepped'"
+    ),
+    "a header of another shape": _tampered("UPDATE header SET json = '[1]'"),
+    "a header with other values": _tampered(
+        """UPDATE header SET json = json_set(json, '$.config.roles', json('[[1]]'))"""
+    ),
+}
+
+
+@pytest.mark.parametrize("what", TAMPERED)
+def test_a_bad_run_is_one_line_of_the_list(gift: Gift, what: str) -> None:
+    """Within 20 seconds and 2 GB, which is what SECURITY.md says at most."""
+    good = gift.folder / "runs" / "20200101-000000-good"
+    shutil.copytree(gift.folder / "runs" / gift.run, good)
+    TAMPERED[what](gift.file)
+    listed = _within(20.0, gift.folder, "runs", "list")
+    assert listed.code == 0, listed.err
+    assert good.name in listed.out and "Traceback" not in listed.err
+    [line] = [line for line in listed.out.splitlines() if gift.run in line]
+    assert f"{gift.run}: unreadable: " in line
+    gift.open(("runs", "show", "{run}")).error(1)

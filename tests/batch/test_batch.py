@@ -9,13 +9,17 @@ from typing import Any
 
 import pytest
 
+from promptcodebook.batch.job import answer_rows
 from promptcodebook.batch.results import Result as Answered
 from promptcodebook.batch.session import Batch, Order
+from promptcodebook.data.table import Record
 from promptcodebook.errors import RunBusy
+from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.policy.file import read_policy_file
-from tests.batch.rows import answering, read_lines, write_rows
+from tests.batch.rows import ROUTE, answering, read_lines, write_rows
 from tests.cli.invoked import Result, pco, served
 from tests.lm.server import Server
+from tests.serve.proxied import deployed, one_call
 
 
 def batch(folder: Path, server: Server, *more: str, out: str = "out.jsonl") -> Result:
@@ -131,6 +135,30 @@ def test_a_budget_is_one_over_all_sessions_and_no_reply_is_paid_for_twice(work: 
     assert len(set(filter(None, answers.asked))) == 40
 
 
+def test_answers_to_rows_that_were_changed_meanwhile_are_not_written(work: Path) -> None:
+    """They would stand beside rows that were never asked; put back, what was paid for counts."""
+    rows = write_rows(work / "in.jsonl", 3)
+    asked = rows.read_text("utf-8")
+    server, answers = answering()
+
+    async def step(request: Any, body: dict[str, Any]) -> Any:
+        write_rows(work / "new.jsonl", 3, note="another file now").replace(rows)
+        return await answers(request, body)
+
+    server.default = step
+    with served(server):
+        changed = batch(work, server)
+        changed.error(2, "in.jsonl was changed while its batch was running", "put back what it was")
+        assert not (work / "out.jsonl").exists()
+        rows.write_text(asked, "utf-8")
+        server.default, paid = answers, server.calls
+        assert batch(work, server).code == 0
+    assert server.calls == paid == 6
+    assert [row["question"] for row in read_lines(work / "out.jsonl")] == [
+        f"How far is {n}?" for n in range(3)
+    ]
+
+
 def test_what_is_under_way_is_not_mixed_with_another_job(work: Path) -> None:
     write_rows(work / "in.jsonl", 40)
     server, _ = answering()
@@ -182,6 +210,17 @@ def test_a_folder_of_somebody_else_is_not_taken_for_a_batch(
         batch(work, server, *more).error(2, "out.jsonl.part", "no batch's", "another OUT")
         assert server.calls == 0
     assert [each.name for each in other.parent.iterdir()] == ["thesis.txt"]
+
+
+def test_what_a_process_left_that_died_before_it_began_is_nobodys(work: Path) -> None:
+    write_rows(work / "in.jsonl", 3)
+    part = work / "out.jsonl.part"
+    part.mkdir()
+    for name in ("lock", ".job.json.k3x"):
+        (part / name).touch()
+    server, _ = answering()
+    with served(server):
+        assert batch(work, server).code == 0
 
 
 def test_a_finished_output_is_not_made_again_by_accident(work: Path) -> None:
@@ -278,3 +317,20 @@ def test_half_a_surrogate_pair_is_written_as_it_can_be_read(work: Path) -> None:
     with served(server):
         assert batch(work, server).code == 0
     assert read_lines(work / "out.jsonl")[0]["question"] == "How far is \ud83d?"
+
+
+async def test_a_fault_of_our_own_ends_the_workers_and_leaves_the_rest_unasked() -> None:
+    class Faulty:
+        answered = 0
+
+        def append(self, results: list[Answered]) -> None:
+            if not self.answered:
+                self.answered = 1
+                raise ZeroDivisionError
+
+    lm = ScriptedLM().reply_with(lambda request: ROUTE if request.role == "encoder" else "x")
+    policy = deployed(one_call(), lm)
+    rows = ((Record(f"in:{n}", {"input": f"How far is {n}?"}), None) for n in range(50))
+    with pytest.raises(ZeroDivisionError):
+        await answer_rows(policy, rows, Faulty(), at_once=2)
+    assert len(list(rows)) > 0 and len(lm.history) <= 12

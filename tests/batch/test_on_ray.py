@@ -61,6 +61,8 @@ def test_a_task_that_is_begun_again_pays_for_nothing_twice(work: Path) -> None:
         batch, jobs = opened(work, server, 10)
         job = next(jobs)
         first, second = json.loads(answer_shard(job)), json.loads(answer_shard(job))
+        journal = work / "out.jsonl.part" / "shards" / "0"
+        assert journal.stat().st_mode & 0o777 == 0o700, "what is asked is nobody else's"
         batch.close()
     assert server.calls == 10
     assert first == second, "what it cost is told once more, of all its sessions"

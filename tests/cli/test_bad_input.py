@@ -226,6 +226,22 @@ def test_a_reward_that_fails_mostly_stops_the_run_with_the_first_error(folder: P
     assert "no_such_thing" in shown and "Traceback" in shown
 
 
+MUTE = """class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+"""
+
+
+def test_an_error_that_cannot_be_read_is_one_like_any_other(folder: Path) -> None:
+    reward(folder, "    raise Mute")
+    told = (folder / "reward.py").read_text()
+    (folder / "reward.py").write_text(f"{MUTE}\n\n{told}")
+    train(folder).error(2, "Mute", "its message cannot be read", "reward.py")
+    train(folder, "--set", "user_code.trial=false").error(1, "at reward", "Mute")
+    (folder / "reward.py").write_text(f"{MUTE}\n\nraise Mute\n")
+    refused(folder, "the reward file does not run", "Mute", "reward.py")
+
+
 def test_a_reward_file_that_does_not_run_is_placed(folder: Path) -> None:
     (folder / "reward.py").write_text("import nothing_of_this_name\n")
     refused(folder, "the reward file does not run", "reward.py:1", "nothing_of_this_name")

@@ -23,6 +23,8 @@ def test_stats_and_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     cache = ReplyCache(path)
     cache.put(b"k" * 32, Reply("hello"))
     cache.close()
+    stopped = tmp_path / "mine.unfinished" / "an-evaluation"
+    stopped.mkdir(parents=True)
     stats = pco("cache", "stats", "--json", cwd=tmp_path).json
     assert stats["replies"] == 1 and stats["bytes"] > 0
     assert ": 1 reply, " in pco("cache", "stats", cwd=tmp_path).out
@@ -30,5 +32,7 @@ def test_stats_and_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     refused = pco("cache", "clear", cwd=tmp_path, stdin=Terminal("n\n"))
     assert refused.code == 2 and f"Remove every reply from {path}? [y/N]" in refused.err
     assert pco("cache", "stats", "--json", cwd=tmp_path).json["replies"] == 1
+    assert stopped.exists()
     assert pco("cache", "clear", "--yes", "--json", cwd=tmp_path).json["removed"] == 1
+    assert not stopped.exists()
     assert pco("cache", "stats", "--json", cwd=tmp_path).json["replies"] == 0

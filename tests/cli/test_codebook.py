@@ -125,7 +125,7 @@ def test_effect_says_what_it_may_take_and_keeps_what_it_finds(trained: Path, run
 
 
 def test_effect_stops_at_its_budget_and_goes_on(trained: Path, run_id: str) -> None:
-    command = ("codebook", "effect", "last", "0", "--split", "train")
+    command = ("codebook", "effect", "last", "4", "--split", "train")
     pco(*command, "--budget", "5calls", cwd=trained).error(3, "5 calls", "is kept")
     assert not read_effects(trained / "runs" / run_id)
     whole = pco(*command, "--json", cwd=trained).json

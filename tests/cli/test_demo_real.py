@@ -47,7 +47,7 @@ class Obedient:
         return Reply(STORY if told else PLAIN, "stop", Usage(1, len(turn) // 4, 20))
 
 
-def test_the_demo_says_which_model_it_is_and_shows_six_rows_and_three_messages(
+def test_the_demo_says_which_model_it_is_and_shows_seven_rows_and_three_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -57,8 +57,8 @@ def test_the_demo_says_which_model_it_is_and_shows_six_rows_and_three_messages(
     assert "SmolLM2-135M-Instruct" in told and "135 million parameters" in told
     assert "Nothing below is simulated" in told and "text optimiser is off" in told
     rows = ["no instructions", "the present prompt", "best single instinct"]
-    rows += ["all instincts in one prompt", "learned: one for each message"]
-    rows += ["the right rules (oracle)"]
+    rows += ["all instincts in one prompt", "the untrained codebook"]
+    rows += ["learned: one for each message", "the right rules (oracle)"]
     table = out.split("\n\n")[1]
     assert max(map(len, out.splitlines())) <= 100
     assert [row for row in rows if row in table] == rows

@@ -72,6 +72,7 @@ def test_a_served_model_says_its_spec_answers_counts_and_ends_on_sigterm(
         (("smollm2", "--latency", "1"), "--latency is for the simulated model"),
         (("smollm2", "--4bit"), "--4bit is for hf: models"),
         (("hf:x/y", "--host", "0.0.0.0"), "PCO_SERVE_KEY=$(openssl rand -hex 24) pco lm serve"),
+        (("simulated", "--host", "0.0.0.0"), "PCO_SERVE_KEY=$(openssl rand -hex 24) pco lm serve"),
     ],
 )
 def test_what_cannot_be_served_is_refused_before_anything_is_loaded(
@@ -176,18 +177,20 @@ def test_exit_codes_reach_the_shell(tmp_path: Path) -> None:
     assert done.stdout == ""
 
 
-def test_a_full_disk_is_one_message_and_what_was_written_can_be_resumed(folder: Path) -> None:
-    """The system refuses to let a file grow past a limit, as a full disk does."""
+def test_a_disk_without_room_is_one_message_before_anything_is_paid_for(folder: Path) -> None:
+    """The system refuses to let a file grow past a limit, as a full disk does. A disk that fills up
+    on the way is in `tests/proof/test_kill.py`."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, before[1]))
     try:
-        result = pco("train", *QUICK, "--set", "update.epochs=40", cwd=folder)
+        result = pco("train", *QUICK, cwd=folder)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert result.code == 1, result.err
     assert result.err.count("pco: error") == 1 and "Traceback" not in result.err
-    assert "free space" in result.err and "pco train --resume" in result.err
-    assert pco("train", "--resume", "last", cwd=folder).code == 0
+    assert "free space" in result.err and "step 1" not in result.err
+    assert pco("train", *QUICK, cwd=folder).code == 0
+    assert pco("runs", "list", cwd=folder).code == 0
 
 
 def test_no_colour_and_no_cursor_reach_what_is_not_a_terminal(folder: Path) -> None:

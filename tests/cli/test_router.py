@@ -140,7 +140,7 @@ def test_distill_tells_what_it_asks_and_what_it_found(trained: Path, run_id: str
     """On the simulated model: fresh routes, agreement, the difference, and a policy to use."""
     said = pco("distill", run_id, "--fresh", "4", "--n", "6", cwd=trained)
     assert said.code == 0, said.err
-    assert "asking 4 fresh ones and answering 6 validation examples under both" in said.err
+    assert re.search(r"asking [1-4] fresh ones and answering 6 validation examples", said.err)
     assert re.search(r"validation, n = 6: \d\.\d+ \(95 % ", said.out)
     assert "reward, distilled - encoder: " in said.out
     assert "Keep the encoder as the default" in " ".join(said.out.split())
@@ -177,7 +177,8 @@ def test_distill_is_held_to_its_budget(trained: Path, run_id: str) -> None:
 def test_distill_as_json(trained: Path, run_id: str) -> None:
     said = pco("distill", run_id, "--fresh", "4", "--n", "4", "-o", "d.json", "--json", cwd=trained)
     tree = said.json
-    assert tree["policy"] == "d.json" and tree["fresh"] == 4 and tree["non_inferior"] is False
+    assert tree["policy"] == "d.json" and 1 <= tree["fresh"] <= 4
+    assert tree["non_inferior"] is False
     file = read_policy_file(trained / "d.json")
     assert file.about["distilled"] == {k: v for k, v in tree.items() if k not in ("ref", "policy")}
     again = pco("distill", str(trained / "d.json"), "--fresh", "8", "-o", "e.json", cwd=trained)

@@ -173,6 +173,11 @@ def test_a_promoted_and_rolled_back_version_is_taken_up(
         (("absent.json", "--lm", "http://127.0.0.1:1/v1#m"), "no policy file at absent.json"),
         (("p.json", "--host", "0.0.0.0", "--lm", "simulated"), "PCO_SERVE_KEY=$(openssl rand"),
         (("p.json", "--keys", "no-keys", "--lm", "simulated"), "cannot read the keys in no-keys"),
+        (("p.json", "--daily-budget", "90min", "--lm", "simulated"), "1000calls, 2Mtok, 5usd"),
+        (
+            ("p.json", "--daily-budget", "5usd", "--lm", "http://127.0.0.1:9/v1#m"),
+            "a money budget needs a price",
+        ),
         (("staged.json", "--lm", "http://127.0.0.1:1/v1#m"), "a prompt for each of find, answer"),
         (("p.json", "--input", "all", "--lm", "simulated"), "'last', 'conversation'"),
     ],

@@ -54,6 +54,9 @@ def test_a_run_that_fails_says_what_is_missing_and_keeps_its_policy(folder: Path
     assert "No verdict: the run failed after 0 updates (TooManyFailures)." in out
     [path] = (folder / "runs").iterdir()
     assert f"policy: runs/{path.name}/policy.json" in out and (path / "policy.json").is_file()
+    again = pco("train", *QUICK, *down, "--json", cwd=folder)
+    assert again.code == 1 and again.json["error"] == "TooManyFailures", "one document"
+    assert again.json["hint"] and again.json["ended"] == "failed" and again.json["policy"]
 
 
 def test_a_run_goes_by_its_name_in_every_command(folder: Path) -> None:

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 import promptcodebook.config as config
-from promptcodebook.config import Config, load_config, merge, parse_budget, preset, read_toml
+from promptcodebook.config import (
+    Config,
+    beyond_sampling,
+    load_config,
+    merge,
+    parse_budget,
+    preset,
+    read_toml,
+)
 from promptcodebook.config.small import text_updates_remark
 from promptcodebook.errors import ConfigError
 
@@ -306,6 +314,48 @@ def test_a_secret_in_the_body_goes_only_to_the_address_that_it_was_given_for() -
     below = {"lm": A, "roles": {"critic": {"extra": fields}}}
     assert load_config(below, {"seed": 1}).roles["critic"].extra == fields
     assert load_config(below, {"lm": B}).roles["critic"].extra == {"top_k": 20}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"api_base": "http://theirs.test"},
+        {"base_url": "http://theirs.test"},
+        {"api_key": "x"},
+        {"headers": {"X-A": "b"}},
+        {"extra_headers": {"X-A": "b"}},
+        {"extra_body": {"top_k": 1}},
+        {"mock_response": "x"},
+        {"custom_llm_provider": "x"},
+        {"fallbacks": ["x"]},
+        {"callbacks": ["x"]},
+        {"tools": []},
+        {"plugins": [{"id": "web"}]},
+        {"provider": {"order": ["x"]}},
+        {"models": ["x"]},
+        {"kv_transfer_params": {"remote_host": "theirs.test"}},
+        {"best_of": 50},
+        {"store": True},
+        {"guided_regex": "(a+)+"},
+        {"top_k": "http://theirs.test"},
+        {"top_k": {"api_base": "http://theirs.test"}},
+        {"stop": {"api_base": "http://theirs.test"}},
+        {"logit_bias": {"api_base": 1}},
+        {"reasoning_effort": "http://theirs.test"},
+    ],
+)
+def test_a_field_that_may_say_where_a_request_goes_is_more_than_sampling(
+    fields: dict[str, Any],
+) -> None:
+    assert beyond_sampling({"min_p": 0.1, **fields}) == list(fields)
+
+
+def test_of_a_group_of_fields_each_is_looked_at() -> None:
+    kwargs = {"enable_thinking": False, "chat_template": "{{ x }}", "tools": [], "thinking": {}}
+    found = beyond_sampling({"chat_template_kwargs": kwargs, "reasoning": {"effort": "low"}})
+    assert found == [f"chat_template_kwargs.{n}" for n in ("chat_template", "tools", "thinking")]
+    drawn = {"top_k": 3, "stop": "\n\n", "stop_token_ids": [1], "logit_bias": {"50256": -100}}
+    assert beyond_sampling({**drawn, "thinking": {"type": "enabled", "budget_tokens": 9}}) == []
 
 
 _STRONGER = {role: {"model": "openai/strong"} for role in ("critic", "attribution", "updater")}

@@ -126,10 +126,11 @@ def test_a_stored_configuration_keeps_its_keys() -> None:
     newer = ("max_reply_mb", "optimizer", "router", "user_code", "verdict_examples")  # since 0.2.0
     for key in (*newer, "gepa", "mipro", "grpo"):
         tree.pop(key)
-    for newer in ("accept_on", "maintain_every"):
+    for newer in ("accept_on", "maintain_every", "shared_by"):
         tree["update"].pop(newer)
     tree["encoder"].pop("max_fallback")
     tree["critic"].pop("safety")
+    tree["critic"].pop("sees_reward")
     tree["init"].pop("split")
     tree["budget"].pop("reserve_for_verdict")
     tree["validation"]["patience"] = 5  # the default of 0.1.0

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from promptcodebook.assemble import Plan, Sources, plan_run
-from promptcodebook.calls import Role
+from promptcodebook.calls import Message, Request, Role, Schema, Usage
 from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError
-from promptcodebook.estimation.counting import TRAINING, Manner, Work
+from promptcodebook.estimation.counting import TRAINING, CountingLM, Manner, Work
 from promptcodebook.estimation.dry import dry_run, passes, shorten_plan
 from promptcodebook.estimation.estimate import Range, estimate
+from promptcodebook.types import Codebook, Instinct, Parameters
 
 QUICK: dict[str, Any] = {"preset": "quick", "task": "constraints", "lm": "simulated"}
 USUAL = Manner(solved=0.5, blamed=0.5, reasked=0.0, refused=0.0, agent_calls=1)
@@ -39,16 +40,10 @@ def training(plan: Plan, manner: Manner = USUAL) -> dict[Role, Work]:
 
 
 def test_routes_are_counted_exactly() -> None:
-    # What the stand-in blames is drawn by what it is asked; without the clause that is θ each time.
-    plain = {"critic": {"safety": False}}
-    plan = plan_of(**plain)
+    plan = plan_of()
     work = dry(plan)
     found = passes(plan)
-    # θ is rewritten, and tried on the batch of 12, in each update but the first: that one explores.
-    assert found.retried == 7 * 12
-    assert work[TRAINING, "encoder"].calls == found.routed + found.retried
-    unguarded = plan_of(encoder={"max_fallback": 1.0}, **plain)
-    assert training(unguarded)["encoder"].calls == passes(unguarded).routed == found.routed
+    assert work[TRAINING, "encoder"].calls == found.routed, "the trial of θ takes no call"
     assert work[TRAINING, "generator"].calls == passes(plan).rollouts == 96
     assert work["judging", "executor"].calls == pytest.approx(5 * len(plan.split("test")), abs=8)
 
@@ -92,15 +87,15 @@ def test_a_step_takes_as_many_rounds_as_its_longest_chain() -> None:
     plan = plan_of(update={"epochs": 1}, validation={"every": 0}, explore={"policy": "none"})
     work = training(plan, replace(USUAL, solved=0.0))
     rounds = sum(done.rounds for done in work.values())
-    # route, compose, execute, critique, attribute and own gradient side by side, rewrite, try θ
-    assert rounds == pytest.approx(7)
+    # route, compose, execute, critique, attribute and own gradient side by side, rewrite
+    assert rounds == pytest.approx(6)
 
 
 def test_retrieval_takes_no_round() -> None:
     quiet = {"update": {"epochs": 1}, "validation": {"every": 0}, "explore": {"policy": "none"}}
     work = training(plan_of(**quiet, task="hotpotqa"), replace(USUAL, solved=0.0))
     rounds = sum(done.rounds for done in work.values())
-    assert rounds == pytest.approx(10)
+    assert rounds == pytest.approx(9)
 
 
 @pytest.mark.slow
@@ -144,6 +139,22 @@ def test_a_shortened_plan_validates_as_often(settings: dict[str, Any]) -> None:
         return passes(of).updates // every
 
     assert validations(shorten_plan(plan)) == validations(plan)
+
+
+@pytest.mark.parametrize("select", [1, 2])
+def test_the_least_leaves_out_the_composed_prompts_that_may_copy_an_input(select: int) -> None:
+    """Three of them, on the 24 inputs that validate; there are none where every prompt is a single
+    instinct, and those are all tried. The margin of any estimate is 15 %."""
+    routed = {
+        "router": {"kind": "outcomes"},
+        "select": select,
+        "compose": "verbatim",
+        "update": {"epochs": 2, "text_updates": False},
+        "roles": {"executor": {"temperature": 0.0}},
+    }
+    made = estimate(plan_of(**routed)).total.calls
+    left_out = 3 * 23 if select > 1 else 0
+    assert made.low == pytest.approx(0.86 * (made.expected - left_out), rel=0.02)
 
 
 def test_an_early_stop_lowers_the_low_alone() -> None:
@@ -205,3 +216,34 @@ def test_rounds_of_maintenance_are_counted() -> None:
     assert after.calls.high >= before.calls.high + 3 * rounds
     assert after.tokens.expected > before.tokens.expected
     assert any("5 rounds of maintenance" in line for line in with_rounds.assumptions)
+
+
+def counted(role: Role, asked: str) -> Usage:
+    """What one call takes of a run whose encoder's directive alone has words."""
+    lm = CountingLM(plan_of().config, USUAL)
+    lm.begin(Parameters("Pick what fits.", "", Codebook((Instinct("Be brief."),)), ""))
+    return asyncio.run(lm(Request(role=role, messages=(Message("user", asked),)))).usage
+
+
+def test_a_rewrite_is_as_long_as_its_variable_may_be() -> None:
+    caps = plan_of().config.update
+    instinct, directive = (
+        counted("updater", text).completion_tokens for text in ("Be brief.", "Pick what fits.")
+    )
+    assert directive == pytest.approx(
+        instinct * caps.directive_words / caps.instinct_words, rel=0.35
+    )
+
+
+def test_a_steady_run_routes_an_input_alike_each_time_and_another_its_own_way() -> None:
+    lm = CountingLM(plan_of().config, replace(USUAL, steady=True))
+    picks = {"type": "array", "items": {"type": "integer"}, "maxItems": 3}
+    schema = Schema("Route", {"type": "object", "properties": {"selected_indices": picks}})
+
+    def routed(text: str, sample: int) -> str:
+        asked = Message("system", "Pick."), Message("user", text)
+        request = Request(role="encoder", messages=asked, schema=schema, sample=sample)
+        return asyncio.run(lm(request)).text
+
+    assert routed("a", 0) == routed("a", 1)
+    assert len({routed(text, 0) for text in "abcdefgh"}) > 4

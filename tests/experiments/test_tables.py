@@ -13,9 +13,9 @@ from promptcodebook.config import Explore, load_config
 from promptcodebook.errors import ConfigError
 from promptcodebook.experiments.codebook import _spearman  # pyright: ignore[reportPrivateUsage]
 from promptcodebook.experiments.experiment import Measured, Order
-from promptcodebook.experiments.grid import base, judged_by_words
+from promptcodebook.experiments.grid import about, base, judged_by_words
 from promptcodebook.experiments.lab import Lab, open_lab
-from promptcodebook.experiments.main import methods_of
+from promptcodebook.experiments.main import METHODS, cells_of, methods_of
 from promptcodebook.experiments.page import Page
 from promptcodebook.experiments.reproduce import (
     experiment_named,
@@ -23,7 +23,7 @@ from promptcodebook.experiments.reproduce import (
     measure,
     require_preset,
 )
-from promptcodebook.experiments.theory import active_after, collapse
+from promptcodebook.experiments.theory import active_after, collapse, residual_rows
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.store.run import RunStore
 
@@ -114,6 +114,15 @@ def test_the_residual_of_theorem_5_counts_the_blame_of_the_critic(
     assert int(table.rows[0][1]) > 0
 
 
+def test_a_few_traces_are_no_figure_of_theorem_5() -> None:
+    """One trace whose δ is 0 was printed as "largest size 0.000"."""
+    deltas = [{"delta": 0.0, "critic": False}] * 19
+    few, enough = (residual_rows(found) for found in (deltas, [*deltas, deltas[0]]))
+    name = "g_θ, g_φ and g_C (no severity of g_ψ)"
+    assert few == [[name, "19", "too few", "too few", "too few"]]
+    assert enough == [[name, "20", "+0.000", "0.000", "0.000"]]
+
+
 def test_exploration_reaches_what_stands_worst_and_without_it_s_entries_remain() -> None:
     ema = [0.0] + [1.0] * 15
     steps = [1.0] * 400
@@ -146,6 +155,71 @@ def test_a_benchmark_whose_floor_is_not_known_is_no_result(tmp_path: Path) -> No
     assert not measured.results
     assert "pupa/floor" in measured.missing
     assert "pupa/floor has no result" in measured.missing["pupa/pco-calls/0"]
+
+
+def _search_measured(tmp_path: Path, tried: Mapping[str, Mapping[str, int] | None]) -> Measured:
+    """Two seeds of each method, as its cells are kept; None = a result that does not say."""
+    lab = open_lab(tmp_path, "simulated")
+    row = {"rewards": [0.5, 1.0], "failed": 0, "calls": 1.0, "seconds": 0.1}
+    row |= dict.fromkeys(("prompt_tokens", "completion_tokens", "longest_prompt"), 10)
+    run = {"stopped": "", "verdict": "", "ended": "budget", "training": {"calls": 9, "tokens": 99}}
+    results: dict[str, Any] = {}
+    for name, search in tried.items():
+        rows = {key: row | {"total_prompt": 10} for key in ("present", METHODS[name].row)}
+        for seed in range(2):
+            known = {} if search is None else {"search": search}
+            results[f"constraints/{name}-calls/{seed}"] = run | {"rows": rows} | known
+    lab.close()
+    return Measured(Order(experiment_named("main"), "quick", 2), lab, results, {})
+
+
+@pytest.mark.parametrize("name", ["main", "cost", "prompt-length"])
+def test_a_search_that_tried_one_prompt_is_no_row_and_the_others_say_what_they_tried(
+    name: str, tmp_path: Path
+) -> None:
+    searches: dict[str, Mapping[str, int] | None] = {
+        "pco": None,
+        "gepa": {"tried": 7, "replies": 12, "cut": 1},
+        "gepa-merge": {"tried": 1, "replies": 9, "cut": 9},
+        "mipro": None,
+    }
+    page = experiment_named(name).page(_search_measured(tmp_path, searches))
+    ours = [t for t in page.tables if not t.name.startswith("paper")]
+    titles = [row[0] for table in ours for row in table.rows]
+    assert "GEPA (tried 7 prompts a run, 2 of 24 replies cut)" in titles
+    assert not [title for title in titles if title.startswith(("GEPA+Merge", "MIPROv2"))]
+    said = "\n".join(map(str, page.blocks))
+    assert "GEPA+Merge is left out" in said and "tried 1 prompt a run, 18 of 18 replies cut" in said
+    assert "MIPROv2 is left out" in said, "a stored result of the old terms brings no row back"
+
+
+@pytest.mark.parametrize("preset", ["quick", "default", "paper"])
+def test_all_that_validate_do_so_on_the_same_examples_and_pay_for_it(preset: str) -> None:
+    order = Order(experiment_named("main"), preset, 1, "houserules")
+    cells = {cell.name.split("/")[1]: cell.settings for cell in cells_of(order, "smollm2")}
+    del cells["floor"]
+    assert len({settings["validation"]["subset"] for settings in cells.values()}) == 1
+    for name, settings in cells.items():
+        method, _, kind = name.rpartition("-")
+        if method == "pco":
+            assert settings["validation"]["every"] > 0 and "keep" not in settings
+        if METHODS[method].searches:
+            drawn = {"temperature": 1.0, "max_tokens": 1024}
+            assert settings["roles"]["updater"] == drawn, "a cell of the old terms is not reused"
+        same = [s["budget"] for n, s in cells.items() if n.endswith(kind)]
+        assert all(budget == same[0] for budget in same)
+
+
+def test_attempts_that_were_lost_are_named_apart_from_what_training_took(tmp_path: Path) -> None:
+    lab = open_lab(tmp_path, "simulated")
+    order = Order(experiment_named("cost"), "quick", 2)
+    found = [{"lost": {"calls": 8, "tokens": 9_352}}, {"lost": {"calls": 0, "tokens": 0}}]
+    for results, said in (({"pco/0": found[0], "pco/1": found[0]}, "16 attempts"), ({}, "")):
+        results = results or {"pco/0": found[1]}
+        page = "\n".join(map(str, about(Measured(order, lab, results, {}), "constraints", "x")))
+        assert (said in page) and ("brought no answer" in page) == bool(said)
+        assert ("at most 18,704 tokens" in page) == bool(said)
+    lab.close()
 
 
 @pytest.mark.parametrize("name", ["main", "cost"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import time
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from promptcodebook.calls import Message, Request, Sampling, Schema, Usage
 from promptcodebook.config import Budget, load_config
-from promptcodebook.errors import BudgetReached, Interrupted, LMError, PcoError
+from promptcodebook.errors import BudgetReached, Interrupted, LMError, PcoError, StoreError
 from promptcodebook.incidents import Counts
 from promptcodebook.lm.attempt import credible
 from promptcodebook.lm.ledger import Ledger
@@ -217,3 +218,20 @@ async def test_a_closed_run_lets_no_attempt_leave(server: Server, tmp_path: Path
         await stack.lm(ask())
     await stack.close()
     assert server.calls == 0
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\xff" * 4096, b"not a slot " * 300, struct.pack("<QQQQd", 1, 99, 5, 5, 0.1)],
+)
+def test_a_damaged_file_of_attempts_is_named_with_what_to_do(
+    tmp_path: Path, garbage: bytes
+) -> None:
+    store = RunStore.create(tmp_path, HEADER)
+    store.close()
+    (store.path / "in-flight").write_bytes(garbage)
+    with pytest.raises(StoreError, match="in-flight") as caught:
+        RunStore.open(store.path, write=True)
+    assert "in-flight" in caught.value.hint
+    (store.path / "in-flight").unlink()
+    RunStore.open(store.path, write=True).close()

@@ -13,6 +13,7 @@ from promptcodebook.errors import (
     ConfigError,
     MissingExtra,
     RateLimited,
+    RequestRefused,
     ServerFault,
 )
 from promptcodebook.lm.litellm_client import LiteLLM
@@ -85,6 +86,26 @@ async def test_a_call_goes_through_the_library_without_its_retries(library):
     assert (sent["model"], sent["temperature"], sent["max_tokens"]) == ("anthropic/x", 0.5, 20)
     assert (sent["num_retries"], sent["max_retries"], sent["timeout"]) == (0, 0, 9.0)
     assert sent["extra_headers"] == {"X-A": "b"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["api_base", "base_url", "api_key", "headers", "extra_headers", "mock_response",
+     "custom_llm_provider", "fallbacks", "callbacks", "proxies", "client", "num_retries"],
+)  # fmt: skip
+async def test_no_data_sets_a_keyword_of_the_library_itself(library, name: str):
+    drawn = Sampling(extra={name: "http://127.0.0.1:9", "top_k": 3})
+    request = Request("critic", (Message("user", "hi"),), sampling=drawn)
+    with pytest.raises(RequestRefused, match=name) as caught:
+        await LiteLLM("anthropic/x")(request)
+    assert "roles.critic.extra" in caught.value.hint
+    assert sys.modules["litellm"].seen == []
+
+
+async def test_body_fields_go_through(library):
+    request = Request("critic", (Message("user", "hi"),), sampling=Sampling(extra={"top_k": 3}))
+    await LiteLLM("anthropic/x")(request)
+    assert sys.modules["litellm"].seen[0]["top_k"] == 3
 
 
 @pytest.mark.parametrize(

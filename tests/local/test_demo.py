@@ -31,7 +31,8 @@ def test_the_demo_learns_and_judges_on_smollm2(
     assert show(config, Sources(), plain=True, as_json=True) == 0
     shown = json.loads(capsys.readouterr().out)
     rows = {row["name"]: row for row in shown["rows"]}
-    assert set(rows) == {"none", "present", "best_single", "concat", "learned", "oracle"}
+    named = {"none", "present", "best_single", "concat", "untrained", "learned", "oracle"}
+    assert set(rows) == named
     assert all(row["failed"] == 0 and row["score"]["n"] == 2 for row in rows.values())
     assert rows["learned"]["calls_per_query"] == 1.0
     replies = {

@@ -140,7 +140,7 @@ RUNTIME = Runtime(
 
 
 def engine_of(pipeline: Pipeline) -> OpenVinoEngine:
-    return OpenVinoEngine(RUNTIME, pipeline, "tiny", _HEADER, HiddenStates("", "tiny", 64))
+    return OpenVinoEngine(RUNTIME, lambda: pipeline, "tiny", _HEADER, HiddenStates("", "tiny", 64))
 
 
 def ask(text: str = "hi", **fields: Any) -> Job:
@@ -216,7 +216,7 @@ async def test_who_cancels_frees_the_place() -> None:
     pipeline = Pipeline(says="x" * 1000, pace=lambda: time.sleep(0.002))
     engine = OpenVinoEngine(
         RUNTIME,
-        pipeline,
+        lambda: pipeline,
         "tiny",
         GgufHeader("T", "llama", 5000, (), 0),
         HiddenStates("", "tiny", 5000),
@@ -304,7 +304,7 @@ async def test_closing_ends_what_runs_and_what_comes_later() -> None:
     pipeline = Pipeline(says="x" * 1000, pace=lambda: time.sleep(0.002))
     engine = OpenVinoEngine(
         RUNTIME,
-        pipeline,
+        lambda: pipeline,
         "tiny",
         GgufHeader("T", "llama", 5000, (), 0),
         HiddenStates("", "tiny", 5000),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from functools import cache
 from itertools import product
 from typing import Any
@@ -37,6 +38,14 @@ _ROLES = {
     "rubric": schema_of(RubricReply).body,
     "instincts": instincts_schema(8, 25).body,
 }
+
+
+_KEYWORDS = (
+    *("type", "properties", "required", "additionalProperties", "items", "prefixItems", "enum"),
+    *("minItems", "maxItems", "uniqueItems", "minLength", "maxLength", "minimum", "maximum"),
+    *("exclusiveMinimum", "exclusiveMaximum", "anyOf", "allOf", "const", "$ref", "$defs", "a"),
+)
+_KINDS = ("object", "array", "string", "integer", "number", "boolean", "null")
 
 
 @cache
@@ -308,10 +317,29 @@ def test_what_cannot_be_enforced_is_refused_by_name(schema: Any, said: str) -> N
 
 
 def test_the_printed_grammar_is_one_rule_a_line() -> None:
-    lines = schema_ebnf({"type": "object", "properties": {"a": {"type": "string"}}}).splitlines()
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    lines = schema_ebnf(schema).text.splitlines()
     assert lines[0].startswith("root ::= ")
     names = [line.split(" ::= ")[0] for line in lines]
     assert len(set(names)) == len(names)
     for line in lines:
         body = re.sub(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]', "", line.split(" ::= ")[1])
         assert set(re.findall(r"r\d+", body)) <= set(names)
+
+
+_ANY = st.recursive(
+    st.sampled_from((*_KINDS, None, True, "#/$defs/a"))
+    | st.integers()
+    | st.floats(allow_nan=False),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(_KEYWORDS), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.sampled_from(_KEYWORDS), _ANY, max_size=5))
+@settings(max_examples=300, deadline=None)
+def test_whatever_is_sent_as_a_schema_is_a_grammar_or_refused(schema: Any) -> None:
+    with suppress(RequestRefused):
+        assert schema_ebnf(schema).states < 10**5

@@ -13,7 +13,6 @@ from typing import Any
 
 from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.config import Config, load_config
-from promptcodebook.incidents import no_tally
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.accept import Others, Rerun, make_acceptance
@@ -72,9 +71,11 @@ class Counts(Counter[str]):
 
 
 def config(**tree: Any) -> Config:
-    """A small configuration: K = 4, S = 2, one example an update, and θ not guarded, unless said
-    otherwise."""
-    small = {"size": 4, "select": 2, "encoder": {"max_fallback": 1.0}}
+    """A small configuration: K = 4, S = 2, one example an update, and θ and φ not guarded, unless
+    said otherwise."""
+    small = {
+        "size": 4, "select": 2, "encoder": {"max_fallback": 1.0}, "update": {"shared_by": 1},
+    }  # fmt: skip
     return load_config(small, tree)
 
 
@@ -238,13 +239,14 @@ class World:
             trial=self.trial,
             credit=self.credit,
             updater=self.updater,
-            acceptance=RouteGuard(
-                rule=make_acceptance(config, rerun, Others(self.pool, router)),
-                encoder=Encoder(self.ask, self.templates, config.select, no_tally),
-                randomness=config.randomness,
-                most=config.encoder.max_fallback,
-                tally=self.tally,
+            guard=RouteGuard(
+                router,
+                config.randomness,
+                config.encoder.max_fallback,
+                config.update.batch_size,
+                self.tally,
             ),
+            acceptance=make_acceptance(config, rerun, Others(self.pool, router, self.credit.judge)),
             maintainer=self.maintainer,
         )
 

@@ -309,10 +309,25 @@ async def test_other_examples_judge_and_the_batch_is_not_run_again(rule: str):
     assert await again.run(data) == [step]
 
 
+@pytest.mark.parametrize("rule", ["improve", "improve_each"])
+async def test_what_other_examples_earn_joins_the_averages_with_its_penalty(rule: str):
+    """They are paid for. Each of the six earns 0.5, at ρ = 0.4; α = 0.5."""
+    update = {"batch_size": 3, "epochs": 1, "accept": rule, "accept_on": "others"}
+    explore = {**ENCODED, "alpha": 0.5}
+    data = examples(8)
+    world = World(config(update=update, explore=explore), by_part({"generator": -0.2}), pool=data)
+    (step,) = await world.run(data)
+    routed_to = sum(k == 0 for t in step.traces for k in t.rollout.route.indices)
+    assert sum(step.selected) == 6 * 2 and step.selected[0] > routed_to
+    assert len(world.asked("critic")) == 6, "a verdict each"
+    assert len(world.asked("attribution")) == len(world.own_gradients) == 3, "of the batch alone"
+    assert step.ema == pytest.approx([0.1 * (1 - 0.5**n) for n in step.selected])
+
+
 def test_the_others_are_drawn_by_the_step_from_all_that_the_batch_leaves():
     pool = examples(12)
     settled = config()
-    others = Others(pool, Explorer(settled.explore, settled.select))
+    others = Others(pool, Explorer(settled.explore, settled.select), World(settled).credit.judge)
     drawn = [
         [e.id for e in others.draw(pool[:3], settled.randomness.at(step, "accept"))]
         for step in range(40)

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from promptcodebook.config import load_config
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.critic import History, penalty
 from promptcodebook.randomness import Draws
 from promptcodebook.types import Codebook, Example, Gradients, Rollout, Route, Stage, Verdict
-from tests.method.build import World, book, config, said, verdict
+from tests.method.build import World, book, config, examples, said, verdict
 
 DRAWS = Draws(0, 0, "x")
 
@@ -46,6 +47,22 @@ def history(
 def test_the_penalty(score: float, feedback: str, unit: float, weight: float, rho: float):
     """Decision 5: 0 for a full reward or an empty critique, else (1 - score) · weight."""
     assert penalty(Verdict(score, feedback), unit, weight) == pytest.approx(rho)
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("sees", [True, False])
+async def test_the_critic_is_shown_the_reward_unless_it_is_to_judge_without(
+    sees: bool, stages: int
+):
+    """The printed template shows no r; ours does, and `critic.sees_reward: false` leaves it out."""
+    settled = config(critic={"sees_reward": sees, "stages": stages}, update={"epochs": 1})
+    world = World(settled)
+    await world.run(examples(1))
+    shown = [
+        "Reward: 0.5 on a scale" in said(r) for r in (*world.asked("critic"), *world.own_gradients)
+    ]
+    assert shown == [sees] * 2
+    assert not load_config({"preset": "paper"}).critic.sees_reward
 
 
 @pytest.mark.parametrize("templates", ["default", "paper"])

@@ -1,4 +1,4 @@
-"""θ must go on routing (decision 23): a rewrite of it is tried on the batch before it is kept."""
+"""θ must go on routing (decisions 23, 28): a rewritten θ is on trial on the next batch's routes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
-from promptcodebook.calls import Request
+from promptcodebook.calls import LM, Request
 from promptcodebook.errors import BudgetReached, EndpointDown
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.step import Rewrite, Step
+from promptcodebook.method.state import State
+from promptcodebook.step import Rewrite, Step, ThetaTrial
 from tests.method.build import (
     ENCODED,
+    Shuffled,
     World,
     config,
     examples,
-    parameters,
     routed,
     said,
     talkative,
@@ -52,16 +53,18 @@ async def run(
     broken: Callable[[Request], Scripted | None],
     explore: dict[str, Any] | None = None,
     most: float = 0.2,
+    steps: int = 2,
+    wrap: Callable[[LM], LM] = lambda lm: lm,
     **tree: Any,
-) -> tuple[World, Step]:
+) -> tuple[World, list[Step]]:
+    """Step 0 rewrites θ to one that drifts; the steps after it try that."""
     settings = config(
         explore=explore or ENCODED,
         encoder={"max_fallback": most},
-        update={"batch_size": BATCH, "epochs": 1, **tree},
+        update={"batch_size": BATCH, "epochs": steps, "shared_by": 1, **tree},
     )
-    world = World(settings, ScriptedLM().reply_with(drifting(broken)))
-    (step,) = await world.run(examples(BATCH))
-    return world, step
+    world = World(settings, ScriptedLM().reply_with(drifting(broken)), wrap=wrap)
+    return world, await world.run(examples(BATCH))
 
 
 def of_theta(step: Step) -> Rewrite:
@@ -69,133 +72,105 @@ def of_theta(step: Step) -> Rewrite:
     return rewrite
 
 
-@pytest.mark.parametrize(("odd", "kept"), [(0, True), (1, True), (2, False), (5, False)])
-async def test_theta_is_refused_when_more_than_a_fifth_of_the_batch_falls_back(
-    odd: int, kept: bool
+def fallbacks(step: Step) -> list[bool]:
+    return [t.rollout.route.fallback for t in step.traces if t.rollout.route]
+
+
+@pytest.mark.parametrize(("odd", "passes"), [(0, True), (1, True), (2, False), (5, False)])
+async def test_theta_is_taken_back_when_more_than_a_fifth_of_its_first_routes_fall_back(
+    odd: int, passes: bool
 ):
-    """1 of 5 is a fifth; 2 of 5 is more. The other rewrites of the step stay."""
-    world, step = await run(about(odd, "I would rather talk."))
-    theta = of_theta(step)
-    assert (theta.kept, theta.after) == (kept, DRIFTED)
-    assert step.parameters.encoder == (DRIFTED if kept else "theta 0")
-    assert all(r.kept for r in step.rewrites if r.variable != "encoder")
-    assert step.reverted == (() if kept else ("encoder",)), "nothing else was"
-    assert theta.reason == ("" if kept else f"{odd} of 5 routes fell back with it, more than 20%")
-    assert world.tally["encoder_refused"] == (not kept)
+    """1 of 5 is a fifth; 2 of 5 is more. Then that batch is routed again under the old one."""
+    world, (first, second) = await run(about(odd, "I would rather talk."))
+    assert of_theta(first).kept and first.parameters.encoder == DRIFTED
+    assert first.trial == ThetaTrial("theta 0")
+    assert sum(fallbacks(second)) == (odd if passes else 0)
+    counted = world.tally["route_fallbacks"], world.tally["route_repairs"]
+    assert counted == (sum(fallbacks(second)),) * 2, "what was routed in vain is none of the run's"
+    assert world.tally["encoder_refused"] == (not passes)
+    if passes:
+        return
+    reason = f"{odd} of 5 routes fell back with it, more than 20%"
+    back = Rewrite("encoder", DRIFTED, "theta 0", "", True, reason, origin="trial")
+    assert of_theta(second) == back, "and no other rewrite of θ in that step"
+    assert second.parameters.encoder == "theta 0" and second.trial is None
+    assert len([r for r in second.rewrites if r.kept]) > 1, "the others stay"
 
 
-async def test_the_trial_is_a_call_for_each_example_and_counts_no_fallback_of_the_run():
+async def test_the_trial_takes_no_call_of_its_own():
     world, _ = await run(about(0, ""))
     assert len(world.asked("encoder")) == 2 * BATCH
     world, _ = await run(about(5, routed(0, 9)))
-    assert len(world.asked("encoder")) == 3 * BATCH, "each is asked for once more"
-    assert (world.tally["route_fallbacks"], world.tally["route_repairs"]) == (0, 0)
-    assert world.tally["faulty"] == 2 * BATCH, "they are replies all the same"
+    assert len(world.asked("encoder")) == 4 * BATCH, "each is asked for once more, and then again"
+
+
+async def test_what_was_routed_in_vain_is_paid_for_by_its_rollout():
+    def usage(steps: list[Step]) -> int:
+        return sum(t.rollout.usage.calls for t in steps[1].traces)
+
+    _, kept = await run(about(0, ""))
+    _, back = await run(about(5, "prose"))
+    assert usage(back) == usage(kept) + 2 * BATCH, "a re-ask each"
 
 
 @pytest.mark.parametrize("odd", [3, 5])
-async def test_explored_inputs_are_tried_too(odd: int):
-    """At the start of a run all routes are explored; θ must not drift meanwhile."""
-    explored = {"epsilon": 1.0, "epsilon_min": 1.0}
-    _, step = await run(about(odd, "prose"), explore=explored, encoder_on_explored=True)
-    assert all(t.rollout.route is not None and t.rollout.route.explored for t in step.traces)
-    assert step.parameters.encoder == "theta 0"
+async def test_theta_goes_on_being_on_trial_while_all_routes_are_explored(odd: int):
+    """At the start of a run they are; θ may not drift unseen, and is tried when it first routes."""
+    first = {"epsilon": 1.0, "epsilon_min": 0.0, "gamma": 0.0}
+    more = {"steps_per_epoch": 2, "encoder_on_explored": True}
+    _, steps = await run(about(odd, "prose"), explore=first, **more)
+    assert [s.trial for s in steps[:2]] == [ThetaTrial("theta 0")] * 2
+    assert steps[2].parameters.encoder == "theta 0" and not any(fallbacks(steps[2]))
 
 
-async def test_nothing_is_tried_where_theta_was_not_rewritten_or_the_guard_is_off():
-    world, step = await run(about(5, "prose"), most=1.0)
-    assert step.parameters.encoder == DRIFTED and len(world.asked("encoder")) == BATCH
-    static = config(
-        encoder={"mode": "static", "max_fallback": 0.2},
-        explore=ENCODED,
-        update={"batch_size": BATCH, "epochs": 1},
-    )
-    world = World(static, ScriptedLM().reply_with(talkative))
-    await world.run(examples(BATCH))
-    assert len(world.asked("encoder")) == BATCH
+async def test_nothing_is_tried_where_the_guard_is_off():
+    _, steps = await run(about(5, "prose"), most=1.0)
+    assert steps[1].parameters.encoder == DRIFTED and steps[1].trial is None
+    assert all(fallbacks(steps[1]))
 
 
 @pytest.mark.parametrize(("odd", "kept"), [(3, True), (5, False)])
 async def test_a_theta_that_routes_badly_may_be_rewritten_to_one_that_routes_less_badly(
     odd: int, kept: bool
 ):
-    """All five fall back under θ as it is: three of five is better, five of five is not."""
+    """Four of five fall back under θ as it is: three of five is better, five of five is not."""
 
     def reply(request: Request) -> Scripted:
-        mended = drifting(about(odd, "prose"))
         under_old = request.role == "encoder" and said(request).startswith("theta 0")
-        return "prose" if under_old else mended(request)
+        if under_old:
+            return about(4, "prose")(request) or talkative(request)
+        return drifting(about(odd, "prose"))(request)
 
     settings = config(
         explore=ENCODED,
         encoder={"max_fallback": 0.2},
-        update={"batch_size": BATCH, "epochs": 1},
+        update={"batch_size": BATCH, "epochs": 2, "shared_by": 1},
     )
-    (step,) = await World(settings, ScriptedLM().reply_with(reply)).run(examples(BATCH))
-    assert all("filled up" in t.gradients.encoder for t in step.traces)
-    assert of_theta(step).kept == kept
+    first, second = await World(settings, ScriptedLM().reply_with(reply)).run(examples(BATCH))
+    assert first.trial == ThetaTrial("theta 0", share_before=0.8)
+    assert (of_theta(second).origin == "trial") == (not kept)
 
 
-async def test_theta_is_compared_with_the_routes_that_it_made_itself():
-    """Some routes are explored, all others fall back under θ as it is: three of five is better."""
+async def test_one_fallback_takes_no_theta_back_in_online_mode_and_two_do():
+    """There a batch is one example, of which one fallback is more than a fifth."""
+    for odd, kept in ((1, True), (3, False)):
+        _, steps = await run(about(odd, "prose"), mode="online", steps=1)
+        back = [r for s in steps for r in s.rewrites if r.origin == "trial"]
+        assert (not back) == kept
+        if not kept:
+            assert back[0].reason.startswith("2 of ")
 
-    def reply(request: Request) -> Scripted:
-        under_old = request.role == "encoder" and said(request).startswith("theta 0")
-        return "prose" if under_old else drifting(about(3, "prose"))(request)
 
+async def test_an_input_that_could_not_be_routed_counts_on_neither_side():
+    lost = drifting(lambda r: EndpointDown("gone") if "input 0" in said(r) else None)
     settings = config(
-        explore={"epsilon": 0.5, "epsilon_min": 0.5},
-        encoder={"max_fallback": 0.2},
-        update={"batch_size": BATCH, "epochs": 1},
-    )
-    (step,) = await World(settings, ScriptedLM().reply_with(reply)).run(examples(BATCH))
-    explored = sum(t.rollout.route.explored for t in step.traces if t.rollout.route)
-    assert 2 <= explored < BATCH, "else nothing is tested"
-    assert of_theta(step).kept
-
-
-async def test_a_theta_that_was_refused_already_is_not_tried():
-    settings = config(
-        explore=ENCODED, encoder={"max_fallback": 0.2}, update={"batch_size": BATCH, "epochs": 1}
-    )
-    world = World(
-        settings,
-        ScriptedLM().reply_with(drifting(about(5, "prose"))),
-        check=lambda variable, *_: "it is unsafe" if variable == "encoder" else None,
-    )
-    (step,) = await world.run(examples(BATCH))
-    assert len(world.asked("encoder")) == BATCH and "unsafe" in of_theta(step).reason
-    assert world.tally["encoder_refused"] == 0
-
-
-async def test_an_example_that_could_not_be_routed_spoils_no_trial():
-    def reply(request: Request) -> Scripted:
-        old = request.role == "encoder" and said(request).startswith("theta 0")
-        gone = old and "input 4" in said(request)
-        return EndpointDown("gone") if gone else drifting(about(2, "prose"))(request)
-
-    settings = config(
-        explore=ENCODED, encoder={"max_fallback": 0.2}, update={"batch_size": BATCH, "epochs": 1}
-    )
-    (step,) = await World(settings, ScriptedLM().reply_with(reply)).run(examples(BATCH))
-    assert sum(t.rollout.route is None for t in step.traces) == 1
-    assert of_theta(step).reason == "2 of 5 routes fell back with it, more than 20%"
-
-
-async def test_a_theta_that_nobody_could_be_asked_about_is_not_kept():
-    _, step = await run(about(3, EndpointDown("gone")))
-    assert of_theta(step).reason == "3 of 5 routes could not be tried with it"
-    _, step = await run(about(2, EndpointDown("gone")))
-    assert of_theta(step).kept
-
-
-async def test_half_of_a_batch_is_enough_to_try_a_theta_on():
-    settings = config(
-        explore=ENCODED, encoder={"max_fallback": 0.2}, update={"batch_size": 4, "epochs": 1}
-    )
-    lost = drifting(about(2, EndpointDown("gone")))
-    (step,) = await World(settings, ScriptedLM().reply_with(lost)).run(examples(4))
-    assert of_theta(step).kept
+        explore=ENCODED, encoder={"max_fallback": 0.2},
+        update={"batch_size": BATCH, "epochs": 2, "shared_by": 1},
+    )  # fmt: skip
+    _, second = await World(settings, ScriptedLM().reply_with(lost)).run(examples(BATCH))
+    failed = [t.rollout.failure for t in second.traces if t.rollout.failure is not None]
+    assert [f.kind for f in failed] == ["EndpointDown"]
+    assert all(r.origin != "trial" for r in second.rewrites)
 
 
 async def test_a_reached_budget_is_no_fallback():
@@ -203,27 +178,14 @@ async def test_a_reached_budget_is_no_fallback():
         await run(about(1, BudgetReached("spent")))
 
 
-async def test_what_is_refused_is_not_judged_by_the_rule_that_follows():
-    """`improve` runs the batch again under what is left: never under the refused θ."""
-    world, step = await run(about(5, "prose"), accept="improve", accept_on="batch")
-    assert step.parameters.encoder == "theta 0"
-    prompts = [said(r) for r in world.asked("encoder")]
-    assert sum(text.startswith(DRIFTED) for text in prompts) == 2 * BATCH
-    assert sum(text.startswith("theta 0") for text in prompts) == 2 * BATCH
-
-
-async def test_a_run_whose_encoder_drifts_goes_on_routing():
+async def test_a_run_whose_encoder_drifts_goes_on_routing_and_the_same_wherever_it_was_stopped():
     """Unguarded, θ drifts in the first step and every later route is a fallback."""
-
-    async def fallbacks(most: float) -> list[bool]:
-        settings = config(
-            explore=ENCODED,
-            encoder={"max_fallback": most},
-            update={"batch_size": BATCH, "epochs": 3},
-        )
-        world = World(settings, ScriptedLM().reply_with(drifting(about(5, "prose"))))
-        steps = await world.run(examples(BATCH), parameters())
-        return [t.rollout.route.fallback for s in steps for t in s.traces if t.rollout.route]
-
-    assert await fallbacks(1.0) == [False] * BATCH + [True] * 2 * BATCH
-    assert await fallbacks(0.2) == [False] * 3 * BATCH
+    _, free = await run(about(5, "prose"), most=1.0, steps=4)
+    assert [any(fallbacks(s)) for s in free] == [False, True, True, True]
+    world, steps = await run(about(5, "prose"), steps=4)
+    assert not any(any(fallbacks(s)) for s in steps)
+    for done in range(1, 4):
+        state = State.after(steps[done - 1])
+        lm = Shuffled(ScriptedLM().reply_with(drifting(about(5, "prose"))), seed=done)
+        again = World(world.config, wrap=lambda _, lm=lm: lm)
+        assert await again.run(examples(BATCH), state=state) == steps[done:]

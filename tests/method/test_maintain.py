@@ -327,7 +327,7 @@ async def test_twins_whose_place_stays_empty_are_not_merged():
     recent = [*picked((0, 1), (2, 3)), trace(0, 1, feedback="dates were left out")]
     _, made = await maintain(at, recent, TEXTS[0], TEXTS[1])
     assert [(r.variable, r.kept) for r in made] == [(2, False)]
-    assert made[0].earlier is not None and made[0].reason == "a near-copy of another instinct"
+    assert made[0].reason == "a near-copy of another instinct"
 
 
 async def test_a_frozen_twin_stays_as_it_is_and_the_other_makes_place():

@@ -29,6 +29,14 @@ def symbols(path: Path) -> set[str]:
     return found
 
 
+@pytest.mark.parametrize(("equation", "symbols"), [("8", "D_ψ(H)"), ("9", "LLM_upd(v, g_v)")])
+def test_the_table_of_equations_has_the_backward_pass(equation: str, symbols: str):
+    """Decisions 8 and 9 once stood in its rows."""
+    table = PAGE.partition("## Equations")[2].partition("\n## ")[0]
+    (row,) = [line for line in table.splitlines() if line.startswith(f"| {equation} |")]
+    assert symbols in row
+
+
 @pytest.mark.parametrize("name", NAMED)
 def test_what_the_page_names_exists(name: str):
     file, _, symbol = name.partition("::")

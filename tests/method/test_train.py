@@ -7,14 +7,17 @@ import pytest
 from promptcodebook.calls import Request
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.state import RoutingStatistics, State
+from promptcodebook.types import Example, Output, Score
 from tests.method.build import (
     ENCODED,
     Shuffled,
     World,
+    attributed,
     config,
     examples,
     one_batch,
     parameters,
+    routed,
     said,
     talkative,
     verdict,
@@ -105,3 +108,72 @@ async def test_a_run_taken_up_in_the_middle_goes_on_as_if_never_stopped():
     world = World(settings, ScriptedLM().reply_with(uneven))
     rest = await world.run(examples(7), state=State.after(whole[1]))
     assert repr(rest) == repr(whole[2:])
+
+
+BLAMED = {
+    "input 0": attributed(routing="say it of input 0"),
+    "input 1": attributed(rendering="say it of input 1"),
+    "input 2": attributed(instincts={1: "say it of input 2"}),
+    "input 3": attributed(instincts={3: "say it of input 3"}),
+    "input 4": attributed(instincts={1: "say it of input 4"}),
+}
+"""Whom each example's complaint is laid at, and what is said of it."""
+SCORES = {"input 0": 0.1, "input 1": 0.2, "input 2": 0.3, "input 3": 0.4, "input 4": 0.6}
+
+
+def telling(request: Request) -> Scripted:
+    """Routes to 1 and 3; complains of each example in words of its own, and blames one part."""
+    about = next((name for name in BLAMED if name in said(request)), "")
+    match request.role:
+        case "encoder":
+            return routed(1, 3)
+        case "critic":
+            return verdict(SCORES[about], f"a complaint of {about}")
+        case "attribution":
+            assert f"a complaint of {about}" in said(request), "another example's feedback"
+            return BLAMED[about]
+        case _:
+            return talkative(request)
+
+
+async def test_a_complaint_reaches_the_part_that_is_blamed_from_its_own_example():
+    """And no other part; ρ is made of its own score, and r̄ of that."""
+    world = World(
+        one_batch(explore={**ENCODED, "alpha": 0.5}, critic={"trainable": False}),
+        ScriptedLM().reply_with(telling),
+    )
+    (step,) = await world.run(examples(5))
+    told = {r.variable: r.gradient.splitlines() for r in step.rewrites}
+    of_1 = [f"- say it of {t.rollout.example_id.replace('x', 'input ')}" for t in step.traces
+            if t.rollout.example_id in ("x2", "x4")]  # fmt: skip
+    assert told == {
+        "encoder": ["- say it of input 0"],
+        "generator": ["- say it of input 1"],
+        1: of_1,
+        3: ["- say it of input 3"],
+    }
+    rate = 0.0
+    for trace in step.traces:
+        name = trace.rollout.example_id.replace("x", "input ")
+        own = trace.gradients
+        assert name in f"{own.encoder}{own.generator}{own.codebook}"
+        assert trace.penalty == pytest.approx(1 - SCORES[name])
+        rate += 0.5 * (0.5 - trace.penalty - rate)
+    assert step.ema == pytest.approx((0, rate, 0, rate)) and rate != 0.0
+
+
+async def test_each_example_is_judged_by_its_own_input_answer_and_feedback():
+    """Side by side, what the checker says of one must not reach the critic of another."""
+
+    async def scorer(example: Example, output: Output) -> Score:
+        return Score(0.5, f"this is about {example.input}")
+
+    lm = ScriptedLM().reply_with(lambda r: said(r)[-7:] if r.role == "executor" else talkative(r))
+    world = World(one_batch(explore=ENCODED), lm, scorer=scorer)
+    (step,) = await world.run(examples(5))
+    for i in range(5):
+        own = [r for r in (*world.asked("critic"), *world.own_gradients) if f"input {i}" in said(r)]
+        assert len(own) == 2
+        assert all(said(r).count(f"input {i}") == 3 for r in own), "input, answer and feedback"
+        assert not any(f"input {k}" in said(r) for r in own for k in range(5) if k != i)
+    assert all(t.rollout.feedback.endswith(t.rollout.output) for t in step.traces)

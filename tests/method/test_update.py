@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from promptcodebook.calls import Reply
-from promptcodebook.config import Update
+from promptcodebook.config import Update, load_config
 from promptcodebook.errors import EndpointDown
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.checks import LengthCheck, NearCopyCheck
 from promptcodebook.method.update import Pending, apply_rewrites, collect_gradients
 from promptcodebook.step import Refused, Rewrite
-from promptcodebook.types import Gradients, Rollout, Route, Trace
+from promptcodebook.types import Gradients, Rollout, Route, Trace, Verdict
 from tests.method.build import World, book, config, parameters, said
 
 
@@ -55,6 +55,71 @@ def test_explored_routes_teach_theta_only_if_told_to(flag: bool):
     traces = [trace(explored=True, encoder="not chosen by me"), trace(encoder="chosen by me")]
     (theta,) = collect_gradients(parameters(), traces, settings)
     assert theta.gradients == (("not chosen by me", "chosen by me") if flag else ("chosen by me",))
+
+
+QUOTES = "Keep this in the prompt: Open and close the text with a quotation mark."
+LIMIT = "The prompt lost the limit of fifty words."
+AGAIN = "It lost the limit of fifty words, which an instinct holds."
+
+
+def batch(*gradients: dict[str, str], fallback: int = -1) -> list[Trace]:
+    """Traces of one batch; of the one at `fallback` the route had to be filled up."""
+    made = [replace(trace(**g), rollout=Rollout(f"x{i}", Route((0, 1)))) for i, g in
+            enumerate(gradients)]  # fmt: skip
+    if fallback >= 0:
+        route = Route((0, 1), fallback=True)
+        made[fallback] = replace(made[fallback], rollout=Rollout("f", route))
+    return made
+
+
+def gathered(traces: list[Trace], **tree) -> dict[object, tuple[str, ...]]:
+    texts = parameters(book("count words", "mark quotations", "name all sources", "be kind"))
+    return {
+        p.variable: p.gradients
+        for p in collect_gradients(texts, traces, config(**{"update": {"shared_by": 2}, **tree}))
+    }
+
+
+@pytest.mark.parametrize("channel", ["generator", "encoder"])
+def test_a_complaint_of_one_example_reaches_no_directive_but_an_instinct(channel: str):
+    """Decision 28. One such sentence in φ stood in every prompt, and most states were ruined."""
+    traces = batch({channel: QUOTES}, {channel: LIMIT}, {}, {})
+    found = gathered(traces)
+    assert channel not in found
+    assert found == {1: (QUOTES,), 0: (LIMIT,)}, "the one that is nearest in words"
+    assert gathered(traces, update={"shared_by": 1}) == {channel: (QUOTES, LIMIT)}
+    assert gathered(traces, update={"mode": "online"}) == {channel: (QUOTES, LIMIT)}, "the paper's"
+    assert load_config({"preset": "paper"}).update.shared_by == 1
+
+
+def test_a_directive_learns_what_two_examples_share_and_nothing_else_of_them():
+    traces = batch({"generator": f"{LIMIT} {QUOTES}"}, {}, {"generator": AGAIN})
+    assert gathered(traces) == {"generator": (LIMIT, AGAIN), 1: (QUOTES,)}
+    twice = batch({"generator": f"{LIMIT} {AGAIN}"}, {})
+    assert "generator" not in gathered(twice), "one example that says it twice is one"
+    three = gathered(traces, update={"shared_by": 3})
+    assert "generator" not in three
+
+
+def test_a_frozen_instinct_takes_no_complaint_of_one_example():
+    frozen = parameters(book("count words", "mark quotations", frozen=[0, 1]))
+    (one,) = batch({"generator": QUOTES})
+    found = collect_gradients(frozen, [one], config(update={"shared_by": 2}))
+    assert found == []
+
+
+def test_one_route_that_was_filled_up_teaches_nobody_and_two_teach_theta():
+    """What the fault of a route says is ours, about its form: no matter for an instinct."""
+    fault = "Its reply could not be used as a choice: it was not the JSON asked for."
+    assert gathered(batch({"encoder": fault}, {}, fallback=0)) == {}
+    two = batch({"encoder": fault}, {"encoder": fault}, fallback=0)
+    assert gathered(two) == {"encoder": (fault, fault)}
+
+
+def test_a_prompt_called_harmful_needs_no_second_example():
+    (one,) = batch({"generator": "The text is harmful: it lies."})
+    called = replace(one, verdict=Verdict(0.0, "", {"generator": "it lies"}))
+    assert gathered([called]) == {"generator": ("The text is harmful: it lies.",)}
 
 
 def test_applying_keeps_the_order_of_the_codebook():
@@ -198,41 +263,87 @@ async def test_what_could_not_be_asked_is_not_asked_for_again_and_what_was_refus
     assert (world.tally["rewrites_reasked"], world.tally["rewrites_refused"]) == (1, 1)
 
 
-async def test_twins_of_one_step_are_told_apart():
-    """Decision 11: neither is a copy of an old entry; the later one is asked for once more, and
-    keeps its old text if it says the same again."""
-    same, other = "count every word before you answer", "mind the tone of the question"
-    pending = (
-        Pending(0, "rule zero", ("g",), ("rule one", "rule two")),
+async def test_a_near_copy_is_refused_without_a_second_call():
+    """The request has shown the other instincts already: asking again says nothing new."""
+    world, (done,) = await rewrite(
         Pending(1, "rule one", ("g",), ("rule zero", "rule two")),
-        Pending("critic", "psi", ("g",)),
+        replies=("rule two", "something else"),
+        check=NearCopyCheck(),
     )
-    reason = "a near-copy of another instinct"
-    for again, kept in ((same, False), (other, True)):
-        world, done = await rewrite(
-            *pending, replies=(same, same, same, again), check=NearCopyCheck()
-        )
-        assert [r.kept for r in done] == [True, kept, True]
-        assert done[1] == Rewrite(
-            1, "rule one", again, "- g", kept=kept, reason="" if kept else reason,
-            earlier=Refused(same, reason),
-        )  # fmt: skip
-        assert world.tally["rewrites_refused"] == (not kept)
-        assert world.tally["rewrites_reasked"] == 1
+    assert (done.kept, done.after, done.earlier) == (False, "rule two", None)
+    assert len(world.lm.history) == 1
+    assert (world.tally["rewrites_reasked"], world.tally["rewrites_refused"]) == (0, 1)
 
 
-async def test_a_twin_that_was_asked_for_twice_already_is_not_asked_for_again():
+async def test_a_harmful_text_is_asked_for_once_more_even_after_a_near_copy():
+    """What is refused leaves the harmful text in place."""
+    _, (done,) = await rewrite(
+        Pending(1, "rule one", ("g",), ("rule zero", "rule two"), origin="safety"),
+        replies=("rule two", "something else"),
+        check=NearCopyCheck(),
+    )
+    assert (done.kept, done.after) == (True, "something else")
+
+
+async def test_of_twins_of_one_step_the_later_keeps_its_old_text():
+    """Decision 11: neither is a copy of an old entry."""
     same = "count every word before you answer"
     world, done = await rewrite(
         Pending(0, "rule zero", ("g",), ("rule one", "rule two")),
         Pending(1, "rule one", ("g",), ("rule zero", "rule two")),
-        replies=(same, "rule two", same),
+        Pending("critic", "psi", ("g",)),
+        replies=(same, same, same),
         check=NearCopyCheck(),
     )
-    assert [r.kept for r in done] == [True, False]
-    assert done[1].earlier == Refused("rule two", "a near-copy of another instinct")
-    assert len(world.lm.history) == 3
-    assert (world.tally["rewrites_reasked"], world.tally["rewrites_refused"]) == (1, 1)
+    assert [r.kept for r in done] == [True, False, True]
+    assert done[1].reason == "a near-copy of another instinct"
+    assert (world.tally["rewrites_reasked"], world.tally["rewrites_refused"]) == (0, 1)
+
+
+TWO = "Count the words before you answer. Then say the number, and cut what is over the limit."
+
+
+@pytest.mark.parametrize(
+    ("cap", "reply", "after"),
+    [
+        (8, TWO, "Count the words before you answer."),
+        (6, TWO, "Count the words before you answer."),
+        (8, "- Count the words.\n- Keep the list short.\n- Name no names", "- Count the words."),
+        (
+            9,
+            "Write, e.g. Paris, in full. Then explain it at length.",
+            "Write, e.g. Paris, in full.",
+        ),
+    ],
+)
+async def test_what_is_only_too_long_is_cut_at_a_sentence_without_a_call(
+    cap: int, reply: str, after: str
+):
+    world, (done,) = await rewrite(
+        Pending(0, "rule zero", ("g",)),
+        replies=(reply, "another reply"),
+        check=LengthCheck(Update(instinct_words=cap)),
+        update={"instinct_words": cap},
+    )
+    assert (done.kept, done.after, len(world.lm.history)) == (True, after, 1)
+    assert done.reason == f"cut at a sentence's end, from {len(reply.split())} words"
+
+
+@pytest.mark.parametrize("reply", [TWO, 'Say "Done. And well done" at the end of it all.'])
+async def test_what_no_sentence_of_fits_is_asked_for_once_more(reply: str):
+    world, (done,) = await rewrite(
+        Pending(0, "rule zero", ("g",)),
+        replies=(reply, "count first"),
+        check=LengthCheck(Update(instinct_words=5)),
+        update={"instinct_words": 5},
+    )
+    assert (done.kept, done.after, len(world.lm.history)) == (True, "count first", 2)
+
+
+async def test_a_request_names_the_checks_that_its_reply_must_pass():
+    world, _ = await rewrite(Pending(1, "rule one", ("g",), ("rule zero",)), replies=("new",))
+    seen = said(world.lm.history[0])
+    assert "at most 25 words" in seen and "another instinct" in seen and "eight words" in seen
 
 
 async def test_rewrites_are_drawn_by_seed_step_and_variable():

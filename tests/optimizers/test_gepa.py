@@ -12,9 +12,10 @@ import promptcodebook as pco
 from promptcodebook.calls import Request
 from promptcodebook.errors import MissingExtra, RunChanged
 from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.store import RunStore, Validated
 from tests.cli.invoked import pco as pco_command
 from tests.optimizers.teachable import answer, learn, model, total
-from tests.run.test_optimize import rows
+from tests.run.test_optimize import data, rows
 
 SHORT = {"gepa": {"rollouts": 60}}
 
@@ -44,6 +45,49 @@ def test_a_reflection_reads_what_our_critic_reads(tmp_path: Path) -> None:
     assert "Reward 0 (0 is the least, 1 the best)." in first
     assert "Reference answer: use " in first
     assert "Feedback of the checker: give the stated use" in first
+
+
+@pytest.mark.parametrize("name", ["gepa", "mipro"])
+def test_it_begins_with_the_instincts_that_ours_begins_with(tmp_path: Path, name: str) -> None:
+    lm = model()
+    config = {"gepa": {"rollouts": 20}, "init": {"instincts": ["Be brief.", "Be kind."]}}
+    learn(tmp_path, name, lm, config=config)
+    asked = [m.content for r in lm.history for m in r.messages if r.role == "executor"]
+    assert asked[0].startswith("Be brief.\nBe kind.")
+    proposed = [m.content for r in lm.history for m in r.messages if r.role == "updater"]
+    assert any("Be brief.\nBe kind." in text for text in proposed)
+
+
+@pytest.mark.parametrize("name", ["gepa", "mipro"])
+def test_what_it_asks_is_drawn_at_temperature_1_and_has_room(tmp_path: Path, name: str) -> None:
+    """Whatever our own updater is asked with: of a cold, short one no rival can be made."""
+    lm, cold = model(), {"updater": {"temperature": 0.0, "max_tokens": 200}}
+    run = learn(tmp_path, name, lm, config={"gepa": {"rollouts": 40}}, roles=cold)
+    drawn = [r.sampling for r in lm.history if r.role == "updater"]
+    assert drawn and all(s.temperature == 1.0 and s.top_p is None for s in drawn)
+    assert all(s.max_tokens == 1024 for s in drawn)
+    assert len(run.candidates) > 1
+
+
+@pytest.mark.parametrize("name", ["gepa", "mipro"])
+def test_it_validates_on_the_examples_that_ours_validates_on(tmp_path: Path, name: str) -> None:
+    config = {"gepa": {"rollouts": 40}, "validation": {"subset": 4, "every": 1}}
+    ours = learn(
+        tmp_path, "pco", "simulated", name="ours", config={**config, "update": {"epochs": 1}}
+    )
+    store = RunStore.open(ours.path)
+    seen = next(e for e in store.events() if isinstance(e, Validated) and e.scope == "subset")
+    store.close()
+    validated = {r.example_id for r in seen.evaluation.rollouts}
+    lm = model()
+    run = learn(tmp_path, name, lm, config=config)
+    assert len(validated) == 4
+    assert {c.n for c in run.candidates if c.n} == {4}
+    texts = {e.input for e in data().val if e.id in validated}
+    greedy = [r for r in lm.history if r.role == "executor" and r.greedy]
+    assert texts <= {r.messages[-1].content for r in greedy}
+    others = {e.input for e in data().val} - texts
+    assert not others & {r.messages[-1].content for r in lm.history}
 
 
 @pytest.mark.parametrize("limit", [{"calls": 90}, {"tokens": 4000}])
@@ -84,7 +128,8 @@ def test_a_finished_run_may_take_more_rollouts(tmp_path: Path) -> None:
     assert "config={'gepa': {'rollouts': MORE}}" in caught.value.hint
     longer = learn(tmp_path, "gepa", name="short", config=more, resume=short.id)
     assert longer.rows["gepa"].prompt == whole.rows["gepa"].prompt
-    assert longer.verdict == whole.verdict
+    assert longer.rows["gepa"].gain == whole.rows["gepa"].gain
+    assert "This is look 2 at the same test split" in longer.verdict
 
 
 async def two_steps(prompt: pco.Prompt, example: pco.Example, lm: pco.Chat) -> pco.Output:

@@ -92,7 +92,14 @@ def test_its_calls_are_metered_and_its_settings_are_stored(tmp_path: Path, insta
     concluded = store.outline().conclusion
     store.close()
     assert concluded is not None
-    assert concluded.settings == run.settings == {"library": "theirs 1.0", "patience": 3}
+    assert (
+        concluded.settings
+        == run.settings
+        == {
+            **{"library": "theirs 1.0", "patience": 3},
+            **{"replies": 6, "replies_cut": 0},
+        }
+    )
 
 
 def test_the_prompts_that_it_tried_are_in_its_report(tmp_path: Path, install: Any) -> None:
@@ -159,6 +166,29 @@ def test_a_budget_ends_what_swallows_every_error_and_leaves_its_best(
     assert prompt is not None and "at level" in prompt
 
 
+def test_its_best_is_the_first_of_best_mean_among_those_measured_most(
+    tmp_path: Path, install: Any
+) -> None:
+    """What a library that was stopped leaves: neither the first nor the last that it measured, nor
+    one that did well on few examples."""
+    found: list[Mapping[str, str]] = []
+
+    def measure(outside: Outside) -> Mapping[str, str]:
+        found.append(outside.best)
+        outside.roll_out(LEVEL[6], outside.val[:1])
+        for level in (2, 5, 3):
+            outside.roll_out(LEVEL[level], outside.val)
+            found.append(outside.best)
+        outside.roll_out({WHOLE: f"{LEVEL[5][WHOLE]} "}, outside.val)
+        found.append(outside.best)
+        return outside.best
+
+    install(measure)
+    learn(tmp_path, "theirs", model())
+    assert found[1:] == [LEVEL[2], LEVEL[5], LEVEL[5], LEVEL[5]]
+    assert found[0] not in LEVEL.values(), "what the user has today"
+
+
 def test_a_run_stopped_anywhere_goes_the_same_way(tmp_path: Path, install: Any) -> None:
     install(climb)
     whole = learn(tmp_path, "theirs", name="whole")
@@ -173,7 +203,8 @@ def test_a_run_stopped_anywhere_goes_the_same_way(tmp_path: Path, install: Any) 
         prompts.append(part.rows["theirs"].prompt)
     assert len(set(prompts)) == 3, "each verdict is of the best so far"
     rest = learn(tmp_path, "theirs", lm, **kept, resume=part.id, budget="999calls")
-    assert (rest.ended, rest.verdict) == ("finished", whole.verdict)
+    assert rest.ended == "finished" and rest.rows["theirs"].gain == whole.rows["theirs"].gain
+    assert "This is look 4 at the same test split" in rest.verdict
     store = RunStore.open(rest.path)
     judged = [evaluation.name for evaluation in store.test_evaluations()]
     store.close()
@@ -215,7 +246,7 @@ def test_a_library_that_fails_is_a_row_that_says_how(tmp_path: Path, install: An
     assert run.ended == "finished"
     assert run.rows["theirs"].prompt == run.rows["present"].prompt == "Be brief."
     said = "theirs 1.0 failed with ValueError: no field `answer` in the reply"
-    assert f"{said} The present prompt stands in its place." in run.verdict
+    assert f"{said} The prompt that it began with stands in its place." in run.verdict
 
 
 PRIVATE_TASK = """

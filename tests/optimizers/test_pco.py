@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bench.step import trained
 from promptcodebook.assemble import Assembled, Plan
 from promptcodebook.calls import Request
 from promptcodebook.config import Config, load_config
@@ -23,12 +24,14 @@ from promptcodebook.method.router import OutcomeRouter
 from promptcodebook.method.templates import load_templates
 from promptcodebook.optimizers.base import Problem, Result
 from promptcodebook.optimizers.pco import PCO, build_learner, initialise, with_listed_codebook
+from promptcodebook.optimizers.reserve import VerdictReserve, count_selection
 from promptcodebook.policy.references import state_at
 from promptcodebook.progress import Note, Phase, StepDone, ValidationDone
 from promptcodebook.store import Header, RunStore
 from promptcodebook.store.events import Resumed, Started, Stepped
 from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
+from promptcodebook.text import sentences_of
 from promptcodebook.types import Example
 from tests.method.build import config, talkative
 
@@ -355,3 +358,34 @@ async def test_a_rewrite_must_be_short_new_safe_and_no_copy_of_the_data(
         instincts = [r for r in step.rewrites if isinstance(r.variable, int)]
         assert len(instincts) > 1 and sum(r.kept for r in instincts) == kept
         assert all(r.reason and reason in r.reason for r in instincts if not r.kept)
+
+
+def test_no_complaint_of_one_input_enters_a_directive_of_the_simulated_world_1(tmp_path: Path):
+    """There one became "Keep this in the prompt: Open and close the text with a quotation mark" in
+    φ, and most states after it were ruined (decision 28)."""
+    steps = [done.step for done in trained("simulated", tmp_path, epsilon=0.0)]
+    assert any(t.gradients.generator for step in steps for t in step.traces), "nothing is tested"
+    for step in steps:
+        said = [t.gradients.generator for t in step.traces]
+        for rewrite in step.rewrites:
+            if rewrite.variable != "generator" or not rewrite.kept:
+                continue
+            new = set(sentences_of(rewrite.after)) - set(sentences_of(rewrite.before))
+            for sentence in new:
+                assert sum(sentence in text for text in said) >= 2, sentence
+
+
+def test_what_judges_and_chooses_is_counted_and_kept_back_from_the_first_call(
+    tmp_path: Path,
+) -> None:
+    """Before anything is measured the most that may be kept is; a verdict without rollouts keeps
+    nothing."""
+    counts: list[int] = []
+    for finalists, rollouts in ((1, 0), (3, 10)):
+        tree = {"validation": {"finalists": finalists}, "budget": {"calls": 100}}
+        made = load_config({"lm": "own", **tree})
+        with problem(tmp_path / str(finalists), made, obey, val=5) as at:
+            counts.append(count_selection(at.problem))
+            VerdictReserve(at.problem, rollouts)
+            assert at.problem.assembled.models.budget.open_reserve() == (rollouts > 0)
+    assert counts[1] - counts[0] == 2 * 5

@@ -20,7 +20,7 @@ def test_the_server_counts_what_our_meter_does(tmp_path: Path, optimizer: str) -
 
     async def step(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         messages = tuple(Message(m["role"], m["content"]) for m in body["messages"])
-        role = "updater" if body["max_tokens"] == 50 else "executor"
+        role = "updater" if body["max_tokens"] == 1024 else "executor"
         text = answer(Request(role, messages, sample=body.get("seed", 0)))
         usage = {"prompt_tokens": sum(len(m.content) for m in messages), "completion_tokens": 5}
         paid.append(sum(usage.values()))
@@ -40,4 +40,5 @@ def test_the_server_counts_what_our_meter_does(tmp_path: Path, optimizer: str) -
     assert run.ended == "finished" and run.rows[optimizer].score.mean > 0.5
     assert run.spent.calls == server.calls == len(paid) > 60
     assert run.spent.tokens == sum(paid)
+    assert {b["temperature"] for b in server.bodies if b["max_tokens"] == 1024} == {1.0}
     assert not {body["model"] for body in server.bodies} - {"m"}

@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from promptcodebook.config import Config
-from promptcodebook.errors import ConfigError, PolicyError
+from promptcodebook.errors import ConfigError, PolicyError, RunNotTrusted
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.file import PolicyFile, read_policy_file
@@ -29,10 +29,10 @@ STATE = State(
     ),
 )
 ROLES = {
-    "encoder": {"temperature": 0.1, "top_p": 0.91, "max_tokens": 101, "extra": {"k": 1}},
-    "generator": {"temperature": 0.2, "top_p": 0.92, "max_tokens": 102, "extra": {"k": 2}},
-    "executor": {"temperature": 0.3, "top_p": 0.93, "max_tokens": 103, "extra": {"k": 3}},
-    "untrusted": {"temperature": 0.4, "top_p": 0.94, "max_tokens": 104, "extra": {"k": 4}},
+    "encoder": {"temperature": 0.1, "top_p": 0.91, "max_tokens": 101, "extra": {"top_k": 1}},
+    "generator": {"temperature": 0.2, "top_p": 0.92, "max_tokens": 102, "extra": {"top_k": 2}},
+    "executor": {"temperature": 0.3, "top_p": 0.93, "max_tokens": 103, "extra": {"top_k": 3}},
+    "untrusted": {"temperature": 0.4, "top_p": 0.94, "max_tokens": 104, "extra": {"top_k": 4}},
     "critic": {"temperature": 0.5},
 }
 SETTINGS: dict[str, Any] = {
@@ -233,6 +233,34 @@ def test_a_setting_typed_wrongly_is_told_apart_from_one_that_lay_there() -> None
         file.settings(above={"timeout": "soon"}, where="load_policy()")
     with pytest.raises(ConfigError, match=r"^the policy.s settings: timeout"):
         file.settings({"timeout": "soon"}, {"retries": 1})
+
+
+def test_a_file_decides_how_replies_are_drawn_and_more_only_where_it_is_trusted(
+    tmp_path: Path,
+) -> None:
+    drawn = {"top_k": 3, "stop": ["END", "."], "chat_template_kwargs": {"enable_thinking": False}}
+    fine = read(tmp_path, tree_of(sampling={"executor": {"extra": drawn}}))
+    assert fine.settings().roles["executor"].extra == drawn
+    more = {**drawn, "tools": [{"server_url": "http://theirs.test"}]}
+    file = read(tmp_path, tree_of(sampling={"executor": {"extra": more}}))
+    assert file.beyond_sampling == ("sampling.executor.extra.tools",)
+    with pytest.raises(RunNotTrusted, match=r"p\.json sets sampling\.executor\.extra\.tools") as no:
+        file.settings(name="p.json")
+    assert "--trust" in no.value.hint and "trust=True" in no.value.hint
+    assert file.settings(trusted=True).roles["executor"].extra == more
+
+
+def test_a_file_chooses_no_credential_even_where_it_is_trusted(tmp_path: Path) -> None:
+    """The names of variables in it would be filled in from this user's environment."""
+    asking = {"top_k": 3, "api_key": "$PCO_LOOT", "provider": {"token": "$PCO_LOOT", "only": ["a"]}}
+    file = read(tmp_path, tree_of(sampling={"executor": {"extra": asking}}))
+    kept = {"top_k": 3, "provider": {"only": ["a"]}}
+    assert file.settings(trusted=True).roles["executor"].extra == kept
+    own = config(**{**SETTINGS, "roles": {"executor": {"extra": asking}}})
+    assert (
+        PolicyFile.of(STATE, own, load_templates("paper"), "", ()).sampling["executor"].extra
+        == kept
+    )
 
 
 def test_the_rows_with_one_prompt_are_named() -> None:

@@ -33,7 +33,7 @@ FLAGS = (
 )
 IN_FLIGHT = 16
 LATENCY = "uniform:0.01-0.03"
-_SETTLE_S = 0.1  # several times the server's longest latency
+SETTLE_S = 0.1  # several times the server's longest latency
 _LONGEST_S = 120.0
 
 
@@ -87,6 +87,17 @@ def progress_of(folder: Path) -> Progress:
     return Progress(events, journal, headers > 0)
 
 
+SAID = "stderr.txt"
+
+
+def typed(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    """A process of `pco` at home in the folder, where stderr is kept in a file."""
+    env = {"PATH": os.environ["PATH"], "HOME": str(folder), "PCO_RUNS": str(folder / "runs")}
+    command = [sys.executable, "-m", "promptcodebook.cli", *words]
+    with (folder / SAID).open("a") as said:
+        return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=said)
+
+
 class Training:
     """One process of `pco train`, fresh or resumed; stderr is kept in a file."""
 
@@ -95,17 +106,8 @@ class Training:
         self.folder = folder
         resumes = progress_of(folder).began
         given = ["--resume", "last", "--plain"] if resumes else [*flags, "--lm", lm]
-        env = {"PATH": os.environ["PATH"], "HOME": str(folder), "PCO_RUNS": str(folder / "runs")}
-        self._said = folder / "stderr.txt"
         self.began = time.monotonic()
-        with self._said.open("a") as said:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "promptcodebook.cli", "train", *given, *more],
-                cwd=ROOT,
-                env=env,
-                stdout=subprocess.DEVNULL,
-                stderr=said,
-            )
+        self.process = typed(folder, "train", *given, *more)
 
     @property
     def seconds(self) -> float:
@@ -114,7 +116,7 @@ class Training:
     @property
     def said(self) -> str:
         """All sessions' stderr so far."""
-        return self._said.read_text("utf-8")
+        return (self.folder / SAID).read_text("utf-8")
 
     def wait(self) -> int:
         """The exit code, once it has ended by itself."""
@@ -167,7 +169,7 @@ def killed_and_resumed(server: Served, folder: Path, moments: Sequence[When]) ->
 
 
 def _after_kill(server: Served, folder: Path, seconds: float) -> Kill:
-    time.sleep(_SETTLE_S)
+    time.sleep(SETTLE_S)
     stats, progress = server.stats(), progress_of(folder)
     pending = stats["replies"] - stats["repeated"] - progress.journal
     return Kill(seconds, progress, pending, stats["repeated"])

@@ -20,6 +20,7 @@ from promptcodebook.store import (
     Resumed,
     RunStore,
     Stepped,
+    Trained,
     Validated,
 )
 from promptcodebook.types import Evaluation, Rollout
@@ -84,7 +85,7 @@ def finished(folder: Path, lm: str, settings: Mapping[str, Any] = SMALL, **more:
 
 def _of_one_session(event: Event) -> bool:
     """What a run that was stopped and resumed has more than one that was not."""
-    stopped = isinstance(event, Ended) and event.reason in ("interrupted", "budget")
+    stopped = isinstance(event, Ended) and event.reason in ("interrupted", "budget", "failed")
     return stopped or isinstance(event, Resumed)
 
 
@@ -96,8 +97,9 @@ def _timeless(event: Event) -> Event:
         case Validated():
             return replace(event, evaluation=_without_clock(event.evaluation), seconds=None)
         case Compared():
-            # What had been paid by then is another sum where calls in flight were lost to a kill.
-            return replace(event, evaluation=_without_clock(event.evaluation), before=None)
+            return replace(event, evaluation=_without_clock(event.evaluation))
+        case Trained(paid):
+            return Trained(replace(paid, latency_s=0.0, cost=None))
         case Concluded(rows=rows):
             return replace(event, rows=tuple(_priceless(row) for row in rows))
         case _:

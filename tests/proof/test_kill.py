@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from promptcodebook.experiments.trained import read_run
 from promptcodebook.randomness import keyed_random
 from tests.proof.killing import (
+    IN_FLIGHT,
     LATENCY,
+    SETTLE_S,
     Progress,
     Training,
     When,
@@ -20,6 +27,7 @@ from tests.proof.killing import (
     misbooked,
     paid_twice,
     progress_of,
+    typed,
     uninterrupted,
 )
 from tests.proof.runs import Finished
@@ -46,6 +54,7 @@ def assert_as_if_nothing_had_happened(folder: Path, whole: Finished) -> None:
     assert left.policy == whole.policy
     assert left.rewards() == whole.rewards()
     assert left.events() == whole.events()
+    assert read_run(left.path)["training"] == read_run(whole.path)["training"]
 
 
 @pytest.mark.parametrize("number", range(KILLS))
@@ -75,11 +84,16 @@ def stepped_and_not_validated(_: float, progress: Progress) -> bool:
     return progress.events.get("stepped") == 2 and progress.events.get("validated") == 1
 
 
+def first_row(_: float, progress: Progress) -> bool:
+    """In the middle of the first row of the verdict: its rollouts are no training."""
+    return bool(progress.events.get("trained")) and not progress.events.get("judged")
+
+
 def judging(_: float, progress: Progress) -> bool:
     return progress.events.get("judged") == 2
 
 
-@pytest.mark.parametrize("moment", [stepped_and_not_validated, judging])
+@pytest.mark.parametrize("moment", [stepped_and_not_validated, first_row, judging])
 def test_killed_at_an_awkward_moment(
     moment: When, server: Served, whole: tuple[Finished, float], tmp_path: Path
 ) -> None:
@@ -174,3 +188,89 @@ def test_a_router_that_learned_from_outcomes_survives_two_kills(
     left = left_by(tmp_path / "killed")
     assert b'"router"' in left.policy
     assert_as_if_nothing_had_happened(tmp_path / "killed", left_by(tmp_path / "whole"))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder whose `runs` is a disk of 24 MB of its own."""
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(runs)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no disk can be mounted here: this test needs root")
+    yield tmp_path
+    subprocess.run(["umount", "--lazy", str(runs)], check=True)
+
+
+@pytest.mark.parametrize("replies", [20, 60, 120])
+def test_a_disk_that_fills_up_costs_no_reply_that_was_paid_for(
+    replies: int, server: Served, whole: tuple[Finished, float], small_disk: Path
+) -> None:
+    """Those in flight when it was full are kept as well, in room that was set aside."""
+    server.reset()
+    training = Training(small_disk, server.lm)
+    assert training.until(lambda _, progress: progress.journal >= replies)
+    ballast = small_disk / "runs" / "ballast"
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    assert training.wait() == 1, training.said
+    assert "free space on the disk of" in training.said and "internal" not in training.said
+    asked = server.stats()
+    assert asked["replies"] == progress_of(small_disk).journal
+    ballast.unlink()
+    assert Training(small_disk, server.lm).wait() == 0
+    assert server.stats()["repeated"] == 0
+    assert_as_if_nothing_had_happened(small_disk, whole[0])
+    assert not list((small_disk / "runs").rglob("*reserve*"))
+
+
+NO_RUN = (
+    ("eval", "last", "--split", "train", "--samples", "3"),
+    ("distill", "last", "--fresh", "8"),
+    ("compare", "last", "last", "--split", "train"),
+)
+"""Work that is no run, on a run whose settings say `cache = false`."""
+
+
+@pytest.fixture(scope="module")
+def trained(server: Served, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    assert Training(folder, server.lm).wait() == 0
+    return folder
+
+
+def replies_kept(folder: Path) -> int:
+    """In the journal of what is not done."""
+    [file] = folder.rglob("*.unfinished/*/journal.sqlite")
+    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as db:
+        return db.execute("SELECT COUNT(*) FROM journal").fetchone()[0]
+
+
+@pytest.mark.parametrize("words", NO_RUN, ids=lambda words: words[0])
+def test_work_that_is_no_run_goes_on_where_it_was_killed(
+    words: tuple[str, ...], server: Served, trained: Path
+) -> None:
+    """Without a cache as well; what was finished is asked anew, and leaves nothing behind."""
+    server.reset()
+    whole = typed(trained, *words)
+    assert whole.wait(60) == 0
+    asked = server.stats()["replies"] - server.stats()["repeated"]
+    assert server.stats()["repeated"] == 0 and asked > 60
+
+    server.reset()
+    killed = typed(trained, *words)
+    while killed.poll() is None and server.stats()["replies"] < asked // 2:
+        time.sleep(0.002)
+    killed.kill()
+    assert killed.wait() != 0, "it was too quick"
+    time.sleep(SETTLE_S)
+    pending = server.stats()["replies"] - replies_kept(trained)
+    assert typed(trained, *words).wait(60) == 0
+    stats = server.stats()
+    assert stats["replies"] - stats["repeated"] == asked
+    assert stats["repeated"] <= pending <= 2 * IN_FLIGHT, "what was there was paid for once more"
+
+    assert not list(trained.rglob("*.unfinished/*"))
+    assert typed(trained, *words).wait(60) == 0
+    assert server.stats()["repeated"] >= asked, "cache = false keeps nothing of what was finished"

@@ -89,6 +89,7 @@ def write_run(runs: Path, run: ScriptedRun | None = None) -> RunStore:
     lm = "simulated?load=0.2" if run.simulated else "http://user:hush@localhost:8000/v1#m"
     config = Config(size=run.size, select=run.select, seed=3).model_dump(mode="json")
     config["lm"] = lm
+    config["critic"]["safety"] = False  # its hostile texts are there to be shown
     config["roles"]["critic"]["headers"] = {"Authorization": "Bearer hush"}
     header = Header(
         "",

@@ -143,6 +143,7 @@ def test_the_present_prompt_is_shown_before_there_is_a_verdict(tmp_path: Any) ->
         ("learned", "pco serve RUN"),
         ("concat", "pco prompt RUN --row concat"),
         ("x; rm -rf ~", "pco prompt RUN --row 'x; rm -rf ~'"),
+        ("untrained", 'pco prompt RUN --row untrained "an input"'),
         ("", "pco codebook show RUN"),
     ],
 )

@@ -121,7 +121,7 @@ def test_the_sections_hold_the_figures_of_the_run(write: Write) -> None:
     page = read_page(source)
     text = re.sub(r"\s+", " ", page.text)
     labels = " ".join(re.findall(r'aria-label="([^"]*)"', source))
-    assert "Worth deploying: +0.300 (95 % +0.181 to +0.431, n = 60) over the present prompt" in text
+    assert "Worth deploying: +0.300 (95 % +0.181 to +0.437, n = 60) over the present prompt" in text
     for said in (
         "Training reward",
         "Validation reward",

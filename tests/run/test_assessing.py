@@ -23,6 +23,8 @@ from promptcodebook.errors import (
     RunNotFound,
     RunNotTrusted,
 )
+from promptcodebook.intervals import paired_interval
+from promptcodebook.run.evaluation import paired_difference
 from promptcodebook.store.run import RunStore
 from tests.run.test_optimize import data, reward, train
 from tests.store.edit import edit_header
@@ -209,6 +211,25 @@ def test_progress_is_a_line_now_and_then_unless_it_is_not_wanted(
         assert len(lines) == 8  # the last one would say that nothing is left
 
 
+def test_sampled_runs_are_draws_of_their_own_and_one_run_is_greedy(run: pco.Run) -> None:
+    def asked(samples: int) -> list[pco.Request]:
+        requests: list[pco.Request] = []
+
+        async def lm(request: pco.Request) -> pco.Reply:
+            picked = '{"constraints": [], "selected_indices": [0, 1, 2], "analysis": ""}'
+            if request.role == "executor":
+                requests.append(request)
+            return pco.Reply(text=picked if request.role == "encoder" else "use the stated thing")
+
+        pco.evaluate(run, lm=lm, n=1, samples=samples)
+        return requests
+
+    [greedy] = asked(1)
+    sampled = asked(3)
+    assert greedy.greedy and not any(request.greedy for request in sampled)
+    assert len({request.sample for request in sampled}) == 3
+
+
 # --- compare ---
 
 
@@ -228,6 +249,22 @@ def test_two_policies_are_compared_on_the_same_examples(
     saved.write_text(json.dumps(none.as_json()))
     assert pco.compare(learned, saved).gain == compared.gain
     assert "A - B" in compared._repr_html_() and compared.sentence.startswith("A - B: ")
+
+
+def test_a_difference_pairs_by_example_within_the_range_of_the_rewards() -> None:
+    """In whichever order the two were kept. Equal pairs exclude little where rewards lie far apart,
+    and the draws are those of seed 0 at every call."""
+    first = {f"e{i}": i / 40 for i in range(40)}
+    turned = dict(reversed(first.items()))
+    same = paired_difference(first, turned)
+    assert (same.mean, same.n) == (0.0, 40) and same.high < 0.1
+    wide = paired_difference(first, turned, (-10.0, 10.0))
+    assert wide.high == pytest.approx(20 * same.high)
+    other = {name: (7 * i % 40) / 50 for i, name in enumerate(first)}
+    expected = paired_interval(list(first.values()), list(other.values()), 0)
+    assert paired_difference(first, other) == expected
+    with pytest.raises(DataError, match="no example to compare on"):
+        paired_difference({}, {})
 
 
 async def test_a_comparison_inside_a_loop_is_the_same(

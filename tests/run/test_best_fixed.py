@@ -20,6 +20,7 @@ from promptcodebook.errors import PolicyError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.policy.policy import load_policy
 from promptcodebook.policy.references import resolve
+from promptcodebook.progress import Phase
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
 from promptcodebook.types import Example, Prompt
@@ -101,12 +102,17 @@ def test_where_all_inputs_need_the_same_one_prompt_is_named_instead(tmp_path: Pa
     assert f"No clear difference from {title}, at 1 call per query instead of 2" in run.verdict
 
 
-def test_where_inputs_need_different_ones_the_routing_is_worth_it(tmp_path: Path) -> None:
+def test_where_inputs_need_different_ones_it_is_beaten_and_only_untrained_routes_are_not(
+    tmp_path: Path,
+) -> None:
+    """This encoder routes rightly before any training, and no text is rewritten."""
     run = learn(tmp_path, MIXED)
     most = run.rows["best_fixed"]
     assert most.prompt == "say B" and most.score.mean == 0.25
-    assert run.worth is True and run.deploy == "learned"
-    assert "over the best of its prompts, used for all inputs (best_fixed)" in run.verdict
+    assert most.over is not None and most.over.low > 0
+    assert run.worth is False and run.deploy == "untrained"
+    assert "Training changed nothing on the test split" in run.verdict
+    assert "best_fixed" not in run.verdict
 
 
 def test_it_is_one_call_and_one_of_the_prompts_that_are_given(tmp_path: Path) -> None:
@@ -185,9 +191,26 @@ def test_a_prompt_that_copies_its_input_is_none_for_all(tmp_path: Path) -> None:
         tuple(Example(e.id, f"{LONG} {e.input}", e.target) for e in wants(name, "B" * n))
         for name, n in (("train", 8), ("val", 8), ("test", 24))
     )
-    run = learn(tmp_path, splits, lm=copying, **COMPOSED)
-    assert run.rows["best_fixed"].prompt == "say B\n\nAs a letter."
+    run = learn(tmp_path, splits, lm=copying, **COMPOSED, init={**INIT, "instincts": DULL})
+    assert run.rows["learned"].score.mean == 1.0, "it would be the best prompt"
+    assert run.rows["best_fixed"].prompt == "Be brief.\n\nAs a letter."
     assert LONG not in (run.path / "policy.json").read_text("utf-8")
+
+
+def test_what_an_instinct_says_anyway_is_no_copy_of_an_input(tmp_path: Path) -> None:
+    """It stands in the policy file already, whatever inputs repeat it."""
+    known = f"Know that {LONG}."
+
+    def knowing(request: Request) -> str:
+        return f"{known} Kindly say B." if request.role == "generator" else obey(request)
+
+    splits = tuple(
+        tuple(Example(e.id, f"{LONG} {e.input}", e.target) for e in wants(name, "B" * n))
+        for name, n in (("train", 8), ("val", 8), ("test", 24))
+    )
+    init = {**INIT, "instincts": [known, *DULL[1:]]}
+    run = learn(tmp_path, splits, lm=knowing, **COMPOSED, init=init)
+    assert run.rows["best_fixed"].prompt == f"{known} Kindly say B."
 
 
 PRIVATE_TASK = """
@@ -207,16 +230,19 @@ def load(data_dir):
 async def test_of_private_data_no_composed_prompt_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Though it would earn everything, and the instincts word for word nothing."""
     info = tmp_path / "site" / "letters-1.0.dist-info"
     info.mkdir(parents=True)
     (info.parent / "letters_task.py").write_text(PRIVATE_TASK)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: letters\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[promptcodebook.tasks]\nletters = letters_task:load\n")
     monkeypatch.syspath_prepend(str(info.parent))
-    config = load_config({**SETTINGS, **COMPOSED, "lm": "own", "task": "letters"})
+    settings = {**SETTINGS, **COMPOSED, "init": {**INIT, "instincts": DULL}}
+    config = load_config({**settings, "lm": "own", "task": "letters"})
     sources = Sources(lm=ScriptedLM().reply_with(composed))
     run = await finish(open_run(config, sources, Where(tmp_path / "runs")))
-    assert run.rows["best_fixed"].prompt == "say B\n\nAs a letter."
+    assert run.rows["learned"].score.mean == 1.0
+    assert run.rows["best_fixed"].prompt == "Be brief.\n\nAs a letter."
 
 
 def test_where_a_prompt_is_a_single_instinct_the_best_of_those_is_enough(tmp_path: Path) -> None:
@@ -227,7 +253,22 @@ def test_where_a_prompt_is_a_single_instinct_the_best_of_those_is_enough(tmp_pat
 def test_the_test_split_has_no_part_in_what_is_chosen(tmp_path: Path) -> None:
     run = learn(tmp_path, ("ABCD" * 2, "A" * 8, "D" * 24))
     assert run.rows["best_fixed"].prompt == "say A"
-    assert run.rows["best_fixed"].score.mean == 0.0 and run.worth is True
+    assert run.rows["best_fixed"].score.mean == 0.0 and run.rows["learned"].score.mean == 1.0
+
+
+def test_it_is_chosen_by_validation_where_test_and_training_would_choose_another(
+    tmp_path: Path,
+) -> None:
+    """Both of its prompts are tried, on `validation.subset` inputs of the validation split."""
+    phases: list[object] = []
+    data = pco.Dataset(wants("train", "A" * 8), wants("val", "ABB"), wants("test", "A" * 24))
+    lm = ScriptedLM().reply_with(obey)
+    config = {**SETTINGS, "validation": {**SETTINGS["validation"], "subset": 2}}
+    run = pco.optimize(data, right, lm, config=config, runs_dir=tmp_path, listener=phases.append)
+    tried = [p.total for p in phases if isinstance(p, Phase) and p.name == "validating prompts"]
+    assert tried and set(tried) == {2}
+    assert run.rows["best_fixed"].prompt == "say B"
+    assert run.rows["best_fixed"].score.mean == 0.0
 
 
 def test_where_the_kept_policy_was_not_validated_its_last_batch_has_the_prompts(
@@ -242,6 +283,9 @@ def test_where_the_kept_policy_was_not_validated_its_last_batch_has_the_prompts(
 def test_without_a_validation_split_training_inputs_decide(tmp_path: Path) -> None:
     run = learn(tmp_path, ("BBBBBBCA", "", "C" * 24))
     assert run.rows["best_fixed"].prompt == "say B"
+    init = {**INIT, "instincts": DULL}
+    made = learn(tmp_path / "composed", ("B" * 8, "", "C" * 24), composed, **COMPOSED, init=init)
+    assert made.rows["best_fixed"].prompt == "Kindly say B."
 
 
 def test_the_prompt_can_be_had_from_the_run_and_from_its_policy(tmp_path: Path) -> None:

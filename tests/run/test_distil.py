@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,12 @@ from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.distil import Imitated, cross_agreement, distil
 from promptcodebook.method.ranking import Ranker
 from promptcodebook.run.distilling import Distillation, Distiller, Needs, logged_routes
+from promptcodebook.step import Step
+from promptcodebook.store.events import Started, Stepped
+from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.sync import run_sync
+from promptcodebook.types import Rollout, Route, Trace
 from tests.store.edit import edit_header
 
 from .topics import PHRASES, data, learn, obey, right
@@ -159,6 +164,8 @@ def test_a_policy_that_loses_nothing_is_offered(words: tuple[pco.Run, Assembled]
     run, assembled = words
     made = distilled(run, assembled)
     assert made.validation is not None and made.validation.exact.mean == 1.0
+    assert made.as_json()["validation"]["exact"]["mean"] == 1.0
+    assert replace(made, validation=None).as_json()["validation"] is None
     assert made.difference is not None and made.difference.mean == 0.0
     assert made.non_inferior and made.per_query == (1.0, 2.0)
     assert made.file.about["distilled"]["non_inferior"] is True  # type: ignore[index, call-overload]
@@ -318,3 +325,43 @@ def test_two_policies_that_nobody_answers_are_not_called_equal(
     with pytest.raises(TooManyFailures, match="encoder: 40 of 40 rollouts"):
         pco.distill(run, assembled.dataset, by_words, lost(0), n=40)
     assert pco.distill(run, assembled.dataset, by_words, lost(2), n=40).difference
+
+
+def test_only_routes_that_the_encoder_gave_itself_are_imitated(
+    words: tuple[pco.Run, Assembled], tmp_path: Path
+) -> None:
+    """Neither explored ones nor those that stood in for a faulty one."""
+    run, assembled = words
+    train, parameters = assembled.dataset.train, run.policy.file.parameters
+    routes = (Route((2,)), Route((3,), explored=True), Route((4,), fallback=True), None)
+    traces = tuple(
+        Trace(Rollout(example.id, route=route, reward=1.0))
+        for example, route in zip(train, routes, strict=False)
+    )
+    store = RunStore.create(tmp_path, Header("", "2026-01-01T00:00:00+00:00", "0"))
+    store.append(Started(parameters, "expert"))
+    store.append(Stepped(Step(0, 0, 0.5, traces, (), parameters, (), (), ())))
+    found = logged_routes(store, run.policy.file, train)
+    store.close()
+    assert found == [Imitated(train[0].id, train[0].input, (2,), 1.0)]
+
+
+def test_margin_and_failures_count_in_the_range_of_the_rewards(
+    words: tuple[pco.Run, Assembled],
+) -> None:
+    """From -1 to 3: a margin of 0.1 is 0.4, and an answer without a reward counts -1."""
+    run, assembled = words
+    seen: list[str] = []
+
+    def broken_at_first(example: pco.Example, output: str) -> float:
+        seen.append(example.id)
+        broken = example.id == seen[0] and seen.count(example.id) <= 2  # it is tried once more
+        return float("nan") if broken else by_words(example, output)
+
+    settings = {**assembled.config.model_dump(mode="json"), "reward_range": [-1.0, 3.0]}
+    sources = Sources(data=assembled.dataset, reward=broken_at_first, lm=own_lm())
+    made = distilled(run, assemble(load_config(settings), sources), count=16, margin=0.1)
+    assert made.margin == pytest.approx(0.4)
+    # One rollout of the encoder's policy failed: 1 - (-1) for one of 16.
+    assert made.difference is not None and made.difference.mean == pytest.approx(2 / 16)
+    assert made.difference.low < -0.5, "16 differences in a range of 8 exclude little"

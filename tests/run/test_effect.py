@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +21,8 @@ from promptcodebook.errors import (
     TooManyFailures,
 )
 from promptcodebook.intervals import paired_interval
-from promptcodebook.store import remove_run
-from promptcodebook.store.effects import EffectStore, effects_mark, read_effects
+from promptcodebook.store import RunStore, remove_run
+from promptcodebook.store.effects import EffectStore, effects_mark, read_effects, signed
 from tests.run.test_optimize import data, train
 
 GOOD, BAD, IDLE, UNUSED = 0, 1, 2, 5
@@ -86,7 +87,9 @@ def test_a_planted_effect_is_found(own: pco.Run, k: int) -> None:
     sure = found.difference.low > 0 or found.difference.high < 0
     assert sure is bool(ADDS[k]) and sure is ("no clear effect" not in found.sentence)
     assert repr(found).startswith(f"Effect(instinct {k}: {true:+.3f} ")
-    assert own.codebook.texts[k] in found._repr_html_()
+    html = found._repr_html_()
+    assert own.codebook.texts[k] in html and signed(found.difference) in html
+    assert signed(found.difference) not in replace(found, rewards={}, difference=None)._repr_html_()
 
 
 def test_nothing_but_the_route_is_another(own: pco.Run) -> None:
@@ -142,10 +145,13 @@ def test_where_no_pair_is_whole_there_is_an_error_and_no_result(own: pco.Run) ->
 
 
 def most_routed(run: pco.Run) -> int:
-    """The instinct that training chose most often."""
-    assert run.file is not None
-    selected = run.file.statistics.selected
-    return selected.index(max(selected))
+    """The instinct that the kept policy chose most often, on the test and validation splits."""
+    with closing(RunStore.open(run.path)) as store:
+        kept = store.validation_at(run.best.step)
+        assert kept is not None
+        learned = [e for e in store.test_evaluations() if e.name == "learned"]
+        routes = [r.route for e in (kept.evaluation, *learned) for r in e.rollouts if r.route]
+    return Counter(k for route in routes for k in route.indices).most_common(1)[0][0]
 
 
 def paid(run: pco.Run) -> int:
@@ -272,3 +278,20 @@ def test_an_effect_of_another_policy_or_model_stands_beside(own: pco.Run) -> Non
     store.close()
     assert [each.policy for each in read_effects(own.path)] == ["of another", found.policy]
     assert read_effects(own.path)[1].at.startswith("2027")
+
+
+def test_another_model_for_a_role_or_another_reward_is_another_question(own: pco.Run) -> None:
+    """By whom each role was asked counts, and not in which order the roles are named."""
+    found = pco.effect(own, GOOD, reward=worth, lm=planted(own), n=2)
+    both = replace(found, models={"encoder": "a", "executor": "b"})
+    swapped = replace(both, models={"encoder": "b", "executor": "a"})
+    alone = replace(both, models={"encoder": "a"})
+    other_reward = replace(both, scored_by="another reward")
+    again = replace(both, models={"executor": "b", "encoder": "a"}, at="2027-01-01T00:00:00+00:00")
+    store = EffectStore.open(own.path, "pco")
+    for effect in (both, swapped, alone, other_reward, again):
+        store.add(effect)
+    store.close()
+    kept = [(dict(each.models), each.at) for each in read_effects(own.path)]
+    assert len(kept) == 5 and (dict(again.models), again.at) in kept
+    assert kept.count((dict(both.models), both.at)) == 1, "the other reward's"

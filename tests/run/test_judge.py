@@ -19,10 +19,11 @@ from promptcodebook.method.templates import load_templates
 from promptcodebook.optimizers.base import Problem, Result
 from promptcodebook.progress import Phase
 from promptcodebook.run.verdict import Terms, judge, row_of
-from promptcodebook.store import Header, RunStore
+from promptcodebook.step import Step
+from promptcodebook.store import Amended, Compared, Concluded, Header, RunStore, Stepped, fold
 from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
-from promptcodebook.types import Example
+from promptcodebook.types import Codebook, Evaluation, Example, Parameters, Rollout
 from tests.method.build import config, examples, said
 
 HEADER = Header("run", "2026-01-01T00:00:00+00:00", "0")
@@ -117,3 +118,41 @@ async def test_a_verdict_is_drawn_by_the_seed_within_the_range_of_the_rewards(
     assert judged[0] != scores(Terms(4, (-1.0, 2.0)))[0]
     assert judged[1] != scores(Terms(3, (0.0, 1.0)))[1], "equal rewards, in a narrower range"
     court.store.close()
+
+
+async def test_a_run_that_was_made_longer_says_that_it_looks_again_and_corrects_for_it(
+    court: Court,
+) -> None:
+    """The looks are counted from the store, so that another session knows of them."""
+    store = court.store
+    for look, level in ((1, "95 %"), (2, "98.75 %"), (3, "99.38 %")):
+        made = await judge(court.problem, court.result())
+        assert ("same test split" in made.sentence) == (look > 1)
+        assert f"({level} +0." in made.sentence
+        store.append(Concluded(made.sentence, made.worth, made.rows_as_json()))
+        assert await judge(court.problem, court.result()) == made, (
+            "the same look, not a further one"
+        )
+        store.append(Amended(("epochs: 2 → 4",), "2026-02-01T00:00:00+00:00", extended=True))
+    assert "This is look 3 at the same test split" in made.sentence
+    path = store.path
+    store.close()
+    again = RunStore.open(path)
+    assert again.outline().looks == again.state().looks == 3
+    again.close()
+
+
+def test_a_run_that_goes_on_after_its_verdict_looks_again_however_it_is_read(
+    court: Court,
+) -> None:
+    """A budget stopped it after a verdict, twice, and it took more steps: one read leaves all steps
+    out but the last one."""
+    row = Evaluation("learned", "test", (Rollout("a", reward=1.0),))
+    for step in range(9):
+        empty = Parameters(str(step), "", Codebook(()), "")
+        court.store.append(Stepped(Step(step, step, 0.5, (), (), empty, (), (), ())))
+        if step in (2, 5):
+            court.store.append(Compared(row))
+            court.store.append(Concluded("No.", False))
+            court.store.append(Concluded("No.", False))  # resumed, and nothing to do
+    assert court.store.outline().looks == fold(court.store.events()).looks == 2

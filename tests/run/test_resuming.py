@@ -47,7 +47,8 @@ def rows(run: pco.Run) -> list[str]:
 
 
 def test_a_finished_run_made_longer_is_the_longer_run(tmp_path: Path) -> None:
-    """The same steps, policy and verdict, byte by byte; what was done stays as it was."""
+    """The same steps, policy and rows, byte by byte; what was done stays as it was. Only its
+    verdict is of a second look at the same test split."""
     short = train(tmp_path, "short", config=epochs(2))
     done = steps(short)
     longer = train(tmp_path, "short", config=epochs(4), resume=short.id)
@@ -58,7 +59,12 @@ def test_a_finished_run_made_longer_is_the_longer_run(tmp_path: Path) -> None:
         replace(s, traces=()) for s in steps(whole)
     ]
     assert (longer.path / "policy.json").read_bytes() == (whole.path / "policy.json").read_bytes()
-    assert longer.verdict == whole.verdict
+    assert "This is look 2 at the same test split" in longer.verdict
+    assert "look" not in whole.verdict and "look" not in short.verdict
+    figures = [
+        [(r.name, r.score, r.gain, r.over) for r in x.rows.values()] for x in (longer, whole)
+    ]
+    assert figures[0] == figures[1]
     assert rows(longer) == rows(whole)
     store = RunStore.open(longer.path)
     [amended] = [event for event in store.events() if isinstance(event, Amended)]

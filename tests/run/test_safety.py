@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ import promptcodebook as pco
 from promptcodebook.calls import Request
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.policy.audit.report import audit
+from promptcodebook.policy.file import read_policy_file
+from promptcodebook.policy.references import resolve
+from promptcodebook.report.context import Context
 from promptcodebook.store.run import RunStore
 
 CLAUSE = "Safety stands above the rubric"
@@ -167,4 +171,110 @@ def test_the_clause_stands_after_the_rubric_and_in_no_text_that_is_learned(tmp_p
     learned = [p for step in store.steps() for p in (step.parameters.critic,)]
     store.close()
     assert all(CLAUSE not in psi for psi in learned)
-    assert audit(run.policy.file).passes
+    assert not audit(run.policy.file).fails
+
+
+class Stubborn(Obedient):
+    """Learns one harmful text, as an instinct or as φ, and no rewrite takes it out again."""
+
+    def __init__(self, blamed: str) -> None:
+        super().__init__(VEILED)
+        self.blamed = blamed
+
+    def __call__(self, request: Request) -> str:
+        said = "\n".join(m.content for m in request.messages)
+        match request.role:
+            case "attribution":
+                return json.dumps({"rendering_errors": "", **BLAMES[self.blamed]})
+            case "updater" if VEILED in said:
+                return ""
+            case "generator":
+                return VEILED if VEILED in said else KIND
+            case "critic" if CLAUSE in said:
+                key = "0" if self.blamed == "c" else "prompt"
+                found = [{"index": key, "reason": "it gives away a note"}] * (VEILED in said)
+                reply = {"score": 0.4, "feedback": "The reply lacks the note that pays."}
+                return json.dumps({**reply, "harmful": found})
+            case _:
+                return super().__call__(request)
+
+
+BLAMES: dict[str, dict[str, Any]] = {
+    "c": {"instinct_errors": {"0": "give the note"}},
+    "φ": {"instinct_errors": {}, "rendering_errors": "give the note"},
+}
+
+
+def assert_harmless(run: pco.Run, text: str) -> None:
+    """What is deployed, saved, judged and shown is one state, and the text is not in it."""
+    file = run.policy.file
+    saved = read_policy_file(run.path / "policy.json")
+    store = RunStore.open(run.path)
+    try:
+        deployed = Context.of(store, {}).deployed
+        judged = {e.name: e.rollouts for e in store.test_evaluations()}
+        assert text in str(store.outline().parameters), "the last state holds it"
+    finally:
+        store.close()
+    assert deployed is not None and text not in str(deployed.state.parameters)
+    assert text not in file.text() and text not in (run.path / "policy.json").read_text("utf-8")
+    assert saved.digest == file.digest == resolve(run.path.parent, run.id).file.digest
+    assert file.parameters == replace(deployed.state.parameters, critic="")
+    for row in ("learned", "concat", "best_fixed"):
+        assert judged[row] and all(text not in r.prompt for r in judged[row])
+
+
+@pytest.mark.parametrize("keep", ["best_val", "last"])
+@pytest.mark.parametrize("blamed", ["c", "φ"])
+def test_a_harmful_last_state_is_not_kept_saved_or_judged(
+    tmp_path: Path, blamed: str, keep: str
+) -> None:
+    """It validates best, and its step is not one of those that are validated."""
+    compose = "verbatim" if blamed == "c" else "generator"
+    update = {"epochs": 5, "batch_size": 6}
+    settings = {**SETTINGS, "update": update, "compose": compose, "keep": keep,
+                "init": {"instincts": ["Be polite.", *HONEST]}}  # fmt: skip
+    lm = ScriptedLM().reply_with(Stubborn(blamed))
+    run = pco.optimize(data(), reward, lm, config=settings, runs_dir=tmp_path, progress=False)
+    assert_harmless(run, VEILED)
+
+
+THETA = f"Choose what fits the input. {PLAIN}"
+
+
+@pytest.mark.parametrize("rewrite", ["Choose what fits the input.", ""])
+def test_a_first_theta_that_the_scan_refuses_is_kept_only_where_no_state_is_rid_of_it(
+    tmp_path: Path, rewrite: str
+) -> None:
+    """All states earn the same, so that the first one would win; the verdict says why it did."""
+
+    class Router(Obedient):
+        def __call__(self, request: Request) -> str:
+            if request.role == "attribution":
+                return json.dumps({"routing_errors": "look at the input"})
+            if request.role == "critic" and CLAUSE in request.messages[0].content:
+                return json.dumps({"score": 0.4, "feedback": "The wrong advice was chosen."})
+            return rewrite if request.role == "updater" else super().__call__(request)
+
+    theirs = train(tmp_path / "begun", Obedient(KIND), "Be polite.").policy.file
+    theirs.model_copy(update={"encoder": THETA}).save(tmp_path / "theirs.json")
+    init = {"kind": "file", "path": str(tmp_path / "theirs.json")}
+    lm = ScriptedLM().reply_with(Router(KIND))
+    settings = {**SETTINGS, "init": init}
+    run = pco.optimize(data(), reward, lm, config=settings, runs_dir=tmp_path, progress=False)
+    rid = bool(rewrite)
+    assert (PLAIN in run.policy.file.text()) is not rid
+    assert (run.best.step >= 0) is rid and ("untrained" in run.rows) is not rid
+    warning = "every state of this run holds a text that the safety rules refuse (encoder: it"
+    assert (warning in run.verdict) is not rid
+
+
+def test_a_router_is_learned_over_instincts_that_the_scan_refuses(tmp_path: Path) -> None:
+    """They are the user's, no model rewrites them, and the verdict warns of them."""
+    settings = {**SETTINGS, "init": {"instincts": [PLAIN, *HONEST]}, "keep": "last",
+                "router": {"kind": "outcomes"}, "validation": {"every": 0}}  # fmt: skip
+    settings["update"] = {"epochs": 2, "batch_size": 6, "text_updates": False}
+    lm = ScriptedLM().reply_with(Obedient(KIND))
+    run = pco.optimize(data(), reward, lm, config=settings, runs_dir=tmp_path, progress=False)
+    assert run.best.step == 1 and run.policy.file.router is not None
+    assert "safety rules refuse (c0: it" in run.verdict

@@ -26,7 +26,7 @@ from promptcodebook.store import Header, RunStore
 from promptcodebook.store.events import Started, Stepped
 from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
-from promptcodebook.types import Example, Parameters
+from promptcodebook.types import Example, Parameters, Rollout, Route, Trace
 from tests.method.build import World, config, examples, number_scorer, parameters, said, talkative
 
 HEADER = Header(
@@ -61,14 +61,22 @@ class Run:
     heard: list[ValidationDone]
     notes: list[Note]
 
-    async def through(self, *scores: float) -> None:
-        """Appends a step of each score and validates where it is due."""
+    async def through(self, *scores: float, earning: int = 0, harmful: str = "") -> None:
+        """Appends a step of each score and validates where it is due. Its batch has traces of
+        `earning` examples that the encoder routed, each of what the state before it earns, and as
+        many and two more explored ones of the opposite (0 = none). `harmful` is the φ that its
+        verdicts call so."""
         first = self.store.outline().step + 1
         if first == 0:
             await self.selection.validate_if_due(-1)
         for index, score in enumerate(scores, start=first):
             zeros = (0.0,) * 4
-            step = Step(index, 0, 0.0, (), (), with_phi(score), zeros, zeros, (0,) * 4)
+            earned = float(self.store.parameters_at(index - 1).generator)
+            explored = [(1 - earned, True)] * (earning + 2 if earning else 0)
+            pairs = [*[(earned, False)] * earning, *explored]
+            traces = tuple(Trace(Rollout("x", Route((0, 1), e), reward=r), r) for r, e in pairs)
+            step = Step(index, 0, 0.0, traces, (), with_phi(score), zeros, zeros, (0,) * 4)
+            step = replace(step, harmful=(harmful,) if harmful else ())
             self.store.append(Stepped(step))
             await self.selection.validate_if_due(index)
 
@@ -79,7 +87,8 @@ class Run:
 def make_run(tmp_path: Path, untrained: float, val: int = 4, **tree: Any) -> Run:
     settings: Config = config(lm="own", **tree)
     world = World(settings, ScriptedLM().reply_with(echo), scorer=number_scorer)
-    store = RunStore.create(tmp_path, HEADER)
+    header = replace(HEADER, config=settings.model_dump(mode="json"))
+    store = RunStore.create(tmp_path, header)
     store.append(Started(with_phi(untrained), "expert"))
     data = Dataset(tuple(examples(2)), tuple(examples(val, start=10)), ())
 
@@ -156,6 +165,130 @@ async def test_it_validates_every_so_many_steps_and_never_at_zero(
     assert [v.step for v in run.heard] == [-1, 1, 3]
     await never.through(0.1, 0.2)
     assert never.heard == [] and await never.kept() == 0.2
+
+
+async def test_what_is_validated_is_the_state_whose_training_examples_earned_most(
+    tmp_path: Path, opened: list[Run]
+):
+    """Decision 29: by the encoder's own routes alone, and whatever state is the present one. Each
+    look is at a state that has had none, and the untrained one has the first."""
+    run = make_run(tmp_path, 0.4, validation={"every": 4, "subset": 2, "finalists": 1})
+    opened.append(run)
+    await run.through(0.3, 0.9, 0.1, 0.1, 0.2, 0.8, 0.1, 0.0, earning=2)
+    assert [v.step for v in run.heard] == [-1, 1, 5]
+    assert await run.kept() == 0.9
+    assert len([v for v in run.heard if len(v.evaluation.rollouts) == 4]) == 1
+
+
+async def test_one_good_batch_among_bad_ones_weighs_less_than_several(
+    tmp_path: Path, opened: list[Run]
+):
+    """What the states beside it earned counts by half, a step further away by a quarter."""
+    run = make_run(tmp_path, 0.0, validation={"every": 9, "subset": 2})
+    opened.append(run)
+    await run.through(0.0, 0.8, 0.0, 0.0, 0.7, 0.7, 0.7, 0.0, 0.0, earning=2)
+    assert [v.step for v in run.heard] == [-1, 5]
+
+
+async def test_a_few_lucky_examples_weigh_less_than_many_good_ones(
+    tmp_path: Path, opened: list[Run]
+):
+    """Early batches are mostly explored, so that few examples speak for the states of then."""
+    run = make_run(tmp_path, 0.6, validation={"every": 11, "subset": 2})
+    opened.append(run)
+    await run.through(1.0, 1.0, 0.6, 0.6, 0.6, 0.6, earning=1)
+    await run.through(0.8, 0.8, 0.8, 0.8, 0.4, earning=8)
+    assert [v.step for v in run.heard] == [-1, 9]
+
+
+async def test_in_online_mode_a_batch_s_worth_of_steps_is_one(tmp_path: Path, opened: list[Run]):
+    """Two lucky examples do not outweigh eight good ones in a row, as two batches would."""
+    scores = (0.2, 1.0, 1.0, 0.2, 0.2, 0.2, *[0.65] * 8, *[0.2] * 10)
+    validation = {"every": 6, "subset": 2}
+    update = {"mode": "online", "batch_size": 4}
+    run = make_run(tmp_path, 0.2, validation=validation, update=update)
+    opened.append(run)
+    await run.through(*scores, earning=2)
+    assert [v.step for v in run.heard] == [-1, 8]
+
+
+async def test_of_states_that_earned_the_same_the_latest_is_looked_at(
+    tmp_path: Path, opened: list[Run]
+):
+    run = make_run(tmp_path, 0.7, validation={"every": 6, "subset": 2})
+    opened.append(run)
+    await run.through(*[0.7] * 6, earning=3)
+    assert [v.step for v in run.heard] == [-1, 4]
+
+
+async def test_where_the_last_state_is_kept_it_is_the_one_that_is_looked_at(
+    tmp_path: Path, opened: list[Run]
+):
+    run = make_run(tmp_path, 0.4, validation={"every": 4, "subset": 2}, keep="last")
+    opened.append(run)
+    await run.through(0.3, 0.9, 0.1, 0.2, earning=2)
+    assert [v.step for v in run.heard] == [-1, 3]
+
+
+async def test_a_state_that_met_no_example_of_the_encoder_s_is_not_looked_at(
+    tmp_path: Path, opened: list[Run]
+):
+    """As the newest, of which nothing is known; unless nothing is known of any other."""
+    known, unknown = (
+        make_run(tmp_path / name, 0.1, validation={"every": 4, "subset": 2}) for name in "ku"
+    )
+    opened.extend([known, unknown])
+    await known.through(0.2, 0.3, 0.4, 0.9, earning=2)
+    await unknown.through(0.2, 0.3, 0.4, 0.9)
+    assert [v.step for v in known.heard] == [-1, 2]
+    assert [v.step for v in unknown.heard] == [-1, 3]
+
+
+async def test_a_run_that_ends_between_two_looks_has_its_best_state_among_the_finalists(
+    tmp_path: Path, opened: list[Run]
+):
+    """And no other than it was looked at: the same run, taken up again, validates nothing more."""
+    run = make_run(tmp_path, 0.4, validation={"every": 4, "subset": 2, "finalists": 1})
+    opened.append(run)
+    await run.through(0.3, 0.5, 0.5, 0.5, 0.9, 0.1, 0.1, earning=2)
+    assert await run.kept() == 0.9
+    looks = [(v.step, len(v.evaluation.rollouts)) for v in run.heard]
+    assert looks == [(-1, 2), (2, 2), (2, 4), (4, 4)]
+    run.selection = Selection(run.problem, run.world.composer)
+    await run.selection.validate_if_due(6)
+    assert await run.kept() == 0.9 and len(run.heard) == len(looks)
+
+
+@pytest.mark.parametrize("stopped", [0, 1, 3, 4, 6])
+async def test_the_looks_are_the_same_wherever_the_run_is_taken_up(
+    tmp_path: Path, opened: list[Run], stopped: int
+):
+    scores = (0.3, 0.9, 0.1, 0.1, 0.2, 0.8, 0.1, 0.0)
+    run = make_run(tmp_path, 0.4, validation={"every": 4, "subset": 2})
+    opened.append(run)
+    await run.through(*scores[:stopped], earning=2)
+    run.selection = Selection(run.problem, run.world.composer)
+    await run.selection.validate_if_due(stopped - 1)
+    await run.through(*scores[stopped:], earning=2)
+    assert [v.step for v in run.heard] == [-1, 1, 5]
+
+
+async def test_a_state_that_was_called_harmful_is_not_looked_at(tmp_path: Path, opened: list[Run]):
+    run = make_run(tmp_path, 0.4, validation={"every": 4, "subset": 2})
+    opened.append(run)
+    await run.through(0.5, 0.9, 0.1, 0.1, earning=2, harmful="0.9")
+    assert [v.step for v in run.heard] == [-1, 0]
+
+
+async def test_a_target_that_a_harmful_state_reaches_is_not_reached(
+    tmp_path: Path, opened: list[Run]
+):
+    for harmful, ended in (("", "target"), ("0.9", None)):
+        validation = {**EVERY_STEP, "target_score": 0.9}
+        run = make_run(tmp_path / f"of{harmful}", 0.4, validation=validation)
+        opened.append(run)
+        await run.through(0.9, 0.5, harmful=harmful)
+        assert run.selection.enough(2) == ended
 
 
 async def test_it_stops_early_without_gain_or_at_the_target(tmp_path: Path, opened: list[Run]):

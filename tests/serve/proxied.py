@@ -14,8 +14,10 @@ import openai
 
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import LM
+from promptcodebook.lm.ledger import Ledger
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import ApiKey, parse_spec
+from promptcodebook.lm.stack import Supplies
 from promptcodebook.lm.transport import Transport
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, deploy
@@ -32,6 +34,7 @@ from promptcodebook.serve.live import (
 )
 from promptcodebook.serve.proxy import Policies, Proxy, serving_policy
 from promptcodebook.serve.records import Records
+from promptcodebook.serve.spending import Spending
 from promptcodebook.serve.upstream import OwnFields, Upstream
 from tests.lm.server import Server
 from tests.policy.test_policy import RANKING, file_of
@@ -49,9 +52,10 @@ def three_call(**settings: Any) -> PolicyFile:
     return file_of(**settings)
 
 
-def deployed(file: PolicyFile, lm: LM | None = None) -> Policy:
+def deployed(file: PolicyFile, lm: LM | None = None, spending: Spending | None = None) -> Policy:
     settings = file.settings(above={"lm": "own"})
-    return deploy(file, settings, Sources(lm=lm or ScriptedLM()))
+    supplies = Supplies(ledger=Ledger(log=spending))
+    return deploy(file, settings, Sources(lm=lm or ScriptedLM()), supplies)
 
 
 @dataclass
@@ -64,6 +68,7 @@ class Setup:
     patience: Patience = field(default_factory=Patience)
     source: PolicySource | None = None
     records: Path | None = None
+    spending: Spending | None = None
     fields: dict[str, object] = field(default_factory=dict)
     timeout: float = 10.0
     most_bytes: int = 1_000_000
@@ -120,11 +125,13 @@ async def up(file: PolicyFile | None = None, setup: Setup | None = None) -> Asyn
     fixed = FixedSource(Version.of(chosen.text().encode(), "the test"))
     live = Live(
         setup.source or fixed,
-        lambda version: Composing(deployed(version.file, setup.lm), version.name, setup.patience),
+        lambda version: Composing(
+            deployed(version.file, setup.lm, setup.spending), version.name, setup.patience
+        ),
         setup.source if isinstance(setup.source, RegistrySource) else None,
     )
     records = Records(setup.records, 1000) if setup.records else None
-    policies = Policies("tickets", live, upstream, records, **setup.options)
+    policies = Policies("tickets", live, upstream, records, setup.spending, **setup.options)
     proxy = Proxy(policies, Callers(setup.keys), setup.limits)
     try:
         async with serving_policy(proxy, poll_s=0.02) as address:

@@ -19,6 +19,7 @@ from promptcodebook.serve.completions import (
     parse_body,
     read_call,
 )
+from promptcodebook.serve.conversation import read_messages
 
 HELLO = [{"role": "user", "content": "Hello."}]
 
@@ -213,3 +214,10 @@ def test_a_body_is_utf_8(encoding: str) -> None:
     with pytest.raises(Refusal, match="not JSON"):
         parse_body('{"messages": []}'.encode(encoding))
     assert parse_body('{"a": "é"}'.encode("utf-8-sig")) == {"a": "é"}
+
+
+@pytest.mark.parametrize("content", [5, {"text": "a"}, True, ["a"], [{"text": "a"}, 5]])
+def test_content_that_is_neither_text_nor_parts_is_refused(content: object) -> None:
+    with pytest.raises(Refusal, match="must be text or a list of parts") as caught:
+        read_messages({"messages": [{"role": "user", "content": content}]})
+    assert caught.value.param == "messages"

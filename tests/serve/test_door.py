@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
 
 from promptcodebook.serve.door import Limits
+from promptcodebook.serve.metrics import Seldom
 from tests.lm.server import raw
 from tests.serve.proxied import SAID, Setup, up
 
@@ -118,3 +120,41 @@ async def test_who_does_not_take_a_long_answer_is_hung_up_on() -> None:
         counts = await served.metrics()
     assert counts["pco_in_flight"] == 0
     assert counts['pco_requests_total{path="/v1/chat/completions",status="499"}'] == 1
+
+
+async def test_who_waits_for_a_word_to_go_on_gets_it_and_no_body_is_asked_of_who_may_not() -> None:
+    head = (
+        b"POST /v1/prompt HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Expect: 100-continue\r\nContent-Length: 14\r\n"
+    )
+    async with up(setup=Setup(keys=("right-key-4711",))) as served:
+        parts = urlsplit(served.url)
+        for key, first in ((b"right-key-4711", b"HTTP/1.1 100"), (b"wrong", b"HTTP/1.1 401")):
+            reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+            writer.write(head + b"Authorization: Bearer " + key + b"\r\n\r\n")
+            assert (await reader.readline()).startswith(first)
+            if first.endswith(b"100"):
+                writer.write(b'{"input": "x"}')
+                assert b"200 OK" in await reader.readuntil(b"prompt")
+            writer.close()
+
+
+def test_of_a_kind_of_warning_one_line_a_second_is_written(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now, log = 0.0, logging.getLogger("tests.seldom")
+    caplog.handler.addFilter(seldom := Seldom(lambda: now))
+    try:
+        for number in range(1000):
+            log.warning("call %d failed", number)
+            log.error("accept failed\nsocket %s", number)
+        now = 1.0
+        log.warning("call %d failed", 1000)
+    finally:
+        caplog.handler.removeFilter(seldom)
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [
+        "call 0 failed",
+        "accept failed\nsocket 0",
+        "call 1000 failed (999 more like it)",
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from io import BytesIO
 from typing import Any
@@ -289,6 +289,8 @@ async def test_embeddings_where_the_engine_can_and_a_plain_answer_where_not() ->
         assert plain.data[0].embedding == [0.6, 0.8]
         with pytest.raises(openai.BadRequestError, match="none of them empty"):
             await openai_client.embeddings.create(model="", input=[""])
+        with pytest.raises(openai.BadRequestError, match="dimensions is not supported"):
+            await openai_client.embeddings.create(model="", input="a", dimensions=8)
     async with up() as url:
         status, body, _ = await ask(url, "/v1/embeddings", json={"input": "a"})
         assert (status, body["error"]["type"]) == (501, "not_supported")
@@ -410,7 +412,7 @@ def test_other_machines_are_not_served_without_a_key(host: str) -> None:
     with pytest.raises(ConfigError, match="no key is set") as caught:
         check_terms(Terms(host=host), "smollm2")
     assert f"pco lm serve smollm2 --host {host}" in caught.value.hint
-    check_terms(Terms(host=host, key="abc"), "smollm2")
+    check_terms(Terms(host=host, key="key-4711"), "smollm2")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
@@ -421,6 +423,13 @@ def test_this_machine_is_served_without_a_key(host: str) -> None:
 async def test_a_body_that_is_too_long_or_no_json_is_refused() -> None:
     async with up() as url:
         status, body, _ = await ask(url, data=BytesIO(b"x" * (16 * 2**20 + 1)))
+        assert (status, body["error"]["message"]) == (413, "the body is longer than 16 MiB")
+
+        async def pieces() -> AsyncIterator[bytes]:  # its length is not said before
+            for _ in range(17):
+                yield b"x" * 2**20
+
+        status, body, _ = await ask(url, data=pieces())
         assert (status, body["error"]["message"]) == (413, "the body is longer than 16 MiB")
         status, body, _ = await ask(url, data=b"{")
         assert (status, body["error"]["message"]) == (400, "the body is not JSON")

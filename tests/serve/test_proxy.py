@@ -106,10 +106,17 @@ async def test_images_and_tool_turns_pass_and_the_last_user_turns_text_is_the_in
     assert passed["messages"] == [{"role": "system", "content": alone["prompt"]}, *messages]
 
 
-async def test_the_whole_conversation_is_the_input_where_that_is_asked_for(tmp_path: Path) -> None:
-    setup = Setup(
-        options={"conversation": True, "texts": True}, records=tmp_path / "requests.sqlite"
-    )
+@pytest.mark.parametrize(
+    ("options", "read"),
+    [
+        ({"conversation": True}, f"user: {LATE}\n\nassistant: Since when?\n\nuser: May"),
+        ({}, "May"),
+    ],
+)
+async def test_the_whole_conversation_is_the_input_where_that_is_asked_for_else_the_last_turn(
+    tmp_path: Path, options: dict[str, Any], read: str
+) -> None:
+    setup = Setup(options={**options, "texts": True}, records=tmp_path / "requests.sqlite")
     messages = [{"role": "system", "content": "Be kind."}, *SAID]
     messages += [
         {"role": "assistant", "content": "Since when?"},
@@ -118,7 +125,7 @@ async def test_the_whole_conversation_is_the_input_where_that_is_asked_for(tmp_p
     async with up(setup=setup) as served:
         _, _, headers = await served.ask(json={"messages": messages})
     record = find_record(tmp_path / "requests.sqlite", headers["x-request-id"])
-    assert record.input == f"user: {LATE}\n\nassistant: Since when?\n\nuser: May"
+    assert record.input == read
 
 
 async def test_three_calls_as_in_the_paper_and_one_for_an_input_that_is_known() -> None:
@@ -280,7 +287,10 @@ async def test_who_may_ask_and_how_often() -> None:
         taken = [await status("other-key") for _ in range(5)]
         assert taken[:3] == [200, 200, 200] and taken[-1] == 429
         assert await status("first-key") == 200, "each key has its own share"
-        assert await status(None, "/healthz") == 200
+        closed = ("/metrics", "/v1/models", "/v1/models/pco/tickets", "/v1/prompt", "/other", "/")
+        assert {await status(None, path) for path in closed} == {401}
+        open_to_all = ("/healthz", "/readyz", "/openapi.json")
+        assert {await status(None, path) for path in open_to_all} == {200}
 
 
 async def test_without_a_key_a_page_with_a_name_of_its_own_is_refused() -> None:

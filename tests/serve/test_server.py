@@ -114,6 +114,26 @@ async def test_models_and_health_are_shown_and_pages_beside_them() -> None:
     assert [(m["id"], m["owned_by"]) for m in models["data"]] == [("first", "tests")]
 
 
+async def test_a_site_with_a_key_asks_for_it_and_one_without_answers_to_this_machine() -> None:
+    backend = Recorded(lambda: REPLY)
+    pages = {("GET", "/asked"): lambda: {"n": len(backend.calls)}}
+    locked = Site(backend, ("first",), "tests", pages, key="sk-tests")
+    async with serving(locked) as address, aiohttp.ClientSession() as http:
+        root = address.base_url.removesuffix("/v1")
+        for given, status in [({}, 401), ({"Authorization": "Bearer sk-tests"}, 200)]:
+            url = f"{root}/v1/chat/completions"
+            async with http.post(url, json=BODY, headers=given) as answer:
+                assert answer.status == status, await answer.text()
+            for path in ("/v1/models", "/asked"):
+                async with http.get(root + path, headers=given) as answer:
+                    assert answer.status == status
+        assert (await get(address, "/healthz"))[0] == 200
+    async with serving(site(backend)) as address, aiohttp.ClientSession() as http:
+        url = f"http://127.0.0.1:{address.port}/v1/models"
+        async with http.get(url, headers={"Host": "stranger.example"}) as answer:
+            assert answer.status == 403
+
+
 async def test_a_refusal_has_its_status_its_wait_and_its_field() -> None:
     refusal = Refusal("later", status=429, kind="rate_limit", param="n", retry_after=1.5)
     async with serving(site(Recorded(fails(refusal)))) as address:

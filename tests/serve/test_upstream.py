@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from contextlib import suppress
 from typing import Any
@@ -13,14 +14,19 @@ from aiohttp import web
 
 from promptcodebook.lm.spec import ApiKey, parse_spec
 from promptcodebook.lm.transport import Transport
+from promptcodebook.serve.completions import Refusal
 from promptcodebook.serve.upstream import OwnFields, Upstream
 from tests.lm.server import Server, fails, raw, says
 from tests.serve.proxied import SAID, Up, up
 from tests.serve.test_proxy import streams
 
 
-async def passed_on(step: Any, key: str, secrets: tuple[str, ...] = ()) -> bytes:
-    """What is passed on of a reply to a server with that key."""
+async def passed_on(
+    step: Any, key: str, passed: list[bytes] | None = None, secrets: tuple[str, ...] = ()
+) -> bytes:
+    """What is passed on of a reply to a server with that key; `passed` has it where it ends in a
+    refusal."""
+    pieces = [] if passed is None else passed
     server = Server()
     await server.start()
     server.script(step)
@@ -32,9 +38,13 @@ async def passed_on(step: Any, key: str, secrets: tuple[str, ...] = ()) -> bytes
         OwnFields({}, secrets),
     )
     try:
-        answer = await upstream.ask({"messages": SAID})
-        pieces = [] if answer.pieces is None else [piece async for piece in answer.pieces]
-        answer.close()
+        answer = await upstream.ask(upstream.body({"messages": SAID}))
+        try:
+            if answer.pieces is not None:
+                async for piece in answer.pieces:
+                    pieces.append(piece)
+        finally:
+            answer.close()
         return answer.body + b"".join(pieces)
     finally:
         await upstream.close()
@@ -44,7 +54,7 @@ async def passed_on(step: Any, key: str, secrets: tuple[str, ...] = ()) -> bytes
 @pytest.mark.parametrize("key", ["token", "null", "x", "none", "completion", "sk-no-key-required"])
 async def test_a_word_that_is_given_for_a_key_stays_in_replies(key: str) -> None:
     text = f"A token of thanks: x, none, completion, {key}"
-    body = json.loads(await passed_on(says(text), key, (key, "")))
+    body = json.loads(await passed_on(says(text), key, secrets=(key, "")))
     assert body["choices"][0]["message"]["content"] == text
     assert body["usage"]["completion_tokens"] == 3
     event = f'data: {{"text": "{text}", "refusal": null}}\n\n'.encode()
@@ -57,8 +67,50 @@ async def test_a_word_that_is_given_for_a_key_stays_in_replies(key: str) -> None
 async def test_a_key_comes_back_in_nothing(key: str) -> None:
     for step in (raw(key.encode()), raw(key.encode(), 400), streams(f"data: {key}\n".encode())):
         assert b"***" in (found := await passed_on(step, key)) and key.encode() not in found
-        assert key.encode() not in await passed_on(raw(key.encode()), "other", (key,))
+        assert key.encode() not in await passed_on(raw(key.encode()), "other", secrets=(key,))
     assert await passed_on(raw(b"you sent hunter-22", 404), "hunter-22") == b"you sent ***"
+
+
+def events(*texts: str, index: int = 0) -> bytes:
+    """A stream's events, each with a piece of its text."""
+    trees = ({"choices": [{"index": index, "delta": {"content": text}}]} for text in texts)
+    return b"".join(b"data: " + json.dumps(tree).encode() + b"\n\n" for tree in trees)
+
+
+async def test_a_key_that_a_stream_says_in_pieces_ends_it() -> None:
+    key = "sk-4711-abcdefghij"
+    for cuts in ((3, 9), range(1, len(key))):
+        ends = [0, *cuts, len(key)]
+        pieces = [key[a:b] for a, b in itertools.pairwise(ends)]
+        whole = events("The key is ", *pieces, " and no other.") + b"data: [DONE]\n\n"
+        for sent in (
+            [whole],
+            [whole[:100], whole[100:]],
+            [e + b"\n\n" for e in whole.split(b"\n\n")],
+        ):
+            with pytest.raises(Refusal) as caught:
+                await passed_on(streams(*sent), key, passed := list[bytes]())
+            assert "own key" in str(caught.value) and caught.value.status == 502
+            said = b"".join(passed)
+            assert key[:5].encode() not in said and said.count(b"delta") <= 5
+        assert said.startswith(events("The key is "))
+    other = events("The key", index=1) + b"".join(
+        events(a, index=0) + events(b, index=1) for a, b in ((key[:9], "x"), (key[9:], "y"))
+    )
+    with pytest.raises(Refusal):
+        await passed_on(streams(other), key)
+
+
+async def test_a_stream_that_only_begins_like_a_key_comes_whole() -> None:
+    key = "sk-4711-abcdefghij"
+    whole = events("All keys begin with ", "sk-", "4711", "-a", ", and ", "sk-4711-ab")
+    whole += b": a comment\n\ndata: [1]\n\ndata: no JSON\n\n" + events("") + b"data: [DONE]\n\n"
+    assert await passed_on(streams(whole), key) == whole
+    assert await passed_on(streams(whole.rstrip(b"\n")), key) == whole.rstrip(b"\n")
+    long = b"data: " + b"x" * (2**20 + 9 - len(key)) + key.encode() + b"\n"
+    assert key.encode() not in await passed_on(
+        streams(long[: 2**20 + 7], long[2**20 + 7 :], delay=0.3), key
+    )
 
 
 async def test_a_reply_whose_caller_is_gone_before_it_begins_is_given_up(

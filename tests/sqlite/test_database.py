@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sqlite3
@@ -169,3 +170,52 @@ def test_what_would_unpack_to_more_than_memory_holds_is_not_unpacked() -> None:
         unpack(unsized)
     with pytest.raises(StoreError, match="damaged"):
         unpack(zstandard.compress(b"[" * 100_000))
+    with pytest.raises(StoreError, match="damaged"):
+        unpack(zstandard.compress(b"9" * 100_000))
+
+
+def test_lists_are_counted_and_commas_of_a_text_are_not() -> None:
+    """Each of 4 million lists takes a hundred bytes; a text takes what it says."""
+    lists = b"[" + b"[]," * 2_000_001 + b"[]]"
+    with pytest.raises(StoreError, match="more than 4,000,000 parts"):
+        unpack(zstandard.compress(lists))
+    text = ',"[{' * 1_500_000
+    assert unpack(pack([text, 1])) == [text, 1]
+    with pytest.raises(StoreError, match="too large to be stored"):
+        pack([[]] * 4_000_001)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE VIEW v AS SELECT 1",
+        "CREATE TRIGGER g AFTER INSERT ON t BEGIN SELECT 1; END",
+        "CREATE VIRTUAL TABLE v USING fts5(x)",
+        "CREATE TABLE g (x, y AS (x + 1))",
+        "CREATE TABLE g (x, y AS (x + 1) STORED)",
+    ],
+)
+def test_a_file_with_more_than_plain_tables_is_not_read(tmp_path: Path, statement: str) -> None:
+    path = tmp_path / "f.sqlite"
+    connect(path, LAYOUT, write=True).close()
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TABLE IF NOT EXISTS t (x)")
+        db.execute(statement)
+    for write in (False, True):
+        with pytest.raises(StoreError, match="is no plain table"):
+            connect(path, LAYOUT, write=write)
+
+
+def test_a_statement_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    path = tmp_path / "f.sqlite"
+    connect(path, LAYOUT, write=True).close()
+    reader = Reader(path, LAYOUT, most_s=0.2)
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
+    with pytest.raises(StoreError, match="took more than a file of ours"):
+        reader.rows(f"{endless} WHERE i < 0")
+    assert reader.rows("SELECT 1") == [(1,)]
+    reader.close()
+    reader = Reader(path, LAYOUT)
+    with pytest.raises(StoreError, match="too many rows"):
+        reader.rows(f"{endless} LIMIT 2000000")
+    reader.close()

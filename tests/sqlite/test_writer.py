@@ -149,6 +149,19 @@ async def test_all_that_wait_hear_of_a_full_disk(writer: Writer, path: Path) -> 
     assert len(words(path)) == len(results) - len(refused)
 
 
+def test_room_is_set_aside_while_it_writes_and_never_in_what_a_link_names(path: Path) -> None:
+    mine = path.with_name("mine.txt")
+    mine.write_text("kept")
+    reserve = path.with_name(f"{path.name}-reserve")
+    reserve.symlink_to(mine)
+    writer = Writer(path, LAYOUT, reserve=True)
+    taken = reserve.lstat()
+    assert taken.st_size == 512 * taken.st_blocks == 8 << 20
+    writer.require_room()
+    writer.close()
+    assert not reserve.exists() and mine.read_text() == "kept"
+
+
 def test_several_threads_may_write_at_once(writer: Writer, path: Path) -> None:
     def write(name: int) -> None:
         for index in range(50):

@@ -21,6 +21,7 @@ from promptcodebook.store.events import (
     Resumed,
     Started,
     Stepped,
+    Trained,
     Validated,
 )
 from promptcodebook.store.packing import PackedEvent, pack_event, unpack_event
@@ -119,6 +120,7 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(Started, parameters, texts),
     st.builds(Stepped, steps),
     st.builds(Validated, st.integers(-1, 10**6), st.sampled_from(["subset", "full"]), evaluations),
+    st.builds(Trained, usages),
     st.builds(Compared, evaluations),
     st.builds(Broke, st.integers(0, 10**6), steps.map(lambda step: step.traces)),
     st.builds(Concluded, texts, st.none() | st.booleans(), st.lists(rows, max_size=2).map(tuple)),

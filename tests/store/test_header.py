@@ -40,11 +40,31 @@ def test_differences_are_dotted_and_hold_both_values() -> None:
         {"data_dir": "/elsewhere"},
         {"prices": {"m": {"prompt": 1.0, "completion": 2.0}}},
         {"roles": {"critic": {"headers": {"X-Title": "blue"}}}},
+        {"max_reply_mb": 3.0},
+        {"user_code": {"threads": 2}},
+        *({"data": {key: f"{key}.jsonl"}} for key in ("path", "train", "val", "test")),
     ],
 )
 def test_what_to_spend_and_how_fast_may_change(free: dict[str, object]) -> None:
     old = load_config({}).model_dump()
     assert differences(old, load_config(free).model_dump()) == ()
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        {"roles": {"critic": {"temperature": 0.25}}},
+        {"roles": {"executor": {"model": "simulated?world=2"}}},
+        {"data": {"input": "question"}},
+        {"data": {"split_seed": 5}},
+        {"validation": {"every": 3}},
+        {"keep": "last"},
+    ],
+)
+def test_what_decides_the_replies_or_the_policy_may_not(kept: dict[str, object]) -> None:
+    """Nor is the key beside one that may change taken for it."""
+    old = load_config({}).model_dump()
+    assert len(differences(old, load_config(kept).model_dump())) == 1
 
 
 def test_a_key_only_one_side_has_differs() -> None:

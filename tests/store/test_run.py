@@ -16,6 +16,7 @@ from promptcodebook.calls import Message, Reply, Request, Role, Usage
 from promptcodebook.errors import DiskFull, RunBusy, RunNotFound, StoreError, StoreTooNew
 from promptcodebook.paths import make_secret, write_whole
 from promptcodebook.randomness import keyed_random
+from promptcodebook.sqlite import Reader
 from promptcodebook.step import Step
 from promptcodebook.store import (
     Compared,
@@ -27,6 +28,8 @@ from promptcodebook.store import (
     Stepped,
     Validated,
 )
+from promptcodebook.store.events import Amended
+from promptcodebook.store.tables import LAYOUT
 from promptcodebook.types import Codebook, Evaluation, Instinct, Parameters, Rollout
 from tests.store.edit import edit_header
 
@@ -78,10 +81,13 @@ def test_an_open_run_is_closed_to_others_when_it_is_written_again(run: RunStore)
     (run.path / "link").symlink_to(elsewhere)
     for file in run.path.iterdir():
         file.chmod(0o644)
+    with pytest.raises(StoreError, match="link is a link"):
+        RunStore.open(run.path, write=True)
+    assert elsewhere.stat().st_mode & 0o777 == 0o644
+    (run.path / "link").unlink()
     again = RunStore.open(run.path, write=True)
     modes = _modes(run.path)
     again.close()
-    assert modes.pop("link") == elsewhere.stat().st_mode & 0o777 == 0o644
     assert modes.pop(run.path.name) == 0o700
     assert set(modes.values()) == {0o600}
 
@@ -192,6 +198,28 @@ def test_light_evaluations_keep_their_figures_and_lose_their_texts(run: RunStore
     assert light.evaluation.failed == 1
     assert light.evaluation.usage == evaluation.usage
     assert {r.prompt for r in light.evaluation.rollouts} == {""}
+
+
+def test_what_was_judged_counts_until_a_step_is_made_or_the_run_is_made_longer(
+    run: RunStore, make_step: MakeStep, header: Header
+) -> None:
+    """An address that changed is told as an event too, and changes nothing of the verdict."""
+    rows = [Compared(Evaluation(name, "test", (Rollout("x", reward=0.5),))) for name in "abcd"]
+
+    def judged() -> list[str]:
+        return [evaluation.name for evaluation in run.test_evaluations()]
+
+    run.append(rows[0])
+    run.append(Stepped(make_step(0)))
+    run.append(rows[1])
+    run.amend(run.header, Amended(("the model is called elsewhere now",), "now"))
+    assert judged() == ["b"]
+    run.append(rows[2])
+    assert judged() == ["b", "c"]
+    run.amend(run.header, Amended(("update.epochs: 2 → 4",), "now", extended=True))
+    assert judged() == []
+    run.append(rows[3])
+    assert judged() == ["d"]
 
 
 def test_state_is_the_fold_and_the_outline_agrees(
@@ -352,7 +380,7 @@ def test_a_run_that_stopped_halfway_is_not_read_without_its_last_writes(
         shutil.copy(run.path / name, copy / name)
     (copy / "run.sqlite-shm").symlink_to(tmp_path / "absent" / "shm")
     with pytest.raises(StoreError, match=r"lie in run\.sqlite-wal, .*can be written") as caught:
-        RunStore.open(copy)
+        Reader(copy / "run.sqlite", LAYOUT)
     assert caught.value.hint.startswith(f"copy {copy}")
 
 

@@ -273,3 +273,9 @@ async def test_an_error_nobody_foresaw_is_answered_with_a_hint_under_the_same_po
             assert status == 500 and "Next: " in text, path
             assert policy.startswith("default-src 'none'"), path
     assert len(caplog.records) == 2
+
+
+def test_the_news_of_a_run_that_does_not_exist_end(get: Get) -> None:
+    for path in ("/live/run/nope", "/live/measured/nope"):
+        answer = get(path)
+        assert answer.status == 200 and answer.text.endswith("event: rest\ndata: \n\n")

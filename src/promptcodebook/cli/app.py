@@ -16,7 +16,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from promptcodebook.errors import ConfigError, PcoError, Stop, did_you_mean
+from promptcodebook.errors import ConfigError, PcoError, Stop, did_you_mean, message_of
 from promptcodebook.signals import stop_signals
 from promptcodebook.text import printable
 
@@ -126,7 +126,7 @@ def guard(command: Any) -> int:
         if os.environ.get("PCO_TRACEBACK"):
             raise
         print(
-            f"pco: internal error: {type(error).__name__}: {error}\n"
+            f"pco: internal error: {type(error).__name__}: {message_of(error)}\n"
             "  next: run it again with PCO_TRACEBACK=1 and report what it shows",
             file=sys.stderr,
         )
@@ -147,10 +147,15 @@ def _print_usage(error: Any) -> int:
 
 
 def _print_error(error: PcoError) -> None:
-    """What failed and where, then what to type next; as JSON on stdout when --json was asked."""
+    """What failed and where, then what to type next; as JSON on stdout when --json was asked, with
+    what there is of the run that it ended."""
     if "--json" in sys.argv:
         body = {"error": type(error).__name__, "message": str(error), "hint": error.hint}
-        print(json.dumps(body, ensure_ascii=False))
+        if error.run is not None:
+            from promptcodebook.cli.train import verdict_json
+
+            body |= verdict_json(error.run)
+        print(json.dumps(body, ensure_ascii=False, default=str))
     word = "stopped" if isinstance(error, Stop) else "error"
     print(f"pco: {word}: {printable(str(error))}", file=sys.stderr)
     if error.hint:

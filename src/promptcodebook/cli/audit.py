@@ -60,9 +60,11 @@ def audit(
     """Scan every instinct, directive and prompt of a policy; exit 1 if a finding is high.
 
     Rules look for orders against user, operator or evaluator, personal data, secrets, addresses,
-    hidden or false letters, role markers, and copies of training data. The role judge is asked
-    about hazards where it has a model; what could not be looked for is said. Of a version in the
-    registry the report goes into its log, and lets it be promoted or not.
+    hidden or false letters, encoded text, role markers, text that they cannot read, and copies of
+    training data. The role judge is asked
+    about hazards where it has a model; without one no audit passes, and at best no rule fired. What
+    could not be looked for is said. Of a version in the registry the report goes into its log, and
+    lets it be promoted or not.
     """
     from promptcodebook.cli.reference import Typed
     from promptcodebook.policy.audit.presidio import PresidioScan
@@ -77,7 +79,7 @@ def audit(
     else:
         print(_report_text(reference.name, report))
     _attest(reference, report, who)
-    if not report.passes:
+    if report.fails:
         raise typer.Exit(1)
 
 
@@ -128,7 +130,7 @@ def _attest(reference: Reference, report: AuditReport, who: str) -> None:
         if version in registry.shelf.read().versions:
             if found not in registry.attestations(version, AUDIT)[-1:]:
                 registry.attest(version, AUDIT, found)
-        elif report.passes:
+        elif not report.fails:
             note("to promote it: pco codebook freeze REF NAME, then audit NAME@latest")
 
 
@@ -195,7 +197,9 @@ def _report_text(name: str, report: AuditReport) -> str:
     lines += [""] if report.findings else []
     lines.append(wrap_text(f"looked at: {', '.join(looked)}", ""))
     lines += [wrap_text(f"left out: {line}", "") for line in report.left_out]
-    return "\n".join([*lines, "passes" if report.passes else "does not pass: a finding is high"])
+    alone = "" if report.judge else "; no model judged the texts"
+    last = "does not pass: a finding is high" if report.fails else f"{report.verdict}{alone}"
+    return "\n".join([*lines, last])
 
 
 def _finding_text(finding: Finding) -> str:

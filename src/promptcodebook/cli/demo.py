@@ -67,10 +67,10 @@ def demo(
 ) -> int | None:
     """Learn which instruction helps which message, on a small real model, in minutes.
 
-    SmolLM2-135M runs in this process, offline; six ways of prompting it are judged on messages that
-    nothing was learned from. A stopped demo goes on where it was. Where the model is not installed,
-    and with --simulated, --worlds or --world, it is a tour on the simulated model, which shows that
-    the machinery works, not that the method beats another.
+    SmolLM2-135M runs in this process, offline; seven ways of prompting it are judged on messages
+    that nothing was learned from. A stopped demo goes on where it was. Where the model is not
+    installed, and with --simulated, --worlds or --world, it is a tour on the simulated model, which
+    shows that the machinery works, not that the method beats another.
     """
     if world is not None:
         emit(_raw_world(world))

@@ -47,10 +47,11 @@ _TITLES: Mapping[str, str] = {
     "present": "the present prompt",
     "best_single": "best single instinct",
     "concat": "all instincts in one prompt",
+    "untrained": "the untrained codebook",
     "learned": "learned: one for each message",
     "oracle": "the right rules (oracle)",
 }
-"""The rows in the order they are shown; others (the untrained codebook) are left to the report."""
+"""The rows in the order they are shown: all that the verdict may name, and the references."""
 _ABOUT = (
     "SmolLM2-135M-Instruct runs in this process: a real model, and a very small one (135 million "
     "parameters, 4 bits each). Nothing below is simulated. It answers messages to a shop whose "

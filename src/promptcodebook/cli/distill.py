@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,9 +78,9 @@ def distill(
     the margin.
     """
     from promptcodebook.assemble import Sources, assemble
-    from promptcodebook.lm.stack import Supplies
     from promptcodebook.policy.references import resolve
     from promptcodebook.run.distilling import Distiller, Needs
+    from promptcodebook.store.journal import until_done
     from promptcodebook.sync import run_sync
 
     typed = Typed(config, task, data, lm, budget, sets or ())
@@ -88,17 +89,20 @@ def distill(
     if keeps_own_settings(reference, typed):
         require_objects(reference, typed)
     settings, base = settings_for(reference, typed)
-    assembled = assemble(settings, Sources(base), Supplies.of_one_budget())
-    assembled.task.require()
-    logged = _logged(ref, reference, assembled)
-    distiller = Distiller(reference.file, assembled, logged, Needs(fresh, count, margin))
-    distiller.require_budget()
-    note(
-        f"{len(logged)} logged routes; asking {len(distiller.fresh)} fresh ones and answering "
-        f"{len(distiller.validation)} validation examples under both: about {distiller.calls} calls"
-    )
-    made = run_sync(distiller.distil(note), distiller.interrupt)
-    made.file.save(target)
+    needs = Needs(fresh, count, margin)
+    with until_done("distill", ref, needs, replace(typed, budget=None)) as supplies:
+        assembled = assemble(settings, Sources(base), supplies)
+        assembled.task.require()
+        logged = _logged(ref, reference, assembled)
+        distiller = Distiller(reference.file, assembled, logged, needs)
+        distiller.require_budget()
+        note(
+            f"{len(logged)} logged routes; asking {len(distiller.fresh)} fresh ones and answering "
+            f"{len(distiller.validation)} validation examples under both: "
+            f"about {distiller.calls} calls"
+        )
+        made = run_sync(distiller.distil(note), distiller.interrupt)
+        made.file.save(target)
     if as_json:
         emit({"ref": reference.name, "policy": str(target), **made.as_json()})
     else:

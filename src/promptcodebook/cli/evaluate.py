@@ -93,11 +93,12 @@ def evaluate(
     """
     from promptcodebook.policy.references import resolve
     from promptcodebook.run.evaluation import Sample
+    from promptcodebook.store.journal import until_done
 
-    typed = Typed(config, task, data, lm, budget, sets or ())
+    typed, sample = Typed(config, task, data, lm, budget, sets or ()), Sample(split, count, samples)
     reference = resolve(runs_dir(), ref, trust=trust)
-    asked = _Asked.of(reference, Sample(split, count, samples), typed, _known_row(row))
-    assessment = asked.answer()
+    with until_done("eval", ref, sample, row, replace(typed, budget=None)) as supplies:
+        assessment = _Asked.of(reference, sample, typed, supplies, _known_row(row)).answer()
     if as_json:
         emit(assessment.as_json())
     else:
@@ -138,10 +139,13 @@ def compare(
     """
     from promptcodebook.run.comparison import Comparison, Side
     from promptcodebook.run.evaluation import Sample
+    from promptcodebook.store.journal import until_done
 
     typed = Typed(config, task, data, lm, budget, sets or (), trust)
-    sides = _sides((a, b), Sample(split, count), typed)
-    first, second = [Side.of(s.answer()) if isinstance(s, _Asked) else s for s in sides]
+    sample = Sample(split, count)
+    with until_done("compare", a, b, sample, replace(typed, budget=None)) as supplies:
+        sides = _sides((a, b), sample, typed, supplies)
+        first, second = [Side.of(s.answer()) if isinstance(s, _Asked) else s for s in sides]
     comparison = Comparison.of(first, second)
     if as_json:
         emit(comparison.as_json())
@@ -176,19 +180,18 @@ class _Asked:
         reference: Reference,
         sample: Sample,
         typed: Typed,
+        supplies: Supplies,
         row: str = "learned",
-        supplies: Supplies | None = None,
     ) -> _Asked:
-        """`supplies` are those of others under the same budget; None = there are none."""
+        """`supplies` hold the budget, and are those of the other side of a comparison as well."""
         from promptcodebook.assemble import Sources, assemble
-        from promptcodebook.lm.stack import Supplies
         from promptcodebook.run.evaluation import Assessor
 
         own = keeps_own_settings(reference, typed)
         if own:
             require_objects(reference, typed)
         settings, base = settings_for(reference, typed)
-        assembled = assemble(settings, Sources(base), supplies or Supplies.of_one_budget())
+        assembled = assemble(settings, Sources(base), supplies)
         assessor = Assessor(reference.title, reference.file, assembled, row)
         examples = assessor.examples(sample)
         _note_differences(reference, assembled, own=own)
@@ -290,19 +293,20 @@ def _assessment_text(assessment: Assessment) -> str:
     return printable("\n".join(lines))
 
 
-def _sides(refs: Sequence[str], sample: Sample, typed: Typed) -> list[Side | _Asked]:
+def _sides(
+    refs: Sequence[str], sample: Sample, typed: Typed, supplies: Supplies
+) -> list[Side | _Asked]:
     """Saved evaluations, and REFs to evaluate; DataError where the two cannot be compared."""
-    from promptcodebook.lm.stack import Supplies
     from promptcodebook.policy.references import resolve
     from promptcodebook.run.comparison import Side, require_comparable
 
     saved = [Side.read(Path(ref)) for ref in refs]
     sample = next((side.sample(sample) for side in saved if side is not None), sample)
-    supplies, sides = Supplies.of_one_budget(), list[Side | _Asked]()
+    sides = list[Side | _Asked]()
     for ref, side in zip(refs, saved, strict=True):
         if side is None:
             reference = resolve(runs_dir(), ref, trust=typed.trust)
-            sides.append(_Asked.of(reference, sample, typed, supplies=supplies))
+            sides.append(_Asked.of(reference, sample, typed, supplies))
         else:
             sides.append(side)
     require_comparable(*sides)

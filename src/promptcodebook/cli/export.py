@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from promptcodebook.cli.console import emit, note
 from promptcodebook.cli.registry import export_registry
-from promptcodebook.cli.settings import Json, command_group, runs_dir
+from promptcodebook.cli.settings import Json, Trust, command_group, runs_dir
 from promptcodebook.errors import ConfigError
+
+if TYPE_CHECKING:
+    from promptcodebook.policy.references import Reference
 
 __all__ = ["app"]
 
@@ -40,6 +43,7 @@ def export(
         Path | None,
         typer.Option("--output", "-o", help="The file, or for code the folder; default: stdout."),
     ] = None,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """The registry as JSON lines for `import`; with --to, a policy for other tools.
@@ -49,6 +53,8 @@ def export(
     the policy composes, through the package. markdown is for reading. openai-system-prompt is one
     prompt for every input, and says what that leaves out.
     """
+    from promptcodebook.policy.references import resolve
+
     if not to:
         export_registry(refs or (), output, as_json)
         return
@@ -57,15 +63,16 @@ def export(
             f"--to takes one REF, not {len(refs or ())}",
             hint=f"pco codebook export REF --to {to}",
         )
-    _export_policy(refs[0], to, output, as_json)
+    reference = resolve(runs_dir(), refs[0], trust=trust)
+    _export_policy(refs[0], reference, to, output, as_json)
 
 
-def _export_policy(ref: str, to: str, output: Path | None, as_json: bool) -> None:
+def _export_policy(
+    ref: str, reference: Reference, to: str, output: Path | None, as_json: bool
+) -> None:
     from promptcodebook.policy.exports.export import export_policy
-    from promptcodebook.policy.references import resolve
 
-    reference = resolve(runs_dir(), ref)
-    made = export_policy(reference.file, to, reference.name)
+    made = export_policy(reference.file, to, reference.name, trusted=reference.trusted)
     if output is None:
         if made.folder:
             raise ConfigError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -67,14 +68,16 @@ def stats(as_json: Json = False) -> None:
 
 @cache.command()
 def clear(yes: Yes = False, as_json: Json = False) -> None:
-    """Forget every reply. No run needs them; the next one pays for its calls again."""
+    """Forget every reply, those of evaluations that were stopped as well. No run needs them."""
     from promptcodebook.lm.cache import ReplyCache
-    from promptcodebook.paths import reply_cache_path
+    from promptcodebook.paths import reply_cache_path, unfinished_folder
 
-    path = reply_cache_path()
+    path, unfinished = reply_cache_path(), unfinished_folder()
     count = 0
-    if path.exists():
+    if path.exists() or unfinished.exists():
         confirm(f"Remove every reply from {path}?", "no reply was removed", yes=yes)
+        shutil.rmtree(unfinished, ignore_errors=True)
+    if path.exists():
         store = ReplyCache(path)
         try:
             count = store.clear()
@@ -136,6 +139,8 @@ def serve(
     /healthz and /metrics. The simulated one is made of the task's data, or of a pco.toml's; its
     counts are at GET /stats.
     """
+    from promptcodebook.serve.callers import require_keys
+
     typed = {"latency": latency, "faults": faults, "load": load, "world": world}
     simulated_only = {"task": task, "data": data, "config": config, **typed}
     if not model.startswith("simulated"):
@@ -146,10 +151,11 @@ def serve(
         terms = terms if queue is None else replace(terms, queue=queue)
         _serve_local(model, terms, four_bit, as_json)
         return
-    _check_fits({"key": key, "queue": queue, "4bit": four_bit}, "models of this machine")
+    _check_fits({"queue": queue, "4bit": four_bit}, "models of this machine")
+    require_keys((key,), host, "pco lm serve simulated")
     given = {key: value for key, value in typed.items() if value is not None}
     simulated = _simulated(model, given, config, flag_layer(task, data))
-    _serve_simulated(simulated, (host, port), partial(_ready, as_json))
+    _serve_simulated(simulated, key, (host, port), partial(_ready, as_json))
 
 
 def _check_fits(options: Mapping[str, object], whose: str) -> None:
@@ -219,10 +225,10 @@ def _tell(spec: str, address: Address, as_json: bool) -> None:
 
 
 def _serve_simulated(
-    model: SimulatedLM, where: tuple[str, int], ready: Callable[[Address], None]
+    model: SimulatedLM, key: str, where: tuple[str, int], ready: Callable[[Address], None]
 ) -> None:
     from promptcodebook.serve.server import serve as serve_site
     from promptcodebook.serve.simulated import simulated_site
 
     hint = "pco lm serve simulated --port 0"
-    listen(partial(serve_site, simulated_site(model), *where, ready), *where, hint)
+    listen(partial(serve_site, simulated_site(model, key), *where, ready), *where, hint)

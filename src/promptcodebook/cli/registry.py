@@ -104,12 +104,19 @@ def promote(
             metavar="REASON", help="Move it though the audit is missing or failed; logged."
         ),
     ] = "",
+    without_judge: Annotated[
+        bool,
+        typer.Option(
+            "--without-judge", help="Audits by the rules alone, with no model as judge; logged."
+        ),
+    ] = False,
     who: Who = "",
     as_json: Json = False,
 ) -> None:
     """Move NAME@REF to a version that passed `pco codebook audit`. What serves the ref picks it
     up."""
     from promptcodebook.policy.references import facts_of, resolve
+    from promptcodebook.policy.registry.gate import AuditGate
     from promptcodebook.policy.registry.log import check_ref
     from promptcodebook.policy.registry.registry import open_registry
 
@@ -120,7 +127,8 @@ def promote(
         if not version:
             facts = facts_of(reference)
             version = registry.freeze(reference.text, name, facts, why).version
-        entry = registry.promote(version, ref, why, override)
+        gate = AuditGate(registry.attestations, without_judge)
+        entry = registry.promote(version, ref, why, override, gate)
         _show_move(ref, entry, version, as_json)
 
 
@@ -330,8 +338,10 @@ def _entry_cells(entry: Entry) -> dict[str, Any]:
 
 
 def _reasons(entry: Entry) -> str:
-    override = entry.known.get("override")
-    return f"{entry.why} (override: {override})" if override else entry.why
+    known = entry.known
+    if override := known.get("override"):
+        return f"{entry.why} (override: {override})"
+    return f"{entry.why} (without a judge)" if known.get("without_judge") else entry.why
 
 
 def _minute(time: str) -> str:

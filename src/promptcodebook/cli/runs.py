@@ -34,18 +34,24 @@ _QUOTED = 5
 @runs.command("list")
 def list_runs(as_json: Json = False) -> None:
     """One line per run, oldest first."""
-    from promptcodebook.store.runs import list_runs as read_summaries
+    from promptcodebook.store.runs import read_runs
 
-    summaries = read_summaries(runs_dir())
+    summaries, unreadable = read_runs(runs_dir())
+    lines = [printable(f"{path.name}: unreadable: {error}") for path, error in unreadable.items()]
     if as_json:
         emit([_summary_json(summary) for summary in summaries])
-    elif summaries:
+        for line in lines:
+            note(line)
+        return
+    if summaries:
         named = any(summary.name for summary in summaries)
         print(columns([_summary_cells(summary, named) for summary in summaries]))
         if any(summary.simulated for summary in summaries):
             print("* of the simulated model: no figure of a real one")
-    else:
+    elif not lines:
         print(f"no run in {runs_dir()} yet\nnext: pco train")
+    for line in lines:
+        print(line.replace("\n", " "))
 
 
 def _summary_cells(summary: RunSummary, named: bool) -> dict[str, str]:

@@ -4,11 +4,12 @@ with."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -29,7 +30,9 @@ from promptcodebook.cli.settings import (
 from promptcodebook.errors import ConfigError, PcoError
 
 if TYPE_CHECKING:
+    from promptcodebook.calls import Role
     from promptcodebook.cli.reference import Typed
+    from promptcodebook.config import Budget, Config
     from promptcodebook.policy.file import PolicyFile
     from promptcodebook.policy.references import Reference
     from promptcodebook.serve.callers import Callers
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from promptcodebook.serve.proxy import Proxy
     from promptcodebook.serve.records import Record
     from promptcodebook.serve.server import Address
+    from promptcodebook.serve.spending import Spending
 
 __all__ = ["app", "explain_request", "listen"]
 
@@ -85,6 +89,13 @@ def serve(
     concurrency: Annotated[
         int, typer.Option(min=1, help="Requests at a time; more get a 429.")
     ] = 256,
+    daily_budget: Annotated[
+        str,
+        typer.Option(
+            help="What each key may spend a day (UTC), e.g. 1000calls+2Mtok+5usd; a line of --keys "
+            "may name another behind its key."
+        ),
+    ] = "",
     rate: Annotated[
         float, typer.Option(min=0.0, help="Requests a second for each key; 0 = any number.")
     ] = 0.0,
@@ -109,7 +120,7 @@ def serve(
     """
     from promptcodebook.cli.reference import Typed
     from promptcodebook.policy.references import resolve
-    from promptcodebook.serve.callers import Callers, read_keys, require_keys
+    from promptcodebook.serve.callers import Callers, budgets_of, read_keys, require_keys
     from promptcodebook.serve.composing import Patience
     from promptcodebook.serve.door import Limits
 
@@ -127,6 +138,7 @@ def serve(
         joined=one_system,
         records=records,
         texts=log_inputs,
+        allowed=budgets_of(known, daily_budget),
     )
     limits = Limits(in_flight=concurrency, body_mb=max_body, rate=rate)
 
@@ -150,6 +162,7 @@ class _Asked:
     joined: bool
     records: int
     texts: bool
+    allowed: Mapping[str, Budget]
 
     def source(self) -> PolicySource:
         """A ref may move and a file be replaced; a run's state and a version stay what they are."""
@@ -163,17 +176,20 @@ class _Asked:
         data = self.reference.file.text().encode("utf-8", "surrogatepass")
         return FixedSource(Version.of(data, self.ref))
 
-    def make(self, version: Version) -> Composing:
+    def make(self, version: Version, spending: Spending | None) -> Composing:
         """A version at work, under what was typed."""
         from promptcodebook.assemble import Sources
         from promptcodebook.cli.reference import settings_for
+        from promptcodebook.lm.ledger import Ledger
+        from promptcodebook.lm.stack import Supplies
         from promptcodebook.policy.policy import deploy
         from promptcodebook.serve.composing import Composing
 
         file = self._fitting(version.file)
         settings, base = settings_for(replace(self.reference, file=file), self.typed)
         # A reply may quote its request, and what requests say is not written down.
-        policy = deploy(file, settings.model_copy(update={"cache": False}), Sources(base))
+        settings = settings.model_copy(update={"cache": False})
+        policy = deploy(file, settings, Sources(base), Supplies(ledger=Ledger(log=spending)))
         return Composing(policy, version.name, self.patience)
 
     def _fitting(self, file: PolicyFile) -> PolicyFile:
@@ -214,9 +230,11 @@ async def _proxy(asked: _Asked, callers: Callers, limits: Limits) -> Proxy:
     from promptcodebook.serve.upstream import connect_upstream
     from promptcodebook.tasks.program import SINGLE_CALL
 
-    source = asked.source()
-    live = Live(source, asked.make, source if isinstance(source, RegistrySource) else None)
     settings, _ = settings_for(asked.reference, asked.typed)
+    spending = _spending(asked, settings)
+    source = asked.source()
+    archive = source if isinstance(source, RegistrySource) else None
+    live = Live(source, lambda version: asked.make(version, spending), archive)
     upstream = await connect_upstream(settings, os.environ)
     program = asked.reference.file.program
     if program not in ("", SINGLE_CALL):
@@ -226,9 +244,32 @@ async def _proxy(asked: _Asked, callers: Callers, limits: Limits) -> Proxy:
         )
     kept = Records(records_path(), asked.records) if asked.records else None
     policies = Policies(
-        asked.name, live, upstream, kept, asked.conversation, asked.joined, asked.texts
+        asked.name, live, upstream, kept, spending, asked.conversation, asked.joined, asked.texts
     )
     return Proxy(policies, callers, limits)
+
+
+def _spending(asked: _Asked, settings: Config) -> Spending | None:
+    """The budgets of callers; None where nobody has one. Raises ConfigError for one that cannot be
+    kept."""
+    from promptcodebook.lm.prices import PriceTable
+    from promptcodebook.serve.records import records_path
+    from promptcodebook.serve.spending import Spending
+
+    if not asked.allowed:
+        return None
+    roles: tuple[Role, ...] = ("executor", "encoder", "generator")
+    caps = {role: settings.roles[role].max_tokens for role in roles}
+    calls_alone = all(b.tokens is None and b.usd is None for b in asked.allowed.values())
+    for role, cap in caps.items():
+        if cap is None and not calls_alone:
+            raise ConfigError(
+                f"role {role} has no length cap, so no budget of tokens or money can hold",
+                hint=f"set roles.{role}.max_tokens in pco.toml",
+            )
+    models = [settings.model_of(role) for role in roles]
+    prices = PriceTable(settings.prices)
+    return Spending(records_path(), asked.allowed, prices, models, caps["executor"] or 0)
 
 
 def _tell(asked: _Asked, proxy: Proxy, address: Address, *, as_json: bool) -> None:
@@ -243,7 +284,14 @@ def _tell(asked: _Asked, proxy: Proxy, address: Address, *, as_json: bool) -> No
 
 
 def listen(serve: Callable[[], Coroutine[Any, Any, None]], host: str, port: int, hint: str) -> None:
-    """Serves until a signal; a second one ends what the first one waits for."""
+    """Serves until a signal; a second one ends what the first one waits for. Of each kind of
+    warning a line a second goes to stderr."""
+    from promptcodebook.serve.metrics import Seldom
+
+    log = logging.StreamHandler()
+    log.setLevel(logging.WARNING)
+    log.addFilter(Seldom())
+    logging.getLogger().addHandler(log)
 
     async def until_stopped() -> None:
         loop, serving = asyncio.get_running_loop(), asyncio.current_task()
@@ -262,6 +310,8 @@ def listen(serve: Callable[[], Coroutine[Any, Any, None]], host: str, port: int,
         raise ConfigError(
             f"cannot listen on {host}:{port}: {error.strerror or error}", hint=hint
         ) from None
+    finally:
+        logging.getLogger().removeHandler(log)
 
 
 def explain_request(request_id: str, *, as_json: bool) -> None:

@@ -61,7 +61,9 @@ Preset = Annotated[str | None, typer.Option("--preset", help="default, paper, qu
 Sets = Annotated[list[str] | None, typer.Option("--set", help="Any key: a.b=value.")]
 Json = Annotated[bool, typer.Option("--json", help="The result as JSON.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of the live view.")]
-Trust = Annotated[bool, typer.Option("--trust", help="Use the code and models of a run not yours.")]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Use code, models and body fields of what is not yours.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Budget = Annotated[str | None, typer.Option("--budget", help="E.g. 5usd, 2Mtok, 500calls.")]
 Count = Annotated[int | None, typer.Option("--n", help="Use this many examples, chosen by id.")]

@@ -91,8 +91,8 @@ def train(
     try:
         run = _train(settings, base, where, plain=plain)
     except PcoError as error:
-        if error.run is not None:
-            _show(error.run, as_json=as_json)
+        if error.run is not None and not as_json:  # the error's own document has the run in it
+            _show(error.run, as_json=False)
         raise
     _show(run, as_json=as_json)
     if run.stop is not None:
@@ -104,7 +104,7 @@ def train(
 def _show(run: Run, *, as_json: bool) -> None:
     """What a run came to, however it ended."""
     if as_json:
-        emit(_verdict_json(run))
+        emit(verdict_json(run))
     else:
         print(_verdict_text(run))
 
@@ -192,10 +192,13 @@ def _spent_text(run: Run) -> str:
 
 def _next(run: Run, typed: str) -> str:
     """What to type for the prompt that the verdict recommends; `typed` names the run."""
+    from promptcodebook.optimizers.fixed import UNTRAINED
     from promptcodebook.policy.file import CONCAT, MEASURED, PRESENT
 
     if run.deploy in (PRESENT, CONCAT, *MEASURED):
         return f"pco prompt {typed} --row {run.deploy}"
+    if run.deploy == UNTRAINED:
+        return f'pco prompt {typed} --row {UNTRAINED} "an input"'
     return f'pco explain {typed} "an input"'
 
 
@@ -224,7 +227,7 @@ def _price_cells(row: Row) -> dict[str, str]:
     }
 
 
-def _verdict_json(run: Run) -> dict[str, Any]:
+def verdict_json(run: Run) -> dict[str, Any]:
     """The same for machines, with all figures."""
     from dataclasses import asdict
 

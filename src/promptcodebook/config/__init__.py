@@ -8,8 +8,10 @@
 | roles.generator.temperature | 0.7 | 0.6 | the paper's sweep peaks at 0.6 |
 | templates | paper | default | prefix-cacheable order, per-index gradients, the task's format |
 | update.accept | always | always | no real model told the rules apart yet; see docs/method.md |
+| critic.sees_reward | false | true | the printed critic scores without r; ours need not guess it |
 | encoder.max_fallback | 1.0 | 0.2 | unguarded, θ may drift until nothing routes any more |
 | update.encoder_on_explored | true | false | θ did not choose the explored routes |
+| update.shared_by | 1 | 2 | one input's complaint in θ or φ hurt every prompt |
 | update.instinct_words | 60 | 25 | longer ones turn into grab-bags of several skills |
 | explore.gamma | 0.96 | derived | ε reaches ε_min at 90 % of the planned steps |
 | keep | last | best_val | the last step is a sample, not the best |
@@ -43,6 +45,7 @@ from promptcodebook.config.loading import (
 )
 from promptcodebook.config.schema import Config, Preset, RoleSettings, preset
 from promptcodebook.config.secrets import (
+    beyond_sampling,
     body_fault,
     fill_secrets,
     header_fault,
@@ -67,6 +70,7 @@ __all__ = [
     "RouterSettings",
     "Update",
     "Validation",
+    "beyond_sampling",
     "body_fault",
     "budget_layer",
     "describe",

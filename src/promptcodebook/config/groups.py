@@ -63,8 +63,8 @@ class EncoderSettings(Group):
     mode: Literal["learned", "static", "none"] = "learned"
     """learned = θ is rewritten; static = θ stays as it began; none = no encoder is asked."""
     max_fallback: Unit = 0.2
-    """A rewrite of θ is refused if more than this share of the batch's routes, tried anew with it,
-    fall back; 1 = it is not tried."""
+    """A rewritten θ is taken back if more than this share of its first routes fall back, at least
+    two; 1 = never."""
 
 
 class RouterSettings(Group):
@@ -96,6 +96,9 @@ class CriticSettings(Group):
 
     stages: Literal[1, 2] = 2
     """2 = a verdict, then its attribution (App. C.2); 1 = one call for both (Eq. 8)."""
+    sees_reward: bool = True
+    """Whether our templates show the critic the reward r itself; the paper's critic is not shown
+    it."""
     trainable: bool = True
     """Whether the critic's own rubric ψ is rewritten."""
     skip_solved: bool = True
@@ -131,6 +134,9 @@ class Update(Group):
     never."""
     encoder_on_explored: bool = False
     """Whether θ also learns from explored routes, which it did not choose."""
+    shared_by: int = Field(default=2, ge=1)
+    """Examples of a batch that must complain alike before θ or φ is rewritten; in online mode 1
+    will do, as in the paper."""
     text_updates: bool = True
     """Whether texts are rewritten at all (Table 3); in the preset small only where stronger models
     are named for it."""
@@ -144,7 +150,8 @@ class Validation(Group):
     """How the best state is found on the validation split, and when training stops early."""
 
     every: int = Field(default=10, ge=0)
-    """Validate every so many batches (in online mode, as many examples); 0 = never."""
+    """Validate a state every so many batches, the one whose training examples earned most (in
+    online mode, after as many examples); 0 = never."""
     subset: int = Field(default=60, ge=1)
     """Validation examples for each such look, the same ones each time."""
     finalists: int = Field(default=3, ge=1)

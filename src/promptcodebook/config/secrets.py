@@ -1,5 +1,6 @@
 """What settings may hold in the open: they are kept with every run, so a secret stands in them only
-by the name of the variable that it is in, "$PCO_MY_KEY"."""
+by the name of the variable that it is in, "$PCO_MY_KEY". And which body fields a file from somebody
+else may decide."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import cast
 from promptcodebook.errors import ConfigError
 
 __all__ = [
+    "beyond_sampling",
     "body_fault",
     "fill_secrets",
     "header_fault",
@@ -53,6 +55,30 @@ _PUBLIC = frozenset(
 )
 """Body fields that only sound like it."""
 
+_DRAWING = frozenset(
+    {
+        *("top_k", "min_p", "top_a", "typical_p", "tfs_z", "min_tokens", "ignore_eos"),
+        *("frequency_penalty", "presence_penalty", "repetition_penalty", "length_penalty"),
+        *("repeat_penalty", "repeat_last_n", "stop", "stop_token_ids", "logit_bias"),
+        *("mirostat", "mirostat_tau", "mirostat_eta", "xtc_probability", "xtc_threshold"),
+        *("dynatemp_range", "dynatemp_exponent", "dry_multiplier", "dry_base"),
+        *("dry_allowed_length", "reasoning_effort", "verbosity", "enable_thinking"),
+        *("thinking_budget", "include_reasoning"),
+    }
+)
+"""Body fields that only decide how a reply is drawn. What multiplies its price (best_of,
+service_tier), makes a server keep it (store) or compiles a grammar is none of them."""
+_DRAWING_INSIDE: Mapping[str, frozenset[str]] = {
+    "reasoning": frozenset({"effort", "enabled", "exclude", "max_tokens"}),
+    "thinking": frozenset({"type", "budget_tokens"}),
+    # The server hands them to its template, which takes tools, documents and templates that way.
+    "chat_template_kwargs": frozenset(
+        {"enable_thinking", "thinking", "thinking_budget", "reasoning_effort", "clear_thinking"}
+    ),
+}
+_TEXTS = ("stop", "stop_token_ids")
+_WORD = re.compile(r"[a-z]{1,16}")
+
 
 def header_fault(name: str, value: str) -> str:
     """Why a header may not stand in the settings; '' = it may. Never repeats what it holds."""
@@ -79,6 +105,38 @@ def body_fault(fields: Mapping[str, object]) -> str:
         if not value.startswith("$") or header_fault(name, value):
             return header_fault(name, value if value.startswith("$") else "")
     return ""
+
+
+def beyond_sampling(fields: Mapping[str, object]) -> list[str]:
+    """Names of the body fields that decide more than how a reply is drawn: an address, a header, a
+    tool, a credential, a template, or whatever is not known to be harmless."""
+    found: list[str] = []
+    for name, value in fields.items():
+        known = _DRAWING_INSIDE.get(name)
+        if known is not None and isinstance(value, Mapping):
+            inner = cast("Mapping[str, object]", value)
+            found += [
+                f"{name}.{key}" for key, v in inner.items() if key not in known or not _is_plain(v)
+            ]
+        elif name not in _DRAWING or not (_is_plain(value) or _is_list_of(name, value)):
+            found.append(name)
+    return found
+
+
+def _is_plain(value: object) -> bool:
+    """A number, a switch, or one short word such as 'low'."""
+    if isinstance(value, str):
+        return _WORD.fullmatch(value) is not None
+    return value is None or isinstance(value, int | float)
+
+
+def _is_list_of(name: str, value: object) -> bool:
+    """What of the fields that only draw is longer: ends of a reply, and tokens with a number."""
+    if name == "logit_bias" and isinstance(value, Mapping):
+        pairs = cast("Mapping[str, object]", value).items()
+        return all(key.isdecimal() and isinstance(v, int | float) for key, v in pairs)
+    several = cast("list[object]", value) if isinstance(value, list | tuple) else [value]
+    return name in _TEXTS and all(isinstance(each, str | int) for each in several)
 
 
 def secret_variables(fields: Mapping[str, object]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from promptcodebook.errors import DataError, MissingExtra
+from promptcodebook.errors import DataError, import_extra
 
 __all__ = [
     "Record",
@@ -289,14 +289,13 @@ def _refuse_empty(path: Path) -> NoReturn:
 
 def read_parquet(path: Path) -> Table:
     """All rows of a Parquet file (extra: parquet)."""
+    arrow, parquet = (
+        import_extra(name, f"reading {path.name}", "parquet")
+        for name in ("pyarrow", "pyarrow.parquet")
+    )
     try:
-        import pyarrow as arrow  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]
-        import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]
-    except ImportError:
-        raise MissingExtra(f"reading {path.name}", "parquet") from None
-    try:
-        table: Any = cast("Any", parquet).ParquetFile(path).read()
-    except (OSError, cast("Any", arrow).ArrowException) as error:
+        table: Any = parquet.ParquetFile(path).read()
+    except (OSError, arrow.ArrowException) as error:
         raise DataError(
             f"cannot read {path} as Parquet: {error}", hint="check that the file is complete"
         ) from None
@@ -338,11 +337,8 @@ def is_arrow_folder(path: Path) -> bool:
 
 def read_arrow_folder(path: Path) -> object:
     """The Dataset or DatasetDict that was saved in this folder (extra: datasets)."""
-    try:
-        import datasets  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]
-    except ImportError:
-        raise MissingExtra(f"reading the dataset folder {path.name}", "datasets") from None
-    return cast("Any", datasets).load_from_disk(str(path))
+    datasets = import_extra("datasets", f"reading the dataset folder {path.name}", "datasets")
+    return datasets.load_from_disk(str(path))
 
 
 def _is_instance(source: object, package: str, name: str) -> bool:

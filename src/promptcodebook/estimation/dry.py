@@ -64,13 +64,12 @@ _FEEDBACK = 20
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Updates of a schedule, their rollouts, those of them that the encoder routes, those that may
-    be routed once more to try a rewritten θ, and rounds of the codebook's maintenance."""
+    """Updates of a schedule, their rollouts, those of them that the encoder routes, and rounds of
+    the codebook's maintenance."""
 
     updates: int
     rollouts: int
     routed: int
-    retried: int = 0
     maintained: int = 0
 
 
@@ -80,22 +79,16 @@ def passes(plan: Plan) -> Passes:
     schedule = Schedule(plan.split("train"), config.update, config.randomness)
     explorer = Explorer(config.explore, config.select)
     updates = schedule.updates()
-    learned = config.has_encoder and config.encoder.mode == "learned"
-    learned = learned and config.update.text_updates
-    guarded = learned and config.encoder.max_fallback < 1.0
-    rollouts = routed = retried = 0
+    rollouts = routed = 0
     for step, epoch, batch in updates:
         epsilon = epsilon_at(epoch, config.explore, config.update.epochs)
         rollouts += len(batch)
-        own = 0
         for example in batch if config.has_encoder else ():
             draw = config.randomness.at(step, example.id).generator("explore")
-            own += not explorer.explores(epsilon, draw)
-        routed += own
-        retried += len(batch) if guarded and (own or config.update.encoder_on_explored) else 0
+            routed += not explorer.explores(epsilon, draw)
     every = rounds_every(config)
     maintained = len(updates) // every if every else 0
-    return Passes(len(updates), rollouts, routed, retried, maintained)
+    return Passes(len(updates), rollouts, routed, maintained)
 
 
 def shorten_plan(plan: Plan) -> Plan:
@@ -166,7 +159,8 @@ def _undisturbed(config: Config, manner: Manner) -> Config:
         over["target_score"] = config.reward_range[0]
     validation = config.validation.model_copy(update=over)
     # Made-up texts have no twins and no grab-bags: rounds of maintenance are added by their number.
-    update = config.update.model_copy(update={"maintain_every": 0})
+    # What they complain of is no two examples' either: each complaint counts as a shared one.
+    update = config.update.model_copy(update={"maintain_every": 0, "shared_by": 1})
     over = {"budget": Budget(), "cache": False, "validation": validation, "update": update}
     return config.model_copy(update=over)
 
@@ -192,8 +186,8 @@ class Scale:
         makes `tidied` calls, one after the other, each like any other of the updater's."""
         updates = _ratio(self.whole.updates, self.part.updates)
         rollouts = _ratio(self.whole.rollouts, self.part.rollouts)
-        whole, part = self.whole.routed + self.whole.retried, self.part.routed + self.part.retried
-        own = {"encoder": _ratio(whole, part), "updater": updates}
+        routed = _ratio(self.whole.routed, self.part.routed)
+        own = {"encoder": routed, "updater": updates}
         made: dict[tuple[str, Role], Work] = {
             (phase, role): done.times(own.get(role, rollouts), rounds=updates)
             if phase == TRAINING

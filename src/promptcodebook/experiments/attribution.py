@@ -188,7 +188,13 @@ def _critic_and_attribution(assembled: Assembled, parameters: Parameters) -> Jud
 
 def _history(assembled: Assembled, broken: _Broken, example: Example, rollout: Rollout) -> History:
     codebook, _ = broken.made(example)
-    return History(example, codebook, rollout, assembled.config.reward_range)
+    return History(
+        example,
+        codebook,
+        rollout,
+        assembled.config.reward_range,
+        assembled.config.critic.sees_reward,
+    )
 
 
 async def _right_routes(assembled: Assembled, state: State) -> dict[str, tuple[int, ...]]:

@@ -11,7 +11,15 @@ from statistics import fmean
 from promptcodebook.experiments.experiment import Experiment, Measured
 from promptcodebook.experiments.grid import about, judged_by_words, missing
 from promptcodebook.experiments.lab import Result
-from promptcodebook.experiments.main import FIXED, Line, cells_of, kinds_of, lines_of, tasks_of
+from promptcodebook.experiments.main import (
+    FIXED,
+    Line,
+    cells_of,
+    kinds_of,
+    left_out,
+    lines_of,
+    tasks_of,
+)
 from promptcodebook.experiments.page import Bars, Page, Table, shown
 from promptcodebook.experiments.published import published
 from promptcodebook.experiments.rewards import score
@@ -36,7 +44,8 @@ def _length_page(measured: Measured) -> Page:
         ]
         head = ["method", "longest prompt", "sum over calls", "tokens a query", "calls a query"]
         blocks.append(Table(f"lengths-{task}", head, rows, f"Tokens on {task}"))
-    return Page("Prompt length", [*blocks, _paper_lengths(), *missing(measured)])
+    blocks += [*left_out(measured, kind), _paper_lengths()]
+    return Page("Prompt length", [*blocks, *missing(measured)])
 
 
 def _lengths(runs: Sequence[Result], row: str) -> list[str]:
@@ -95,6 +104,7 @@ def _cost_page(measured: Measured) -> Page:
         "Cost",
         [
             *blocks,
+            *left_out(measured, kind),
             "Seconds are those of a query's calls one after the other, waiting among others at "
             "once included. PCO with an encoder and a generator makes three calls a query, with a "
             "learned router and verbatim instincts one.",

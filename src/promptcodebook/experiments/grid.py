@@ -133,7 +133,16 @@ def about(measured: Measured, paper: str, what: str) -> list[Block]:
         blocks.insert(0, _SIMULATED)
     elif is_local(lab.spec):
         blocks += [_SMALL, *judged_by_words((task,), lab.spec)]
-    return blocks
+    return [*blocks, *_lost(measured)]
+
+
+def _lost(measured: Measured) -> list[Block]:
+    """Attempts without an answer, which no other figure of the page holds."""
+    found = [run["lost"] for run in measured.results.values() if run.get("lost")]
+    calls, tokens = (sum(each[what] for each in found) for what in ("calls", "tokens"))
+    said = f"{plural(calls, 'attempt')} brought no answer, because a run was killed or a call "
+    said += f"failed. They cost at most {tokens:,} tokens, and no figure below counts them."
+    return [said] if calls else []
 
 
 def judged_by_words(tasks: Sequence[str], spec: str) -> list[Block]:

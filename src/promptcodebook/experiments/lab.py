@@ -28,6 +28,7 @@ from promptcodebook.local.weights import find_weights
 from promptcodebook.method.evaluate import Evaluator
 from promptcodebook.method.policy import Deployed, Prompter
 from promptcodebook.method.state import State
+from promptcodebook.paths import write_whole
 from promptcodebook.policy.references import state_at
 from promptcodebook.progress import Listener, Phase, silent
 from promptcodebook.run.opening import Where, open_run
@@ -123,9 +124,7 @@ class Lab:
         path = self._path(cell)
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"cell": self._mark(cell), "result": result}, ensure_ascii=False)
-        half = path.with_suffix(".half")
-        half.write_text(text, "utf-8")
-        half.replace(path)
+        write_whole(path, text)
 
     def _path(self, cell: Cell) -> Path:
         return self.folder / "cells" / f"{cell.name}.json"

@@ -1,7 +1,8 @@
 """`main` (Table 1): PCO and other optimizers on the same tasks, once at equal tokens and once at
 equal calls.
 
-All methods train with the same budget; what choosing and judging take is kept apart. A benchmark of
+All methods begin with the same prompt, validate on the same examples, and pay for training and for
+validation from the same budget; what judging takes is kept apart. A benchmark of
 the paper takes part where the model leaves its floor: where, on up to 50 test examples without any
 optimizing, the interval of its reward does not touch 0.
 """
@@ -38,6 +39,7 @@ __all__ = [
     "Method",
     "cells_of",
     "kinds_of",
+    "left_out",
     "lines_of",
     "tasks_of",
 ]
@@ -49,20 +51,38 @@ FLOOR = 50
 @dataclass(frozen=True, slots=True)
 class Method:
     """One line of Table 1: the settings of its runs, its row in their verdicts, the paper's name of
-    it, and what a rollout of its training about takes, by kind of budget ({} = no epochs)."""
+    it, and what a rollout of its training and one of its validation about take, by kind of budget
+    ({} = no epochs, or no validation). `searches` = it searches for one prompt, and is shown only
+    where it tried more than the one that it began with."""
 
     title: str
     settings: Mapping[str, Any]
     row: str
     paper: str = ""
     rollout: Mapping[str, float] = field(default_factory=dict[str, float])
+    validation: Mapping[str, float] = field(default_factory=dict[str, float])
+    searches: bool = False
+
+
+def _searching(name: str, title: str) -> Method:
+    """As its reflections are drawn (optimizers/outside.py), whatever a small model's updater has
+    otherwise: a cell of other settings is another cell."""
+    drawn = {"updater": {"temperature": 1.0, "max_tokens": 1024}}
+    return Method(title, {"optimizer": name, "roles": drawn}, name, title, searches=True)
 
 
 METHODS: Mapping[str, Method] = {
-    "pco": Method("PCO", {}, "learned", "PCO", {"calls": 7.5, "tokens": 4_000}),
-    "gepa": Method("GEPA", {"optimizer": "gepa"}, "gepa", "GEPA"),
-    "gepa-merge": Method("GEPA+Merge", {"optimizer": "gepa-merge"}, "gepa-merge", "GEPA+Merge"),
-    "mipro": Method("MIPROv2", {"optimizer": "mipro"}, "mipro", "MIPROv2"),
+    "pco": Method(
+        "PCO",
+        {},
+        "learned",
+        "PCO",
+        {"calls": 7.5, "tokens": 4_000},
+        {"calls": 3, "tokens": 2_000},
+    ),
+    "gepa": _searching("gepa", "GEPA"),
+    "gepa-merge": _searching("gepa-merge", "GEPA+Merge"),
+    "mipro": _searching("mipro", "MIPROv2"),
     "learned-router": Method(
         "ours: PCO with a learned router",
         {
@@ -115,10 +135,14 @@ class _Cap:
 
 _BUDGETS: Mapping[str, Mapping[str, _Cap]] = {
     "quick": {"calls": _Cap(48, 400)},
-    "default": {"calls": _Cap(240, 2_000), "tokens": _Cap(40_000, 2_000_000)},
+    "default": {"calls": _Cap(240, 2_000), "tokens": _Cap(120_000, 2_000_000)},
     "paper": {"calls": _Cap(20_000, 40_000), "tokens": _Cap(9_050_000, 90_000_000)},
 }
 """By preset and kind. The paper's tokens are what its Table 5 gives PCO."""
+_VALIDATING: Mapping[str, int] = {"quick": 2, "default": 8, "paper": 60}
+"""Examples that all validate on, by preset: few, since all pay for them."""
+_LOOKS = 3
+"""Of ours at its validation: before training, half way and at its end."""
 
 
 def methods_of(spec: str) -> Mapping[str, Method]:
@@ -157,7 +181,8 @@ def _floor(order: Order, spec: str, task: str) -> Cell:
 
 
 def _settings(order: Order, spec: str, task: str) -> dict[str, Any]:
-    return base(replace(order, task=task), spec, task)
+    validation = {"subset": _VALIDATING[order.preset], "finalists": 1}
+    return merge(base(replace(order, task=task), spec, task), {"validation": validation})
 
 
 def cells_of(order: Order, spec: str) -> Sequence[Cell]:
@@ -190,13 +215,17 @@ def _run(order: Order, settings: Mapping[str, Any], name: str, kind: str, seed: 
 
 
 def _epochs(order: Order, method: Method, kind: str, own: Mapping[str, Any]) -> dict[str, Any]:
-    """So many that the budget is about used up when exploration has faded; the paper's own where
-    that is its preset."""
-    batch = own["update"].get("batch_size")
+    """So many that the budget, validation counted, is about used up when exploration has faded; the
+    paper's own where that is its preset."""
+    batch, look = own["update"].get("batch_size"), method.validation.get(kind, 0.0)
     if batch is None or kind not in method.rollout:
-        return {}
-    rollouts = _BUDGETS[order.preset][kind].training / method.rollout[kind]
-    return {"update": {"epochs": max(1, round(rollouts / batch))}}
+        return {"validation": {"every": 10}} if look else {}
+    left = _BUDGETS[order.preset][kind].training - _LOOKS * look * own["validation"]["subset"]
+    epochs = max(1, round(left / method.rollout[kind] / batch))
+    if not look:
+        return {"update": {"epochs": epochs}}
+    every = max(1, epochs // 2)
+    return {"update": {"epochs": epochs // every * every}, "validation": {"every": every}}
 
 
 def _above(floor: Cell, cell: Cell) -> Cell:
@@ -235,8 +264,41 @@ def lines_of(measured: Measured, kind: str) -> list[Line]:
     }
     lines = [Line(title, row, of["pco"]) for row, title in FIXED.items()]
     lines.append(Line(_UNPACKED, "converted", of["grpo"]))
-    lines += [Line(m.title, m.row, of[name]) for name, m in METHODS.items()]
+    for name, method in METHODS.items():
+        made = [run for runs in of[name].values() for run in runs]
+        if not method.searches:
+            lines.append(Line(method.title, method.row, of[name]))
+        elif min(map(_tried, made), default=0) > 1:
+            lines.append(Line(f"{method.title} ({_search(made)})", method.row, of[name]))
     return [line for line in lines if any(rewards(r, line.row) for r in line.runs.values())]
+
+
+def left_out(measured: Measured, kind: str) -> list[Block]:
+    """Searches of which a run tried nothing new: they are no row, and the reason is named."""
+    tasks = tasks_of(measured.order, measured.lab.spec)
+    said: list[str] = []
+    for name, method in METHODS.items():
+        made = [run for task in tasks for run in _judged(measured, f"{task}/{name}-{kind}")]
+        if method.searches and made and min(map(_tried, made)) < 2:
+            said.append(
+                f"- {method.title} is left out, since a run of it tried no prompt but the one that "
+                f"it began with: {_search(made)}."
+            )
+    return ["\n".join(said)] if said else []
+
+
+def _tried(run: Result) -> int:
+    """Prompts; 0 in a result that does not say."""
+    return run.get("search", {}).get("tried", 0)
+
+
+def _search(runs: Sequence[Result]) -> str:
+    """What the search of all seeds and tasks came to."""
+    tried, found = sorted(map(_tried, runs)), [run.get("search", {}) for run in runs]
+    each = f"{tried[0]}" if tried[0] == tried[-1] else f"{tried[0]} to {tried[-1]}"
+    cut, replies = (sum(one.get(what, 0) for one in found) for what in ("cut", "replies"))
+    prompts = "prompt" if each == "1" else "prompts"
+    return f"tried {each} {prompts} a run, {cut} of {plural(replies, 'reply', 'replies')} cut"
 
 
 def _judged(measured: Measured, name: str) -> list[Result]:
@@ -256,14 +318,18 @@ def _main_page(measured: Measured) -> Page:
         if lines:
             cap = _BUDGETS[measured.order.preset][kind]
             blocks.append(f"## At equal {kind}: at most {cap.training:,} for training")
-            blocks += [_rewards_table(lines, tasks, kind), *_failed(measured, kind)]
+            blocks += [_rewards_table(lines, tasks, kind), *left_out(measured, kind)]
+            blocks += _failed(measured, kind)
     told = [_TOLD, _ENGINES if "grpo" in methods_of(measured.lab.spec) else _NO_GRPO]
     return Page("PCO and other optimizers", [*blocks, *told, *_printed(), *missing(measured)])
 
 
 _TOLD = (
-    "GEPA+Merge differs from GEPA only where a program has stages of its own. Differences are to "
-    "PCO, paired by example."
+    "GEPA, GEPA+Merge and MIPROv2 begin with the instincts of PCO's first codebook in one prompt. "
+    "Their own texts are drawn at temperature 1, with room for 1,024 tokens. All validate on the "
+    "same examples and pay for that from the same budget; the learned router keeps its last state "
+    "and validates nothing. GEPA+Merge differs from GEPA only where a program has stages of its "
+    "own. Differences are to PCO, paired by example."
 )
 _NO_GRPO = (
     "GRPO, which trains weights, is no row here: it takes a model of this machine and "

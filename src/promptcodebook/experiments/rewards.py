@@ -1,7 +1,7 @@
 """Rewards of several runs over the same examples: their mean, and what one has over another.
 
-Differences are paired by example; where several seeds took part, seeds and examples are both drawn
-again (`intervals.py::crossed_interval`).
+Differences are paired by example; where several seeds took part, the interval covers other seeds as
+well (`intervals.py::crossed_interval`).
 """
 
 from __future__ import annotations

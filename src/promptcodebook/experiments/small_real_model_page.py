@@ -71,9 +71,9 @@ def _head(measured: Measured) -> list[Block]:
         f"outcomes; {scale.steps} steps of at most {scale.batch} rollouts, {scale.seeds} "
         f"{'seed' if scale.seeds == 1 else 'seeds'}. Hyperparameters were chosen on training "
         "messages; nothing was chosen on the test split. Intervals are 95 %; differences are "
-        "paired by message, and where several seeds took part, seeds and messages are both "
-        "drawn again (`intervals.py::crossed_interval`). The same command again measures only "
-        "what is missing.",
+        "paired by message, and where several seeds took part, the interval covers other seeds as "
+        "well, by Student's t over the seeds (`intervals.py::crossed_interval`). The same command "
+        "again measures only what is missing.",
     ]
 
 
@@ -192,7 +192,7 @@ def _met(holds: bool) -> str:
 
 def _verdicts(runs: Sequence[Mapping[str, Any]]) -> str:
     lines = [f"- seed {seed}: {run['verdict']}" for seed, run in enumerate(runs)]
-    return "\n".join(["What `pco train` said at the end of each run:", "", *lines])
+    return "\n".join(["The verdict of each run:", "", *lines])
 
 
 def _lengths(results: Results) -> list[Block]:

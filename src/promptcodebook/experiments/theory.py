@@ -25,7 +25,10 @@ from promptcodebook.optimizers.fixed import OraclePrompt
 from promptcodebook.randomness import keyed_random
 from promptcodebook.types import Evaluation
 
-__all__ = ["EXPERIMENT", "active_after", "collapse"]
+__all__ = ["EXPERIMENT", "active_after", "collapse", "residual_rows"]
+
+_FEW = 20
+"""Traces below which the residual of Theorem 5 has no figure."""
 
 PAPER = "ifbench"
 GAP = "houserules_six"
@@ -201,27 +204,39 @@ def _collapse() -> list[Block]:
     ]
 
 
+def residual_rows(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Traces with a severity of g_ψ and without: how many, mean δ, mean size and largest size."""
+    named = {"g_θ, g_φ, g_C and g_ψ": True, "g_θ, g_φ and g_C (no severity of g_ψ)": False}
+    rows: list[list[str]] = []
+    for over, whole in named.items():
+        deltas = [each["delta"] for each in found if each["critic"] == whole]
+        figures = ["too few"] * 3
+        if len(deltas) >= _FEW:
+            sizes = [abs(delta) for delta in deltas]
+            figures = [f"{fmean(deltas):+.3f}", f"{fmean(sizes):.3f}", f"{max(sizes):.3f}"]
+        rows += [[over, str(len(deltas)), *figures]] if deltas else []
+    return rows
+
+
 def _additivity(measured: Measured) -> list[Block]:
     runs = runs_of(measured.results, "pco")
     found = [each for run in runs for each in run["residuals"]]
     blocks: list[Block] = ["## Theorem 5: does the blame add up?", *stopped({"pco": runs})]
     if not found:
         return [*blocks, "No attribution gave severities here, so there is no residual to show."]
-    named = {"g_θ, g_φ, g_C and g_ψ": True, "g_θ, g_φ and g_C (no severity of g_ψ)": False}
-    rows: list[list[str]] = []
-    for over, whole in named.items():
-        deltas = [each["delta"] for each in found if each["critic"] == whole]
-        if deltas:
-            sizes = [abs(delta) for delta in deltas]
-            figures = f"{fmean(deltas):+.3f}", f"{fmean(sizes):.3f}", f"{max(sizes):.3f}"
-            rows.append([over, str(len(deltas)), *figures])
     return [
         *blocks,
         "δ = ρ(ℓ) - Σ ρ(g_v): what no gradient carries of the verdict's penalty (below 0: what "
         "they carry beyond it), in each trace whose gradients have severities.",
-        Table("additivity", ["Σ over", "traces", "mean δ", "mean size", "largest size"], rows),
+        Table(
+            "additivity",
+            ["Σ over", "traces", "mean δ", "mean size", "largest size"],
+            residual_rows(found),
+        ),
+        f"Below {_FEW} traces there is no figure: one trace whose δ is 0 says nothing of the next.",
         "ρ is the same for all: the severity that the model names, and 0 where nothing is said; "
-        "the one number of g_C stands for the mean over the active instincts. The theorem says "
+        "the one number of g_C is for the active instincts together, where the paper takes the "
+        "mean of one for each (Eq. 33). The theorem says "
         "that the mean of δ is no larger than its largest size, which holds of any numbers; how "
         "large they are, is what there is to see.",
     ]

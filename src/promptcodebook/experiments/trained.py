@@ -16,17 +16,18 @@ from promptcodebook.config import load_config
 from promptcodebook.errors import TooManyFailures
 from promptcodebook.experiments.lab import Cell, Lab, Result, row_json
 from promptcodebook.experiments.rewards import Rewards
+from promptcodebook.store.events import Concluded
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation
 
-__all__ = ["counts", "rewards", "runs_of", "tokens", "trained"]
+__all__ = ["counts", "read_run", "rewards", "runs_of", "tokens", "trained"]
 
 LEARNED = "learned"
 """The row of a codebook's policy in its verdict."""
 SHOWN = 6
 """Deployed prompts that are kept of a run."""
-FORM = 3
-"""Counts what `_read` gives: a cell that an earlier form was kept of is read anew from its run."""
+FORM = 4
+"""Counts what `read_run` gives: where a cell is of an earlier form, its run is read once more."""
 
 
 def trained(name: str, settings: Mapping[str, Any]) -> Cell:
@@ -41,18 +42,20 @@ def trained(name: str, settings: Mapping[str, Any]) -> Cell:
         except TooManyFailures as failures:
             if failures.run is None:
                 raise
-            return _read(failures.run.path, stopped=str(failures))
-        return _read(training.path)
+            return read_run(failures.run.path, stopped=str(failures))
+        return read_run(training.path)
 
     return Cell(name, {**settings, "form": FORM}, measure)
 
 
-def _read(path: Path, stopped: str = "") -> Result:
+def read_run(path: Path, stopped: str = "") -> Result:
+    """What the tables show of a run. `whole` and `training` are what was paid; `lost` are attempts
+    that brought no answer, be it for a kill or for a failure, at the most they can have cost."""
     store = RunStore.open(path)
     try:
         outline = store.outline()
         rows = {each.name: each for each in store.test_evaluations()}
-        spent = sum(store.usage().values(), Usage())
+        spent, lost = (sum(b.values(), Usage()) for b in (store.usage(), store.lost()))
         training = store.trained() or spent  # a run that was stopped had no row judged
         steps = list(store.steps(traces=True))
         # Another optimizer has no codebook.
@@ -61,10 +64,12 @@ def _read(path: Path, stopped: str = "") -> Result:
             "run": store.header.id,
             "ended": outline.ended or "",
             "stopped": stopped,
+            "search": _search(outline.conclusion),
             "verdict": outline.conclusion.text if outline.conclusion is not None else "",
             "rows": {name: row_json(row) for name, row in rows.items()},
             "whole": {"calls": spent.calls, "tokens": spent.tokens},
             "training": {"calls": training.calls, "tokens": training.tokens},
+            "lost": {"calls": lost.calls, "tokens": lost.tokens},
             "by_role": {role: [u.calls, u.tokens] for role, u in store.usage().items()},
             "steps": [
                 {"epoch": s.epoch, "epsilon": s.epsilon, "selected": list(s.selected)}
@@ -89,6 +94,14 @@ def _read(path: Path, stopped: str = "") -> Result:
         }
     finally:
         store.close()
+
+
+def _search(concluded: Concluded | None) -> dict[str, int]:
+    """What an optimizer of others tried, and what became of the replies that it asked for."""
+    if concluded is None:
+        return {}
+    replies, cut = (concluded.settings.get(what, 0) for what in ("replies", "replies_cut"))
+    return {"tried": len(concluded.candidates), "replies": replies, "cut": cut}
 
 
 def _deployed(learned: Evaluation | None, *, private: bool) -> dict[str, Any]:

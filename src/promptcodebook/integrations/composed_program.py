@@ -40,7 +40,7 @@ class ComposedProgram(_dspy.Module):
     `student` is a copy of the program that it was made of. `lm` and `roles` say who routes and
     composes: a spec such as 'openai/gpt-x', an LM object, or '' for the environment's PCO_LM.
     Within `with` their connections stay open from call to call. Without a policy it must be loaded
-    first.
+    first; `trust` takes one that sets more of a request than how replies are drawn.
     """
 
     def __init__(
@@ -50,12 +50,14 @@ class ComposedProgram(_dspy.Module):
         *,
         roles: Mapping[str, Any] | None = None,
         policy: Policy | None = None,
+        trust: bool = False,
     ) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]
         require_student(student)
         self.student = attend(student.deepcopy())
         self.run: Run | None = None
         self._models = (lm, roles)
+        self._trust = trust
         self._policy = policy
         self._compiled = policy is not None  # within another program it is left alone
 
@@ -88,8 +90,10 @@ class ComposedProgram(_dspy.Module):
         return {**state, _STATE: {"policy": json.loads(self.policy.file.text())}}
 
     def load_state(self, state: Mapping[str, Any], *, allow_unsafe_lm_state: bool = False) -> None:
-        """Raises PolicyError for a state without a policy of ours; then nothing has changed."""
+        """Raises PolicyError for a state without a policy of ours, RunNotTrusted for one whose
+        policy needs trust; then nothing has changed."""
         file = _policy_in(state)
+        file.require_trust("of the saved program", trusted=self._trust)
         lm, roles = self._models
         policy = _deploy(file, lm, roles)
         self.student.load_state(state, allow_unsafe_lm_state=allow_unsafe_lm_state)
@@ -98,7 +102,9 @@ class ComposedProgram(_dspy.Module):
     def __deepcopy__(self, memo: object) -> ComposedProgram:
         """With a student of its own, on the same policy."""
         lm, roles = self._models
-        made = ComposedProgram(self.student, lm, roles=roles, policy=self._policy)
+        made = ComposedProgram(
+            self.student, lm, roles=roles, policy=self._policy, trust=self._trust
+        )
         made.run = self.run
         return made
 
@@ -213,4 +219,5 @@ def _deploy(file: PolicyFile, lm: str | LM, roles: Mapping[str, Any] | None) -> 
     if spec:
         above["lm"] = spec
     own = None if isinstance(lm, str) else lm
-    return deploy(file, file.settings(above=above, where="load()"), Sources(lm=own))
+    settings = file.settings(above=above, where="load()", trusted=True)  # it was asked before
+    return deploy(file, settings, Sources(lm=own))

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from promptcodebook.calls import Reply, Request
-from promptcodebook.errors import ConfigError, LMError, MissingExtra
+from promptcodebook.errors import (
+    ConfigError,
+    LMError,
+    MissingExtra,
+    RequestRefused,
+    import_extra,
+)
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.refusal import ErrorBody, ModelAddress, fault_of, refusal_of
 from promptcodebook.lm.wire import Malformed, Quirks, read_embedding, read_tree, request_body
@@ -18,12 +23,27 @@ __all__ = ["LiteLLM"]
 
 # Releases that carried somebody else's code.
 _MALICIOUS = ("1.82.7", "1.82.8")
+_SENT = frozenset(
+    {
+        *("model", "messages", "input", "encoding_format", "response_format", "seed"),
+        *("temperature", "top_p", "max_tokens", "max_completion_tokens"),
+        *("top_k", "min_p", "stop", "stop_token_ids", "min_tokens", "logit_bias", "logprobs"),
+        *("top_logprobs", "frequency_penalty", "presence_penalty", "repetition_penalty"),
+        *("reasoning_effort", "reasoning", "thinking", "verbosity", "chat_template_kwargs"),
+        *("enable_thinking", "thinking_budget", "include_reasoning", "guided_json"),
+        *("guided_regex", "guided_choice", "safety_settings", "service_tier", "store", "user"),
+        *("prompt_cache_key", "prediction", "modalities", "tools", "tool_choice"),
+        *("parallel_tool_calls", "web_search_options", "num_ctx", "keep_alive"),
+    }
+)
+"""Body fields. The library takes addresses, keys, headers and much else as keywords beside them."""
 
 
 class LiteLLM:
     """An LM over `litellm.acompletion`; keys are litellm's own environment variables.
 
-    Its retries are switched off: there is one retry layer and it is ours.
+    Its retries are switched off: there is one retry layer and it is ours. Raises RequestRefused
+    for a body field that it does not know, so that no keyword of the library's own is set by data.
     """
 
     def __init__(
@@ -36,6 +56,15 @@ class LiteLLM:
 
     async def __call__(self, request: Request) -> Reply:
         body, _ = request_body(request, self._where.model, Quirks())
+        if unknown := sorted(body.keys() - _SENT):
+            raise RequestRefused(
+                f"litellm is not handed {unknown[0]!r}: it is not known as a field of a request's "
+                "body, and might say where the request goes",
+                hint=f"take it out of roles.{request.role}.extra; litellm reads addresses and keys "
+                "from its own environment variables, and headers belong in "
+                f"roles.{request.role}.headers",
+                role=request.role,
+            )
         begun = time.perf_counter()
         try:
             ask = self._library.aembedding if request.embeds else self._library.acompletion
@@ -78,10 +107,7 @@ def _library() -> Any:
             f"litellm {version} is a compromised release and is not imported",
             hint="pip install -U 'promptcodebook[litellm]', and change the keys it could read",
         )
-    # Else it fetches its price list from the network while being imported.
-    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
-    import litellm  # pyright: ignore
-
+    litellm = import_extra("litellm", "a litellm/... model", "litellm")
     # Else it prints advice to the screen beside each error.
     litellm.suppress_debug_info = True
     return litellm

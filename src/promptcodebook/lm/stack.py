@@ -73,6 +73,8 @@ class Supplies:
     closes: Closes | None = None
     """What is closed together with the models, if anything."""
     log: ReplyLog | None = None
+    spare: Callable[[], ReplyLog | None] | None = None
+    """Opens a journal for replies that cost something, and that nothing else would keep."""
     ledger: Ledger | None = None
     tally: Tally | None = None
     elapsed: Callable[[], float] | None = None
@@ -101,6 +103,8 @@ class Models:
     _endpoints: Endpoints
     _dispatch: Dispatch
     _cache: Cache | None
+    keeps: bool
+    """Whether work that is stopped finds its replies again."""
     _closes: Closes | None = None
 
     @classmethod
@@ -140,11 +144,16 @@ class Models:
         if config.cache and supplies.own is None and not simulated_here(specs):
             identity = nothing_more if local is None else local.identity
             inner = cache = Cache(inner, reply_cache_path(), tally, identity)
-        if supplies.log is not None:
-            inner = Journaled(inner, supplies.log, tally, stop, supplies.models_then)
+        log = supplies.log
+        if supplies.spare and not (cache or supplies.own or simulated_here(specs)):
+            log = log or supplies.spare()
+        if log is not None:
+            inner = Journaled(inner, log, tally, stop, supplies.models_then)
         roles = Roles(inner, config.roles, config.lm)
         ask = Ask(roles, tally)
-        return cls(roles, ask, tally, ledger, budget, endpoints, dispatch, cache, supplies.closes)
+        keeps = cache is not None or log is not None
+        stack = (roles, ask, tally, ledger, budget, endpoints, dispatch, cache, keeps)
+        return cls(*stack, supplies.closes)
 
     def by_role(self) -> dict[Role, str]:
         """The model of every role."""
@@ -159,11 +168,6 @@ class Models:
     def simulated(self) -> bool:
         """Whether any of them is simulated: figures must say so."""
         return any_simulated(self.by_role().values())
-
-    @property
-    def caches(self) -> bool:
-        """Whether replies are kept beyond this process."""
-        return self._cache is not None
 
     async def close(self) -> None:
         """Closes connections, the cache, and the local models that are closed with them."""
@@ -219,7 +223,8 @@ _READ = Sampling(max_tokens=0)
 
 
 class Roles:
-    """Fills `model` and `sampling` by role; greedy means temperature 0.
+    """Fills `model` and `sampling` by role, unless the request has its own; greedy means
+    temperature 0.
 
     At temperature 0 the sample is set to 0 and top_p left out, so that equal greedy requests share
     one key wherever they come from. An embedding is not drawn at all.
@@ -242,7 +247,9 @@ class Roles:
 
     async def __call__(self, request: Request) -> Reply:
         role = request.role
-        sampling = _READ if request.embeds else self.sampling_of(role, request.greedy)
+        sampling = _READ if request.embeds else request.sampling
+        if sampling == Sampling():
+            sampling = self.sampling_of(role, request.greedy)
         sample = 0 if request.embeds or sampling.temperature == 0 else request.sample
         model = request.model or self._models[role]
         filled = replace(request, model=model, sampling=sampling, sample=sample)

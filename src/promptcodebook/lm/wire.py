@@ -222,17 +222,24 @@ def _finish(reason: object) -> Literal["stop", "length", "other"]:
 
 def _usage(tree: object, request: Request, text: str, seconds: float) -> tuple[Usage, bool]:
     """What the call took, and whether that had to be estimated."""
-    if isinstance(tree, dict):
-        fields = cast("dict[str, Any]", tree)
-        prompt = _count(fields.get("prompt_tokens"))
-        completion = _count(fields.get("completion_tokens"))
-        if prompt is not None and completion is not None:
-            details = fields.get("prompt_tokens_details")
-            cached: int | None = None
-            if isinstance(details, dict):
-                cached = _count(cast("dict[str, Any]", details).get("cached_tokens"))
-            return Usage(1, prompt, completion, cached or 0, None, seconds), False
-    return count_usage(request, text, seconds), True
+    told = told_usage(tree, seconds)
+    return (count_usage(request, text, seconds), True) if told is None else (told, False)
+
+
+def told_usage(tree: object, seconds: float = 0.0) -> Usage | None:
+    """What a reply says that the call took; None where it says nothing that can be."""
+    if not isinstance(tree, dict):
+        return None
+    fields = cast("dict[str, Any]", tree)
+    prompt = _count(fields.get("prompt_tokens"))
+    completion = _count(fields.get("completion_tokens"))
+    if prompt is None or completion is None:
+        return None
+    details = fields.get("prompt_tokens_details")
+    cached: int | None = None
+    if isinstance(details, dict):
+        cached = _count(cast("dict[str, Any]", details).get("cached_tokens"))
+    return Usage(1, prompt, completion, cached or 0, None, seconds)
 
 
 def _count(value: object) -> int | None:

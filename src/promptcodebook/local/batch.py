@@ -5,6 +5,9 @@ meanwhile joins at the next step, and one that is cancelled leaves there. Equal 
 prompts are computed once (prefix caching). The pipeline is touched by its thread only, and by
 nothing while it steps: `step()` holds the interpreter's lock, so that other Python code has its
 turn between steps.
+
+The pipeline forgets no grammar that it compiled. So one that has too many is given up, once the
+jobs in it are done, for another that is loaded anew; jobs that come meanwhile wait.
 """
 
 from __future__ import annotations
@@ -16,12 +19,15 @@ from typing import Any, Literal
 
 from promptcodebook.errors import PcoError, RequestRefused, ServerFault
 from promptcodebook.local.engine import Generation, Job, Load, TokenLogprob
+from promptcodebook.local.schema_grammar import Grammar
 
 __all__ = ["AT_ONCE", "Batch", "Event", "Place", "first_line"]
 
 AT_ONCE = 64
 """Jobs that share a step; further ones wait for a place."""
 
+_MOST_STATES = 2_000_000
+"""Of the grammars that a pipeline keeps: measured, 100 to 240 bytes each, so 480 MB at the most."""
 _MOMENT_S = 0.003
 """How long after a job another one is of the same moment. Once the pipeline steps, it holds the
 interpreter's lock, and whoever prepares a job has his turn between steps only."""
@@ -35,6 +41,10 @@ def first_line(error: BaseException) -> str:
     return lines[-1][:300] if lines else type(error).__name__
 
 
+def _refused(error: RuntimeError) -> RequestRefused:
+    return RequestRefused(f"the local model refused: {first_line(error)}")
+
+
 @dataclass(eq=False, slots=True)
 class Place:
     """A job on its way through the pipeline."""
@@ -45,6 +55,7 @@ class Place:
     job: Job
     tell: Callable[[Event], None]
     streams: bool
+    grammar: Grammar | None = None
     handle: Any = None
     left: bool = False
     tokens: list[int] = field(default_factory=list[int])
@@ -55,16 +66,26 @@ class Place:
 class Batch:
     """The thread that steps the pipeline while there is something to do."""
 
-    def __init__(self, pipeline: Any, tokenizer: Any, end: int) -> None:
-        self._end = end
-        self._pipeline: Any = pipeline
-        self._tokenizer: Any = tokenizer
+    def __init__(self, load: Callable[[], Any]) -> None:
+        self._load = load
+        self._pipeline: Any = load()
+        self._tokenizer: Any = self._pipeline.get_tokenizer()
+        self.end = int(self._tokenizer.get_eos_token_id())
+        self._kept: set[str] = set()
+        self._states = 0
         self._change = threading.Condition()
         self._new: list[Place] = []
         self._running: list[Place] = []
         self._number = 0
         self._closed = False
         self._thread: threading.Thread | None = None
+
+    @property
+    def tokenizer(self) -> Any:
+        """That of the pipeline, whose grammars it keeps: not to be held. Raises ServerFault."""
+        if (tokenizer := self._tokenizer) is None:
+            raise ServerFault("the local model has been closed")
+        return tokenizer
 
     @property
     def load(self) -> Load:
@@ -102,10 +123,10 @@ class Batch:
         while self._wait():
             fresh = self._admit()
             try:
-                if self._pipeline.has_non_finished_requests():
+                if self._running and self._pipeline.has_non_finished_requests():
                     self._pipeline.step()
             except RuntimeError as error:
-                self._fail(fresh or self._running, error)
+                self._fail(fresh or self._running, _refused(error))
             for place in list(self._running):
                 self._deliver(place)
         for place in [*self._running, *self._new]:
@@ -126,29 +147,57 @@ class Batch:
     def _admit(self) -> list[Place]:
         """Takes in what is new and lets go of who left; returns the new ones."""
         with self._change:
-            fresh = [place for place in self._new if not place.left]
-            self._new = []
             gone = [place for place in self._running if place.left]
-            self._running = [place for place in self._running if not place.left] + fresh
+            self._running = [place for place in self._running if not place.left]
+            self._new = [place for place in self._new if not place.left]
+            renews = bool(self._new) and not self._running and self._states > _MOST_STATES
+            if renews:
+                self._kept.clear()
+                self._states = 0
+            fresh = self._take()
+            self._running += fresh
         for place in gone:
             self._drop(place)
+        if renews or self._pipeline is None:
+            try:
+                self._renew()
+            except (RuntimeError, OSError) as error:
+                again = "the local model could not be loaded again"
+                self._fail(fresh, ServerFault(f"{again}: {first_line(error)}"))
+                return []
+        pipeline: Any = self._pipeline
         admitted: list[Place] = []
         for place in fresh:
             self._number += 1
             try:
-                place.handle = self._pipeline.add_request(
-                    self._number, place.prompt, place.settings
-                )
+                place.handle = pipeline.add_request(self._number, place.prompt, place.settings)
                 admitted.append(place)
             except RuntimeError as error:
-                self._fail([place], error)
+                self._fail([place], _refused(error))
         return admitted
 
-    def _fail(self, places: list[Place], error: RuntimeError) -> None:
+    def _take(self) -> list[Place]:
+        """New jobs, as long as the pipeline has room for their grammars."""
+        taken: list[Place] = []
+        while self._new and self._states <= _MOST_STATES:
+            place = self._new.pop(0)
+            taken.append(place)
+            if place.grammar is not None and place.grammar.text not in self._kept:
+                self._kept.add(place.grammar.text)
+                self._states += place.grammar.states
+        return taken
+
+    def _renew(self) -> None:
+        """Another pipeline in the place of this one, whose memory is given back first."""
+        self._pipeline = None
+        self._pipeline = self._load()
+        self._tokenizer = self._pipeline.get_tokenizer()
+
+    def _fail(self, places: list[Place], error: PcoError) -> None:
         """A step that raises is the doing of those that were new in it, if there were any: a
         grammar, for instance, is only then read."""
         for place in list(places):
-            place.tell(RequestRefused(f"the local model refused: {first_line(error)}"))
+            place.tell(error)
             self._finish(place)
             self._drop(place)
 
@@ -205,7 +254,7 @@ class Batch:
         if place.job.logprobs is not None:
             pairs = zip(place.tokens, place.logprobs, strict=False)
             logprobs = tuple(
-                TokenLogprob(self._decode([t]), value) for t, value in pairs if t != self._end
+                TokenLogprob(self._decode([t]), value) for t, value in pairs if t != self.end
             )
         text = self._decode(place.tokens)
         return Generation(text, finish, place.prompt_tokens, len(place.tokens), None, logprobs)

@@ -22,7 +22,7 @@ from typing import Any, cast
 from promptcodebook.errors import ConfigError, import_extra
 from promptcodebook.local.gguf import GgufContents, GgufTensor, read_contents
 from promptcodebook.local.weights import Weights, identify
-from promptcodebook.paths import cache_folder
+from promptcodebook.paths import cache_folder, settle
 
 __all__ = ["convert_gguf"]
 
@@ -69,7 +69,7 @@ def convert_gguf(weights: Weights) -> Path:
             shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
             part.mkdir()
             _Model(Path(weights.source), read_contents(weights.source)).write(part)
-            part.rename(folder)
+            settle(part, folder)
     return folder
 
 

@@ -12,9 +12,9 @@ xgrammar (openvino-genai's `StructuredOutputConfig.grammar`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import TypeAlias
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "number",
     "row",
     "space",
+    "states",
     "text",
     "whole_number",
 ]
@@ -119,7 +120,7 @@ def _block() -> Node:
     return Rule(Repeat(character(), _BLOCK, _BLOCK))
 
 
-@cache
+@lru_cache(maxsize=256)  # its bounds are the caller's
 def text(least: int, most: int) -> Node:
     """A JSON string of so many characters."""
     char = character()
@@ -205,18 +206,49 @@ def _digits(span: _Span, decimals: int) -> Node:
     return row(*parts)
 
 
+def states(root: Node) -> int:
+    """How many an engine makes of it, about: a character is one, as often as it is repeated."""
+    total, seen = 0, set[Rule]()
+    left = [(root, 1)]
+    while left:
+        node, times = left.pop()
+        match node:
+            case Literal(text):
+                total += times * len(text)
+            case Row(parts) | Choice(parts):
+                left += [(part, times) for part in parts]
+            case Repeat(part, _, most):
+                left.append((part, times * most))
+            case Chars():
+                total += times
+            case Rule(part):
+                total += times
+                if node not in seen:
+                    seen.add(node)
+                    left.append((part, 1))
+    return total
+
+
 def ebnf(root: Node) -> str:
     """The grammar as xgrammar reads it; it begins at the rule `root`."""
     printer = _Printer()
-    body = printer.show(root, 0)
-    lines = [f"{name} ::= {rule}" for name, rule in printer.rules.items()]
-    return "\n".join([f"root ::= {body}", *lines, ""])
+    lines = [f"root ::= {printer.show(root, 0)}"]
+    for name, part in printer.unwritten():
+        lines.append(f"{name} ::= {printer.show(part, 0)}")
+    return "\n".join([*lines, ""])
 
 
 class _Printer:
+    """A rule is written after what names it, so that no depth of rules is one of calls."""
+
     def __init__(self) -> None:
-        self.rules: dict[str, str] = {}
         self._names: dict[Rule, str] = {}
+        self._unwritten: list[Rule] = []
+
+    def unwritten(self) -> Iterator[tuple[str, Node]]:
+        while self._unwritten:
+            rule = self._unwritten.pop()
+            yield self._names[rule], rule.part
 
     def show(self, node: Node, depth: int) -> str:
         """Depth 0 = a rule's whole body, 1 = within a choice, 2 = within a row or repetition."""
@@ -233,15 +265,11 @@ class _Printer:
                 return f"({shown})" if depth else shown
             case Repeat(part, least, most):
                 return f"{self.show(part, 2)}{_times(least, most)}"
-            case Rule(part):
-                return self._named(node, part)
-
-    def _named(self, node: Rule, part: Node) -> str:
-        name = self._names.get(node)
-        if name is None:
-            name = self._names[node] = f"r{len(self._names)}"
-            self.rules[name] = self.show(part, 0)
-        return name
+            case Rule():
+                if node not in self._names:
+                    self._names[node] = f"r{len(self._names)}"
+                    self._unwritten.append(node)
+                return self._names[node]
 
 
 def _times(least: int, most: int) -> str:

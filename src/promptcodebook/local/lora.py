@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -129,7 +128,6 @@ def train_lora(training: LoraTraining, watch: Watch) -> Trained:
     Raises MissingExtra, ConfigError for a model that cannot be loaded or a prompt that is too long
     for it, and what `watch` raises.
     """
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     torch: Any = import_extra("torch", _WHAT, _EXTRA)
     on_gpu = bool(torch.cuda.is_available())
     four_bit = on_gpu if training.four_bit is None else training.four_bit

@@ -20,7 +20,7 @@ from promptcodebook.local.batch import AT_ONCE, Batch, Event, Place, first_line
 from promptcodebook.local.engine import Embedding, Generation, Job, Load
 from promptcodebook.local.gguf import GgufHeader, read_gguf
 from promptcodebook.local.hidden_states import HiddenStates
-from promptcodebook.local.schema_grammar import schema_ebnf
+from promptcodebook.local.schema_grammar import Grammar, schema_ebnf
 from promptcodebook.local.weights import Weights
 
 __all__ = ["AT_ONCE", "OpenVinoEngine", "Runtime", "load_openvino"]
@@ -41,9 +41,12 @@ def load_openvino(weights: Weights) -> OpenVinoEngine:
     scheduler.enable_prefix_caching = True
     scheduler.max_num_seqs = AT_ONCE
     scheduler.cache_size = _cache_gigabytes(header)
-    pipeline = genai.ContinuousBatchingPipeline(weights.source, scheduler, "CPU", {}, {})
+
+    def load() -> Any:
+        return genai.ContinuousBatchingPipeline(weights.source, scheduler, "CPU", {}, {})
+
     states = HiddenStates(weights.source, weights.name, header.context_length)
-    return OpenVinoEngine(Runtime(genai, _tensor), pipeline, weights.name, header, states)
+    return OpenVinoEngine(Runtime(genai, _tensor), load, weights.name, header, states)
 
 
 def _cache_gigabytes(header: GgufHeader) -> int:
@@ -60,22 +63,21 @@ class Runtime:
 
 
 class OpenVinoEngine:
-    """An Engine over a pipeline, and an Embedder over the same file's hidden states."""
+    """An Engine over the pipeline that `load` makes, and an Embedder over the same file's hidden
+    states."""
 
     def __init__(
         self,
         runtime: Runtime,
-        pipeline: Any,
+        load: Callable[[], Any],
         model: str,
         header: GgufHeader,
         states: HiddenStates,
     ) -> None:
         self._runtime = runtime
         self._states = states
-        self._tokenizer = pipeline.get_tokenizer()
-        self._end = int(self._tokenizer.get_eos_token_id())
         self._marks = header.control_tokens
-        self._batch = Batch(pipeline, self._tokenizer, self._end)
+        self._batch = Batch(load)
         self.model = model
         self.context_length = header.context_length
 
@@ -140,9 +142,11 @@ class OpenVinoEngine:
                 model=self.model,
             )
         prompt = self._runtime.tensor(tokens)
-        return Place(prompt, len(tokens), self._settings(job, room), job, tell, streams)
+        grammar = None if job.schema is None else schema_ebnf(job.schema)
+        settings = self._settings(job, room, grammar)
+        return Place(prompt, len(tokens), settings, job, tell, streams, grammar)
 
-    def _settings(self, job: Job, room: int) -> Any:
+    def _settings(self, job: Job, room: int, grammar: Grammar | None) -> Any:
         if job.logprobs:
             raise RequestRefused(
                 "this engine tells a token's log-probability, and no alternatives to it",
@@ -153,8 +157,8 @@ class OpenVinoEngine:
         fields: dict[str, object] = {
             "max_new_tokens": room if job.max_tokens is None else min(room, job.max_tokens),
             "do_sample": drawn,
-            "eos_token_id": self._end,
-            "stop_token_ids": {self._end},
+            "eos_token_id": self._batch.end,
+            "stop_token_ids": {self._batch.end},
             "stop_strings": set(job.stop),
             "apply_chat_template": False,
             "presence_penalty": job.presence_penalty,
@@ -167,10 +171,9 @@ class OpenVinoEngine:
                 "top_p": job.top_p,
                 "rng_seed": job.seed % _SEEDS,
             }
-        if job.schema is not None:
-            grammar = schema_ebnf(job.schema)
+        if grammar is not None:
             fields["structured_output_config"] = self._runtime.genai.StructuredOutputConfig(
-                grammar=grammar
+                grammar=grammar.text
             )
         try:
             settings = self._runtime.genai.GenerationConfig(**fields)
@@ -187,7 +190,7 @@ class OpenVinoEngine:
         found = [m for m in self._marks if any(m in each.content for each in messages)]
         stands, texts = _stand_ins(messages, found)
         turns = [{"role": m.role, "content": t} for m, t in zip(messages, texts, strict=True)]
-        filled = self._tokenizer.apply_chat_template(turns, True)
+        filled = self._batch.tokenizer.apply_chat_template(turns, True)
         tokens: list[int] = []
         for piece in _split(filled, stands):
             mark = stands.get(piece)
@@ -200,7 +203,8 @@ class OpenVinoEngine:
         if not text:
             return []
         # It would cut what is longer than the context, and say nothing.
-        ids = self._tokenizer.encode(text, add_special_tokens=False, max_length=_LONGEST).input_ids
+        tokenizer = self._batch.tokenizer
+        ids = tokenizer.encode(text, add_special_tokens=False, max_length=_LONGEST).input_ids
         return [int(each) for each in ids.data[0]]
 
 

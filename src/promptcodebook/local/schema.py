@@ -2,12 +2,13 @@
 
 Every string and list without a bound of its own gets one, so that no reply runs on; references are
 put in their places. A keyword that cannot be enforced is refused by its name and place, and so is a
-schema that refers to itself.
+schema that refers to itself, or that has too many parts once its references are in their places.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -45,6 +46,17 @@ _BY_TYPE: Mapping[str, frozenset[str]] = {
     "boolean": frozenset(),
     "null": frozenset(),
 }
+_SHAPES: Mapping[str, tuple[type, ...]] = {
+    "properties": (dict,),
+    "type": (str, list),
+    **dict.fromkeys(("required", "prefixItems", "enum", "anyOf", "allOf"), (list,)),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), (int,)),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), (int, float)),
+    "uniqueItems": (bool,),
+}
+"""What a keyword's value must be, where it is read as such."""
+_MOST_PARTS = 5_000
+"""Sub-schemas and values. To read more of them would keep all other callers waiting."""
 _Tree = Mapping[str, Any]
 
 
@@ -58,7 +70,7 @@ def bound_schema(schema: Mapping[str, object]) -> dict[str, Any]:
 
 def refuse(what: str, place: str) -> RequestRefused:
     return RequestRefused(
-        f"the schema cannot be enforced: {what} (at {place or 'its root'})",
+        f"the schema cannot be enforced: {what[:300]} (at {place[:300] or 'its root'})",
         hint="leave it out of the schema, and check the reply for it",
     )
 
@@ -66,17 +78,26 @@ def refuse(what: str, place: str) -> RequestRefused:
 class _Bounding:
     def __init__(self, root: Mapping[str, object]) -> None:
         self._root = root
+        self._parts = 0
 
     def node(self, node: object, place: str, within: tuple[str, ...]) -> dict[str, Any]:
+        self._count(1)
         if node is True:
             return {}
         if not isinstance(node, Mapping):
             raise refuse(f"{node!r} is no schema that anything satisfies", place)
         tree = {k: v for k, v in cast(_Tree, node).items() if k not in _NOTES}
+        for key, value in tree.items():
+            _check_shape(key, value, place)
         for key in ("$ref", "anyOf", "allOf", "enum", "const"):
             if key in tree:
                 return self._special(key, tree, place, within)
         return self._typed(tree, place, within)
+
+    def _count(self, parts: int) -> None:
+        self._parts += parts
+        if self._parts > _MOST_PARTS:
+            raise refuse(f"it has more than {_MOST_PARTS:,} parts", "")
 
     def _special(
         self, key: str, tree: dict[str, Any], place: str, within: tuple[str, ...]
@@ -88,6 +109,7 @@ class _Bounding:
         if key == "$ref":
             return self._reference(value, place, within)
         if key == "enum":
+            self._count(len(value))
             return {"enum": _of_type(value, tree.get("type"), place)}
         if key == "const":
             return {"enum": _of_type([value], tree.get("type"), place)}
@@ -112,11 +134,14 @@ class _Bounding:
     def _typed(self, tree: dict[str, Any], place: str, within: tuple[str, ...]) -> dict[str, Any]:
         kinds = tree.get("type")
         if isinstance(kinds, list):
+            listed = list(map(str, cast("list[object]", kinds)))
+            self._count(len(listed))
             options = [
-                self._typed({**_only(tree, kind), "type": kind}, place, within)
-                for kind in cast("list[str]", kinds)
+                self._typed({**_only(tree, kind), "type": kind}, place, within) for kind in listed
             ]
-            self._check_known(tree, cast("list[str]", kinds), place)
+            self._check_known(tree, listed, place)
+            if not options:
+                raise refuse("'type' of 0", place)
             return options[0] if len(options) == 1 else {"anyOf": options}
         kind = str(kinds) if kinds is not None else _implied(tree)
         if kind == "":
@@ -130,8 +155,11 @@ class _Bounding:
         if kind == "array":
             return self._array(tree, place, within)
         if kind == "string":
-            longest = tree.get("maxLength", max(LONGEST_TEXT, tree.get("minLength", 0)))
-            return {"type": "string", "minLength": tree.get("minLength", 0), "maxLength": longest}
+            least = tree.get("minLength", 0)
+            longest = tree.get("maxLength", max(LONGEST_TEXT, least))
+            if least > longest:
+                raise refuse(f"at least {least} characters and at most {longest}", place)
+            return {"type": "string", "minLength": least, "maxLength": longest}
         return {"type": kind, **{k: v for k, v in tree.items() if k != "type"}}
 
     def _check_known(self, tree: dict[str, Any], kinds: Sequence[str], place: str) -> None:
@@ -184,6 +212,20 @@ class _Bounding:
             out["uniqueItems"] = True
             out["maxItems"] = min(most, len(items["enum"]))
         return {**out, "items": items}
+
+
+def _check_shape(key: str, value: object, place: str) -> None:
+    """Raises RequestRefused for a value that the keyword cannot have."""
+    shape = _SHAPES.get(key)
+    if shape is None:
+        return
+    fits = isinstance(value, shape) and (bool in shape or not isinstance(value, bool))
+    if isinstance(value, float):
+        fits = fits and math.isfinite(value)
+    elif fits and shape == (int,):
+        fits = cast("int", value) >= 0
+    if not fits:
+        raise refuse(f"{key!r} is {value!r}", place)
 
 
 def _only(tree: dict[str, Any], kind: str) -> dict[str, Any]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from math import comb
 from typing import Any
 
@@ -20,12 +21,13 @@ from promptcodebook.local.grammar import (
     number,
     row,
     space,
+    states,
     text,
     whole_number,
 )
 from promptcodebook.local.schema import LONGEST_TEXT, MOST_ITEMS, bound_schema, refuse
 
-__all__ = ["schema_ebnf", "schema_grammar"]
+__all__ = ["Grammar", "schema_ebnf", "schema_grammar"]
 
 _KEY = 64
 """Characters of such an entry's name."""
@@ -35,42 +37,99 @@ _DEPTH = 3
 _LARGEST = 10**9 - 1
 _SETS = 1000
 """The most sets of items met so far that a list of distinct items is spelled out in."""
+_STEPS = 20
+"""Steps of spelling out such a list that take as long as a state."""
+_LONGEST = 200_000
+"""Characters of a schema."""
+_MOST_STATES = 20_000
+"""Of a grammar: engines compile that many in a second, and keep some 5 MB of them."""
 _Tree = Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """A grammar as the engine reads it, and about how many states it makes of it."""
+
+    text: str
+    states: int
+
+
 def schema_grammar(schema: Mapping[str, object]) -> Node:
-    """The texts that satisfy the schema (of those, the ones in its own order of properties)."""
-    return _node(bound_schema(schema))
+    """The texts that satisfy the schema (of those, the ones in its own order of properties).
+
+    Raises RequestRefused for one that cannot be enforced, or is too large.
+    """
+    return _Building().node(bound_schema(schema))
 
 
-def schema_ebnf(schema: Mapping[str, object]) -> str:
-    """The grammar as the engine reads it."""
-    return _cached_ebnf(json.dumps(schema))
+def schema_ebnf(schema: Mapping[str, object]) -> Grammar:
+    """The same for the engine."""
+    try:
+        written = json.dumps(schema)
+        if len(written) > _LONGEST:
+            raise refuse(f"it has more than {_LONGEST:,} characters", "")
+        return _cached_ebnf(written)
+    except RecursionError:
+        raise refuse("it is nested too deeply", "") from None
 
 
-@lru_cache(maxsize=256)
-def _cached_ebnf(schema: str) -> str:
-    return ebnf(schema_grammar(json.loads(schema)))
+@lru_cache(maxsize=64)
+def _cached_ebnf(schema: str) -> Grammar:
+    root = schema_grammar(json.loads(schema))
+    return Grammar(ebnf(root), _affordable(states(root)))
 
 
-def _node(tree: _Tree) -> Node:
-    """The grammar of a bounded schema."""
-    if "enum" in tree:
-        return Rule(choice(_json(value) for value in tree["enum"]))
-    if "anyOf" in tree:
-        return Rule(choice(_node(each) for each in tree["anyOf"]))
+def _affordable(count: int) -> int:
+    if count > _MOST_STATES:
+        raise refuse(
+            f"a grammar of it has more than {_MOST_STATES:,} states: it allows too many characters",
+            "",
+        )
+    return count
+
+
+class _Building:
+    """The grammar of a bounded schema. What it has so far is counted while it grows."""
+
+    def __init__(self) -> None:
+        self._states = 0
+
+    def node(self, tree: _Tree) -> Node:
+        if "enum" in tree:
+            return self._leaf(Rule(choice(_json(value) for value in tree["enum"])))
+        if "anyOf" in tree:
+            return Rule(choice(self.node(each) for each in tree["anyOf"]))
+        match tree.get("type"):
+            case "object":
+                return Rule(_object(tree, self.node))
+            case "array" if tree.get("uniqueItems"):
+                return self._leaf(Rule(_distinct(tree)))
+            case "array":
+                return Rule(_array(tree, self.node))
+            case "integer" | "number" if len(tree) > 1:
+                return self._leaf(_range(tree))
+            case _:
+                return _plain(tree)
+
+    def _leaf(self, node: Node) -> Node:
+        self._states = _affordable(self._states + states(node))
+        return node
+
+
+def _range(tree: _Tree) -> Node:
+    if tree["type"] == "integer":
+        return whole_number(*_bounds(tree, 0))
+    return number([_bounds(tree, decimals) for decimals in range(_DECIMALS + 1)])
+
+
+def _plain(tree: _Tree) -> Node:
     match tree.get("type"):
-        case "object":
-            return Rule(_object(tree))
-        case "array":
-            return Rule(_distinct(tree) if tree.get("uniqueItems") else _array(tree))
         case "string":
             return text(tree["minLength"], tree["maxLength"])
         case "integer":
-            return whole_number(*_bounds(tree, 0)) if len(tree) > 1 else any_number(0)
+            return any_number(0)
         case "number":
-            ranges = [_bounds(tree, decimals) for decimals in range(_DECIMALS + 1)]
-            return number(ranges) if len(tree) > 1 else any_number(_DECIMALS)
+            return any_number(_DECIMALS)
         case "boolean":
             return Rule(choice(["true", "false"]))
         case "null":
@@ -83,12 +142,12 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _object(tree: _Tree) -> Node:
+def _object(tree: _Tree, made: Callable[[_Tree], Node]) -> Node:
     if "properties" not in tree:
-        return _entries(_node(tree["additionalProperties"]))
+        return _entries(made(tree["additionalProperties"]))
     required = set(tree["required"])
     fields = [
-        (row(f"{_json(name)}:", space(), _node(node)), name in required)
+        (row(f"{_json(name)}:", space(), made(node)), name in required)
         for name, node in tree["properties"].items()
     ]
     return row("{", _fields(fields), "}")
@@ -121,16 +180,16 @@ def _listed(item: Node, least: int, most: int) -> Node:
     return row(item, Repeat(row(",", space(), item), max(0, least - 1), most - 1))
 
 
-def _array(tree: _Tree) -> Node:
+def _array(tree: _Tree, made: Callable[[_Tree], Node]) -> Node:
     least, most = tree["minItems"], tree["maxItems"]
     if most == 0:
         return Literal("[]")
     first = tree.get("prefixItems", [])
     if not first:
-        items = _listed(_node(tree["items"]), least, most)
+        items = _listed(made(tree["items"]), least, most)
         return row("[", items if least else Repeat(items, 0, 1), "]")
-    parts = [(_node(each), i < least) for i, each in enumerate(first[:most])]
-    rest, left = _node(tree["items"]), most - len(first)
+    parts = [(made(each), i < least) for i, each in enumerate(first[:most])]
+    rest, left = made(tree["items"]), most - len(first)
     tail: Node = Literal("")
     if left > 0:
         tail = Repeat(row(",", space(), rest), max(0, least - len(first)), left)
@@ -142,7 +201,7 @@ def _prefix(parts: Sequence[tuple[Node, bool]], tail: Node) -> Node:
     node = tail
     for i, (part, required) in reversed(list(enumerate(parts))):
         here = row(*([",", space()] if i else []), part, node)
-        node = here if required else choice([here, ""])
+        node = Rule(here if required else choice([here, ""]))
     return node
 
 
@@ -150,6 +209,7 @@ def _distinct(tree: _Tree) -> Node:
     """A list of distinct values: spelled out over the sets of those that came already, or, where
     these are too many, in the order of the schema."""
     values, least, most = tree["items"]["enum"], tree["minItems"], tree["maxItems"]
+    _affordable(len(values) * len(values) * most // _STEPS)
     sets = sum(comb(len(values), taken) for taken in range(most))
     spelled = _by_sets if sets <= _SETS else _in_order
     return row("[", spelled([_json(v) for v in values], least, most), "]")
@@ -203,11 +263,14 @@ def _bounds(tree: _Tree, decimals: int) -> tuple[int, int]:
         high = min(high, math.floor(most * scale))
     if (below := tree.get("exclusiveMaximum")) is not None:
         high = min(high, math.ceil(below * scale) - 1)
-    if low > high and decimals in (0, _DECIMALS) and tree.get("type") == "integer":
-        raise refuse(f"no whole number from {low} to {high}", "a number")
+    whole = tree["type"] == "integer"
+    if low > high and decimals == (0 if whole else _DECIMALS):
+        what = "whole number" if whole else f"number of {_DECIMALS} decimals"
+        raise refuse(f"no {what} is within its bounds", "a number")
     return low, high
 
 
+@cache
 def _anything(depth: int) -> Node:
     plain: list[Node | str] = [
         text(0, LONGEST_TEXT),

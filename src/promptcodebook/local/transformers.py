@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -41,7 +40,6 @@ def load_transformers(weights: Weights, *, four_bit: bool = False) -> Transforme
     Raises MissingExtra, and ConfigError for a model that is not there or is not for chats.
     """
     source = weights.source
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     torch: Any = import_extra("torch", _WHAT, _EXTRA)
     library: Any = import_extra("transformers", _WHAT, _EXTRA)
     import_extra("llguidance", _WHAT, _EXTRA)
@@ -140,7 +138,7 @@ class TransformersEngine:
         grammar = None
         if job.schema is not None:
             # The first time it may take a second.
-            grammar = await asyncio.to_thread(self._grammars, schema_ebnf(job.schema))
+            grammar = await asyncio.to_thread(self._grammars, schema_ebnf(job.schema).text)
             grammar = grammar.deep_copy()
         prompt = self._prompt(job)
         room = self._room(len(prompt))

@@ -5,9 +5,10 @@ A new rule is a class here with its line in `_RULES`, and its name in `config.up
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from itertools import chain
+from typing import Any, Protocol
 
 from promptcodebook.calls import Usage
 from promptcodebook.config import Config
@@ -25,6 +26,7 @@ __all__ = [
     "Always",
     "Improve",
     "ImproveEach",
+    "Judged",
     "Others",
     "Proposal",
     "Rerun",
@@ -60,20 +62,24 @@ class Proposal:
         )
 
 
+Judged = tuple[tuple[Rewrite, ...], Sequence[Trace]]
+
+
 class Acceptance(Protocol):
-    """Returns the proposal's rewrites in their order, those it refuses with `kept` False and why.
+    """Returns the proposal's rewrites in their order, those it refuses with `kept` False and why,
+    and the traces of other examples that it ran under Θ as it was: they join the averages.
 
     It may run examples again; it raises Stop, and nothing else, when it may not.
     """
 
-    async def __call__(self, proposal: Proposal) -> tuple[Rewrite, ...]: ...
+    async def __call__(self, proposal: Proposal) -> Judged: ...
 
 
 class Always:
     """What passed the checks is kept: Algorithm 1."""
 
-    async def __call__(self, proposal: Proposal) -> tuple[Rewrite, ...]:
-        return proposal.rewrites
+    async def __call__(self, proposal: Proposal) -> Judged:
+        return proposal.rewrites, ()
 
 
 @dataclass(frozen=True)
@@ -85,15 +91,17 @@ class Improve:
 
     rerun: Rerun
 
-    async def __call__(self, proposal: Proposal) -> tuple[Rewrite, ...]:
+    async def __call__(self, proposal: Proposal) -> Judged:
         tried = proposal.tried
         if not tried:
-            return proposal.rewrites
-        runs = await self.rerun.before(proposal)
+            return proposal.rewrites, ()
+        runs, traces = await self.rerun.before(proposal)
         new = apply_rewrites(proposal.state.parameters, tried)
         after = await self.rerun.again(new, proposal.state, runs, _explored)
         reason = _worse(self.rerun.name, runs, after)
-        return proposal.refuse({} if reason is None else {r.variable: reason for r in tried})
+        if reason is None:
+            return proposal.rewrites, traces
+        return proposal.refuse({r.variable: reason for r in tried}), traces
 
 
 @dataclass(frozen=True)
@@ -108,16 +116,17 @@ class ImproveEach:
 
     rerun: Rerun
 
-    async def __call__(self, proposal: Proposal) -> tuple[Rewrite, ...]:
+    async def __call__(self, proposal: Proposal) -> Judged:
         tried = proposal.tried
         if not tried:
-            return proposal.rewrites
-        runs = await self.rerun.before(proposal)
+            return proposal.rewrites, ()
+        runs, traces = await self.rerun.before(proposal)
         instincts = [r for r in tried if isinstance(r.variable, int)]
         parts = [[r] for r in tried if not isinstance(r.variable, int)]
         parts += [instincts] if instincts else []
         judged = await gather_all(self._judge(part, runs, proposal) for part in parts)
-        return proposal.refuse({variable: why for found in judged for variable, why in found})
+        refused: dict[Variable, str] = dict(chain.from_iterable(judged))
+        return proposal.refuse(refused), traces
 
     async def _judge(
         self, part: Sequence[Rewrite], runs: Sequence[_Run], proposal: Proposal
@@ -152,11 +161,13 @@ class _Run:
 class Others:
     """Examples outside the batch: as many as the batch has, drawn by the step, run as in training.
 
-    Where the batch leaves none, they are the batch's own.
+    Where the batch leaves none, they are the batch's own. `judge` makes a trace of a rollout, with
+    the verdict's ρ and without gradients: it joins r̄, and nothing it judges comes from it.
     """
 
     pool: Sequence[Example]
     router: Router
+    judge: Callable[[Example, Rollout, State], Coroutine[Any, Any, Trace]]
 
     def draw(self, batch: Sequence[Example], draws: Draws) -> list[Example]:
         inside = {example.id for example in batch}
@@ -184,8 +195,10 @@ class Rerun:
         """Whose reward it is that rises or falls."""
         return "the batch's reward" if self.others is None else "the reward on other examples"
 
-    async def before(self, proposal: Proposal) -> list[_Run]:
-        """The examples that judge, with their runs as things are; those without reward left out."""
+    async def before(self, proposal: Proposal) -> tuple[list[_Run], Sequence[Trace]]:
+        """The examples that judge, with their runs as things are; those without reward left out.
+        The traces are of those outside the batch."""
+        traces: Sequence[Trace] = ()
         chosen: list[Example] = []
         if self.others is not None:
             draws = self.randomness.at(proposal.state.step, "accept")
@@ -201,7 +214,13 @@ class Rerun:
                 roll_out(prompter, self.trial, x, self._draws(proposal.state, x)) for x in chosen
             )
             runs = [_Run(x, r) for x, r in zip(chosen, rollouts, strict=True)]
-        return [run for run in runs if run.rollout.reward is not None]
+            judge = self.others.judge
+            traces = await gather_all(
+                judge(run.example, run.rollout, proposal.state)
+                for run in runs
+                if run.rollout.reward is not None
+            )
+        return [run for run in runs if run.rollout.reward is not None], traces
 
     async def again(
         self,

@@ -14,10 +14,19 @@ from promptcodebook.types import (
     Variable,
 )
 
-__all__ = ["AllChecks", "CountedCheck", "LengthCheck", "NearCopyCheck", "NoLeakCheck", "word_cap"]
+__all__ = [
+    "NEAR_COPY",
+    "AllChecks",
+    "CountedCheck",
+    "LengthCheck",
+    "NearCopyCheck",
+    "NoLeakCheck",
+    "word_cap",
+]
 
 RUN = 8
 """Words of a training input in a row that count as copied."""
+NEAR_COPY = "a near-copy of another instinct"
 
 
 def word_cap(update: Update, variable: Variable) -> int:
@@ -64,7 +73,7 @@ class NearCopyCheck:
             theirs = words_of(other)
             matcher = SequenceMatcher(None, words, theirs, autojunk=False)
             if matcher.quick_ratio() >= self._alike and matcher.ratio() >= self._alike:
-                return "a near-copy of another instinct"
+                return NEAR_COPY
         return None
 
 

@@ -4,10 +4,10 @@ D_ψ reads H = (x, z, C[z], p, y, y*) and says what went wrong; attribution lays
 θ, φ or an instinct; Credit does both for one rollout and adds ρ and g_ψ.
 
 Deviations: both of our sets show the critic z and C[z], which the text demands and the printed
-template leaves out; verdict and attribution are two calls (App. C.2) unless `critic.stages: 1`
-(method decision 3); a route that θ could not make teaches it that, and nothing else (23); an
-example that is solved costs no critic call, but for the one in ten that are read for the safety
-clause (`safety.py`).
+template leaves out; the default set also shows it r, unless `critic.sees_reward` is off; verdict
+and attribution are two calls (App. C.2) unless `critic.stages: 1` (method decision 3); a route that
+θ could not make teaches it that, and nothing else (23); an example that is solved costs no critic
+call, but for the one in ten that are read for the safety clause (`safety.py`).
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from promptcodebook.method.safety import (
     harm_of,
     with_harm,
 )
+from promptcodebook.method.state import State
 from promptcodebook.method.templates import (
     TemplateSet,
     instinct_lines,
@@ -84,13 +85,14 @@ _LONG = 6000
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """H, the full forward trace of one example, with the codebook it was routed over and the range
-    of its reward."""
+    """H, the full forward trace of one example, with the codebook it was routed over, the range of
+    its reward, and whether a critic is shown that."""
 
     example: Example
     codebook: Codebook
     rollout: Rollout
     reward_range: tuple[float, float] = (0.0, 1.0)
+    shows_reward: bool = True
 
     @property
     def route(self) -> Route:
@@ -109,7 +111,7 @@ class History:
             "stages": stage_lines(rollout.stages),
             "response": shorten(rollout.output, _LONG) or "(empty)",
             "reference": reference(self.example, rollout.feedback),
-            "reward": f"{rollout.reward:g}",
+            "reward": f"{rollout.reward:g}" if self.shows_reward else "(not shown)",
             "range": " to ".join(f"{bound:g}" for bound in self.reward_range),
         }
 
@@ -233,6 +235,20 @@ class Credit:
     config: Config
     orders: Check | None = None
     tally: Tally = no_tally
+
+    async def trace(self, example: Example, rollout: Rollout, state: State, draws: Draws) -> Trace:
+        """The trace of a rollout that was made under `state`."""
+        book, config = state.parameters.codebook, self.config
+        shows = config.critic.sees_reward
+        history = History(example, book, rollout, config.reward_range, shows)
+        return await self.assign(state.parameters.critic, history, draws)
+
+    async def judge(self, example: Example, rollout: Rollout, state: State) -> Trace:
+        """The same with verdict and ρ alone: nothing is to be rewritten from it."""
+        update = self.config.update.model_copy(update={"text_updates": False})
+        verdicts = replace(self, config=self.config.model_copy(update={"update": update}))
+        draws = self.config.randomness.at(state.step, example.id)
+        return await verdicts.trace(example, rollout, state, draws)
 
     async def assign(self, psi: str, history: History, draws: Draws) -> Trace:
         """The trace with verdict, ρ and gradients.

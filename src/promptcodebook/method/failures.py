@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
-from promptcodebook.errors import LMError, TooManyFailures
+from promptcodebook.errors import LMError, TooManyFailures, message_of
 from promptcodebook.step import Rewrite, Step
 from promptcodebook.types import Failure, Trace
 
@@ -48,7 +48,7 @@ def failure_of(stage: str, error: Exception) -> Failure:
     return Failure(
         stage=stage,
         kind=type(error).__name__,
-        message=str(error),
+        message=message_of(error),
         traceback="" if ours else "".join(traceback.format_exception(error, limit=-6)),
         hint=str(getattr(error, "hint", "")),
         unreachable=isinstance(error, LMError) and not error.answered,

@@ -2,7 +2,8 @@
 
 Deviations: g_C comes by index where the set of templates asks for it so, with a severity for each
 channel (method decisions 4, 20), one of g_C for all active entries together; advice that stands in
-no instinct goes to the active one that is nearest in words, else to the emptiest.
+no instinct goes to the active one that is nearest in words, else to the emptiest. What fewer than
+`update.shared_by` examples of a batch complain of in θ or φ does too (28).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from promptcodebook.lm.shapes import (
 )
 from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.templates import InstinctErrors
-from promptcodebook.text import words_of
+from promptcodebook.text import sentences_of, words_of
 from promptcodebook.types import Channel, Codebook, Gradients, Part
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "nearest_instinct",
     "rate",
     "rho",
+    "split_shared",
 ]
 
 _SEVERITIES: Mapping[str, Channel] = {
@@ -192,6 +194,32 @@ def nearest_instinct(advice: str, codebook: Codebook, active: Sequence[int]) -> 
         return instinct.frozen, -shared if shared > 1 else 0, len(words_of(instinct.text)), k
 
     return min(active, key=fit)
+
+
+def split_shared(said: Sequence[str], least: int) -> list[tuple[str, list[str]]]:
+    """Of each example's gradient for one directive: what at least `least` of the examples complain
+    of alike, and the complaints that are fewer's (decision 28).
+
+    A complaint is a sentence. Two are alike where more than half of their longer words agree.
+    """
+    if least == 1:
+        return [(text, []) for text in said]
+    complaints = [
+        [(s, _long_words(s) or frozenset(words_of(s))) for s in sentences_of(text)] for text in said
+    ]
+    found: list[tuple[str, list[str]]] = []
+    for own in complaints:
+        shared: list[str] = []
+        lone: list[str] = []
+        for sentence, words in own:
+            alike = sum(any(_alike(words, w) for _, w in other) for other in complaints)
+            (shared if alike >= least else lone).append(sentence)
+        found.append((" ".join(shared), lone))
+    return found
+
+
+def _alike(one: frozenset[str], other: frozenset[str]) -> bool:
+    return 4 * len(one & other) > len(one) + len(other)
 
 
 def _long_words(text: str) -> frozenset[str]:

@@ -1,77 +1,103 @@
-"""θ must go on routing: a rewrite of it is tried before it is kept (method decision 23).
+"""θ must go on routing: a rewritten θ is on trial until it has routed a batch's worth of inputs
+(method decisions 23, 28).
 
 Not in the paper, and switched off by `preset: paper`. Without it θ may drift, rewrite by rewrite,
 to a directive under which no reply is a route any more; every route is then filled up by the
-best-rated instincts, and nothing tells.
+best-rated instincts, and nothing tells. The trial takes no call of its own: it is what comes of the
+next batch's routes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from promptcodebook.errors import LMError
 from promptcodebook.incidents import Incident, Tally
-from promptcodebook.method.accept import Acceptance, Proposal
-from promptcodebook.method.encoder import Encoder
 from promptcodebook.method.failures import gather_all
+from promptcodebook.method.policy import Made, Router
 from promptcodebook.method.state import State
 from promptcodebook.randomness import Randomness
-from promptcodebook.step import Rewrite
-from promptcodebook.types import Example
+from promptcodebook.step import Rewrite, ThetaTrial
+from promptcodebook.types import Example, Trace
 
 __all__ = ["RouteGuard"]
+
+_LEAST = 2
+"""Fallbacks that count: one of a small batch is no sign (in `online` mode it would be all)."""
 
 
 @dataclass(frozen=True)
 class RouteGuard:
-    """An Acceptance: the batch is routed anew under a rewritten θ, before `rule` judges the rest.
+    """Takes back a θ under which more than `most` of the first routes fall back, at least two of
+    them, unless a larger share did under the θ before. After `routes` routes the trial is over."""
 
-    The rewrite is refused when more than `most` of those routes fall back, unless still more did
-    under θ as it was. One encoder call for each example, and only where θ was rewritten. The
-    `encoder` counts no fallbacks, since no input is answered along these routes.
-    """
-
-    rule: Acceptance
-    encoder: Encoder
+    router: Router
     randomness: Randomness
     most: float
+    routes: int
     tally: Tally
 
-    async def __call__(self, proposal: Proposal) -> tuple[Rewrite, ...]:
-        tried = next((r for r in proposal.rewrites if r.kept and r.variable == "encoder"), None)
-        if tried is not None and self.most < 1.0:
-            reason = await self._fault(tried, proposal)
-            if reason is not None:
-                self.tally(Incident.ENCODER_REFUSED)
-                refused = proposal.refuse({"encoder": reason})
-                proposal = replace(proposal, rewrites=refused)
-        return await self.rule(proposal)
+    async def settle(
+        self, state: State, batch: Sequence[Example], epsilon: float
+    ) -> tuple[State, Mapping[str, Made], tuple[Rewrite, ...]]:
+        """The state to run a batch under, with its routes where θ is on trial (else none).
 
-    async def _fault(self, rewrite: Rewrite, proposal: Proposal) -> str | None:
-        """Why θ may not be rewritten so; None where it may."""
-        found = await gather_all(
-            self._falls_back(example, rewrite.after, proposal.state) for example in proposal.batch
+        Where θ' does not pass, θ is what it was before, the rewrite says why, and what θ' had
+        routed is routed again.
+        """
+        trial = state.trial
+        if trial is None:
+            return state, {}, ()
+        made = await self._routes(state, batch, epsilon)
+        asked = [route for route, _ in made.values() if not route.explored]
+        fell = trial.fell + sum(route.fallback for route in asked)
+        routed = trial.routed + len(asked)
+        if fell < _LEAST or fell <= self.most * routed or fell < trial.share_before * routed:
+            over = routed >= self.routes
+            kept = None if over else replace(trial, routed=routed, fell=fell)
+            return replace(state, trial=kept), made, ()
+        self.tally(Incident.ENCODER_REFUSED)
+        # Counted are the routes that inputs were answered along: those of θ' are not.
+        self.tally(Incident.ROUTE_FALLBACKS, -sum(route.fallback for route in asked))
+        self.tally(Incident.ROUTE_REPAIRS, -sum(route.repaired for route in asked))
+        reason = f"{fell} of {routed} routes fell back with it, more than {self.most:.0%}"
+        theta = state.parameters.encoder
+        back = Rewrite("encoder", theta, trial.before, "", True, reason, origin="trial")
+        state = replace(
+            state, trial=None, parameters=replace(state.parameters, encoder=trial.before)
         )
-        known = [fell for fell in found if fell is not None]
-        if len(known) * 2 < len(found):
-            return f"{len(found) - len(known)} of {len(found)} routes could not be tried with it"
-        share = sum(known) / len(known)
-        if share <= self.most or share < _share_before(proposal):
-            return None
-        return f"{sum(known)} of {len(known)} routes fell back with it, more than {self.most:.0%}"
+        again = [x for x in batch if x.id in made and not made[x.id][0].explored]
+        for name, (route, usage) in (await self._routes(state, again, epsilon)).items():
+            made[name] = route, usage + made[name][1]
+        return state, made, (back,)
 
-    async def _falls_back(self, example: Example, theta: str, state: State) -> bool | None:
-        """None where nobody could be asked."""
-        book, draws = state.parameters.codebook, self.randomness.at(state.step, example.id)
-        try:
-            route, _ = await self.encoder.route(theta, book, state.statistics, example.input, draws)
-        except LMError:
-            return None
-        return route.fallback
+    def watch(
+        self, before: State, rewrites: Sequence[Rewrite], traces: Sequence[Trace], after: State
+    ) -> State:
+        """`after` with θ on trial, where one of the rewrites that were kept is θ's.
 
+        Where θ is rewritten while on trial, the trial goes on: what is gone back to is the last θ
+        that passed. In `online` mode θ may change with each route.
+        """
+        if self.most >= 1.0 or not any(r.kept and r.variable == "encoder" for r in rewrites):
+            return after
+        routes = [t.rollout.route for t in traces if t.rollout.route is not None]
+        asked = [route.fallback for route in routes if not route.explored]
+        share = sum(asked) / len(asked) if asked else 0.0
+        return replace(after, trial=before.trial or ThetaTrial(before.parameters.encoder, share))
 
-def _share_before(proposal: Proposal) -> float:
-    """The share of the batch's own routes that fell back, of those that θ was asked for."""
-    routes = [t.rollout.route for t in proposal.traces if t.rollout.route is not None]
-    asked = [route.fallback for route in routes if not route.explored]
-    return sum(asked) / len(asked) if asked else 0.0
+    async def _routes(
+        self, state: State, batch: Sequence[Example], epsilon: float
+    ) -> dict[str, Made]:
+        """By example; one whose model cannot be reached is left out, and tries again by itself."""
+        made: dict[str, Made] = {}
+
+        async def route(example: Example) -> None:
+            draws = self.randomness.at(state.step, example.id)
+            with suppress(LMError):
+                made[example.id] = await self.router.route(example, state, epsilon, draws)
+
+        await gather_all(route(example) for example in batch)
+        return made

@@ -154,7 +154,7 @@ class Initialiser:
                     return _sentences(self._config)
                 return await self._write("from_prompt", init.prompt)
             case "expert" | "file":
-                return _listed(self._config, seeds, earlier)
+                return listed_instincts(self._config, seeds, earlier)
 
     async def _write(self, template: str, text: str) -> list[Instinct]:
         config = self._config
@@ -185,10 +185,11 @@ def check_seeds(
     if config.init.kind == "from_prompt" and config.init.split == "sentences":
         _fill(_sentences(config), templates, config)
     if config.init.kind in ("expert", "file"):
-        _fill(_listed(config, seeds, earlier), templates, config)
+        _fill(listed_instincts(config, seeds, earlier), templates, config)
 
 
-def _listed(config: Config, seeds: Sequence[str], earlier: Earlier) -> Sequence[Instinct]:
+def listed_instincts(config: Config, seeds: Sequence[str], earlier: Earlier) -> Sequence[Instinct]:
+    """Those that are at hand for `init.kind` 'expert' or 'file'."""
     if config.init.kind == "file":
         return earlier.instincts
     return [Instinct(text) for text in config.init.instincts or seeds]

@@ -27,6 +27,7 @@ __all__ = [
     "EpsilonGreedy",
     "Exploring",
     "FixedPrompt",
+    "Made",
     "Prompter",
     "Router",
 ]
@@ -183,18 +184,24 @@ class EpsilonGreedy:
         return after
 
 
+Made = tuple[Route, Usage]
+"""A route with what it took."""
+
+
 @dataclass(frozen=True)
 class Exploring:
-    """The policy in training: the router's routes, composed."""
+    """The policy in training: the router's routes, composed; `made` is the route, if it is there
+    already."""
 
     composer: Composer
     router: Router
     state: State
     epsilon: float
+    made: Made | None = None
 
     async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, Prompt, Usage]:
         state = self.state
-        route, usage = await self.router.route(example, state, self.epsilon, draws)
+        route, usage = self.made or await self.router.route(example, state, self.epsilon, draws)
         prompt, composing = await self.composer.compose(state.parameters, route, example, draws)
         return route, prompt, usage + composing
 

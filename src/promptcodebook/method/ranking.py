@@ -30,6 +30,8 @@ _LETTERS = (4, 5)
 """Lengths of the runs of letters that are looked at, word by word."""
 _MOST_WORDS = 200
 """Words of an input that are read: the first half of them from its start, the rest its end."""
+_MOST_READ = 2**14
+"""Characters of an input in which these words are looked for, likewise."""
 
 Features = Mapping[int, float]
 """A sparse unit vector: bucket -> value."""
@@ -45,6 +47,8 @@ def _runs(words: Sequence[str]) -> Iterator[str]:
 
 def _buckets(text: str) -> tuple[set[int], set[int]]:
     """Where the text's words fall and where its letters do; how often is not counted."""
+    if len(text) > _MOST_READ:
+        text = f"{text[: _MOST_READ // 2]} {text[-_MOST_READ // 2 :]}"
     words = words_of(text)
     if len(words) > _MOST_WORDS:
         words = [*words[: _MOST_WORDS // 2], *words[-_MOST_WORDS // 2 :]]

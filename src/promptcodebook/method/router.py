@@ -76,8 +76,8 @@ def outcomes_of(model: OutcomeModel, before: State, traces: Sequence[Trace]) -> 
 
 
 def _blamed(trace: Trace) -> Mapping[int, float]:
-    """ρ of each instinct that is blamed: of the codebook's severity, where it was given, else of
-    the whole penalty, an even share."""
+    """ρ of each instinct that is blamed: an even share of the codebook's severity, which is for all
+    of them together (`types.py::Gradients`), or of the whole penalty where it was not given."""
     named = [k for k, text in trace.gradients.codebook.items() if text]
     if not named or not trace.penalty:
         return {}

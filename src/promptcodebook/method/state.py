@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from promptcodebook.method.outcomes import Outcome
-from promptcodebook.step import Step
+from promptcodebook.step import Step, ThetaTrial
 from promptcodebook.types import Parameters, Ranking, Trace, variable_name
 
 __all__ = [
@@ -100,6 +100,7 @@ class State:
     `outcomes` are the rollouts so far and `versions` how often each instinct was rewritten, where a
     router learns from them; a stored step does not hold them (`method/router.py::recall`).
     `harmful` are the texts that verdicts have called so: a state that holds one is not kept.
+    `trial` is θ's, while it is on trial (`method/guard.py`).
     """
 
     step: int
@@ -108,6 +109,7 @@ class State:
     outcomes: tuple[Outcome, ...] = ()
     versions: tuple[int, ...] = ()
     harmful: tuple[str, ...] = ()
+    trial: ThetaTrial | None = None
 
     @classmethod
     def first(cls, parameters: Parameters, statistics: RoutingStatistics | None = None) -> State:
@@ -122,6 +124,7 @@ class State:
             step.parameters,
             RoutingStatistics(step.ema, step.success, step.selected, step.evidence, step.ranking),
             harmful=step.harmful,
+            trial=step.trial,
         )
 
     def advance(self, parameters: Parameters, traces: Sequence[Trace], alpha: float) -> State:

@@ -5,7 +5,9 @@ Deviations from the printed algorithm, all switchable:
   each variable's gradients are gathered and it is rewritten once. `online` is the printed loop.
 - θ learns only from routes it chose itself (`update.encoder_on_explored`).
 - `accept: improve`, `improve_each` keep rewrites only if examples do not fare worse with them.
-- A rewrite of θ with which too many routes fall back is refused (`encoder.max_fallback`).
+- A rewritten θ with which too many of the next routes fall back is taken back, and that batch is
+  routed again (`encoder.max_fallback`).
+- θ and φ change only for what two examples of a batch complain of alike (`update.shared_by`).
 - `maintain_every` has the codebook tidied now and then: grab-bags, twins, and what nobody picks.
 - `router.kind: outcomes` routes by what rollouts came to, in place of E_θ and ε-greedy; with
   `router.repeats: no` a solved example gives its place in a batch to an unsolved one.
@@ -19,12 +21,13 @@ from dataclasses import dataclass
 
 from promptcodebook.config import Config
 from promptcodebook.method.accept import Acceptance, Proposal
-from promptcodebook.method.critic import Credit, History
+from promptcodebook.method.critic import Credit
 from promptcodebook.method.executor import Trial, roll_out
 from promptcodebook.method.explore import epsilon_at
 from promptcodebook.method.failures import FailureWatch, gather_all
+from promptcodebook.method.guard import RouteGuard
 from promptcodebook.method.maintain import Maintainer, tidied
-from promptcodebook.method.policy import Composer, Exploring, Router
+from promptcodebook.method.policy import Composer, Exploring, Made, Router
 from promptcodebook.method.schedule import Schedule
 from promptcodebook.method.state import State
 from promptcodebook.method.update import Updater, apply_rewrites, collect_gradients
@@ -57,20 +60,26 @@ async def train(
         draws = learner.randomness.at(index, "batch")
         batch = learner.router.attend(planned, schedule.examples, state, draws)
 
+        # A θ on trial routes first, the batch as one, and may be what it was again.
+        state, made, back = await learner.guard.settle(state, batch, epsilon)
+
         # Route and execute; critique and assign credit: each example on its own chain.
-        traces = await gather_all([learner.trace(x, state, epsilon) for x in batch])
+        traces = await gather_all([learner.trace(x, state, epsilon, made.get(x.id)) for x in batch])
         watch.see_rollouts(traces)
         watch.see_critiques(t for t in traces if learner.credit.asks_about(t))
 
         # Update textual components.
         pending = collect_gradients(state.parameters, traces, config)
+        pending = [p for p in pending if not (back and p.variable == "encoder")]
         rewrites = await learner.updater.rewrite_all(pending, index)
         watch.see_rewrites(rewrites)
-        accepted = await learner.acceptance(Proposal(rewrites, traces, batch, state, epsilon))
+        proposal = Proposal(rewrites, traces, batch, state, epsilon)
+        accepted, judged = await learner.acceptance(proposal)
         parameters = apply_rewrites(state.parameters, accepted)
 
         # Update routing statistics.
-        before, state = state, state.advance(parameters, traces, config.explore.alpha)
+        before, state = state, state.advance(parameters, [*traces, *judged], config.explore.alpha)
+        state = learner.guard.watch(before, accepted, traces, state)
 
         # Tidy the codebook, every so many steps.
         tidy, since = await learner.tidy(state, [*since, *traces], index)
@@ -83,7 +92,7 @@ async def train(
             epoch=epoch,
             epsilon=epsilon,
             traces=tuple(traces),
-            rewrites=(*accepted, *tidy),
+            rewrites=(*back, *accepted, *tidy),
             parameters=state.parameters,
             ema=state.statistics.ema,
             success=state.statistics.success,
@@ -92,11 +101,12 @@ async def train(
             reverted=_reverted(rewrites, accepted),
             ranking=state.statistics.ranking,
             harmful=state.harmful,
+            trial=state.trial,
         )
 
 
 def _reverted(rewrites: Sequence[Rewrite], accepted: Sequence[Rewrite]) -> tuple[Variable, ...]:
-    """What the guard of θ or the acceptance rule took back of the rewrites that passed."""
+    """What the acceptance rule took back of the rewrites that passed."""
     kept = {r.variable for r in accepted if r.kept}
     return tuple(r.variable for r in rewrites if r.kept and r.variable not in kept)
 
@@ -109,21 +119,24 @@ class Learner:
     randomness: Randomness
     composer: Composer
     router: Router
+    guard: RouteGuard
     trial: Trial
     credit: Credit
     updater: Updater
     acceptance: Acceptance
     maintainer: Maintainer
 
-    async def trace(self, example: Example, state: State, epsilon: float) -> Trace:
-        """One example's chain: route -> compose -> execute -> critique -> attribute."""
+    async def trace(
+        self, example: Example, state: State, epsilon: float, made: Made | None = None
+    ) -> Trace:
+        """One example's chain: route (unless it is `made`) -> compose -> execute -> critique ->
+        attribute."""
         draws = self.randomness.at(state.step, example.id)
-        prompter = Exploring(self.composer, self.router, state, epsilon)
+        prompter = Exploring(self.composer, self.router, state, epsilon, made)
         rollout = await roll_out(prompter, self.trial, example, draws)
         if rollout.reward is None:
             return Trace(rollout)
-        history = History(example, state.parameters.codebook, rollout, self.config.reward_range)
-        return await self.credit.assign(state.parameters.critic, history, draws)
+        return await self.credit.trace(example, rollout, state, draws)
 
     async def tidy(
         self, state: State, since: list[Trace], step: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from promptcodebook.calls import Request
@@ -10,14 +10,15 @@ from promptcodebook.config import Config
 from promptcodebook.errors import LMError
 from promptcodebook.incidents import Incident, Tally
 from promptcodebook.lm.structured import Ask
-from promptcodebook.method.checks import word_cap
+from promptcodebook.method.checks import NEAR_COPY, word_cap
 from promptcodebook.method.failures import failure_of, gather_all
+from promptcodebook.method.gradients import nearest_instinct, split_shared
 from promptcodebook.method.safety import calls_harmful
 from promptcodebook.method.templates import TemplateSet
 from promptcodebook.protocols import Check
 from promptcodebook.randomness import Draws
 from promptcodebook.step import Refused, Rewrite
-from promptcodebook.text import strip_wrapping
+from promptcodebook.text import cut_at_sentence, strip_wrapping
 from promptcodebook.types import Directive, Origin, Parameters, Trace, Variable, variable_name
 
 __all__ = ["Pending", "Updater", "apply_rewrites", "collect_gradients"]
@@ -53,37 +54,75 @@ class Pending:
 def collect_gradients(
     parameters: Parameters, traces: Sequence[Trace], config: Config
 ) -> list[Pending]:
-    """Each variable that some trace blames, θ first, then φ, the active c_k, and ψ."""
+    """Each variable that some trace blames, θ first, then φ, the active c_k, and ψ.
+
+    θ and φ are blamed for what `update.shared_by` examples share; a lone complaint goes to the
+    instinct of its route that is nearest in words (decision 28).
+    """
     if not config.update.text_updates:
         return []
+    least = config.update.shared_by if config.update.mode == "minibatch" else 1
     explored_too = config.update.encoder_on_explored
     theta = [
         t.gradients.encoder
-        for t in traces
         if t.rollout.route is not None and (explored_too or not t.rollout.route.explored)
+        else ""
+        for t in traces
     ]
+    phi = [t.gradients.generator for t in traces]
     pending: list[Pending] = []
+    lone: list[tuple[Trace, str]] = []
     if config.has_encoder and config.encoder.mode == "learned":
-        pending.append(Pending("encoder", parameters.encoder, tuple(filter(None, theta))))
+        split = split_shared(theta, least)
+        pending.append(Pending("encoder", parameters.encoder, _said(split)))
+        # What is wrong with the form of a route is no matter for an instinct.
+        lone += [
+            (t, s)
+            for t, s in _lone(traces, split)
+            if t.rollout.route and not t.rollout.route.fallback
+        ]
     if config.compose == "generator":
-        phi = tuple(t.gradients.generator for t in traces if t.gradients.generator)
-        pending.append(_mending(Pending("generator", parameters.generator, phi), traces))
-    pending.extend(_instincts(parameters, traces))
+        split = split_shared(phi, least)
+        pending.append(_mending(Pending("generator", parameters.generator, _said(split)), traces))
+        lone += [(t, s) for t, s in _lone(traces, split) if not calls_harmful(t, "generator")]
+    pending.extend(_instincts(parameters, traces, lone))
     if config.critic.trainable:
         psi = tuple(t.gradients.critic for t in traces if t.gradients.critic)
         pending.append(Pending("critic", parameters.critic, psi))
     return [p for p in pending if p.gradients]
 
 
-def _instincts(parameters: Parameters, traces: Sequence[Trace]) -> list[Pending]:
-    texts = parameters.codebook.texts
+def _said(split: Sequence[tuple[str, list[str]]]) -> tuple[str, ...]:
+    return tuple(shared for shared, _ in split if shared)
+
+
+def _lone(
+    traces: Sequence[Trace], split: Sequence[tuple[str, list[str]]]
+) -> Iterator[tuple[Trace, str]]:
+    for trace, (_, complaints) in zip(traces, split, strict=True):
+        yield from ((trace, complaint) for complaint in complaints)
+
+
+def _instincts(
+    parameters: Parameters, traces: Sequence[Trace], lone: Sequence[tuple[Trace, str]]
+) -> list[Pending]:
+    """What each instinct is blamed for: its own gradients, then the lone complaints that are
+    nearest to it among those of their routes."""
+    book, texts = parameters.codebook, parameters.codebook.texts
+    more: dict[int, list[str]] = {}
+    for trace, complaint in lone:
+        route = trace.rollout.route
+        if route is not None and route.indices:
+            k = nearest_instinct(complaint, book, route.indices)
+            more.setdefault(k, []).append(complaint)
     pending: list[Pending] = []
-    for k, instinct in enumerate(parameters.codebook.instincts):
+    for k, instinct in enumerate(book.instincts):
         if instinct.frozen:
             continue
-        blamed = tuple(t.gradients.codebook[k] for t in traces if t.gradients.codebook.get(k))
+        blamed = [t.gradients.codebook[k] for t in traces if t.gradients.codebook.get(k)]
         others = (*texts[:k], *texts[k + 1 :])
-        pending.append(_mending(Pending(k, instinct.text, blamed, others), traces))
+        gradients = (*blamed, *more.get(k, ()))
+        pending.append(_mending(Pending(k, instinct.text, gradients, others), traces))
     return pending
 
 
@@ -134,8 +173,9 @@ class _Task:
 
 
 class Updater:
-    """Rewrites variables concurrently. What is refused is asked for once more with the reason; what
-    is refused again stays as it was."""
+    """Rewrites variables concurrently. A reply that is only too long is cut at a sentence's end.
+    What is refused is asked for once more with the reason, unless it is a near-copy: the request
+    has shown the other instincts already. What is refused for good stays as it was."""
 
     def __init__(
         self, ask: Ask, templates: TemplateSet, config: Config, check: Check, tally: Tally
@@ -148,38 +188,48 @@ class Updater:
         self._tally = tally
 
     async def rewrite_all(self, pending: Sequence[Pending], step: int) -> tuple[Rewrite, ...]:
-        """Every variable's rewrite, in the order of `pending`; then twins are told apart."""
-        tasks = [self._task(p, step) for p in pending]
-        rewrites = await gather_all(self._rewrite(task, step) for task in tasks)
-        return await self._without_twins(tasks, rewrites, step)
+        """Every variable's rewrite, in the order of `pending`. Of two instincts that become alike
+        at once the later one keeps its old text."""
+        rewrites = await gather_all(self.write(p, step) for p in pending)
+        kept: list[str] = []
+        out: list[Rewrite] = []
+        for rewrite in rewrites:
+            if rewrite.kept and isinstance(rewrite.variable, int):
+                reason = self._check(rewrite.variable, rewrite.after, rewrite.before, kept)
+                if reason is not None:
+                    rewrite = self.refuse(rewrite, reason)
+                else:
+                    kept.append(rewrite.after)
+            out.append(rewrite)
+        return tuple(out)
 
     async def write(self, pending: Pending, step: int) -> Rewrite:
-        """One rewrite by itself."""
-        return await self._rewrite(self._task(pending, step), step)
+        """One rewrite by itself. After a second try it remembers the first."""
+        task = self._task(pending, step)
+        rewrite = await self._try(task, task.request)
+        if self._helps_to_ask_again(rewrite):
+            self._tally(Incident.REWRITES_REASKED)
+            draws = self._randomness.at(step, variable_name(pending.variable))
+            sample = draws.sample(f"{_purpose(pending.origin)} again")
+            second = await self._try(task, task.again(rewrite.reason, sample))
+            # The longer request may not fit where the first did: the first refusal stands then.
+            if second.failure is None:
+                rewrite = replace(second, earlier=Refused(rewrite.after, rewrite.reason))
+        if not rewrite.kept:
+            self._tally(Incident.REWRITES_REFUSED)
+        return rewrite
+
+    def _helps_to_ask_again(self, rewrite: Rewrite) -> bool:
+        """Not where the model cannot be asked, nor after a near-copy: the other instincts stood in
+        the request. A harmful text must go, so that there every chance is taken."""
+        if rewrite.kept or rewrite.failure is not None:
+            return False
+        return rewrite.reason != NEAR_COPY or rewrite.origin == "safety"
 
     def refuse(self, rewrite: Rewrite, reason: str) -> Rewrite:
         """The rewrite refused, and counted."""
         self._tally(Incident.REWRITES_REFUSED)
         return replace(rewrite, kept=False, reason=reason)
-
-    async def _without_twins(
-        self, tasks: Sequence[_Task], rewrites: Sequence[Rewrite], step: int
-    ) -> tuple[Rewrite, ...]:
-        """Two instincts rewritten at once may grow alike: the later one is asked for once more, and
-        keeps its old text if that does not tell them apart."""
-        kept: list[str] = []
-        out: list[Rewrite] = []
-        for task, rewrite in zip(tasks, rewrites, strict=True):
-            if rewrite.kept and isinstance(rewrite.variable, int):
-                reason = self._check(rewrite.variable, rewrite.after, rewrite.before, kept)
-                if reason is not None:
-                    refused = replace(rewrite, kept=False, reason=reason)
-                    others = (*task.pending.others, *kept)
-                    rewrite = await self._once_more(task, refused, others, step)
-                if rewrite.kept:
-                    kept.append(rewrite.after)
-            out.append(rewrite)
-        return tuple(out)
 
     def _task(self, pending: Pending, step: int) -> _Task:
         draws = self._randomness.at(step, variable_name(pending.variable))
@@ -202,34 +252,8 @@ class Updater:
         )
         return _Task(pending, request, blank)
 
-    async def _rewrite(self, task: _Task, step: int) -> Rewrite:
-        first = await self._try(task, task.request, task.pending.others)
-        if first.kept:
-            return first
-        if first.failure is not None:
-            self._tally(Incident.REWRITES_REFUSED)
-            return first
-        return await self._once_more(task, first, task.pending.others, step)
-
-    async def _once_more(
-        self, task: _Task, refused: Rewrite, others: Sequence[str], step: int
-    ) -> Rewrite:
-        """The second try, which remembers the first; the refusal itself if there was one before."""
-        last = refused
-        if refused.earlier is None:
-            self._tally(Incident.REWRITES_REASKED)
-            draws = self._randomness.at(step, variable_name(refused.variable))
-            request = task.again(refused.reason, draws.sample(f"{_purpose(refused.origin)} again"))
-            second = await self._try(task, request, others)
-            # The longer request may not fit where the first did: the first refusal stands then.
-            if second.failure is None:
-                last = replace(second, earlier=Refused(refused.after, refused.reason))
-        if not last.kept:
-            self._tally(Incident.REWRITES_REFUSED)
-        return last
-
-    async def _try(self, task: _Task, request: Request, others: Sequence[str]) -> Rewrite:
-        """One reply, stripped of what is chat and checked."""
+    async def _try(self, task: _Task, request: Request) -> Rewrite:
+        """One reply, stripped of what is chat, cut to its cap and checked."""
         try:
             answer = await self._ask.text(request)
         except LMError as error:
@@ -238,8 +262,15 @@ class Updater:
         rewrite = replace(task.blank, after=strip_wrapping(answer.text))
         if answer.truncated:
             return replace(rewrite, reason="the rewrite was cut at its length cap")
+        words, cap = len(rewrite.after.split()), word_cap(self._update, rewrite.variable)
+        cut = ""
+        if words > cap and (shorter := cut_at_sentence(rewrite.after, cap)):
+            self._tally(Incident.REWRITES_CUT)
+            rewrite = replace(rewrite, after=shorter)
+            cut = f"cut at a sentence's end, from {words} words"
+        others = task.pending.others
         reason = self._check(rewrite.variable, rewrite.after, rewrite.before, others)
-        return replace(rewrite, kept=reason is None, reason=reason or "")
+        return replace(rewrite, kept=reason is None, reason=reason or cut)
 
     def _choose(self, gradients: tuple[str, ...], draws: Draws) -> list[str]:
         """At most `max_gradients`, a seeded choice in batch order, so that 8k context suffices."""

@@ -37,6 +37,7 @@ __all__ = [
     "optimize_metered",
     "optimizer_names",
     "spending",
+    "validation_subset",
 ]
 
 GROUP = "promptcodebook.optimizers"
@@ -127,6 +128,18 @@ async def evaluate(
     if len(failures) * 2 > len(evaluation.rollouts):
         raise too_many_failures(failures, tuple(map(Trace, evaluation.rollouts)), f"{phase}: ")
     return evaluation
+
+
+def validation_subset(problem: Problem) -> tuple[Example, ...]:
+    """The examples that every optimizer validates on: at most `validation.subset`, a seeded choice
+    in the split's own order."""
+    config, whole = problem.assembled.config, problem.assembled.dataset.val
+    if len(whole) <= config.validation.subset:
+        return whole
+    draw = config.randomness.generator("validation subset")
+    keys = {example.id: draw.random() for example in whole}
+    chosen = set(sorted(keys, key=keys.__getitem__)[: config.validation.subset])
+    return tuple(e for e in whole if e.id in chosen)
 
 
 def spending(models: Models) -> Spent:

@@ -1,9 +1,9 @@
 """GEPA and GEPA+Merge (Agrawal et al. 2025) through the `gepa` package, unmodified.
 
 One component for each stage that gets a prompt of its own, else one for the whole program. It
-begins with what the user has today, reflects on our training split and selects on our validation
-split; the reflection is the role `updater`, by that role's model and sampling. What a reflection
-reads beside the program's work is what our critic reads: the reward, what it says, and y*.
+begins with what our codebook begins with, reflects on our training split and selects on the
+examples that ours validates on; the role `updater` writes the reflections. What a reflection reads
+beside the program's work is what our critic reads: the reward, what it says, and y*.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _settings(problem: Problem, *, merges: bool) -> dict[str, Any]:
     bounded = any(v is not None for v in (*_limits(budget.limits), budget.seconds))
     return {
         "library": f"gepa {version('gepa')}",
-        "reflection": "role updater",
+        "reflection": "role updater, temperature 1, at least 1,024 tokens",
         "max_metric_calls": given.rollouts or (_UNDER_A_BUDGET * ours if bounded else ours),
         "reflection_minibatch_size": given.minibatch,
         "candidate_selection_strategy": "pareto",

@@ -3,9 +3,9 @@
 The program is a `dspy.Module` with a predictor for each stage that gets a prompt of its own, else
 one for the whole. A predictor's instruction and demonstrations become that prompt; what runs is our
 program, and what its stages read and wrote is the trace that the demonstrations are bootstrapped
-from. Its proposer asks the role `updater`, by that role's model and sampling (dspy's own
-temperatures are not passed on). It gives the library a reward in [0, 1] and no feedback, as it uses
-none. A weak model's reply that its adapter cannot parse ends it: that is its result.
+from. Its proposer asks the role `updater` (the temperatures that dspy sets are not passed on). It
+gives the library a reward in [0, 1] and no feedback, as it uses none. A weak model's reply that its
+adapter cannot parse ends it: that is its result.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _settings(problem: Problem) -> dict[str, Any]:
     config = problem.assembled.config
     return {
         "library": f"MIPROv2 (dspy {version('dspy')}, optuna {version('optuna')})",
-        "proposals": "role updater",
+        "proposals": "role updater, temperature 1, at least 1,024 tokens",
         "auto": config.mipro.auto,
         "max_bootstrapped_demos": config.mipro.demos,
         "max_labeled_demos": config.mipro.demos,

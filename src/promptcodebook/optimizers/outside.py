@@ -3,27 +3,28 @@
 What they want run or asked goes to the run's loop and passes the problem's models, so that journal,
 cache, budget, meter and limit are the same for all. Draws are keyed by how often the same thing was
 asked for: a run that is begun again meets its paid replies and goes the same way, as long as the
-library is a function of its seed. As with ours, validation examples are run greedily and all others
-as the roles' settings have it.
+library is a function of its seed. It begins with what ours begins with, and validates on the same
+examples. As with ours, these are run greedily and all others as the roles' settings have it.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from promptcodebook.calls import Message, Request, Role
-from promptcodebook.errors import LMError, PcoError, RequestRefused
+from promptcodebook.errors import LMError, PcoError, RequestRefused, message_of
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.extraction import strip_think
 from promptcodebook.method.executor import Trial
 from promptcodebook.method.failures import FailureWatch, gather_all
 from promptcodebook.method.generator import join_prompts
+from promptcodebook.method.init import listed_instincts
 from promptcodebook.method.policy import FixedPrompt
-from promptcodebook.optimizers.base import Problem, Result, spending
+from promptcodebook.optimizers.base import Problem, Result, spending, validation_subset
 from promptcodebook.optimizers.library_thread import LibraryThread
 from promptcodebook.optimizers.reserve import VerdictReserve, count_judging, train_to_reserve
 from promptcodebook.progress import Note, Phase
@@ -44,6 +45,9 @@ _RECENT = 60
 """So many rollouts measure what those of the verdict will take."""
 _FEW = 10
 """So many failures at least are no accident."""
+
+_ROOM = 1024
+"""Tokens that a reply has at least, be the updater's cap lower."""
 
 _T = TypeVar("_T")
 
@@ -86,13 +90,13 @@ class Outside(LibraryThread):
         dataset, config = assembled.dataset, assembled.config
         self.problem = problem
         self.stages = assembled.plan.prompt_stages or (WHOLE,)
-        self.train, self.val = dataset.train, dataset.val
+        self.train, self.val = dataset.train, validation_subset(problem)
         self.failed = 0
         """Rollouts that failed so far."""
         self._library = library
         self._asked: Counter[object] = Counter()
         self._drawn, self._greedy = assembled.trial(), assembled.trial(greedy=True)
-        self._validating = {e.id for e in dataset.val or dataset.train}
+        self._validating = {e.id for e in self.val or dataset.train}
         self._candidates: dict[tuple[str, ...], _Candidate] = {}
         self._made = self._replies = self._cut = 0
         self._recent: deque[Rollout] = deque(maxlen=_RECENT)
@@ -101,10 +105,15 @@ class Outside(LibraryThread):
 
     @property
     def first(self) -> dict[str, str]:
-        """What the user has today, by stage; `base_prompt` stands before it and is no part."""
+        """By stage what the first codebook is made of: the user's present prompt, else the first
+        instincts in one prompt. `base_prompt` stands before it and is no part. Where a model writes
+        the first codebook, it is the task's zero-shot prompt."""
         plan = self.problem.assembled.plan
-        text = plan.config.init.prompt or plan.task.zero_shot
-        return dict.fromkeys(self.stages, text)
+        init = plan.config.init
+        listed = init.kind in ("expert", "file")
+        known = listed_instincts(plan.config, plan.task.seeds, plan.earlier) if listed else ()
+        text = "\n".join(instinct.text for instinct in known)
+        return dict.fromkeys(self.stages, init.prompt or text or plan.task.zero_shot)
 
     def prompt_of(self, texts: Mapping[str, str]) -> Prompt:
         """The prompt that these texts make."""
@@ -117,8 +126,9 @@ class Outside(LibraryThread):
         return self.wait_for(self._roll_out(texts, examples))
 
     def ask(self, role: Role, messages: Sequence[Message]) -> str:
-        """A role's reply, by its own model and sampling; called from any thread. One that was cut
-        at its cap is handed on as it is, as the library's own client would, and counted.
+        """A role's reply, by its own model, drawn at temperature 1 and with room for at least
+        1,024 tokens, as these libraries are published; called from any thread. One that was cut at
+        its cap is handed on as it is, as the library's own client would, and counted.
 
         Raises RequestRefused, for one, where only this request was no good.
         """
@@ -168,21 +178,28 @@ class Outside(LibraryThread):
         split = "validation" if self.val else "training"
         if kept is not None and kept.rewards:
             said += f"; what it kept earned {kept.mean:.3f} on {len(kept.rewards)} {split} examples"
-        return f"{said}.{self.cut_in_words}"
+        return f"{said}. {self.cut_in_words}"
 
     @property
     def cut_in_words(self) -> str:
-        """What became of the replies it asked for; '' where none was cut."""
-        if not self._cut:
-            return ""
-        asked = f"{self._cut} of the {self._replies} replies it asked for were"
-        return f" {asked} cut at their length cap: raise roles.updater.max_tokens."
+        """What became of the replies it asked for."""
+        advice = ": raise roles.updater.max_tokens" if self._cut else ""
+        asked = f"{self._cut} of the {self._replies} replies it asked for"
+        return f"{asked} were cut at their length cap{advice}."
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that the library was run with, and what became of the replies it asked for."""
+        return {**self._library.settings, "replies": self._replies, "replies_cut": self._cut}
 
     async def _ask(self, role: Role, messages: tuple[Message, ...]) -> str:
         times = self._count((role, messages))
         sample = self.problem.assembled.config.randomness.integer("outside", role, times)
-        request = Request(role, messages, sample=sample)
         models = self.problem.assembled.models
+        own = models.lm.sampling_of(role)
+        cap = None if own.max_tokens is None else max(_ROOM, own.max_tokens)
+        drawn = replace(own, temperature=1.0, top_p=None, max_tokens=cap)
+        request = Request(role, messages, sample=sample, sampling=drawn)
         reply = await models.lm(request)
         self._replies += 1
         if reply.finish == "length":
@@ -269,7 +286,7 @@ async def optimize_outside(problem: Problem, library: Library) -> Result:
     found = found if stop is None else outside.best
     remark = outside.in_words(found)
     if failure is not None:
-        remark = f"{_failed(library, failure, problem)}{outside.cut_in_words}"
+        remark = f"{_failed(library, failure, problem)} {outside.cut_in_words}"
         problem.tell(Note(remark))
     prompt = outside.prompt_of(found)
     return Result(
@@ -278,7 +295,7 @@ async def optimize_outside(problem: Problem, library: Library) -> Result:
         prompter=FixedPrompt(prompt.text, prompt.stages),
         ended=ended,
         remark=remark,
-        settings=library.settings,
+        settings=outside.settings,
         candidates=outside.tried(found),
         stop=stop,
     )
@@ -286,13 +303,13 @@ async def optimize_outside(problem: Problem, library: Library) -> Result:
 
 def _failed(library: Library, error: Exception, problem: Problem) -> str:
     """How it failed, in a sentence. What it says may quote a reply, and so the data."""
-    said = " ".join(str(error).split())
+    said = " ".join(message_of(error).split())
     short = said if len(said) <= 300 else f"{said[:300]}..."
     private = problem.assembled.task.private
     how = "what it said is withheld, since the data are private." if private else short
     return (
         f"{library.settings['library']} failed with {type(error).__name__}: {how} "
-        "The present prompt stands in its place."
+        "The prompt that it began with stands in its place."
     )
 
 

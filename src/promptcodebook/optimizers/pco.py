@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,9 +13,9 @@ from itertools import islice
 from promptcodebook.assemble import Assembled
 from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError
-from promptcodebook.incidents import Incident, no_tally
+from promptcodebook.incidents import Incident
 from promptcodebook.intervals import Interval
-from promptcodebook.method.accept import Acceptance, Others, Rerun, make_acceptance
+from promptcodebook.method.accept import Others, Rerun, make_acceptance
 from promptcodebook.method.checks import (
     AllChecks,
     CountedCheck,
@@ -24,8 +24,7 @@ from promptcodebook.method.checks import (
     NoLeakCheck,
 )
 from promptcodebook.method.critic import Attribution, Credit, Critic
-from promptcodebook.method.encoder import Embedder, Encoder
-from promptcodebook.method.executor import Trial
+from promptcodebook.method.encoder import Embedder
 from promptcodebook.method.explore import Explorer
 from promptcodebook.method.guard import RouteGuard
 from promptcodebook.method.init import Initialiser
@@ -57,7 +56,7 @@ from promptcodebook.optimizers.reserve import train_to_reserve
 from promptcodebook.optimizers.selection import Selection
 from promptcodebook.policy.audit.scan import OrderCheck, SafetyCheck, TraceCheck
 from promptcodebook.policy.file import MEASURED, PolicyFile
-from promptcodebook.policy.references import policy_file, state_at
+from promptcodebook.policy.references import harm_in, policy_file, state_at
 from promptcodebook.progress import Phase, StepDone
 from promptcodebook.protocols import Check
 from promptcodebook.step import Step
@@ -72,12 +71,15 @@ class PCO:
     """Learns a codebook; every step is stored before the next begins.
 
     What was done is read back from the store, what was paid for from the journal, and the rest is a
-    function of the two.
+    function of the two. `build` puts the parts of Algorithm 1 together.
     """
+
+    def __init__(self, build: Callable[[Assembled], Learner] | None = None) -> None:
+        self._build = build or build_learner
 
     async def optimize(self, problem: Problem) -> Result:
         assembled, store = problem.assembled, problem.store
-        learner = build_learner(assembled)
+        learner = self._build(assembled)
         selection = Selection(problem, learner.composer)
         state = await first_or_stored(problem)
         training = _train(problem, learner, selection, state)
@@ -95,7 +97,15 @@ class PCO:
             policy=_with_measured(policy, rivals),
             rivals=rivals,
             references=reference_rows(problem) if learns_routes else (),
-            remark=_in_words(estimate, assembled.config) or _why_nothing_was_learned(store),
+            remark=" ".join(
+                filter(
+                    None,
+                    [
+                        _in_words(estimate, assembled.config) or _why_nothing_was_learned(store),
+                        _warn_of_harm(store, best),
+                    ],
+                )
+            ),
             off_policy=estimate,
             stop=stop,
         )
@@ -106,7 +116,9 @@ async def _rivals(problem: Problem, policy: PolicyFile, best: State) -> Sequence
     rivals = [concat_row(policy)]
     if (fixed := await best_fixed_row(problem, policy, best)) is not None:
         rivals.append(fixed)
-    rivals.append(untrained_row(problem, state_at(problem.store, -1)))
+    # A harmful first state is no rival, unless no state is better.
+    if not harm_in(problem.store, -1) or harm_in(problem.store, best.step - 1):
+        rivals.append(untrained_row(problem, state_at(problem.store, -1)))
     if problem.assembled.config.router.kind == "outcomes":
         rivals.append(await best_single_row(problem, policy))
     return rivals
@@ -136,26 +148,38 @@ def build_learner(assembled: Assembled) -> Learner:
     router = make_router(assembled, composer)
     check = _checks(assembled)
     updater = Updater(ask, templates, config, check, models.tally)
+    credit = Credit(
+        Critic(
+            ask,
+            templates,
+            models.tally,
+            SafetyClause.read() if config.critic.safety else None,
+        ),
+        Attribution(ask, templates, models.tally),
+        config,
+        OrderCheck(),
+        models.tally,
+    )
     return Learner(
         config=config,
         randomness=config.randomness,
         composer=composer,
         router=router,
-        trial=trial,
-        credit=Credit(
-            Critic(
-                ask,
-                templates,
-                models.tally,
-                SafetyClause.read() if config.critic.safety else None,
-            ),
-            Attribution(ask, templates, models.tally),
-            config,
-            OrderCheck(),
+        guard=RouteGuard(
+            router,
+            config.randomness,
+            config.encoder.max_fallback,
+            min(config.update.batch_size, len(assembled.dataset.train)),
             models.tally,
         ),
+        trial=trial,
+        credit=credit,
         updater=updater,
-        acceptance=_acceptance(assembled, composer, trial, router),
+        acceptance=make_acceptance(
+            config,
+            Rerun(composer, trial, config.randomness),
+            Others(assembled.dataset.train, router, credit.judge),
+        ),
         maintainer=Maintainer(ask, templates, config, check, updater),
     )
 
@@ -175,39 +199,19 @@ def make_router(assembled: Assembled, composer: Composer) -> Router:
     return EpsilonGreedy(composer, Explorer(config.explore, config.select, always=always))
 
 
-def _acceptance(
-    assembled: Assembled, composer: Composer, trial: Trial, router: Router
-) -> Acceptance:
-    """Which rewrites are kept: θ must go on routing, then the configured rule (decisions 23, 9)."""
-    config, models = assembled.config, assembled.models
-    rule = make_acceptance(
-        config,
-        Rerun(composer, trial, config.randomness),
-        Others(assembled.dataset.train, router),
-    )
-    return RouteGuard(
-        rule=rule,
-        encoder=Encoder(models.ask, assembled.plan.templates, config.select, no_tally),
-        randomness=config.randomness,
-        most=config.encoder.max_fallback,
-        tally=models.tally,
-    )
-
-
 def _checks(assembled: Assembled) -> Check:
     """What every rewrite must pass (method decision 11); hidden letters, markers, addresses and
     secrets are refused even where `critic.safety` is off."""
     config, tally = assembled.config, assembled.models.tally
     safety = SafetyCheck() if config.critic.safety else TraceCheck()
-    return AllChecks(
-        [
-            LengthCheck(config.update),
-            NearCopyCheck(),
-            CountedCheck(safety, Incident.REWRITES_UNSAFE, tally),
-            NoLeakCheck(assembled.dataset.train),
-            *assembled.task.checks,
-        ]
-    )
+    counted: list[tuple[Check, Incident]] = [
+        (LengthCheck(config.update), Incident.REWRITES_LONG),
+        (NearCopyCheck(), Incident.REWRITES_COPYING),
+        (safety, Incident.REWRITES_UNSAFE),
+        (NoLeakCheck(assembled.dataset.train), Incident.REWRITES_LEAKING),
+    ]
+    ours = [CountedCheck(check, incident, tally) for check, incident in counted]
+    return AllChecks([*ours, *assembled.task.checks])
 
 
 async def first_or_stored(problem: Problem) -> State:
@@ -310,6 +314,15 @@ def _why_nothing_was_learned(store: RunStore) -> str:
     return (
         f"Training rewrote no text at all: {most} ({times} of {faults.total()} faults); "
         f"pco runs show {store.header.id} quotes them."
+    )
+
+
+def _warn_of_harm(store: RunStore, kept: State) -> str:
+    """Where every state of the run is harmful, so that none could be kept that is not."""
+    harm = harm_in(store, kept.step - 1)
+    return harm and (
+        "Beware before you deploy the learned policy: every state of this run holds a text that "
+        f"the safety rules refuse ({harm})."
     )
 
 

@@ -35,7 +35,8 @@ def count_selection(problem: Problem) -> int:
     """Rollouts that choose among the states of our optimizer, and judge it beside its rivals."""
     config, plan = problem.assembled.config, problem.assembled.plan
     chosen = config.validation.every > 0 and config.keep == "best_val"
-    finals = config.validation.finalists * len(plan.dataset.val) if chosen else 0
+    # One more finalist where the end lies between two looks.
+    finals = (config.validation.finalists + 1) * len(plan.dataset.val) if chosen else 0
     rows = len(baselines()) + _OUR_ROWS
     if has_best_fixed(config):
         rows += 1

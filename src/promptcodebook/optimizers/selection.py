@@ -1,25 +1,35 @@
-"""Which state of a run is kept: validation, early stop, and the finalists (decision 8)."""
+"""Which state of a run is kept: what is validated, early stop, and the finalists (decisions 8, 29).
+
+Each batch of training is an unbiased look at the state it began with, and costs nothing more. So
+states are ranked by what their examples earned with the router's own routes, and a validation goes
+to the best state that has had none.
+"""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 
 from promptcodebook.method.policy import Composer, Deployed
 from promptcodebook.method.schedule import Schedule
 from promptcodebook.method.state import State
-from promptcodebook.optimizers.base import Problem, evaluate
+from promptcodebook.optimizers.base import Problem, evaluate, validation_subset
 from promptcodebook.optimizers.reserve import VerdictReserve, count_selection
-from promptcodebook.policy.references import harmless_marks, state_at
+from promptcodebook.policy.references import harm_in, kept_state, state_at
 from promptcodebook.progress import Note, ValidationDone
-from promptcodebook.store.events import EndReason, Mark, Scope, Validated
-from promptcodebook.types import Example
+from promptcodebook.store.events import EndReason, Mark, Scope, Stepped, Validated
 
 __all__ = ["Selection"]
 
+_PRIOR = 8
+"""Examples of the run's mean that are added to what a state's own examples earned: rewards vary
+within a batch about three times as much as the means of states do."""
+
 
 class Selection:
-    """Validates on a fixed subset as the run goes, and on the whole split at its end.
+    """Validates promising states on a fixed subset as the run goes, and on the whole split at its
+    end.
 
     The untrained policy is a candidate too: a run that made things worse keeps what it began with.
     """
@@ -33,13 +43,17 @@ class Selection:
         self._store = problem.store
         self.reserve = VerdictReserve(problem, count_selection(problem))
         self._whole = problem.assembled.dataset.val
-        self._subset = self._fixed_subset()
+        self._subset = validation_subset(problem)
         outline = self._store.outline()
         self._marks: list[Mark] = list(outline.validations)
         self._extended_at = outline.extended_at
         online = config.update.mode == "online"
         # In online mode a step is one example: validate as often per example as with batches.
-        self._every = self._settings.every * (config.update.batch_size if online else 1)
+        self._batch = config.update.batch_size if online else 1
+        self._every = self._settings.every * self._batch
+        self._earned: list[tuple[float, int]] = []
+        """By state, the untrained one first: what its training examples earned, and how many."""
+        self._read = 0
         schedule = Schedule(problem.assembled.dataset.train, config.update, config.randomness)
         self._steps = len(schedule.updates())
         self._recall_reserve(outline.step)
@@ -52,16 +66,6 @@ class Selection:
             self.reserve.measure(last.evaluation.rollouts, last.seconds)
         elif step >= 0 and not self.validates:
             self.reserve.measure([t.rollout for t in self._store.traces(step)])
-
-    def _fixed_subset(self) -> tuple[Example, ...]:
-        """At most `validation.subset` examples, a seeded choice in the split's own order."""
-        if len(self._whole) <= self._settings.subset:
-            return self._whole
-        draw = self._config.randomness.generator("validation subset")
-        keys = {example.id: draw.random() for example in self._whole}
-        chosen = sorted(self._whole, key=lambda e: keys[e.id])[: self._settings.subset]
-        ids = {example.id for example in chosen}
-        return tuple(e for e in self._whole if e.id in ids)
 
     @property
     def validates(self) -> bool:
@@ -91,14 +95,45 @@ class Selection:
             )
 
     async def validate_if_due(self, step: int) -> None:
-        """Validates after every so many steps, and before the first; once for each step."""
+        """Validates a state after every so many steps, and the untrained one before the first."""
         if not self.validates or (step + 1) % self._every:
             return
-        if any(m.step == step and m.scope == "subset" for m in self._marks):
-            return
-        await self._validate(step, "subset", self._subset)
+        if len(self._looks) <= (step + 1) // self._every:
+            last = self._config.keep == "last"
+            await self._validate(step if last else self._most_promising(step), "subset")
 
-    async def _validate(self, step: int, scope: Scope, examples: tuple[Example, ...]) -> None:
+    @property
+    def _looks(self) -> list[Mark]:
+        """Validations on the way, in order: one for each time that one was due."""
+        return [m for m in self._marks if m.scope == "subset"]
+
+    def _most_promising(self, step: int) -> int:
+        """Of the states that had no look, after `step` or before, the harmless one whose examples
+        earned most in training; the one after `step` where none of them met an example.
+
+        A batch is a small sample, and a state is much like those beside it: what they earned counts
+        by half, a batch further away by a quarter. Examples of the run's mean are added to each, so
+        that no state wins by a few lucky ones. Of equals the latest.
+        """
+        for number, event in self._store.figures(after=self._read):
+            self._read = number
+            if isinstance(event, Stepped):
+                routed = [(t.rollout.route, t.unit or 0.0) for t in event.step.traces]
+                own = [unit for route, unit in routed if route and not route.explored]
+                self._earned.append((math.fsum(own), len(own)))
+        fade = 0.5 ** (1 / self._batch)
+        sums, counts = ([pair[k] for pair in self._earned] for k in (0, 1))
+        mean = math.fsum(sums) / max(1, sum(counts))
+        earned, met = _smooth(sums, fade), _smooth(counts, fade)
+        pairs = zip(earned, met, strict=True)
+        worth = [round((e + _PRIOR * mean) / (n + _PRIOR), 9) for e, n in pairs]
+        seen = {m.step for m in self._looks}
+        known = [k for k, n in enumerate(counts) if n and k - 1 not in seen]
+        ranked = sorted(known, key=lambda k: (-worth[k], -k))
+        return next((k - 1 for k in ranked if not harm_in(self._store, k - 1)), step)
+
+    async def _validate(self, step: int, scope: Scope) -> None:
+        examples = self._subset if scope == "subset" else self._whole
         state = state_at(self._store, step)
         deployed = Deployed(self._composer, state.parameters, state.statistics)
         phase = f"validating step {step + 1}"
@@ -126,36 +161,49 @@ class Selection:
     def enough(self, done: int) -> EndReason | None:
         """Early stop after `done` steps: the target is reached, or `patience` validations brought
         no gain and there is something left to stop."""
-        marks = [m for m in self._marks if m.scope == "subset"]
+        marks = self._looks
         scores = [m.score or 0.0 for m in marks]
         target = self._settings.target_score
         if not scores:
             return None
-        if target is not None and max(scores) >= target:
+        if target is not None and any(
+            score >= target and not harm_in(self._store, mark.step)
+            for mark, score in zip(marks, scores, strict=True)
+        ):
             return "target"
         best = scores.index(max(scores))
         # Who makes a run longer wants to see more of it: patience begins anew.
-        since = [m for m in marks[best + 1 :] if m.step > self._extended_at]
-        idle = len(since) >= self.patience
+        due = range((best + 1) * self._every - 1, len(marks) * self._every - 1, self._every)
+        idle = sum(step > self._extended_at for step in due) >= self.patience
         return "early_stop" if idle and done < self._steps else None
 
     async def best(self) -> State:
-        """The state to deploy: the best finalist on the whole validation split, or the last."""
+        """The state to deploy, by `kept_state`, once the finalists saw the whole split."""
         last = self._store.outline().step
-        marks = harmless_marks(self._store, [m for m in self._marks if m.scope == "subset"])
-        ranked = sorted(marks, key=lambda m: (-(m.score or 0), m.step))
-        if self._config.keep == "last" or not ranked:
-            return state_at(self._store, last)
-        finalists = [m.step for m in ranked[: self._settings.finalists]]
-        if last not in finalists and last not in [m.step for m in ranked]:
-            finalists.append(last)
-        for step in finalists:
-            if not any(m.step == step and m.scope == "full" for m in self._chosen()):
-                await self._validate(step, "full", self._whole)
-        full = [m for m in self._chosen() if m.scope == "full" and m.step in finalists]
-        return state_at(self._store, min(full, key=lambda m: (-(m.score or 0), m.step)).step)
+        if self._config.keep != "last" and self._looks:
+            harmless = [m for m in self._looks if not harm_in(self._store, m.step)]
+            ranked = sorted(harmless, key=lambda m: (-(m.score or 0), m.step))
+            finalists = [m.step for m in ranked[: self._settings.finalists]]
+            # No look was due since the last ones: the best state of those steps is a finalist too.
+            if (last + 1) % self._every and not harm_in(
+                self._store, since := self._most_promising(last)
+            ):
+                finalists.append(since)
+            # As the store has them, which forgets at each step what was chosen before: a run that
+            # goes on after its end chooses as if it had never ended.
+            full = [m.step for m in self._store.outline().validations if m.scope == "full"]
+            for step in finalists:
+                if step not in full:
+                    await self._validate(step, "full")
+        return kept_state(self._store)[0]
 
-    def _chosen(self) -> tuple[Mark, ...]:
-        """As the store has them, which forgets at each step what was chosen among those before: a
-        run that goes on after its end chooses as if it had never ended."""
-        return self._store.outline().validations
+
+def _smooth(values: Sequence[float], fade: float) -> list[float]:
+    """The sum of all values around each, weighted by `fade` to the power of their distance."""
+    sums = [-value for value in values]  # each is met twice
+    for order in (range(len(values)), range(len(values) - 1, -1, -1)):
+        run = 0.0
+        for k in order:
+            run = run * fade + values[k]
+            sums[k] += run
+    return sums

@@ -26,8 +26,15 @@ from pydantic import (
     model_validator,
 )
 
-from promptcodebook.config import TYPED, Config, load_typed, merge, without_secrets
-from promptcodebook.errors import PolicyError
+from promptcodebook.config import (
+    TYPED,
+    Config,
+    beyond_sampling,
+    load_typed,
+    merge,
+    without_secrets,
+)
+from promptcodebook.errors import PolicyError, RunNotTrusted
 from promptcodebook.method.generator import join_prompts
 from promptcodebook.method.state import RoutingStatistics, State, known_evidence
 from promptcodebook.method.template import check_template
@@ -65,6 +72,8 @@ MEASURED = (BEST_FIXED, BEST_SINGLE)
 """Those of them that only a run can find; their texts stand under `about`."""
 _ROLES = ("encoder", "generator", "executor", "untrusted")
 """Whose sampling decides a deployed prompt and its answer."""
+_NAMED = 5
+"""Fields that an error names one by one."""
 
 
 class _Entry(BaseModel):
@@ -331,18 +340,41 @@ class PolicyFile(BaseModel):
             decided["compose_per_stage"] = bool(self.stages)
         return decided
 
+    @property
+    def beyond_sampling(self) -> tuple[str, ...]:
+        """The body fields of it that decide more than how replies are drawn."""
+        by_role = ((role, beyond_sampling(s.extra)) for role, s in self.sampling.items())
+        return tuple(f"sampling.{role}.extra.{name}" for role, names in by_role for name in names)
+
+    def require_trust(self, name: str, *, trusted: bool) -> None:
+        """Raises RunNotTrusted where the policy of that name sets such fields and whoever made it
+        is not trusted: they may name an address, which this user's key would be sent to."""
+        fields = self.beyond_sampling
+        if fields and not trusted:
+            more = f" and {len(fields) - _NAMED} more" if len(fields) > _NAMED else ""
+            raise RunNotTrusted(
+                f"the policy {name} sets {', '.join(fields[:_NAMED])}{more}: a policy may only "
+                "decide how replies are drawn",
+                hint="take that out of the file, or, if you trust whoever made it, type the "
+                "command again with --trust (in Python trust=True)",
+            )
+
     def settings(
         self,
         below: Mapping[str, Any] | None = None,
         above: Mapping[str, Any] | None = None,
         where: str = TYPED,
+        *,
+        name: str = "file",
+        trusted: bool = False,
     ) -> Config:
         """The configuration that this policy runs under.
 
         `below` is what lies under it (a run's own settings, a pco.toml), `above` what was typed for
         this use (`where`, for an error): that may change a model or its sampling, but not what the
-        policy is.
+        policy is. Raises RunNotTrusted as `require_trust` does.
         """
+        self.require_trust(name, trusted=trusted)
         # Whoever wrote the file must not say which variables are sent along.
         sampling = {
             role: {**s.model_dump(), "extra": without_secrets(s.extra)}

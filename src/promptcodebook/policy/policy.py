@@ -333,12 +333,15 @@ def load_policy(
     lm: str | None = None,
     roles: Mapping[str, Any] | None = None,
     executor: Executor | None = None,
+    *,
+    trust: bool = False,
 ) -> Policy:
     """A saved policy, ready to answer: a file, or a version in the registry (tickets@production).
 
     The model is `lm`, else the environment's PCO_LM, else a ConfigError. `roles` gives single
     roles a model (a spec) or settings of their own. `executor` is the agent that the policy was
-    trained with; one of another name than the file's is warned of.
+    trained with; one of another name than the file's is warned of. A policy that sets more of a
+    request than how replies are drawn takes `trust`, else it is a RunNotTrusted.
     """
     spec = lm or os.environ.get("PCO_LM", "")
     if not spec:
@@ -348,9 +351,8 @@ def load_policy(
         )
     file = read_policy(path)
     above = {"lm": spec, "roles": role_layers(roles), "cache": False}
-    policy = deploy(
-        file, file.settings(above=above, where="load_policy()"), Sources(executor=executor)
-    )
+    settings = file.settings(above=above, where="load_policy()", name=str(path), trusted=trust)
+    policy = deploy(file, settings, Sources(executor=executor))
     if executor is not None:
         _warn_of_another(file.program, policy)
     return policy

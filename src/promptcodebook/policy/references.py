@@ -2,13 +2,14 @@
 registry (NAME@REF, sha256:DIGITS).
 
 Which state a run stands for is decided here, once, for training, reports, explanations and
-evaluations: the best validated one, or the last.
+evaluations: the best validated one, or the last, of those that hold nothing harmful.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,18 +27,19 @@ from promptcodebook.errors import (
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.paths import run_reference
+from promptcodebook.policy.audit.scan import SafetyCheck
 from promptcodebook.policy.file import MEASURED, PolicyFile, parse_policy_file, read_policy_file
 from promptcodebook.policy.registry.log import is_reference
 from promptcodebook.policy.registry.registry import open_registry
 from promptcodebook.policy.registry.version import Facts
 from promptcodebook.policy.trust import require_trust
-from promptcodebook.store.events import Mark
+from promptcodebook.store.events import RunState
 from promptcodebook.store.folder import FILE
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
 from promptcodebook.tasks.program import SINGLE_CALL
-from promptcodebook.types import Parameters
+from promptcodebook.types import Parameters, Variable, variable_name
 
 __all__ = [
     "POLICY",
@@ -45,7 +47,7 @@ __all__ = [
     "Reference",
     "facts_of",
     "first_policy",
-    "harmless_marks",
+    "harm_in",
     "kept_state",
     "policy_file",
     "read_policy",
@@ -77,10 +79,10 @@ class Best:
 
 @dataclass(frozen=True)
 class Reference:
-    """What a REF stands for. `header` and `best` are there when it is a run; `trusted` = the code
-    and the addresses that it names may be used; `ref` is what is typed for it. `text` is the policy
-    file's, byte for byte; `version` its name in the registry that it was read from ('' = it was
-    not)."""
+    """What a REF stands for. `header` and `best` are there when it is a run; `trusted` = the code,
+    the addresses and the body fields that it names may be used; `ref` is what is typed for it.
+    `text` is the policy file's, byte for byte; `version` its name in the registry that it was read
+    from ('' = it was not)."""
 
     name: str
     file: PolicyFile
@@ -133,12 +135,14 @@ class Reference:
         it is None), under `above`, which is what was typed.
 
         Raises ConfigError when the run's model was an object that only its program had, and
-        RunNotTrusted when the run's own settings would be used and must not be.
+        RunNotTrusted when the run's own settings, or the policy's, would be used and must not be.
         """
         own: Mapping[str, Any] = self.header.settings if self.header is not None else {}
         if self.header is not None and below is None:
             require_trust(self.header, above, trusted=self.trusted, ref=self.ref)
-        config = self.file.settings(own if below is None else below, above)
+        config = self.file.settings(
+            own if below is None else below, above, name=self.name, trusted=self.trusted
+        )
         if config.lm == OWN_LM:
             raise ConfigError(
                 f"the run {self.name} was made with an LM object, which is not here",
@@ -162,9 +166,10 @@ def resolve(runs_dir: Path, ref: str, *, trust: bool = False) -> Reference:
     """
     path = Path(ref)
     if path.is_file() or (path.suffix == ".json" and not path.is_dir()):
-        return Reference(path.name, read_policy_file(path), text=path.read_bytes().decode())
+        file, text = read_policy_file(path), path.read_bytes().decode()
+        return Reference(path.name, file, trusted=trust, text=text)
     if is_reference(ref) and not path.exists():
-        return _stored(ref)
+        return _stored(ref, trust)
     store = RunStore.open(find_run(runs_dir, ref))
     try:
         state, best = kept_state(store)
@@ -175,11 +180,12 @@ def resolve(runs_dir: Path, ref: str, *, trust: bool = False) -> Reference:
         store.close()
 
 
-def _stored(ref: str) -> Reference:
+def _stored(ref: str, trust: bool) -> Reference:
     with open_registry() as registry:
         version = registry.resolve(ref)
         text = registry.text(version)
-    return Reference(ref, parse_policy_file(text, ref), text=text, version=version)
+    file = parse_policy_file(text, ref)
+    return Reference(ref, file, trusted=trust, text=text, version=version)
 
 
 def _written(store: RunStore, file: PolicyFile) -> str:
@@ -196,7 +202,7 @@ def _written(store: RunStore, file: PolicyFile) -> str:
 def read_policy(source: str | Path) -> PolicyFile:
     """The policy of a file, or of a version in the registry. Raises PolicyError, RefNotFound."""
     if is_reference(str(source)) and not Path(source).exists():
-        return _stored(str(source)).file
+        return _stored(str(source), False).file
     return read_policy_file(Path(source))
 
 
@@ -259,32 +265,60 @@ def first_policy(runs_dir: Path, ref: str, *, trust: bool = False) -> PolicyFile
 
 
 def kept_state(store: RunStore) -> tuple[State, Best]:
-    """The state to deploy as far as the run has come. Raises StoreError before its first event."""
+    """The state to deploy as far as the run has come: the best validated one, or the last.
+
+    A harmful state never is (decision 29). Where all are, the harm stood in the first one, and a
+    state to which training added none is kept. Raises StoreError before the run's first event.
+    """
     outline = store.outline()
     if outline.parameters is None:
         raise StoreError(
             f"the run {store.header.id} stopped before its first codebook was written",
             hint=f"pco train --resume {run_reference(store.path)}",
         )
-    outline = replace(outline, validations=harmless_marks(store, outline.validations))
-    mark = outline.best if store.header.config.get("keep") != "last" else None
-    if mark is None:
-        return state_at(store, outline.step), Best(None, outline.step)
-    return state_at(store, mark.step), Best(mark.score, mark.step, mark.scope)
+    marks = [m for m in outline.validations if m.score is not None]
+    marks.sort(key=lambda m: (m.scope != "full", -(m.score or 0.0), m.step))
+    chosen = [] if store.header.config.get("keep") == "last" else marks
+    bests = [Best(m.score, m.step, m.scope) for m in chosen]
+    bests += [Best(None, step) for step in range(outline.step, -2, -1)]
+    for added in (False, True):
+        for best in bests:
+            if not harm_in(store, best.step, added=added, known=outline):
+                return state_at(store, best.step), best
+    raise AssertionError("training added nothing to the first state")
 
 
-def harmless_marks(store: RunStore, marks: Sequence[Mark]) -> tuple[Mark, ...]:
-    """Those of states that hold no text which training called harmful later on; all, where there
-    is no such state: a reward that pays for harm is highest where it is done."""
-    harmful = frozenset(store.outline().harmful)
-    if not harmful:
-        return tuple(marks)
-    kept = tuple(m for m in marks if harmful.isdisjoint(_learned(store.parameters_at(m.step))))
-    return kept or tuple(marks)
+def harm_in(
+    store: RunStore, step: int, *, added: bool = False, known: RunState | None = None
+) -> str:
+    """Why the state after `step` is harmful: a verdict has called one of its texts so by now, or
+    the rule scan refuses one; `added` = of those only that the first state did not have.
+
+    '' = it is not, or the run's `critic.safety` is off.
+    """
+    if not store.header.settings.get("critic", {}).get("safety", True):
+        return ""
+    called = (known or store.outline()).harmful
+    first = _deployed(store.parameters_at(-1))
+    own = frozenset(first.values()) if added else ()
+    for variable, text in _deployed(store.parameters_at(step)).items():
+        # The user's own text may hold an address: a trace counts only where training added it.
+        found = _scanned(text, "\n".join(first.values()))
+        if text not in own and (found or text in called):
+            return f"{variable_name(variable)}: {found or 'a verdict called it harmful'}"
+    return ""
 
 
-def _learned(parameters: Parameters) -> tuple[str, ...]:
-    return (parameters.generator, *parameters.codebook.texts)
+@lru_cache(maxsize=4096)
+def _scanned(text: str, before: str) -> str | None:
+    """What the rules find in a text; a run holds most of its texts for many steps."""
+    return SafetyCheck()("generator", text, before, ())
+
+
+def _deployed(parameters: Parameters) -> dict[Variable, str]:
+    """What of Θ reaches a user: all but ψ."""
+    book = dict(enumerate(parameters.codebook.texts))
+    return {"encoder": parameters.encoder, "generator": parameters.generator, **book}
 
 
 def state_at(store: RunStore, step: int) -> State:

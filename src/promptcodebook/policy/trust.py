@@ -3,7 +3,8 @@
 A run's folder is handed on like any file, and what it names would run here and be sent this user's
 keys. A run bears the mark of who made it (`store/header.py`); one that does not is opened as far as
 its texts and figures go, and refused where what it names would be run or called. What was typed for
-this use is the user's own and asks for no trust. A policy file names neither code nor address.
+this use is the user's own and asks for no trust. A policy file names neither code nor address, and
+its body fields are looked at where it is used (`PolicyFile.settings`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from typing import Any, cast
 
 from promptcodebook.assemble import OWN_LM
 from promptcodebook.calls import ROLES
-from promptcodebook.config import Config, load_typed, secret_variables
+from promptcodebook.config import (
+    Config,
+    beyond_sampling,
+    load_typed,
+    secret_variables,
+    without_secrets,
+)
 from promptcodebook.errors import RunNotTrusted
 from promptcodebook.lm.spec import SMOLLM2
 from promptcodebook.lm.stack import simulated_here
@@ -29,18 +36,21 @@ def require_trust(
     header: Header, typed: Mapping[str, Any], *, trusted: bool, ref: str = ""
 ) -> None:
     """Raises RunNotTrusted where the run is not trusted and its own settings, `typed` laid over
-    them, would run code or call an address that was not typed. `ref` is what is typed for it."""
+    them, would run code, call an address or send a body field that was not typed. `ref` is what is
+    typed for it."""
     if trusted:
         return
     stored = header.settings
     config = load_typed(stored, typed=typed, where=f"the run {header.id}")
     code = list(_code(stored, typed)) if not config.task else []
     addresses = list(_addresses(config, typed))
-    if not code and not addresses:
+    fields = list(_fields(config, typed))
+    if not code and not addresses and not fields:
         return
     would = [f"run {', '.join(code)}"] if code else []
     would += [f"call {', '.join(addresses)}"] if addresses else []
-    own = "" if code else ", or name a model of yours: --lm SPEC"
+    would += [f"send {', '.join(fields)}"] if fields else []
+    own = "" if code or fields else ", or name a model of yours: --lm SPEC"
     raise RunNotTrusted(
         f"the run {header.id} does not bear your mark (it was made by somebody else, on another "
         f"machine, or by version 0.1), and it would {' and '.join(would)}",
@@ -87,3 +97,13 @@ def _addresses(config: Config, typed: Mapping[str, Any]) -> Iterator[str]:
             specs.setdefault(spec, {}).update(dict.fromkeys(sent))
     for spec, variables in specs.items():
         yield spec + (f" (with {', '.join(variables)})" if variables else "")
+
+
+def _fields(config: Config, typed: Mapping[str, Any]) -> Iterator[str]:
+    """The body fields that decide more than how a reply is drawn and were not typed. Secrets in
+    them are named with the address that they are sent to."""
+    roles: Mapping[str, Mapping[str, Any]] = typed.get("roles") or {}
+    for role, settings in config.roles.items():
+        given: Mapping[str, Any] = (roles.get(role) or {}).get("extra") or {}
+        stored = {k: v for k, v in without_secrets(settings.extra).items() if given.get(k) != v}
+        yield from (f"roles.{role}.extra.{name}" for name in beyond_sampling(stored))

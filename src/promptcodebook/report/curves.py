@@ -172,7 +172,7 @@ class CurvesSection:
 
     def _validation_chart(self) -> Chart:
         marks = [m for m in self._context.state.validations if m.score is not None]
-        subset = [(m.step + 1, m.score or 0.0) for m in marks if m.scope == "subset"]
+        subset = sorted((m.step + 1, m.score or 0.0) for m in marks if m.scope == "subset")
         whole = sorted((m.step + 1, m.score or 0.0) for m in marks if m.scope == "full")
         best = self._context.state.best
         spots: list[Spot] = []
@@ -185,7 +185,7 @@ class CurvesSection:
             "step (0 = untrained)",
             [Line("subset", subset), Line("whole split", whole, "second")],
             [
-                Area("95 %, subset", bands["subset"]),
+                Area("95 %, subset", sorted(bands["subset"])),
                 Area("95 %, whole split", sorted(bands["full"]), "area.second"),
             ],
             spots=spots,

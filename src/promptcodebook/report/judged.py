@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from promptcodebook.optimizers.fixed import UNTRAINED
 from promptcodebook.report.context import Context
 from promptcodebook.report.html import Content, Html, el, together
 from promptcodebook.report.summary import read_rows
@@ -252,11 +253,15 @@ class UseSection:
             )
         if conclusion.deploy == rows[-1].name and self._context.deployed is not None:
             return together(el("p", "Deploy the learned policy."), _commands(_learned(run)))
+        typed = f"pco prompt {run} --row {shlex.quote(conclusion.deploy)}"
+        if conclusion.deploy == UNTRAINED:
+            return together(
+                el("p", "Deploy the codebook as it was before training."),
+                _commands([(f'{typed} "an input"', "the prompt that it composes for an input")]),
+            )
         return together(
             el("p", "Deploy one prompt for all inputs: ", el("b", conclusion.deploy), "."),
-            _commands(
-                [(f"pco prompt {run} --row {shlex.quote(conclusion.deploy)}", "prints it, alone")]
-            ),
+            _commands([(typed, "prints it, alone")]),
         )
 
 

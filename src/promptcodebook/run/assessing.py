@@ -112,7 +112,9 @@ async def aevaluate(  # noqa: PLR0913 - the command's options
     handed = Handed(
         "evaluate()", data, reward, lm, roles, executor, config, budget, runs_dir, trust
     )
-    return await _Asked.of(policy, handed, Sample(split, n, samples), row, progress).answer()
+    sample = Sample(split, n, samples)
+    with handed.until_done(policy, sample, row) as kept:
+        return await _Asked.of(policy, kept, sample, row, progress).answer()
 
 
 def evaluate(  # noqa: PLR0913 - the command's options
@@ -151,8 +153,10 @@ def evaluate(  # noqa: PLR0913 - the command's options
     handed = Handed(
         "evaluate()", data, reward, lm, roles, executor, config, budget, runs_dir, trust
     )
-    asked = _Asked.of(policy, handed, Sample(split, n, samples), row, progress)
-    return run_sync(asked.answer(), asked.assessor.interrupt)
+    sample = Sample(split, n, samples)
+    with handed.until_done(policy, sample, row) as kept:
+        asked = _Asked.of(policy, kept, sample, row, progress)
+        return run_sync(asked.answer(), asked.assessor.interrupt)
 
 
 async def acompare(  # noqa: PLR0913 - the command's options
@@ -175,8 +179,10 @@ async def acompare(  # noqa: PLR0913 - the command's options
 ) -> Comparison:
     """`compare` for code that already runs in an event loop."""
     handed = Handed("compare()", data, reward, lm, roles, executor, config, budget, runs_dir, trust)
-    sides = _sides((a, b), handed, Sample(split, n, samples), progress)
-    first, second = [s if isinstance(s, Side) else Side.of(await s.answer()) for s in sides]
+    sample = Sample(split, n, samples)
+    with handed.until_done(a, b, sample) as kept:
+        sides = _sides((a, b), kept, sample, progress)
+        first, second = [s if isinstance(s, Side) else Side.of(await s.answer()) for s in sides]
     return Comparison.of(first, second)
 
 
@@ -209,11 +215,12 @@ def compare(  # noqa: PLR0913 - the command's options
     are not the same.
     """
     handed = Handed("compare()", data, reward, lm, roles, executor, config, budget, runs_dir, trust)
-    sides = list[Side]()
-    for asked in _sides((a, b), handed, Sample(split, n, samples), progress):
-        if isinstance(asked, _Asked):
-            asked = Side.of(run_sync(asked.answer(), asked.assessor.interrupt))
-        sides.append(asked)
+    sample, sides = Sample(split, n, samples), list[Side]()
+    with handed.until_done(a, b, sample) as kept:
+        for asked in _sides((a, b), kept, sample, progress):
+            if isinstance(asked, _Asked):
+                asked = Side.of(run_sync(asked.answer(), asked.assessor.interrupt))
+            sides.append(asked)
     return Comparison.of(*sides)
 
 

@@ -245,11 +245,9 @@ class Distiller:
 
     def interrupt(self) -> None:
         """No new call starts; calls in flight finish."""
-        self._assembled.models.budget.stop(
-            Interrupted(
-                "interrupted by the user", hint="replies so far are in the cache: type it again"
-            )
-        )
+        models = self._assembled.models
+        kept = "what was paid for so far is kept: type it again" if models.keeps else "begin again"
+        models.budget.stop(Interrupted("interrupted by the user", hint=kept))
 
 
 def _require_answers(evaluation: Evaluation, where: str) -> None:
@@ -311,16 +309,18 @@ def distill(  # noqa: PLR0913 - the command's options
     Raises ConfigError, DataError, LMError, TooManyFailures, PolicyError and StoreError.
     """
     handed = Handed(_VERB, data, reward, lm, roles, executor, config, budget, runs_dir, trust)
-    used = handed.use(ref)
-    reference, assembled = used.reference, used.assembled
-    assembled.task.require()
-    name = str(ref.path) if isinstance(ref, Run) else str(ref)
-    run = None if reference.header is None else find_run(Path(runs_dir), name)
-    logged = [] if run is None else logged_in(run, reference.file, assembled.dataset.train)
-    distiller = Distiller(reference.file, assembled, logged, Needs(fresh, n, margin))
-    distiller.require_budget()
-    _log.info("%d logged routes; about %d calls", len(logged), distiller.calls)
-    made = run_sync(distiller.distil(_log.info), distiller.interrupt)
+    needs = Needs(fresh, n, margin)
+    with handed.until_done(ref, needs) as kept:
+        used = kept.use(ref)
+        reference, assembled = used.reference, used.assembled
+        assembled.task.require()
+        name = str(ref.path) if isinstance(ref, Run) else str(ref)
+        run = None if reference.header is None else find_run(Path(runs_dir), name)
+        logged = [] if run is None else logged_in(run, reference.file, assembled.dataset.train)
+        distiller = Distiller(reference.file, assembled, logged, needs)
+        distiller.require_budget()
+        _log.info("%d logged routes; about %d calls", len(logged), distiller.calls)
+        made = run_sync(distiller.distil(_log.info), distiller.interrupt)
     if output is not None:
         made.file.save(Path(output))
     return made

@@ -253,7 +253,7 @@ class Measurement:
     def _again(self, kept_do: str, lost_do: str) -> str:
         """What to do now, where replies are kept and where they are lost."""
         own = self._assembled.plan.sources.lm is not None
-        kept = not own and (self._kept is not None or self._assembled.models.caches)
+        kept = not own and (self._kept is not None or self._assembled.models.keeps)
         return f"{kept_do}: what was paid for so far is kept" if kept else lost_do
 
 

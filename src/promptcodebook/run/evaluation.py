@@ -203,7 +203,7 @@ class Assessor:
             )
             evaluation = average(runs)
         except BudgetReached as error:
-            error.hint = f"an evaluation asks anew: give it a greater budget{self._kept_replies}"
+            error.hint = f"give it a greater budget{self._kept_replies}"
             raise
         finally:
             await assembled.models.close()
@@ -250,7 +250,7 @@ class Assessor:
 
     @property
     def _kept_replies(self) -> str:
-        return "; replies so far are in the cache" if self._assembled.models.caches else ""
+        return "; what was paid for so far is kept" if self._assembled.models.keeps else ""
 
     def interrupt(self) -> None:
         """No new call starts; calls in flight finish."""

@@ -9,7 +9,8 @@ a disk must be handed over anew.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +26,7 @@ from promptcodebook.policy.references import Reference, resolve
 from promptcodebook.policy.trust import require_trust
 from promptcodebook.protocols import Executor, Reward
 from promptcodebook.run.optimize import Run, require_type, sources_of
+from promptcodebook.store.journal import until_done
 
 __all__ = ["Handed", "Used"]
 
@@ -56,6 +58,15 @@ class Handed:
     supplies: Supplies = field(default_factory=Supplies.of_one_budget)
     """The budget holds for all that is used under it together."""
 
+    @contextmanager
+    def until_done(self, *question: object) -> Generator[Handed]:
+        """Itself, with a journal while the block runs: asked again after a kill, what it pays for
+        is found where no cache keeps it. The replies of an LM object are not kept."""
+        named = [each.path if isinstance(each, Run) else each for each in (*question, self.lm)]
+        told = [each.file.digest if isinstance(each, Policy) else each for each in named]
+        with until_done(self.verb, *told) as supplies:
+            yield replace(self, supplies=supplies)
+
     def use(self, policy: str | Path | Run | Policy | None) -> Used:
         """The policy under its own settings, what was handed over laid above them.
 
@@ -72,7 +83,8 @@ class Handed:
             reference = Reference("policy", policy.file)
             below = self._below() or policy.config.model_dump()
             sources, base = self._completed(sources, policy.sources), policy.sources.base
-            settings = reference.file.settings(below, self._given(sources), self.verb)
+            given = self._given(sources)
+            settings = reference.file.settings(below, given, self.verb, trusted=True)
         else:
             if isinstance(policy, Run):
                 sources = self._completed(sources, policy.sources)
@@ -123,16 +135,19 @@ class Handed:
             except RunNotTrusted as error:
                 error.hint = "look at its settings; if you trust them, pass trust=True"
                 raise
-            return reference.file.settings(reference.header.settings, given, verb)
-        own: dict[str, Any] = {} if below and below.get("lm") else reference.models
-        environment = os.environ.get("PCO_LM")
-        named = given.get("lm") or (below or {}).get("lm") or own.get("lm") or environment
-        if not named:
-            raise ConfigError(
-                f"{verb}: no model is named",
-                hint="pass lm='http://host:8000/v1#model' or set PCO_LM",
-            )
-        return reference.file.settings(below, merge({"lm": named}, own, given), verb)
+            below = reference.header.settings
+        else:
+            own: dict[str, Any] = {} if below and below.get("lm") else reference.models
+            environment = os.environ.get("PCO_LM")
+            named = given.get("lm") or (below or {}).get("lm") or own.get("lm") or environment
+            if not named:
+                raise ConfigError(
+                    f"{verb}: no model is named",
+                    hint="pass lm='http://host:8000/v1#model' or set PCO_LM",
+                )
+            given = merge({"lm": named}, own, given)
+        name, trusted = reference.name, reference.trusted
+        return reference.file.settings(below, given, verb, name=name, trusted=trusted)
 
     def _require_objects(
         self, reference: Reference, given: Mapping[str, Any], sources: Sources

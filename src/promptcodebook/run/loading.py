@@ -144,7 +144,9 @@ def _opener(
             error.hint = "look at its settings; if you trust them, pass trust=True"
             raise
         above = {**typed, "cache": False, "budget": Budget().model_dump()}
-        settings = reference.file.settings(header.settings, above, _VERB)
+        settings = reference.file.settings(
+            header.settings, above, _VERB, name=header.id, trusted=reference.trusted
+        )
         return deploy(reference.file, settings, replace(sources, base=reference.base))
 
     return open_policy

@@ -1,31 +1,35 @@
 """The end of a run, in a sentence: is what was learned worth deploying?
 
 Rows, all on the test split, greedy: what the user has today, the result's rivals (for ours: every
-learned instinct in one prompt, the best of its prompts for all inputs, and the first codebook
-routed), the result itself, and references that decide nothing. Differences are paired by example,
-each with its interval (`intervals.py`).
+learned instinct in one prompt, the best of its prompts for all inputs or the best single instinct,
+and the first codebook routed), the result itself, and references that decide nothing. Differences
+are paired by example, each with its interval (`intervals.py`).
 
-Worth deploying is what is better than the present prompt and not matched by a row that costs fewer
-calls, nor beaten by one that costs as many; each of these must show in its interval. Since all must
-hold, the chance of a false "worth deploying" is at most that of the single interval, 2.5 %, however
-many rows there are (an intersection-union test); `bench/verdict_null.py` measures it. Where a
-cheaper row is not clearly worse, it is named instead, if it is clearly better than the present
-prompt itself; of several, the one with the fewest calls, then the one that gains most. Below 20
-test examples there are figures, and no verdict.
+Worth deploying is what is clearly better than the present prompt *and* than every rival that costs
+no more calls. Since all of these must show in their intervals, the chance of a false "worth
+deploying" is at most that of the single interval, 2.5 %, however many rows there are (an
+intersection-union test); `bench/verdict_null.py` measures it. A rival that is not beaten and has a
+clear gain of its own is named instead; of several, the one with the fewest calls, then the one that
+gains most. Below 20 test examples there are figures, and no verdict.
+
+A run that goes on after its verdict is judged again on the same test split. Look k is decided by
+intervals each end of which errs in at most 2.5 % / 2**k of cases (k > 1), so that all looks after
+the first together err in at most 1.25 %. The rows are shown with 95 % as ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from promptcodebook.calls import Usage
-from promptcodebook.intervals import Bounds, Interval, mean_interval, paired_interval
+from promptcodebook.intervals import SIDE, Bounds, Interval, mean_interval, paired_interval
 from promptcodebook.notebook import shown_table, shown_text
 from promptcodebook.optimizers.base import Problem, Result, evaluate
 from promptcodebook.optimizers.fixed import UNTRAINED, baselines
-from promptcodebook.store.events import Compared
+from promptcodebook.store.events import Compared, Trained
 from promptcodebook.types import Evaluation, PromptLength
 from promptcodebook.units import number, percent, plural
 
@@ -39,6 +43,7 @@ __all__ = [
     "decide",
     "judge",
     "row_of",
+    "side_of",
     "verdict_remark",
 ]
 
@@ -47,7 +52,7 @@ ENOUGH = 20
 _ON_SIMULATED = "On the simulated model: "
 _MANY_FALLBACKS = 0.2
 _SAVED = 0.5
-"""Calls per query that make a row the cheaper one: less is a re-ask now and then."""
+"""Calls per query that make a row cheaper or dearer: less is a re-ask now and then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +131,13 @@ def _cells(row: Row) -> tuple[str | None, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a verdict is made under: the seed of its draws, the range that rewards lie in, and
-    whether the model is simulated."""
+    """What a verdict is made under: the seed of its draws, the range that rewards lie in, whether
+    the model is simulated, and which look at this test split it is."""
 
     seed: int = 0
     bounds: Bounds = (0.0, 1.0)
     simulated: bool = False
+    look: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +177,12 @@ def row_of(evaluation: Evaluation, base: Evaluation | None, terms: Terms) -> Row
 
 
 def _difference(a: Evaluation, b: Evaluation, terms: Terms) -> Interval:
-    return paired_interval(a.rewards, b.rewards, terms.seed, terms.bounds)
+    return paired_interval(a.rewards, b.rewards, terms.seed, terms.bounds, side_of(terms.look))
+
+
+def side_of(look: int) -> float:
+    """How often each end of an interval may err at this look."""
+    return SIDE if look == 1 else SIDE / 2**look
 
 
 def _only_prompt(evaluation: Evaluation) -> str | None:
@@ -183,13 +194,17 @@ def _only_prompt(evaluation: Evaluation) -> str | None:
 
 async def judge(problem: Problem, result: Result) -> Conclusion:
     """Evaluates on the test split what is not stored yet, and says whether it was worth it."""
+    if problem.store.trained() is None:
+        paid = problem.assembled.models.ledger.usage.values()
+        problem.store.append(Trained(replace(sum(paid, Usage()), latency_s=0.0)))
     fixed = [await optimizer.optimize(problem) for optimizer in baselines()]
     entries = [await _entry(problem, row) for row in fixed]
     entries += [replace(await _entry(problem, row), reference=True) for row in result.references]
     entries += [await _entry(problem, row) for row in (*result.rivals, result)]
     assembled = problem.assembled
     config = assembled.config
-    terms = Terms(config.seed, config.reward_range, assembled.models.simulated)
+    look = problem.store.outline().looks + 1
+    terms = Terms(config.seed, config.reward_range, assembled.models.simulated, look)
     conclusion = conclude(entries, terms)
     if not result.remark:
         return conclusion
@@ -202,9 +217,8 @@ async def _entry(problem: Problem, row: Result) -> Entry:
             return Entry(row.title, stored)
     test = problem.assembled.plan.judged
     phase = f"judging {row.name}"
-    before = replace(problem.assembled.models.ledger.total, latency_s=0.0)
     evaluation = await evaluate(problem, row.name, row.prompter, test, phase, row.model)
-    problem.store.append(Compared(evaluation, before))
+    problem.store.append(Compared(evaluation))
     return Entry(row.title, evaluation)
 
 
@@ -212,20 +226,34 @@ def conclude(entries: Sequence[Entry], terms: Terms) -> Conclusion:
     """Rows and sentence; the first entry is the base, the last the result, between them rivals."""
     if not entries or not entries[0].evaluation.rollouts:
         return Conclusion((), "There is no test split, so nothing was judged.", None)
-    base, learned = entries[0].evaluation, entries[-1].evaluation
-    rows = tuple(
+    rows = _rows(entries, replace(terms, look=1))
+    judged = rows if terms.look == 1 else _rows(entries, terms)
+    sentence, worth, deploy = decide([r for r in judged if not r.reference], terms.look)
+    remarks = ["" if worth else _unchanged(entries), _warn_of_fallbacks(rows[-1]), _again(terms)]
+    text = " ".join(filter(None, [sentence, *remarks]))
+    return Conclusion(rows, (_ON_SIMULATED if terms.simulated else "") + text, worth, deploy)
+
+
+def _rows(entries: Sequence[Entry], terms: Terms) -> tuple[Row, ...]:
+    base, learned = entries[0], entries[-1]
+    return tuple(
         replace(
-            row_of(e.evaluation, None if e is entries[0] else base, terms),
+            row_of(e.evaluation, None if e is base else base.evaluation, terms),
             title=e.title,
-            over=None if e is entries[-1] else _difference(learned, e.evaluation, terms),
+            over=None if e is learned else _difference(learned.evaluation, e.evaluation, terms),
             reference=e.reference,
         )
         for e in entries
     )
-    sentence, worth, deploy = decide([row for row in rows if not row.reference])
-    remarks = [_unchanged(entries), _warn_of_fallbacks(rows[-1])]
-    text = " ".join(filter(None, [sentence, *remarks]))
-    return Conclusion(rows, (_ON_SIMULATED if terms.simulated else "") + text, worth, deploy)
+
+
+def _again(terms: Terms) -> str:
+    if terms.look == 1:
+        return ""
+    return (
+        f"This is look {terms.look} at the same test split, so its intervals are wider: "
+        f"{_level(terms.look)} instead of {_level(1)}."
+    )
 
 
 def verdict_remark(test_examples: int) -> str:
@@ -236,49 +264,63 @@ def verdict_remark(test_examples: int) -> str:
     return f"no verdict will come of {counted}: it takes at least {ENOUGH}"
 
 
-def decide(rows: Sequence[Row]) -> tuple[str, bool | None, str]:
+def decide(rows: Sequence[Row], look: int = 1) -> tuple[str, bool | None, str]:
     """The sentence, whether the result is worth deploying, and the row to deploy, by the intervals
-    of the rows alone: first the base, last the result."""
+    of the rows alone, made for this look: first the base, last the result."""
     base, *rivals, learned = rows
-    gain = _gain(learned)
+    gain, figures = _gain(learned), partial(_figures, level=_level(look))
     if gain.n < ENOUGH:
         return (
             f"No verdict: it takes at least {ENOUGH} test examples, and there are {gain.n}. "
-            f"{_capital(learned.title)} shows {_figures(gain)} over {base.title}, "
+            f"{_capital(learned.title)} shows {figures(gain)} over {base.title}, "
             f"{_price(learned, base)}.",
             None,
             "",
         )
-    matching = [rival for rival in rivals if _matches(rival, learned)]
-    better = [r for r in rivals if _gain(r).low > 0 and (_saves(r, learned) or r in matching)]
-    if gain.low > 0 and not matching:
-        return _worth(rows), True, learned.name
+    rivals = [rival for rival in rivals if not _saves(learned, rival)]
+    unbeaten = [rival for rival in rivals if _over(rival).low <= 0]
+    clear = [rival for rival in (unbeaten if gain.low > 0 else rivals) if _gain(rival).low > 0]
+    if gain.low > 0 and not unbeaten:
+        ahead = [(gain, base), *((_over(rival), rival) for rival in rivals)]
+        over = " and ".join(f"{figures(by)} over {row.title}" for by, row in ahead)
+        return f"Worth deploying: {over}, {_price(learned, base)}.", True, learned.name
     if gain.low > 0:
-        clear = [rival for rival in matching if rival in better]
-        return _matched(_best(clear or matching), base, learned, clear=bool(clear))
+        rows = (base, _best(clear or unbeaten), learned)
+        return _not_beaten(rows, unbeaten, figures), False, rows[1].name if clear else ""
     if gain.high < 0:
-        start = f"Not worth deploying: {learned.title} is worse than {base.title}, {_figures(gain)}"
+        start = f"Not worth deploying: {learned.title} is worse than {base.title}, {figures(gain)}"
     else:
-        start = f"Not worth deploying yet: {_figures(gain)} over {base.title} is no clear gain"
-    if better:
-        rival = _best(better)
+        start = f"Not worth deploying yet: {figures(gain)} over {base.title} is no clear gain"
+    if not clear:
+        return f"{start}, {_price(learned, base)}.", False, base.name
+    rival = _best(clear)
+    gains = f"{_capital(rival.title)} gains {figures(_gain(rival))}, {_calls(rival, learned)}"
+    return f"{start}. {gains}: deploy that.", False, rival.name
+
+
+def _not_beaten(
+    rows: tuple[Row, Row, Row], unbeaten: Sequence[Row], figures: Callable[[Interval], str]
+) -> str:
+    """A gain that rows of no more calls may have as well; `rival` is the one of them to name."""
+    base, rival, learned = rows
+    over, own, calls = _over(rival), _gain(rival), _calls(rival, learned)
+    others = " and ".join(row.title for row in unbeaten if row is not rival)
+    more = f" Nor is there a clear difference from {others}." if others else ""
+    more += " So training shows no gain." if any(r.name == UNTRAINED for r in unbeaten) else ""
+    if own.low <= 0:
         return (
-            f"{start}. {_capital(rival.title)} gains {_figures(_gain(rival))}, "
-            f"{_calls(rival, learned)}: deploy that.",
-            False,
-            rival.name,
+            f"Unclear: {learned.title} gains {figures(_gain(learned))} over {base.title}, but "
+            f"shows no clear difference from {rival.title}, {calls}: {figures(over)}. "
+            f"Nor has that a clear gain of its own: {figures(own)}.{more} "
+            "More test examples would tell."
         )
-    return f"{start}, {_price(learned, base)}.", False, base.name
-
-
-def _matches(rival: Row, learned: Row) -> bool:
-    """Whether a rival that costs fewer calls is not clearly worse, or one that costs as many is
-    clearly better."""
-    over = rival.over
-    assert over is not None, "only the result has nothing over it"
-    if _saves(rival, learned):
-        return over.low <= 0
-    return over.high < 0 and not _saves(learned, rival)
+    start = f"No clear difference from {rival.title}"
+    if over.high < 0:
+        start = f"Not worth the routing: {rival.title} is better than {learned.title}"
+    return (
+        f"{start}, {calls}: deploy that. The difference is {figures(over)}; "
+        f"it gains {figures(own)} over {base.title}.{more}"
+    )
 
 
 def _best(rivals: Sequence[Row]) -> Row:
@@ -290,36 +332,9 @@ def _saves(row: Row, other: Row) -> bool:
     return other.calls_per_query - row.calls_per_query >= _SAVED
 
 
-def _worth(rows: Sequence[Row]) -> str:
-    base, *rivals, learned = rows
-    ahead = [f"{_figures(_gain(learned))} over {base.title}"]
-    ahead += [f"{_figures(r.over)} over {r.title}" for r in rivals if r.over and _saves(r, learned)]
-    return f"Worth deploying: {' and '.join(ahead)}, {_price(learned, base)}."
-
-
-def _matched(rival: Row, base: Row, learned: Row, *, clear: bool) -> tuple[str, bool, str]:
-    """A gain that a cheaper row may have as well; `clear`: that row's own gain is beyond doubt."""
-    over, own = rival.over, _gain(rival)
-    assert over is not None, "only the result has nothing over it"
-    if not clear:
-        return (
-            f"Unclear: {learned.title} gains {_figures(_gain(learned))} over {base.title}, but "
-            f"shows no clear difference from {rival.title}, {_calls(rival, learned)}: "
-            f"{_figures(over)}. Nor has that a clear gain of its own: {_figures(own)}. "
-            "More test examples would tell.",
-            False,
-            "",
-        )
-    if over.high < 0:
-        start = f"Not worth the routing: {rival.title} is better than {learned.title}"
-    else:
-        start = f"No clear difference from {rival.title}"
-    return (
-        f"{start}, {_calls(rival, learned)}: deploy that. The difference is "
-        f"{_figures(over)}; it gains {_figures(own)} over {base.title}.",
-        False,
-        rival.name,
-    )
+def _over(rival: Row) -> Interval:
+    assert rival.over is not None, "only the result has nothing over it"
+    return rival.over
 
 
 def _gain(row: Row) -> Interval:
@@ -327,8 +342,12 @@ def _gain(row: Row) -> Interval:
     return row.gain
 
 
-def _figures(of: Interval) -> str:
-    return f"{of.mean:+.3f} (95 % {of.low:+.3f} to {of.high:+.3f}, n = {of.n})"
+def _figures(of: Interval, level: str) -> str:
+    return f"{of.mean:+.3f} ({level} {of.low:+.3f} to {of.high:+.3f}, n = {of.n})"
+
+
+def _level(look: int) -> str:
+    return f"{100 * (1 - 2 * side_of(look)):.4g} %"
 
 
 def _calls(row: Row, other: Row) -> str:

@@ -10,6 +10,8 @@ import hashlib
 import hmac
 import ipaddress
 import math
+import os
+import stat
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -17,13 +19,25 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from promptcodebook.config import Budget, parse_budget
 from promptcodebook.errors import ConfigError
 from promptcodebook.serve.completions import Refusal
 
-__all__ = ["Callers", "RateLimit", "is_loopback", "read_keys", "require_keys"]
+__all__ = [
+    "Callers",
+    "RateLimit",
+    "budgets_of",
+    "caller_of",
+    "daily_budget",
+    "is_loopback",
+    "read_keys",
+    "require_keys",
+]
 
 _LEAST_KEY = 8
-"""Characters of a key in a file, at the least: a line that is shorter is no key."""
+"""Characters of a key, at the least."""
+_NAME = 12
+"""Digits of a key's digest that its caller is called by."""
 
 
 def is_loopback(host: str) -> bool:
@@ -35,36 +49,77 @@ def is_loopback(host: str) -> bool:
 
 
 def require_keys(keys: Iterable[str], host: str, command: str) -> None:
-    """Raises ConfigError where anybody on the network could ask without a key."""
-    if not any(keys) and not is_loopback(host):
+    """Raises ConfigError where anybody on the network could ask without a key, or guess one."""
+    keys = [_checked(key, "what stands in PCO_SERVE_KEY or --key") for key in keys if key]
+    if not keys and not is_loopback(host):
         raise ConfigError(
             f"{host} can be reached from other machines, and no key is set",
             hint=f"PCO_SERVE_KEY=$(openssl rand -hex 24) {command} --host {host}",
         )
 
 
-def read_keys(given: str, path: Path | None) -> tuple[str, ...]:
-    """The keys of the environment, parted by commas, and those of a file, one a line; what stands
-    behind a # is a note. Raises ConfigError, which quotes none."""
-    keys = [key.strip() for key in given.split(",")]
-    if path is not None:
-        try:
-            lines = path.read_text("utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not UTF-8"
-            raise ConfigError(f"cannot read the keys in {path}: {reason}") from None
-        own = [line.partition("#")[0].strip() for line in lines]
-        for number, key in enumerate(own, start=1):
-            if key and (len(key) < _LEAST_KEY or not key.isascii() or " " in key):
-                raise ConfigError(
-                    f"{path}:{number} is no key: it must have {_LEAST_KEY} characters or more, "
-                    "without a space",
-                    hint="openssl rand -hex 24",
-                )
-        if not any(own):
-            raise ConfigError(f"no key stands in {path}", hint="openssl rand -hex 24")
-        keys += own
-    return tuple(dict.fromkeys(filter(None, keys)))
+def read_keys(given: str, path: Path | None) -> dict[str, Budget | None]:
+    """The keys of the environment, parted by commas, and those of a file, one a line, each with
+    what it may spend a day where that stands behind it; what stands behind a # is a note. Raises
+    ConfigError, which quotes none."""
+    keys: dict[str, Budget | None] = {}
+    keys.update(dict.fromkeys(filter(None, map(str.strip, given.split(",")))))
+    if path is None:
+        return keys
+    try:
+        lines = path.read_text("utf-8").splitlines()
+        mode = path.stat().st_mode
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise ConfigError(f"cannot read the keys in {path}: {reason}") from None
+    if mode & stat.S_IWOTH and os.name != "nt":
+        raise ConfigError(
+            f"other users may write to {path}, and so let in whom they like",
+            hint=f"chmod 600 {path}",
+        )
+    own = {
+        number: parts
+        for number, line in enumerate(lines, start=1)
+        if (parts := line.partition("#")[0].split(None, 1))
+    }
+    if not own:
+        raise ConfigError(f"no key stands in {path}", hint="openssl rand -hex 24")
+    for number, (key, *budget) in own.items():
+        key = _checked(key, f"{path}:{number}")
+        keys[key] = daily_budget(budget[0], f"{path}:{number}") if budget else keys.get(key)
+    return keys
+
+
+def _checked(key: str, where: str) -> str:
+    """The key. Raises ConfigError for one that anybody could guess, or that no header can have."""
+    if len(key) < _LEAST_KEY or not key.isascii() or " " in key:
+        raise ConfigError(
+            f"{where} is no key: it must have {_LEAST_KEY} characters or more, without a space",
+            hint="openssl rand -hex 24",
+        )
+    return key
+
+
+def daily_budget(text: str, where: str) -> Budget:
+    """What a key may spend a day. Raises ConfigError, which quotes no key."""
+    try:
+        budget = parse_budget(text)
+    except ConfigError:
+        budget = Budget(seconds=0)
+    if budget.seconds is not None:
+        raise ConfigError(
+            f"{where}: what a key may spend a day cannot be read",
+            hint="write e.g. 1000calls, 2Mtok, 5usd, or several joined by '+'",
+        )
+    return budget
+
+
+def budgets_of(keys: Mapping[str, Budget | None], for_each: str) -> dict[str, Budget]:
+    """What callers may spend a day, by their names: a key its own budget, else that `for_each`;
+    without keys all together have that one. Raises ConfigError."""
+    rest = daily_budget(for_each, "--daily-budget") if for_each else None
+    found = {caller_of(key): own or rest for key, own in keys.items()} or {"": rest}
+    return {caller: budget for caller, budget in found.items() if budget is not None}
 
 
 class Callers:
@@ -72,6 +127,11 @@ class Callers:
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._digests = [_digest(key) for key in keys if key]
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one key, so that a caller may keep others out."""
+        return len(self._digests) > 1
 
     def admit(self, headers: Mapping[str, str]) -> str:
         """The caller's name: the start of its key's digest, '' where there are no keys.
@@ -87,7 +147,12 @@ class Callers:
         if not any(matches):
             text = "the key is missing or wrong: Authorization: Bearer KEY"
             raise Refusal(text, status=401, kind="invalid_api_key")
-        return given.hex()[:12]
+        return given.hex()[:_NAME]
+
+
+def caller_of(key: str) -> str:
+    """The name of who sends this key."""
+    return _digest(key).hex()[:_NAME]
 
 
 def _refuse_other_sites(headers: Mapping[str, str]) -> None:

@@ -50,7 +50,8 @@ _FINISH = {"stop": "stop", "length": "length", "other": "content_filter"}
 class Refusal(Exception):
     """A request that gets an error body in place of a completion.
 
-    `param` names the field at fault; `retry_after` is in seconds, None = it is not said.
+    `param` names the field at fault; `retry_after` is in seconds, None = it is not said; `unpaid` =
+    a model was asked and takes nothing for it.
     """
 
     def __init__(
@@ -61,8 +62,10 @@ class Refusal(Exception):
         kind: str = "invalid_request_error",
         param: str = "",
         retry_after: float | None = None,
+        unpaid: bool = False,
     ) -> None:
         super().__init__(message)
+        self.unpaid = unpaid
         self.status = status
         self.kind = kind
         self.param = param
@@ -174,10 +177,22 @@ def _content(given: object) -> str:
     if isinstance(given, str):
         return given
     if isinstance(given, list):
-        parts = cast("list[object]", given)
-        trees = [cast("dict[str, object]", p) for p in parts if isinstance(p, dict)]
-        return "".join(str(tree.get("text", "")) for tree in trees)
+        return "".join(map(_text_of, cast("list[object]", given)))
     raise Refusal("message content must be text", param="messages")
+
+
+def _text_of(part: object) -> str:
+    if not isinstance(part, dict):
+        raise Refusal("each part of a message must be an object", param="messages")
+    tree = cast("dict[str, object]", part)
+    text, kind = tree.get("text"), tree.get("type", "text")
+    if kind != "text" or not isinstance(text, str):
+        what = f"a part of type {str(kind)[:40]!r}" if kind != "text" else "a part that has no text"
+        raise Refusal(
+            f"this model reads text alone, and a message has {what}: leave it out",
+            param="messages",
+        )
+    return text
 
 
 def _sampling(body: Mapping[str, Any]) -> Sampling:

@@ -19,13 +19,15 @@ from typing import Generic, Literal, TypeVar
 
 from promptcodebook.errors import PcoError
 from promptcodebook.policy.policy import Policy
-from promptcodebook.types import Route
+from promptcodebook.types import Example, Route
 
 __all__ = ["Composed", "Composing", "Mode", "Patience"]
 
 _log = logging.getLogger(__name__)
 _K = TypeVar("_K")
 _V = TypeVar("_V")
+_LONG = 2**18
+"""Characters."""
 
 Mode = Literal["one-call", "two-call", "three-call"]
 Cached = Literal["", "route", "input"]
@@ -75,15 +77,18 @@ class Composing:
 
     async def compose(self, text: str) -> Composed:
         """The prompt for an input; it always has one."""
-        if not text.strip():
+        if not text or text.isspace():
             route = self.policy.spare_route()
             return Composed(self.policy.verbatim(route), route, ("input:empty",))
-        key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        if len(text) < _LONG:
+            key, example = self._hashed(text)
+        else:
+            key, example = await asyncio.to_thread(self._hashed, text)
         known = self._by_input.get(key)
         if known is not None:
             return known
-        route, lost = await self._route(text)
-        composed = await self._compose(text, route)
+        route, lost = await self._route(example)
+        composed = await self._compose(example, route)
         if lost:
             return replace(composed, fallbacks=(f"encoder:{lost}", *composed.fallbacks))
         if not composed.fallbacks:
@@ -93,19 +98,24 @@ class Composing:
     async def close(self) -> None:
         await self.policy.aclose()
 
-    async def _route(self, text: str) -> tuple[Route, str]:
+    def _hashed(self, text: str) -> tuple[bytes, Example]:
+        """What an input is known by, and the example that it is."""
+        key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        return key, self.policy.example_of(text)
+
+    async def _route(self, example: Example) -> tuple[Route, str]:
         """A route, and why it is not the encoder's ('' = it is)."""
-        found = await _within(self._route_s, self.policy.aroute(text), "encoder")
+        found = await _within(self._route_s, self.policy.aroute(example), "encoder")
         if isinstance(found, str):
             return self.policy.spare_route(), found
         return found, "reply" if found.fallback else ""
 
-    async def _compose(self, text: str, route: Route) -> Composed:
+    async def _compose(self, example: Example, route: Route) -> Composed:
         if self._one_a_route:
             known = self._by_route.get(route.indices)
             if known is not None:
                 return Composed(known, route, cached="route")
-        work = self.policy.acompose_route(text, route)
+        work = self.policy.acompose_route(example, route)
         made = await _within(self._compose_s, work, "generator")
         if isinstance(made, str):
             return Composed(self.policy.verbatim(route), route, (f"generator:{made}",))

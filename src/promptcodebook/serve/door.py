@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
+import sys
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 
@@ -25,6 +27,7 @@ from promptcodebook.serve.records import new_request_id
 __all__ = ["HUNG_UP", "Answers", "Door", "Limits", "Visit", "json_response"]
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 HUNG_UP = 499
 """The status under which a request is counted whose caller did not wait for it."""
 _OPEN = ("/healthz", "/readyz", "/openapi.json")
@@ -35,8 +38,17 @@ _LINGER_S = 10.0
 _SHORT_BODY = 2**16
 """Bytes of a body that there is always room for: who sends a long one keeps no short one out."""
 _MOST_HELD = 2**28
-"""Bytes of bodies beyond that which are not all there yet, together; what is read whole has one of
+"""Bytes of bodies beyond that which are not all read yet, together; what is read whole has one of
 the places or is dropped."""
+_LONG_BODY = 2**20
+"""Bytes of a body that is read and written in a thread: nothing else runs so long."""
+_AT_ONCE = 16
+"""Connections accepted in one turn of the loop: those beyond the limit are closed in the next."""
+_QUEUE = 1024
+"""Connections that wait in the system to be accepted."""
+_MOST_CONNECTIONS = 10_000
+_OTHER_HANDLES = 128
+"""Handles that are neither a connection nor a call to a model: files, and what is just closing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,77 +68,174 @@ class Limits:
 
 @dataclass(slots=True)
 class Visit:
-    """A request on its way: what is known of it so far."""
+    """A request on its way: what is known of it so far. `size` is its body's length in bytes."""
 
     id: str = field(default_factory=new_request_id)
     headers: dict[str, str] = field(default_factory=lambda: {})
-    status: int = 0
+    caller: str = ""
+    size: int = 0
 
     def __post_init__(self) -> None:
         self.headers["x-request-id"] = self.id
 
 
-Answers = Callable[[web.Request, Visit], Awaitable[web.StreamResponse]]
+Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+Answers = Callable[[web.BaseRequest, Visit], Awaitable[web.StreamResponse]]
 """What a path does with a request. Raises Refusal."""
+
+
+class Shares:
+    """So many of something for all who ask. Nobody may hold more than three times what stays free:
+    one caller gets three quarters at the most, two get three sevenths each, and there is always
+    some left for the next. `fair` = False: there is one caller only, who may hold all."""
+
+    def __init__(self, most: int, *, fair: bool = True) -> None:
+        self.free = most
+        self._fair = fair
+        self._held: dict[str, int] = {}
+
+    def take(self, who: str, amount: int = 1) -> bool:
+        """Whether there was room for it. What one who holds nothing takes need only be free."""
+        held, left = self._held.get(who, 0), self.free - amount
+        if left < 0 or (self._fair and held and held + amount > 3 * left):
+            return False
+        self.free = left
+        self._held[who] = held + amount
+        return True
+
+    def give_back(self, who: str, amount: int = 1) -> None:
+        self.free += amount
+        self._held[who] -= amount
+        if not self._held[who]:
+            del self._held[who]
+
+
+class _Connections(web.Server):
+    """The connections of a server. One address has its share of them; when it is used up, the
+    address's longest idle connection is closed, or else the new one."""
+
+    def __init__(self, answer: Answer, most: int, **settings: Any) -> None:
+        super().__init__(answer, handler_cancellation=True, access_log=None, **settings)
+        self._shares = Shares(most)
+        self._peers: dict[web.RequestHandler, str] = {}
+        self._idle: dict[web.RequestHandler, None] = {}
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        peer = str((transport.get_extra_info("peername") or ("",))[0])
+        if not self._shares.take(peer) and not self._makes_room(peer):
+            transport.abort()
+            return
+        self._peers[handler] = peer
+        self._idle[handler] = None
+
+    def _makes_room(self, peer: str) -> bool:
+        """Whether an idle connection gave way: one of the same address, or any for a new one."""
+        own = (each for each in self._idle if self._peers[each] == peer)
+        oldest = next(own, None if peer in self._peers.values() else next(iter(self._idle), None))
+        if oldest is None:
+            return False
+        transport = oldest.transport
+        self._forget(oldest)
+        if transport is not None:
+            transport.abort()
+        return self._shares.take(peer)
+
+    def connection_lost(
+        self, handler: web.RequestHandler, exc: BaseException | None = None
+    ) -> None:
+        super().connection_lost(handler, exc)
+        self._forget(handler)
+
+    def _forget(self, handler: web.RequestHandler) -> None:
+        self._idle.pop(handler, None)
+        if (peer := self._peers.pop(handler, None)) is not None:
+            self._shares.give_back(peer)
+
+    @contextmanager
+    def busy(self, handler: web.RequestHandler) -> Generator[None]:
+        """The connection is kept while the block runs; it is the youngest idle one afterwards."""
+        self._idle.pop(handler, None)
+        try:
+            yield
+        finally:
+            if handler in self._peers:
+                self._idle[handler] = None
 
 
 class Door:
     """Lets requests in, a bounded number at a time."""
 
     def __init__(self, callers: Callers, limits: Limits) -> None:
-        self.in_flight = 0
         self.limits = limits
         self._callers = callers
         self._rate = RateLimit(limits.rate)
+        self._places = Shares(limits.in_flight, fair=callers.several)
         self._most_bytes = int(limits.body_mb * 2**20)
-        self._held = 0
-        places = min(limits.in_flight * self._most_bytes, _MOST_HELD)
-        self._most_held = max(self._most_bytes, places)
+        at_least = self._most_bytes * (4 if callers.several else 1)
+        held = max(at_least, min(limits.in_flight * self._most_bytes, _MOST_HELD))
+        self._held = Shares(held, fair=callers.several)
+        self._one_long = asyncio.Lock()
 
-    def runner(self, paths: Mapping[str, tuple[str, Answers]], metrics: Metrics) -> web.AppRunner:
-        """The application, ready to be listened for."""
-        application = web.Application()
-        for path, (method, answer) in paths.items():
-            guarded = self._guarded(path, method, answer, metrics)
-            application.router.add_route("*", path, guarded)
-        other = self._guarded("other", "", _nothing, metrics)
-        application.router.add_route("*", "/{rest:.*}", other)
-        quiet = logging.getLogger(f"{__name__}.http")
-        quiet.disabled = True  # what it says of a malformed request quotes it
-        return web.AppRunner(
-            application,
-            access_log=None,
-            logger=quiet,
-            handle_signals=False,
-            handler_cancellation=True,
-            keepalive_timeout=self.limits.head_s,
-            shutdown_timeout=self.limits.drain_s,
-            auto_decompress=False,
-            lingering_time=_LINGER_S,
-        )
+    @property
+    def in_flight(self) -> int:
+        """Completions that have a place."""
+        return self.limits.in_flight - self._places.free
 
-    def _guarded(
-        self, path: str, method: str, answer: Answers, metrics: Metrics
-    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-        """An endpoint: who may ask, what is counted, and the errors that its answer ends in."""
+    @asynccontextmanager
+    async def listening(
+        self, paths: Mapping[str, tuple[str, Answers]], metrics: Metrics, host: str, port: int
+    ) -> AsyncGenerator[tuple[str, int]]:
+        """The address while the block runs; those in flight at its end may finish. A path that ends
+        in a name in braces has all that begins so. Raises OSError when the port is taken."""
 
-        async def endpoint(request: web.Request) -> web.StreamResponse:
+        async def answer(request: web.BaseRequest) -> web.StreamResponse:
+            path = request.path
+            if path not in paths:
+                named = (p for p in paths if "{" in p and path.startswith(p.partition("{")[0]))
+                path = next(named, "other")
+            method, reply = paths.get(path, ("", _nothing))
             visit, begun, status = Visit(), time.perf_counter(), HUNG_UP
             try:
-                response = await self._answered(request, visit, path, method, answer)
-                status = response.status
-                return response
+                with connections.busy(request.protocol):
+                    response = await self._answered(request, visit, path, method, reply)
+                    status = response.status
+                    return response
             finally:
                 metrics.answered(path, status, time.perf_counter() - begun)
 
-        return endpoint
+        quiet = logging.getLogger(f"{__name__}.http")
+        quiet.disabled = True  # what it says of a malformed request quotes it
+        connections = _Connections(
+            answer,
+            _most_connections(self.limits.in_flight),
+            logger=quiet,
+            keepalive_timeout=self.limits.head_s,
+            auto_decompress=False,
+            lingering_time=_LINGER_S,
+        )
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(connections, host, port, backlog=_AT_ONCE)
+        try:
+            for each in server.sockets:
+                # The loop accepts as many at once as may wait; more may, and a few are accepted.
+                queue = socket.socket(each.family, each.type, each.proto, each.fileno())
+                queue.listen(_QUEUE)
+                queue.detach()
+            yield server.sockets[0].getsockname()[:2]
+        finally:
+            server.close()
+            await asyncio.sleep(0)  # what was accepted just now begins
+            connections.pre_shutdown()
+            await connections.shutdown(self.limits.drain_s)
 
     async def _answered(
-        self, request: web.Request, visit: Visit, path: str, method: str, answer: Answers
+        self, request: web.BaseRequest, visit: Visit, path: str, method: str, answer: Answers
     ) -> web.StreamResponse:
         try:
             if path not in _OPEN:
-                self._rate.take(self._callers.admit(request.headers))
+                visit.caller = self._callers.admit(request.headers)
+                self._rate.take(visit.caller)
             if method and request.method not in (method, _head_of(method)):
                 raise _not_allowed(path, visit, method)
             return await answer(request, visit)
@@ -143,54 +252,77 @@ class Door:
         text = f"the body is longer than {self._most_bytes / 2**20:g} MiB"
         return Refusal(text, status=413)
 
-    async def read(self, request: web.Request) -> Mapping[str, Any]:
+    async def read(self, request: web.BaseRequest, visit: Visit) -> Mapping[str, Any]:
         """The body's object. Raises Refusal."""
         require_json(request.headers.get("content-type", ""))
         if (request.content_length or 0) > self._most_bytes:
             raise self._too_long()
         if request.headers.get("content-encoding", "identity") != "identity":
             raise Refusal("the body must not be compressed", status=415)
+        if request.headers.get("expect", "").casefold() == "100-continue":
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.writer.output_size = 0  # no part of the answer
+        parts: list[bytes] = []
+        held = 0
         try:
             # A short body comes with its head, and needs no timer.
             wait_s = None if request.content.is_eof() else self.limits.body_s
             async with asyncio.timeout(wait_s):
-                data = await self._body(request)
+                while piece := await request.content.readany():
+                    parts.append(piece)
+                    visit.size += len(piece)
+                    if visit.size > self._most_bytes:
+                        raise self._too_long()
+                    more = max(0, visit.size - _SHORT_BODY) - held
+                    if more and not self._held.take(visit.caller, more):
+                        text = "too many long bodies are under way"
+                        raise Refusal(text, status=429, kind="rate_limit_exceeded", retry_after=1)
+                    held += more
+            return await self.apart(visit, lambda: parse_body(b"".join(parts)))
         except TimeoutError:
             text = f"the body did not come within {self.limits.body_s:g} s"
             raise Refusal(text, status=408) from None
-        return parse_body(data)
-
-    async def _body(self, request: web.Request) -> bytes:
-        """All of a body. Raises Refusal when it is too long, or when there is no room for it."""
-        parts: list[bytes] = []
-        length = held = 0
-        try:
-            while piece := await request.content.readany():
-                parts.append(piece)
-                length += len(piece)
-                if length > self._most_bytes:
-                    raise self._too_long()
-                more = max(0, length - _SHORT_BODY) - held
-                if self._held + more > self._most_held:
-                    text = "too many long bodies are under way"
-                    raise Refusal(text, status=429, kind="rate_limit_exceeded", retry_after=1)
-                self._held += more
-                held += more
         finally:
-            self._held -= held
-        return b"".join(parts)
+            if held:
+                self._held.give_back(visit.caller, held)
+
+    async def apart(self, visit: Visit, work: Callable[[], _T]) -> _T:
+        """The work that a long body makes, in a thread: one at a time, and then none for twice as
+        long as it took, since a thread that reads or writes JSON lets no other run."""
+        if visit.size < _LONG_BODY:
+            return work()
+        await self._one_long.acquire()
+        begun = time.perf_counter()
+        try:
+            return await asyncio.to_thread(work)
+        finally:
+            rest = 2 * (time.perf_counter() - begun)
+            asyncio.get_running_loop().call_later(rest, self._one_long.release)
 
     @contextmanager
-    def place(self) -> Generator[None]:
-        """Room for a completion. Raises Refusal when there is none."""
-        if self.in_flight >= self.limits.in_flight:
-            text = f"{self.in_flight} completions are under way, and more may not wait"
+    def place(self, visit: Visit) -> Generator[None]:
+        """Room for a completion. Raises Refusal when there is none, or none for this caller."""
+        if not self._places.take(visit.caller):
+            others = "" if not self._places.free else "; the places left are for other keys"
+            text = f"{self.in_flight} completions are under way, and more may not wait{others}"
             raise Refusal(text, status=429, kind="rate_limit_exceeded", retry_after=1)
-        self.in_flight += 1
         try:
             yield
         finally:
-            self.in_flight -= 1
+            self._places.give_back(visit.caller)
+
+
+def _most_connections(in_flight: int) -> int:
+    """Connections to callers for which there are handles, beside two calls to models a place."""
+    if sys.platform == "win32":
+        return _MOST_CONNECTIONS
+    import resource
+
+    handles, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if handles == resource.RLIM_INFINITY:
+        return _MOST_CONNECTIONS
+    left = handles - 2 * in_flight - _OTHER_HANDLES
+    return min(_MOST_CONNECTIONS, max(left, handles // 4))
 
 
 def _head_of(method: str) -> str:
@@ -202,7 +334,7 @@ def _not_allowed(path: str, visit: Visit, allowed: str) -> Refusal:
     return Refusal(f"{path} takes {allowed}", status=405, kind="method_not_allowed")
 
 
-async def _nothing(request: web.Request, visit: Visit) -> web.StreamResponse:
+async def _nothing(request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
     raise Refusal("nothing is at this address", status=404, kind="not_found")
 
 

@@ -1,10 +1,13 @@
-"""What a server tells of itself: Prometheus counts, and where a call failed.
+"""What a server tells of itself: Prometheus counts, where a call failed, and how often a line of
+its log may come.
 
 Neither is made from the text of a request.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +17,7 @@ from promptcodebook.errors import import_extra
 from promptcodebook.local.engine import Generation, Load
 from promptcodebook.serve.composing import Composed
 
-__all__ = ["Metrics", "ModelMetrics", "PolicyMetrics", "kind_and_place"]
+__all__ = ["Metrics", "ModelMetrics", "PolicyMetrics", "Seldom", "kind_and_place"]
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 """Where the histogram of latencies is cut."""
@@ -98,6 +101,28 @@ class Moves(Protocol):
 
     moves: int
     failures: int
+
+
+class Seldom(logging.Filter):
+    """Lets a line a second of each kind into a log; the next one says how many were left out. What
+    a caller can cause as often as it likes then fills no disk."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        # The text before its values are filled in; asyncio puts those on further lines.
+        kind, now = (record.name, str(record.msg).partition("\n")[0]), self._clock()
+        then, left_out = self._seen.get(kind, (now - 1.0, 0))
+        if now - then < 1.0:
+            self._seen[kind] = then, left_out + 1
+            return False
+        self._seen[kind] = now, 0
+        if left_out:
+            record.msg, record.args = f"{record.getMessage()} ({left_out} more like it)", ()
+        return True
 
 
 def kind_and_place(error: Exception) -> str:

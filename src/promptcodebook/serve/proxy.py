@@ -13,10 +13,10 @@ import logging
 import re
 import time
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, cast
+from typing import Any
 
 from aiohttp import web
 
@@ -30,6 +30,7 @@ from promptcodebook.serve.live import Live, Served
 from promptcodebook.serve.metrics import PolicyMetrics
 from promptcodebook.serve.records import Record, Records, now
 from promptcodebook.serve.server import Address
+from promptcodebook.serve.spending import Spending
 from promptcodebook.serve.upstream import Answer, Upstream
 
 __all__ = ["Policies", "Proxy", "serving_policy"]
@@ -45,12 +46,14 @@ _PIECE = 2**16
 class Policies:
     """What is served: a ref's `name`, without 'pco/'. `conversation` = all turns are the input, not
     the last one's text alone; `joined` = the prompt stands within the caller's own first
-    instruction; `texts` = what requests say is recorded too."""
+    instruction; `texts` = what requests say is recorded too; `spending` = who may spend how much
+    a day."""
 
     name: str
     live: Live
     upstream: Upstream
     records: Records | None = None
+    spending: Spending | None = None
     conversation: bool = False
     joined: bool = False
     texts: bool = False
@@ -62,22 +65,18 @@ async def serving_policy(
 ) -> AsyncGenerator[Address, None]:
     """The server, listening while the block runs. At its end no more requests are taken, those in
     flight may finish, and what it was given is closed. Raises OSError when the port is taken."""
-    runner = proxy.runner()
-    await runner.setup()
     watching = asyncio.ensure_future(proxy.policies.live.watch(poll_s))
     try:
-        await web.TCPSite(runner, host, port, backlog=1024).start()
-        bound = cast("tuple[str, int]", runner.addresses[0])
-        yield Address(bound[0], bound[1])
+        async with proxy.listening(host, port) as address:
+            try:
+                yield Address(*address)
+            finally:
+                proxy.stopping = True
     finally:
-        proxy.stopping = True
         watching.cancel()
         with suppress(asyncio.CancelledError):
             await watching
-        try:
-            await runner.cleanup()
-        finally:
-            await proxy.close()
+        await proxy.close()
 
 
 class Proxy:
@@ -92,8 +91,8 @@ class Proxy:
         self._door = Door(callers or Callers(()), limits or Limits())
         self._metrics = PolicyMetrics(lambda: self._door.in_flight, policies.live)
 
-    def runner(self) -> web.AppRunner:
-        """The paths, ready to be listened for."""
+    def listening(self, host: str, port: int) -> AbstractAsyncContextManager[tuple[str, int]]:
+        """The paths, listened for while the block runs."""
         paths: Mapping[str, tuple[str, Answers]] = {
             "/v1/chat/completions": ("POST", self._chat),
             "/v1/prompt": ("POST", self._prompt),
@@ -104,26 +103,29 @@ class Proxy:
             "/readyz": ("GET", self._ready),
             "/openapi.json": ("GET", _description),
         }
-        return self._door.runner(paths, self._metrics)
+        return self._door.listening(paths, self._metrics, host, port)
 
     async def close(self) -> None:
         """Closes the policy's and the upstream's connections, and the record."""
         await self.policies.live.close()
         await self.policies.upstream.close()
-        if self.policies.records is not None:
-            await asyncio.to_thread(self.policies.records.close)
+        for kept in (self.policies.records, self.policies.spending):
+            if kept is not None:
+                await asyncio.to_thread(kept.close)
 
-    async def _chat(self, request: web.Request, visit: Visit) -> web.StreamResponse:
-        body = await self._door.read(request)
+    async def _chat(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+        body = await self._door.read(request, visit)
         messages = read_messages(body)
-        with self._door.place(), self.policies.live.using(await self._asked(body)) as composing:
+        with (
+            self._door.place(visit),
+            self.policies.live.using(await self._asked(body)) as composing,
+        ):
             text = input_of(messages, whole=self.policies.conversation)
             composed = await self._composed(composing, text, visit)
             status = HUNG_UP
             try:
                 sent = place_prompt(messages, composed.prompt, joined=self.policies.joined)
-                answer = await self.policies.upstream.ask({**body, "messages": sent})
-                response = await self._respond(request, answer, visit)
+                response = await self._passed_on(request, {**body, "messages": sent}, visit)
                 status = response.status
                 return response
             except Refusal as refusal:
@@ -132,14 +134,33 @@ class Proxy:
             finally:
                 self._record(visit, composing, composed, text, status)
 
-    async def _prompt(self, request: web.Request, visit: Visit) -> web.StreamResponse:
-        body = await self._door.read(request)
+    async def _passed_on(
+        self, request: web.BaseRequest, asked: Mapping[str, Any], visit: Visit
+    ) -> web.StreamResponse:
+        """The model's answer, booked where its caller has a budget."""
+        upstream, spending = self.policies.upstream, self.policies.spending
+        body = asked if spending is None else spending.measured(asked)
+        data = await self._door.apart(visit, lambda: upstream.body(body))
+        if spending is None:
+            return await self._respond(request, await upstream.ask(data), visit)
+        wanted = body.get("stream_options") == asked.get("stream_options")
+        with spending.call(body, len(data)) as paid:
+            answer = await upstream.ask(data, usage="told" if wanted else "hidden")
+            response = await self._respond(request, answer, visit)
+            spending.learn(paid, answer)
+            return response
+
+    async def _prompt(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+        body = await self._door.read(request, visit)
         given = body.get("input")
         if given is None:
             given = input_of(read_messages(body), whole=self.policies.conversation)
         if not isinstance(given, str):
             raise Refusal("input must be a text", param="input")
-        with self._door.place(), self.policies.live.using(await self._asked(body)) as composing:
+        with (
+            self._door.place(visit),
+            self.policies.live.using(await self._asked(body)) as composing,
+        ):
             composed = await self._composed(composing, given, visit)
             self._record(visit, composing, composed, given, 200)
             made = {
@@ -157,6 +178,8 @@ class Proxy:
 
     async def _composed(self, composing: Composing, text: str, visit: Visit) -> Composed:
         """The prompt, told in the headers of the response."""
+        if self.policies.spending is not None:
+            self.policies.spending.paying(visit.caller)
         composed = await composing.compose(text)
         self._metrics.composed(composing.mode, composed)
         visit.headers |= {
@@ -197,7 +220,7 @@ class Proxy:
         raise Refusal(text, status=404, kind="model_not_found", param="model")
 
     async def _respond(
-        self, request: web.Request, answer: Answer, visit: Visit
+        self, request: web.BaseRequest, answer: Answer, visit: Visit
     ) -> web.StreamResponse:
         headers = {**answer.headers, **visit.headers, "Content-Type": answer.kind}
         if answer.pieces is None:
@@ -221,7 +244,7 @@ class Proxy:
         return response
 
     async def _send(
-        self, request: web.Request, answer: Answer, headers: Mapping[str, str]
+        self, request: web.BaseRequest, answer: Answer, headers: Mapping[str, str]
     ) -> web.StreamResponse:
         """A long body, at the pace of who takes it."""
         response = web.StreamResponse(status=answer.status, headers=headers)
@@ -233,7 +256,7 @@ class Proxy:
         return response
 
     async def _write(
-        self, request: web.Request, response: web.StreamResponse, piece: bytes
+        self, request: web.BaseRequest, response: web.StreamResponse, piece: bytes
     ) -> None:
         """Hands a piece to the caller; hangs up on one who does not take it in time."""
         try:
@@ -271,13 +294,13 @@ class Proxy:
             )
         )
 
-    async def _models(self, request: web.Request, visit: Visit) -> web.StreamResponse:
+    async def _models(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         version = self.policies.live.version
         named = [self._entry(name, version) for name in (self.policies.name, version)]
         return json_response({"object": "list", "data": named}, visit)
 
-    async def _model(self, request: web.Request, visit: Visit) -> web.StreamResponse:
-        name = request.match_info["name"]
+    async def _model(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+        name = request.path.removeprefix("/v1/models/")
         version = (await self._version(name)).composing.version
         return json_response(self._entry(name.removeprefix(_PREFIX), version), visit)
 
@@ -285,20 +308,20 @@ class Proxy:
         entry = {"id": _PREFIX + name, "object": "model", "created": self._begun}
         return {**entry, "owned_by": "promptcodebook", "version": version}
 
-    async def _page(self, request: web.Request, visit: Visit) -> web.StreamResponse:
+    async def _page(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         headers = {**visit.headers, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(body=self._metrics.page(), headers=headers)
 
-    async def _health(self, request: web.Request, visit: Visit) -> web.StreamResponse:
+    async def _health(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         return json_response({"status": "ok"}, visit)
 
-    async def _ready(self, request: web.Request, visit: Visit) -> web.StreamResponse:
+    async def _ready(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         state = "stopping" if self.stopping else "ok"
         told = {"status": state, "version": self.policies.live.version}
         return json_response(told, visit, 503 if self.stopping else 200)
 
 
-async def _description(request: web.Request, visit: Visit) -> web.StreamResponse:
+async def _description(request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
     return web.Response(body=_openapi(), content_type="application/json", headers=visit.headers)
 
 

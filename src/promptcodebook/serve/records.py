@@ -1,4 +1,5 @@
-"""What each request was prompted with, kept for `pco explain REQUEST_ID`: the last so many.
+"""What each request was prompted with, kept for `pco explain REQUEST_ID`: the last so many. The
+file also has what callers spend a day (`spending.py`).
 
 What a request said is not among it unless asked for, nor are the encoder's words about it. (A
 prompt that a generator composed may still take up words of the input.)
@@ -18,7 +19,7 @@ from typing import Any
 
 from promptcodebook.errors import StoreError
 from promptcodebook.paths import data_folder, make_private_folder
-from promptcodebook.sqlite import Layout, Packer, Reader, Writer, store_os_error, unpack
+from promptcodebook.sqlite import Layout, Packer, Reader, Write, Writer, store_os_error, unpack
 
 __all__ = [
     "Record",
@@ -27,6 +28,7 @@ __all__ = [
     "is_request_id",
     "new_request_id",
     "now",
+    "open_writer",
     "records_path",
 ]
 
@@ -40,6 +42,10 @@ _LAYOUT = Layout(
     (
         "CREATE TABLE requests (number INTEGER PRIMARY KEY, id TEXT NOT NULL, value BLOB NOT NULL)",
         "CREATE INDEX by_id ON requests (id)",
+    ),
+    later=(
+        "CREATE TABLE IF NOT EXISTS spent (caller TEXT, day TEXT, calls INTEGER NOT NULL, "
+        "tokens INTEGER NOT NULL, usd REAL NOT NULL, PRIMARY KEY (caller, day))",
     ),
 )
 
@@ -84,24 +90,28 @@ def records_path() -> Path:
     return Path(chosen).expanduser() if chosen else data_folder() / "requests.sqlite"
 
 
+def open_writer(path: Path, each_batch: Write | None = None) -> Writer:
+    """The file, to be written to; several may write to one. Raises StoreError."""
+    if not path.parent.is_dir():
+        try:
+            path.parent.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(path.parent)
+        except OSError as error:
+            raise store_os_error(error, path.parent) from None
+    return Writer(path, _LAYOUT, each_batch=each_batch)
+
+
 class Records:
-    """The file, written to by a server; several may write to one. Raises StoreError."""
+    """The requests in the file, as a server writes them. Raises StoreError."""
 
     def __init__(self, path: Path, most: int) -> None:
-        if not path.parent.is_dir():
-            try:
-                path.parent.parent.mkdir(parents=True, exist_ok=True)
-                make_private_folder(path.parent)
-            except OSError as error:
-                raise store_os_error(error, path.parent) from None
-
         def prune(db: sqlite3.Connection) -> None:
             db.execute(
                 "DELETE FROM requests WHERE number <= (SELECT max(number) FROM requests) - ?",
                 (most,),
             )
 
-        self._writer = Writer(path, _LAYOUT, each_batch=prune)
+        self._writer = open_writer(path, prune)
         self._lock = threading.Lock()
         self._waiting: list[Record] = []
         self.lost = 0

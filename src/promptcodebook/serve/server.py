@@ -17,12 +17,15 @@ from typing import Any, Protocol, cast
 from aiohttp import web
 
 from promptcodebook.calls import Reply
+from promptcodebook.serve.callers import Callers
 from promptcodebook.serve.completions import ChatCall, Completion, Refusal, error_body, read_call
 
 __all__ = ["Address", "Backend", "Dropped", "Page", "Site", "Stream", "serve", "serving"]
 
 _LONGEST_BODY = 16 * 2**20
 """Bytes."""
+_OPEN = ("/healthz", "/health")
+"""What is answered without a key."""
 
 Stream = AsyncGenerator[str | Reply, None]
 """The pieces of a reply's text as they come, and last the whole Reply."""
@@ -53,13 +56,15 @@ class Site:
     """What is served. The first of `models` answers calls that name none.
 
     `owner` stands in the list of models and begins every reply's id; `pages` are further addresses
-    by method and path, such as ("GET", "/stats").
+    by method and path, such as ("GET", "/stats"). `key` is what callers must send; without one it
+    answers to this machine alone.
     """
 
     backend: Backend
     models: tuple[str, ...]
     owner: str
     pages: Mapping[tuple[str, str], Page] = field(default_factory=_no_pages)
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +129,25 @@ def _application(site: Site) -> web.Application:
         ("GET", "/health"): lambda: health,
         **site.pages,
     }
-    application = web.Application(client_max_size=_LONGEST_BODY)
+    guard = _guard(Callers((site.key,)))
+    application = web.Application(client_max_size=_LONGEST_BODY, middlewares=[guard])
     application.router.add_post("/v1/chat/completions", _Chat(site).answer)
     for (method, path), page in pages.items():
         application.router.add_route(method, path, _show(page))
     return application
+
+
+def _guard(callers: Callers) -> Any:
+    @web.middleware
+    async def guarded(request: web.Request, handler: Any) -> web.StreamResponse:
+        if request.path not in _OPEN:
+            try:
+                callers.admit(request.headers)
+            except Refusal as refusal:
+                return _refuse(refusal)
+        return await handler(request)
+
+    return guarded
 
 
 def _show(page: Page) -> Callable[[web.Request], Any]:

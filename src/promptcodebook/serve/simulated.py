@@ -19,7 +19,7 @@ from promptcodebook.serve.server import Dropped, Site, Stream
 __all__ = ["simulated_site"]
 
 
-def simulated_site(lm: SimulatedLM) -> Site:
+def simulated_site(lm: SimulatedLM, key: str = "") -> Site:
     """Both models, and their counts at GET /stats."""
 
     def reset() -> Mapping[str, object]:
@@ -27,7 +27,7 @@ def simulated_site(lm: SimulatedLM) -> Site:
         return lm.stats.as_dict()
 
     pages = {("GET", "/stats"): lm.stats.as_dict, ("POST", "/stats/reset"): reset}
-    return Site(_Backend(lm), ("simulated", "delay"), "simulated", pages)
+    return Site(_Backend(lm), ("simulated", "delay"), "simulated", pages, key)
 
 
 class _Backend:

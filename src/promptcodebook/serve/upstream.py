@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Literal, cast
 
 from promptcodebook.config import Config, fill_secrets, secret_variables
 from promptcodebook.errors import ConfigError, LMError
@@ -27,6 +28,9 @@ __all__ = ["Answer", "Upstream", "connect_upstream"]
 _log = logging.getLogger(__name__)
 _LONGEST_LINE = 2**20
 """Bytes of a stream that wait for the end of their line."""
+_LEAST_PIECE = 4
+"""Characters in which a key is known to begin: a stream waits for the next event there."""
+_MOST_CHOICES = 128
 _SHORTEST = 8
 """Bytes of a key that is told from a word in an error."""
 _OURS = (401, 403, 407)
@@ -39,6 +43,77 @@ _WORDS: Mapping[Incident | None, tuple[int, str]] = {
 }
 
 
+Usage = Literal["ignored", "told", "hidden"]
+"""What becomes of the usage that a stream says: 'hidden' = the caller did not ask for its event."""
+
+
+class _Watch:
+    """Reads a stream's events, one after the other: their usage, and a key that comes in pieces."""
+
+    def __init__(self, secrets: Sequence[bytes], usage: Usage) -> None:
+        self.told: dict[str, object] = {}
+        self._usage = usage
+        self._hidden = False
+        self._secrets = [each.decode("latin-1") for each in secrets]
+        self._most = max(map(len, self._secrets), default=0)
+        self._said: dict[int, str] = {}
+        self.held = b""
+        """Lines that wait, since a key may have begun in them."""
+
+    def passes(self, lines: bytes) -> bytes:
+        """What of the lines may go on now, after those that waited. Raises Refusal at a key."""
+        if not self._secrets and self._usage == "ignored":
+            return lines
+        ready = b""
+        for line in lines.splitlines(keepends=True):
+            # With an event that is for this server alone goes the empty line behind it.
+            before, self._hidden = self._hidden, line.startswith(b"data:") and self._hear(line[5:])
+            if self._hidden or (before and not line.strip()):
+                continue
+            self.held += line
+            if len(self.held) > _LONGEST_LINE or not any(map(self._begins, self._said.values())):
+                ready, self.held = ready + self.held, b""
+        return ready
+
+    def _hear(self, data: bytes) -> bool:
+        """Whether the event is for this server alone."""
+        try:
+            tree: Any = json.loads(data)
+            choices: Any = tree["choices"]
+            if usage := tree.get("usage"):
+                self.told.update(usage)
+            if usage and not choices:
+                return self._usage == "hidden"
+            for each in choices:
+                index = each.get("index")
+                index = index if index in range(_MOST_CHOICES) else 0
+                said = self._said.get(index, "") + "".join(_texts(each.get("delta")))
+                if any(secret in said for secret in self._secrets):
+                    text = "the model's reply holds this server's own key, and was cut off there"
+                    raise Refusal(text, status=502, kind="upstream_error")
+                self._said[index] = said[-self._most :]
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            pass  # no event of ours: it says nothing
+        return False
+
+    def _begins(self, said: str) -> bool:
+        """Whether the end of what was said is the beginning of a key."""
+        return any(
+            said.endswith(secret[:length])
+            for secret in self._secrets
+            for length in range(min(len(said), len(secret) - 1), _LEAST_PIECE - 1, -1)
+        )
+
+
+def _texts(tree: Any) -> Iterator[str]:
+    if isinstance(tree, str):
+        yield tree
+    elif isinstance(tree, dict):
+        yield from chain(*map(_texts, cast("dict[str, Any]", tree).values()))
+    elif isinstance(tree, list):
+        yield from chain(*map(_texts, cast("list[Any]", tree)))
+
+
 def _is_telling(secret: bytes) -> bool:
     """Whether nobody writes it by chance."""
     return len(secret) >= 24 or (
@@ -49,7 +124,7 @@ def _is_telling(secret: bytes) -> bool:
 def refusal_for(error: LMError) -> Refusal:
     """An error of the model's for a caller, who need not know where it lives."""
     status, text = _WORDS.get(error.incident, (502, "the model failed"))
-    return Refusal(text, status=status, kind="upstream_error")
+    return Refusal(text, status=status, kind="upstream_error", unpaid=not error.sent)
 
 
 async def connect_upstream(config: Config, environment: Mapping[str, str]) -> Upstream:
@@ -95,7 +170,7 @@ class OwnFields:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What came back: a body, or pieces of one that are whole lines. `close` gives up what is left
-    of it."""
+    of it. `told` has what a stream said of its usage by now."""
 
     status: int
     kind: str
@@ -103,6 +178,15 @@ class Answer:
     body: bytes = b""
     pieces: AsyncGenerator[bytes, None] | None = None
     close: Callable[[], None] = lambda: None
+    told: dict[str, object] = field(default_factory=lambda: {})
+
+    @property
+    def usage(self) -> object:
+        """What the reply says that it took; None or {} where it does not."""
+        try:
+            return self.told if self.pieces is not None else json.loads(self.body)["usage"]
+        except (ValueError, TypeError, LookupError, RecursionError):
+            return None
 
 
 class Upstream:
@@ -123,32 +207,36 @@ class Upstream:
         self._url = f"{spec.base_url}/chat/completions"
         self._where = ModelAddress(spec.base_url, spec.model, key, spec.key_names, private=True)
 
-    async def ask(self, body: Mapping[str, Any]) -> Answer:
-        """The reply to a body, under our model's name. It must be closed.
+    def body(self, given: Mapping[str, Any]) -> bytes:
+        """A caller's body as it goes up, under our model's name. Raises Refusal."""
+        try:
+            # ASCII escapes: half of a surrogate pair is legal in a string and not in UTF-8.
+            sent = {**self._own.fields, **given, "model": self.model}
+            return self._json.encode(sent).encode("ascii")
+        except (ValueError, RecursionError):
+            raise Refusal("the body holds what JSON has no word for, or is too deep") from None
+
+    async def ask(self, data: bytes, usage: Usage = "ignored") -> Answer:
+        """The reply to a body. It must be closed.
 
         Raises Refusal where there is none, or where it is our key that was refused.
         """
-        sent = {**self._own.fields, **body, "model": self.model}
-        try:
-            # ASCII escapes: half of a surrogate pair is legal in a string and not in UTF-8.
-            data = self._json.encode(sent).encode("ascii")
-        except (ValueError, RecursionError):
-            raise Refusal("the body holds what JSON has no word for, or is too deep") from None
         try:
             reply = await self._transport.open(self._url, self._where, data)
         except LMError as error:
             raise self._failure(error) from None
-        return await self._answer(reply)
+        return await self._answer(reply, _Watch(self._telling, usage))
 
     async def close(self) -> None:
         await self._transport.close()
 
-    async def _answer(self, reply: OpenReply) -> Answer:
+    async def _answer(self, reply: OpenReply, watch: _Watch) -> Answer:
         kind = reply.headers.get("Content-Type", "application/json")
         wait = reply.headers.get("Retry-After", "")
         headers = {"Retry-After": wait} if wait.isascii() and wait.isprintable() and wait else {}
         if reply.status == 200 and kind.startswith("text/event-stream"):
-            return Answer(200, kind, headers, pieces=self._lines(reply), close=reply.close)
+            pieces = self._lines(reply, watch)
+            return Answer(200, kind, headers, pieces=pieces, close=reply.close, told=watch.told)
         try:
             body = self._scrub(await reply.whole(), reply.status)
         except LMError as error:
@@ -157,22 +245,28 @@ class Upstream:
             reply.close()
         if reply.status in _OURS or 300 <= reply.status < 400:
             _log.error("the model's server answers with status %d", reply.status)
-            raise Refusal("the model refused this server", status=502, kind="upstream_error")
+            text = "the model refused this server"
+            raise Refusal(text, status=502, kind="upstream_error", unpaid=True)
         return Answer(reply.status, kind, headers, body)
 
-    async def _lines(self, reply: OpenReply) -> AsyncGenerator[bytes, None]:
+    async def _lines(self, reply: OpenReply, watch: _Watch) -> AsyncGenerator[bytes, None]:
         """The pieces of a stream, each to the end of a line: an event is cut nowhere else."""
         rest = b""
+        most_kept = max(map(len, self._secrets), default=1) - 1
         try:
             async with aclosing(reply.pieces()) as pieces:
                 async for piece in pieces:
                     whole, newline, rest = (rest + piece).rpartition(b"\n")
                     if len(rest) > _LONGEST_LINE:
-                        whole, newline, rest = whole + newline + rest, b"", b""
-                    if whole or newline:
-                        yield self._scrub(whole + newline)
-            if rest:
-                yield self._scrub(rest)
+                        # Its end may be the beginning of a key.
+                        line = self._scrub(rest)
+                        at = max(0, len(line) - most_kept)
+                        line, rest = line[:at], line[at:]
+                        whole, newline = whole + newline + line, b""
+                    if ready := watch.passes(self._scrub(whole + newline)):
+                        yield ready
+            if ready := watch.passes(self._scrub(rest)) + watch.held:
+                yield ready
         except LMError as error:
             raise self._failure(error) from None
 

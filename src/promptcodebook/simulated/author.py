@@ -24,17 +24,9 @@ _FENCES_ASKED = re.compile(r"(within|inside|between|in)\s+(a\s+)?(```|triple bac
 _QUOTED = re.compile(r"[\"“]([^\"“”]{20,})[\"”]")
 _OF_PART = re.compile(r"\b(keep this in the prompt|choose the instinct|look whether)\b", re.I)
 _HARM = re.compile(r"\b(works against|harm)")
-_NEUTRAL = "Do what the request asks."  # what is left of a text of which nothing can stay
 _LONG = 100  # words from which on a text is a directive, whose opening says what the role is
 _HOW = ("Take care of", "Think about", "Mind", "Look at", "Keep in mind", "Weigh")
-_WHAT = (
-    "the purpose",
-    "the reader",
-    "the order of ideas",
-    "the tone",
-    "each detail",
-    "the subject",
-)
+_WHAT = ("the purpose", "the reader", "the order of ideas", "the tone", "each detail", "the topic")
 
 
 @dataclass(slots=True)
@@ -66,7 +58,9 @@ def _rewritten(mind: Mind, text: str, feedback: str, cap: int | None) -> str:
     """The text with the feedback's advice taken up, within `cap` words (None = no cap)."""
     bad = {k for s in sentences(feedback) if _HARM.search(s) for k in mind.ordered(s)}
     units = [u for u in _units(mind, text) if not u.skills & bad]
-    units = units or [_Unit(0, _NEUTRAL, frozenset())]
+    if not units:  # nothing can stay: a general sentence that the request does not list
+        general = (p for p in _plain(mind) if p not in mind.asked.request.user)
+        units.append(_Unit(0, next(general), frozenset()))
     line = max(u.line for u in units)
     bulleted = text.rsplit("\n", 1)[-1].lstrip().startswith("- ") and "\n" in text
     advice = [(k, said) for k, said in _advice(mind, text, feedback) if k not in bad]
@@ -163,9 +157,12 @@ def split(mind: Mind) -> str:
 
 def write_instincts(mind: Mind) -> str:
     """The reply to: write so many general instincts; they bear on no skill."""
-    plain = [f"{how} {what} of the request." for how in _HOW for what in _WHAT]
-    plain.sort(key=lambda text: mind.unit("plain", text))
-    return _listed(mind, plain[: asked_number(mind.asked.reading.frame, "list") or 8])
+    return _listed(mind, _plain(mind)[: asked_number(mind.asked.reading.frame, "list") or 8])
+
+
+def _plain(mind: Mind) -> list[str]:
+    plain = (f"{how} {what} of the request." for how in _HOW for what in _WHAT)
+    return sorted(plain, key=lambda text: mind.unit("plain", text))
 
 
 def _listed(mind: Mind, found: list[str]) -> str:

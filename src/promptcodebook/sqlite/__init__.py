@@ -18,6 +18,7 @@ from promptcodebook.sqlite.database import (
     Reader,
     connect,
     pack,
+    restrain,
     store_os_error,
     unpack,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "Writer",
     "connect",
     "pack",
+    "restrain",
     "store_os_error",
     "unpack",
 ]

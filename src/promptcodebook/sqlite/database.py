@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import logging
+import re
 import sqlite3
 import threading
 import time
@@ -25,6 +26,7 @@ __all__ = [
     "Reader",
     "connect",
     "pack",
+    "restrain",
     "roll_back",
     "store_error",
     "store_os_error",
@@ -37,8 +39,24 @@ _SQLITE_BUSY = 5
 _SQLITE_FULL = 13
 _SQLITE_IOERR = 10
 _UNOPENABLE = (8, 14)  # SQLITE_READONLY, SQLITE_CANTOPEN
-_MOST_BYTES = 512_000_000
-"""What a value may unpack to: a hundred times the bulkiest step, and it still fits into memory."""
+_SQLITE_INTERRUPT = 9
+_MOST_BYTES = 64_000_000
+"""What a value may unpack to: ten times the bulkiest step."""
+_MOST_PARTS = 4_000_000
+"""What it may be made of: each number and list takes many times the memory of its text."""
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"')
+_MOST_ROWS = 1_000_000
+_MOST_S = 20.0
+"""What one statement may bring and take. SECURITY.md says so of files from strangers."""
+_STEPS = 100_000
+"""Of SQLite's machine, between two looks at the clock: some milliseconds."""
+_ODD = (
+    "SELECT name FROM sqlite_master WHERE COALESCE(rootpage, 0) = 0 UNION ALL "
+    "SELECT m.name FROM sqlite_master m, pragma_table_xinfo(m.name) x"
+    " WHERE m.type = 'table' AND x.hidden LIMIT 1"
+)
+"""Views, triggers, virtual tables, and columns that are worked out when they are read: reading one
+may take for ever. No layout has any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +119,34 @@ def _open(name: str, path: Path, layout: Layout, write: bool) -> sqlite3.Connect
         uri=name.startswith("file:"),
     )
     try:
-        # The file may be anybody's: what its tables call must not reach beyond plain SQL.
-        db.execute("PRAGMA trusted_schema = OFF")
+        restrain(db)
         if write:
             _create(db, path, layout)
         else:
             db.execute("PRAGMA query_only = ON")
         _check_version(db, path, layout)
+        db.set_progress_handler(None, 0)
     except BaseException:
         db.close()
         raise
     return db
+
+
+def restrain(db: sqlite3.Connection) -> None:
+    """To be called before anything is read from a file, which may be anybody's: what its tables
+    call does not reach beyond plain SQL, no value is larger than one may be, and reading ends after
+    a while. Raises sqlite3.DatabaseError where something in it is no plain table."""
+    db.execute("PRAGMA trusted_schema = OFF")
+    db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2 * _MOST_BYTES)
+    _limit_time(db, _MOST_S)
+    odd = db.execute(_ODD).fetchone()
+    if odd is not None:
+        raise sqlite3.DatabaseError(f"{str(odd[0])[:40]!r} in it is no plain table")
+
+
+def _limit_time(db: sqlite3.Connection, seconds: float) -> None:
+    ends = time.monotonic() + seconds
+    db.set_progress_handler(lambda: time.monotonic() > ends, _STEPS)
 
 
 def _create(db: sqlite3.Connection, path: Path, layout: Layout) -> None:
@@ -181,11 +216,13 @@ def roll_back(db: sqlite3.Connection) -> None:
 
 
 class Reader:
-    """A connection for reading, shared by threads; sees every commit made before the call."""
+    """A connection for reading, shared by threads; sees every commit made before the call. No
+    statement takes longer than `most_s`, whoever made the file."""
 
-    def __init__(self, path: Path, layout: Layout) -> None:
+    def __init__(self, path: Path, layout: Layout, most_s: float = _MOST_S) -> None:
         self._path = path
         self._what = layout.what
+        self._most_s = most_s
         self._db = connect(path, layout, write=False)
         self._lock = threading.Lock()
 
@@ -195,12 +232,16 @@ class Reader:
         return rows[0] if rows else None
 
     def rows(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        """All rows at once: the statement bounds how many."""
+        """All rows at once: the statement bounds how many. StoreError for a million."""
         try:
             with self._lock:
-                return self._db.execute(sql, parameters).fetchall()
+                _limit_time(self._db, self._most_s)
+                rows = self._db.execute(sql, parameters).fetchmany(_MOST_ROWS)
         except sqlite3.Error as error:
             raise store_error(error, self._path, self._what) from error
+        if len(rows) == _MOST_ROWS:
+            raise store_error(sqlite3.DataError("it has too many rows"), self._path, self._what)
+        return rows
 
     def has(self, table: str) -> bool:
         """Whether the file has this table: an old one lacks those of `Layout.later`."""
@@ -224,6 +265,8 @@ def store_error(error: sqlite3.Error, path: Path, what: str, full_hint: str = ""
             f"the {what} {path} stayed locked by another process for {_BUSY_S:.0f} s",
             hint="wait for the other process to end, then run the command again",
         )
+    if _primary(error) == _SQLITE_INTERRUPT:
+        error = sqlite3.OperationalError("reading it took more than a file of ours ever does")
     return StoreError(
         f"the {what} {path} cannot be used: {error}",
         hint=f"move {path} out of the way (it may be damaged)",
@@ -258,7 +301,7 @@ class Packer:
 
     def pack(self, value: object) -> bytes:
         data = _encode(value)
-        if len(data) > _MOST_BYTES:
+        if len(data) > _MOST_BYTES or _has_too_many_parts(data):
             raise StoreError(f"a value of {len(data)} bytes is too large to be stored")
         return self._compressor.compress(data)
 
@@ -267,16 +310,34 @@ def unpack(blob: bytes) -> Any:
     """What `pack` was given. Raises StoreError when the bytes are not such a value."""
     try:
         return json.loads(_decompress(blob).decode("utf-8", "surrogatepass"))
-    except (zstandard.ZstdError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise StoreError(f"a stored value is damaged: {error}") from error
+    except (zstandard.ZstdError, ValueError, TypeError, RecursionError) as error:
+        raise _damaged(str(error)) from error
 
 
 def _decompress(blob: bytes) -> bytes:
     # A size that is not told (-1) is not ours; one that is too large would fill the memory.
     size = zstandard.frame_content_size(blob)
     if not 0 <= size <= _MOST_BYTES:
-        raise StoreError(f"a stored value is damaged: it would unpack to {size} bytes")
-    return zstandard.ZstdDecompressor().decompress(blob, allow_extra_data=False)
+        raise _damaged(f"it would unpack to {size} bytes")
+    data = zstandard.ZstdDecompressor().decompress(blob, allow_extra_data=False)
+    if _has_too_many_parts(data):
+        raise _damaged(f"it has more than {_MOST_PARTS:,} parts")
+    return data
+
+
+def _damaged(why: str) -> StoreError:
+    return StoreError(
+        f"a stored value is damaged: {why}", hint="put a copy of the file in its place"
+    )
+
+
+def _has_too_many_parts(data: bytes) -> bool:
+    """Commas and brackets are counted, at first those in texts too, which is quick."""
+
+    def count(text: bytes) -> int:
+        return sum(text.count(sign) for sign in (b",", b"[", b"{"))
+
+    return count(data) > _MOST_PARTS and count(_STRING.sub(b"", data)) > _MOST_PARTS
 
 
 def _encode(value: object) -> bytes:

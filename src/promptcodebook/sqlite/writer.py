@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import sqlite3
 import threading
@@ -13,7 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from promptcodebook.errors import DiskFull, StoreError
-from promptcodebook.sqlite.database import Layout, connect, roll_back, store_error
+from promptcodebook.sqlite.database import (
+    Layout,
+    connect,
+    roll_back,
+    store_error,
+    store_os_error,
+)
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,6 +32,8 @@ _log = logging.getLogger(__name__)
 Write = Callable[[sqlite3.Connection], object]
 """One unit of work on the writing connection. Rerun from scratch when a neighbour in its
 transaction fails, so it must only touch the connection."""
+_SET_ASIDE = 8 << 20
+"""Bytes: hundreds of replies, each with the pages of the file that it touches."""
 _BATCH = 2048
 """Units in one transaction at the most: bounds what one rollback throws away."""
 _Answer = tuple["asyncio.Future[None]", Exception | None]
@@ -41,17 +50,33 @@ class Writer:
     """One writer thread for one file. `write`, `write_now` return once committed; `send` at once.
 
     After the disk refused a write, every later one is refused as well (DiskFull): a store with a
-    hole in it would be worse than one that ends early. What was committed stays.
+    hole in it would be worse than one that ends early. What was committed stays. With a `reserve`
+    room is set aside on the disk: once the disk is full, what is under way is written there, and
+    `require_room` refuses what would begin.
     """
 
     def __init__(
-        self, path: Path, layout: Layout, *, full_hint: str = "", each_batch: Write | None = None
+        self,
+        path: Path,
+        layout: Layout,
+        *,
+        full_hint: str = "",
+        each_batch: Write | None = None,
+        reserve: bool = False,
     ) -> None:
         self._path = path
         self._what = layout.what
         self._full_hint = full_hint
         self._each_batch = each_batch
+        self._reserve = path.with_name(f"{path.name}-reserve") if reserve else None
+        self._low: DiskFull | None = None
         self._db = connect(path, layout, write=True)
+        if self._reserve is not None:
+            try:
+                _set_aside(self._reserve)
+            except BaseException:
+                self._db.close()
+                raise
         self._queue: queue.SimpleQueue[_Unit | None] = queue.SimpleQueue()
         self._door = threading.Lock()
         self._closed = False
@@ -86,6 +111,11 @@ class Writer:
         self.write_now(lambda db: None)
         self._raise_unheard()
 
+    def require_room(self) -> None:
+        """Raises DiskFull once the disk was full, though what was under way was written still."""
+        if self._low is not None:
+            raise _copy(self._low)
+
     def close(self) -> None:
         """Commits what waits and ends the thread. Safe to call twice."""
         with self._door:
@@ -94,6 +124,8 @@ class Writer:
             self._closed = True
             self._queue.put(None)
         self._thread.join()
+        if self._reserve is not None:
+            self._reserve.unlink(missing_ok=True)
         self._raise_unheard()
 
     def _put(self, unit: _Unit) -> None:
@@ -141,7 +173,11 @@ class Writer:
             roll_back(self._db)
             fault = self._fault(error)
         if isinstance(fault, DiskFull):
-            self._full = fault
+            if self._reserve is None or self._low is not None:
+                self._full = fault
+            else:
+                self._low = fault
+                self._reserve.unlink(missing_ok=True)
             return self._commit(batch)
         if len(batch) == 1:
             return [fault]
@@ -185,6 +221,21 @@ class Writer:
                 loop.call_soon_threadsafe(_settle, answers)
             except RuntimeError:  # that loop has ended, and its waiters with it
                 _log.debug("nobody waits any more for a write to %s", self._path)
+
+
+def _set_aside(path: Path) -> None:
+    """A file of its own, never one that is there, that the disk has given its room to. DiskFull,
+    StoreError."""
+    try:
+        path.unlink(missing_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            try:
+                os.posix_fallocate(file.fileno(), 0, _SET_ASIDE)
+            except (AttributeError, OSError):  # this system, or this file system, has none
+                file.write(bytes(_SET_ASIDE))
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise store_os_error(error, path) from error
 
 
 def _settle(answers: list[_Answer]) -> None:

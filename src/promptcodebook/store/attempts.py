@@ -22,6 +22,7 @@ from promptcodebook.calls import ROLES, Role, Usage
 from promptcodebook.errors import StoreError
 from promptcodebook.sqlite import Writer, store_os_error
 from promptcodebook.store.folder import ATTEMPTS
+from promptcodebook.store.lock import NO_LINK
 from promptcodebook.store.tables import add_usage
 
 __all__ = ["AttemptFile"]
@@ -31,6 +32,8 @@ _SLOTS = 1024
 _BODY = struct.Struct("<QQQd")
 _NUMBER = struct.Struct("<Q")
 _SIZE = _NUMBER.size + _BODY.size
+_MOST = 2**53
+"""No number that an attempt has is larger."""
 _SETTLE = "INSERT OR REPLACE INTO settled VALUES (?, ?)"
 
 
@@ -50,7 +53,9 @@ class AttemptFile:
         self.recovered = self._recover()
 
     def begin(self, role: Role, most: Usage) -> int:
-        """Returns once the attempt would survive kill -9; the ticket is its slot."""
+        """Returns once the attempt would survive kill -9; the ticket is its slot. Raises DiskFull
+        where what it brings could not be kept."""
+        self._writer.require_room()
         cost = math.nan if most.cost is None else most.cost
         with self._door:
             if self._map.closed:
@@ -119,6 +124,17 @@ class AttemptFile:
             if number:
                 at = slot * _SIZE + _NUMBER.size
                 role, prompt, completion, cost = _BODY.unpack_from(self._map, at)
+                if (
+                    role >= len(ROLES)
+                    or max(number, prompt, completion) > _MOST
+                    or cost < 0
+                    or math.isinf(cost)
+                ):
+                    raise StoreError(
+                        f"slot {slot} of {self._path} is damaged: which calls were in flight when "
+                        "the run was killed cannot be read",
+                        hint=f"rm {self._path}; what those calls cost is then not counted",
+                    )
                 most = Usage(1, prompt, completion, 0, None if math.isnan(cost) else cost)
                 yield slot, number, ROLES[role], most
 
@@ -137,7 +153,8 @@ class AttemptFile:
     def _open(self, slots: int) -> mmap.mmap:
         """The file with at least so many slots, written out: a page that the disk has no room for
         would end the process."""
-        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | NO_LINK
+        handle = os.open(self._path, flags, 0o600)
         try:
             size = os.fstat(handle).st_size // _SIZE * _SIZE
             if size < slots * _SIZE:

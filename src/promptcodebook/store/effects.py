@@ -33,7 +33,7 @@ from promptcodebook.sqlite import Layout, Reader, pack, store_os_error, unpack
 from promptcodebook.store import tables
 from promptcodebook.store.folder import EFFECTS, FILE, is_blank, lock_effects
 from promptcodebook.store.journal import Journal
-from promptcodebook.store.lock import RunLock
+from promptcodebook.store.lock import RunLock, refuse_links
 from promptcodebook.units import number, plural
 
 __all__ = ["Effect", "EffectStore", "effects_mark", "read_effects", "signed"]
@@ -139,6 +139,7 @@ class EffectStore:
         """Made where there is none; `again` is what to type when a full disk has room once more.
         RunBusy, StoreError."""
         folder = run / EFFECTS
+        refuse_links(run)
         try:
             make_private_folder(folder)
         except OSError as error:
@@ -196,8 +197,7 @@ class _Replies:
 
 def read_effects(run: Path) -> list[Effect]:
     """All that are kept of a run, in the order in which they were measured. StoreError."""
-    path = run / EFFECTS / _EFFECTS
-    if _is_missing(path):
+    if (path := _kept_in(run)) is None:
         return []
     reader = Reader(path, _LAYOUT)
     try:
@@ -214,8 +214,7 @@ def read_effects(run: Path) -> list[Effect]:
 
 def effects_mark(run: Path) -> int:
     """Changes whenever an effect is kept; 0 before the first. StoreError."""
-    path = run / EFFECTS / _EFFECTS
-    if _is_missing(path):
+    if (path := _kept_in(run)) is None:
         return 0
     reader = Reader(path, _LAYOUT)
     try:
@@ -225,9 +224,12 @@ def effects_mark(run: Path) -> int:
         reader.close()
 
 
-def _is_missing(file: Path) -> bool:
-    """Whether there is none, or who makes it is not done yet."""
-    return not file.is_file() or is_blank(file)
+def _kept_in(run: Path) -> Path | None:
+    """The file of a run's effects; None = there is none, or who makes it is not done yet."""
+    refuse_links(run)
+    refuse_links(run / EFFECTS)
+    file = run / EFFECTS / _EFFECTS
+    return None if not file.is_file() or is_blank(file) else file
 
 
 def _mark(effect: Effect) -> str:

@@ -27,6 +27,7 @@ __all__ = [
     "Scope",
     "Started",
     "Stepped",
+    "Trained",
     "Validated",
     "fold",
     "fold_event",
@@ -73,15 +74,18 @@ class Validated:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """One row of the verdict, on the test split; `evaluation.name` is the row.
+class Trained:
+    """Training and choosing are over, and the verdict's first row has its turn: what was paid by
+    then. Attempts that were lost are no part of it."""
 
-    `before` is what the run had paid when the row's turn came (None = not known: version 0.1); what
-    came before the first row is training and choosing.
-    """
+    paid: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One row of the verdict, on the test split; `evaluation.name` is the row."""
 
     evaluation: Evaluation
-    before: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,18 @@ class Amended:
     extended: bool = False
 
 
-Event = Started | Stepped | Broke | Validated | Compared | Concluded | Ended | Resumed | Amended
+Event = (
+    Started
+    | Stepped
+    | Broke
+    | Validated
+    | Trained
+    | Compared
+    | Concluded
+    | Ended
+    | Resumed
+    | Amended
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +187,8 @@ class RunState:
     `missing` and `hint` are those of its end; `changes` are what became different on the way, in
     words; `extended_at` is the step at which the run was last made longer (-2 = never); `harmful`
     are texts that verdicts called so. What was chosen and judged counts until the next step: a run
-    that goes on is chosen and judged anew.
+    that goes on is chosen and judged again. `looks` counts the verdicts that count no more: each
+    was a look at the same test split.
     """
 
     step: int = -1
@@ -194,6 +210,7 @@ class RunState:
     changes: tuple[str, ...] = ()
     extended_at: int = -2
     harmful: tuple[str, ...] = ()
+    looks: int = 0
 
     @property
     def best(self) -> Mark | None:
@@ -222,7 +239,7 @@ def fold_event(state: RunState, event: Event) -> RunState:
             return replace(state, parameters=parameters, origin=origin)
         case Stepped(step):
             return replace(
-                state,
+                _unjudged(state),
                 step=step.index,
                 epoch=step.epoch,
                 epsilon=step.epsilon,
@@ -232,15 +249,15 @@ def fold_event(state: RunState, event: Event) -> RunState:
                 selected=step.selected,
                 validations=tuple(m for m in state.validations if m.scope != "full"),
                 harmful=step.harmful,
-                tests=(),
-                conclusion=None,
             )
-        case Broke():
+        case Broke() | Trained():
             return state
         case Validated(step, scope, evaluation):
             mark = _mark(evaluation, step, scope)
             return replace(state, validations=(*state.validations, mark))
         case Compared(evaluation):
+            if state.conclusion is not None:  # the steps before it were left out by the reader
+                state = _unjudged(state)
             mark = _mark(evaluation, state.step, "full")
             return replace(state, tests=(*state.tests, mark))
         case Concluded():
@@ -259,8 +276,13 @@ def _stop_or_go_on(state: RunState, event: Ended | Resumed | Amended) -> RunStat
             state = replace(state, changes=(*state.changes, *changes))
             if not extended:
                 return state
-            longer = replace(_going(state), tests=(), conclusion=None)
-            return replace(longer, extended_at=state.step)
+            return replace(_unjudged(_going(state)), extended_at=state.step)
+
+
+def _unjudged(state: RunState) -> RunState:
+    """A verdict there was counts no more, but as a look."""
+    looks = state.looks + (state.conclusion is not None)
+    return replace(state, tests=(), conclusion=None, looks=looks)
 
 
 def _going(state: RunState) -> RunState:

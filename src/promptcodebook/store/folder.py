@@ -16,8 +16,8 @@ from urllib.parse import quote
 
 from promptcodebook.errors import DiskFull, StoreError
 from promptcodebook.paths import make_private_folder, run_reference, tighten
-from promptcodebook.sqlite import store_os_error
-from promptcodebook.store.lock import RunLock
+from promptcodebook.sqlite import restrain, store_os_error
+from promptcodebook.store.lock import RunLock, refuse_links
 
 if TYPE_CHECKING:
     from promptcodebook.store.header import Header
@@ -83,7 +83,8 @@ def close_to_others(folder: Path) -> None:
 
 
 def lock_effects(run: Path) -> RunLock:
-    """Held while instincts of the run are measured, in the folder for that. RunBusy."""
+    """Held while instincts of the run are measured, in the folder for that. RunBusy, StoreError."""
+    refuse_links(run)
     return RunLock(run / EFFECTS, f"an instinct of the run {run.name} is being measured")
 
 
@@ -110,7 +111,7 @@ def is_blank(file: Path) -> bool:
 @contextlib.contextmanager
 def _opened(file: Path) -> Generator[sqlite3.Connection]:
     with contextlib.closing(sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True)) as db:
-        db.execute("PRAGMA trusted_schema = OFF")
+        restrain(db)
         yield db
 
 

@@ -17,7 +17,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from promptcodebook.calls import ROLES, Role
 from promptcodebook.config import body_fault, header_fault, merge, without_secrets
@@ -152,8 +152,10 @@ class Header:
     def from_json(text: str) -> Header:
         """Raises StoreError when the text is not a header."""
         try:
-            return _adapter().validate_python(json.loads(text))
-        except (ValidationError, json.JSONDecodeError):
+            header = _adapter().validate_python(json.loads(text))
+            _ = header.settings, header.simulated  # what is read of them everywhere can be read
+            return header
+        except (AttributeError, TypeError, ValueError, RecursionError):  # ValidationError is one
             raise StoreError(
                 "the run's header is damaged",
                 hint="put a copy of the run's folder in its place, or start a new run",

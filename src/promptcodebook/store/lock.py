@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import socket
+import stat
 import sys
 import time
 from collections.abc import Callable
@@ -18,13 +20,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from promptcodebook.errors import RunBusy
+from promptcodebook.errors import RunBusy, StoreError
 from promptcodebook.sqlite import store_os_error
 
 if TYPE_CHECKING:
     from filelock import SoftFileLock
 
-__all__ = ["LOCK_FILES", "RunLock", "holder"]
+__all__ = ["LOCK_FILES", "NO_LINK", "RunLock", "holder", "refuse_links"]
 
 _NAME = "lock"
 _SOFT_NAME = "lock.soft"
@@ -37,6 +39,29 @@ _TEXT_AT = 1 if os.name == "nt" else 0
 _PATIENCE_S = 0.2
 """`holder` shares the lock for an instant to see whether it is free: outwait that."""
 _POLL_S = 0.02
+NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+"""Opens no file through a link, and waits for nobody at the other end of a pipe."""
+
+
+def refuse_links(folder: Path) -> None:
+    """StoreError where something in a run's folder is neither a plain file nor a folder. A folder
+    may be anybody's: what is read or written through a link in it is another file of the user's."""
+    try:
+        with os.scandir(folder) as entries:
+            plain = (stat.S_IFREG, stat.S_IFDIR)
+            odd = [
+                e
+                for e in entries
+                if stat.S_IFMT(e.stat(follow_symlinks=False).st_mode) not in plain
+            ]
+    except OSError:  # whoever opens a file in it says it better
+        return
+    if odd:
+        what = "a link" if odd[0].is_symlink() else "no plain file"
+        raise StoreError(
+            f"{odd[0].path} is {what}, which no run holds",
+            hint=f"look where it came from; to delete the run: rm -r {folder}",
+        )
 
 
 class RunLock:
@@ -44,6 +69,7 @@ class RunLock:
     what is done under it: `doing`, or the run is written."""
 
     def __init__(self, folder: Path, doing: str = "") -> None:
+        refuse_links(folder)
         try:
             release = _wait_for(folder)
         except OSError as error:
@@ -76,7 +102,7 @@ def _is_free(folder: Path) -> bool:
         return _let_go(_take(folder))
     import fcntl
 
-    file = os.open(folder / _NAME, os.O_RDONLY)
+    file = os.open(folder / _NAME, os.O_RDONLY | NO_LINK)
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -112,7 +138,7 @@ def _take(folder: Path) -> Callable[[], object] | None:
     """
     from filelock import lock_descriptor  # takes long to import
 
-    file = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT, 0o600)
+    file = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT | NO_LINK, 0o600)
     try:
         if lock_descriptor(file, blocking=False):
             return partial(os.close, file)
@@ -164,9 +190,14 @@ def _sign(folder: Path) -> None:
     Always as wide as before, so that it fits in the block that the file already has.
     """
     text = f"{os.getpid()} {_place()}".encode()[:_WIDTH].ljust(_WIDTH)
-    with contextlib.suppress(OSError), (folder / _NAME).open("r+b") as file:
+    with contextlib.suppress(OSError), _opened(folder, os.O_RDWR) as file:
         file.seek(_TEXT_AT)
         file.write(text)
+
+
+def _opened(folder: Path, flags: int) -> io.FileIO:
+    binary: int = getattr(os, "O_BINARY", 0)
+    return io.FileIO(os.open(folder / _NAME, flags | binary | NO_LINK), "r+" if flags else "r")
 
 
 def _place() -> str:
@@ -180,7 +211,7 @@ def _place() -> str:
 def _read_owner(folder: Path) -> tuple[int, str]:
     """Process id and place of who signed last; (0, '') where nobody could."""
     try:
-        with (folder / _NAME).open("rb", buffering=0) as file:
+        with _opened(folder, os.O_RDONLY) as file:
             file.seek(_TEXT_AT)
             text = file.read(_WIDTH).decode("utf-8", "replace")
     except OSError:

@@ -28,6 +28,7 @@ from promptcodebook.store.events import (
     Resumed,
     Started,
     Stepped,
+    Trained,
     Validated,
 )
 from promptcodebook.types import Evaluation, Failure, Rollout, Trace
@@ -39,6 +40,7 @@ _KINDS: Mapping[str, type] = {
     "stepped": Stepped,
     "broke": Broke,
     "validated": Validated,
+    "trained": Trained,
     "judged": Compared,
     "concluded": Concluded,
     "ended": Ended,
@@ -116,9 +118,13 @@ def unpack_event(row: PackedEvent, *, texts: bool = True) -> Event:
 def unpack_traces(bulk: bytes, *, texts: bool = True) -> tuple[Trace, ...]:
     """The traces of a step's bulky part, with their texts or only with their figures."""
     tree = unpack(bulk)
-    for trace in () if texts else tree:
-        _drop_texts(trace)
-    return _read(lambda: _traces_adapter().validate_python(tree))
+
+    def build() -> tuple[Trace, ...]:
+        for trace in () if texts else tree:
+            _drop_texts(trace)
+        return _traces_adapter().validate_python(tree)
+
+    return _read(build)
 
 
 def _drop_texts(trace: dict[str, Any]) -> None:
@@ -160,11 +166,13 @@ def _read(build: Callable[[], Any]) -> Any:
         return build()
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise StoreError(
-            f"a stored event is damaged at {where}: {first['msg']}",
-            hint="put a copy of the run's folder in its place, or start a new run",
-        ) from None
+        what = f"at {'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # before it is validated
+        what = f"in its shape ({type(error).__name__})"
+    raise StoreError(
+        f"a stored event is damaged {what}",
+        hint="put a copy of the run's folder in its place, or start a new run",
+    )
 
 
 def _slim(evaluation: Evaluation) -> Evaluation:

@@ -4,6 +4,7 @@ attempts that are `in-flight`."""
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 import sqlite3
 import time
@@ -26,6 +27,7 @@ from promptcodebook.store.events import (
     RunState,
     Started,
     Stepped,
+    Trained,
     Validated,
     fold,
 )
@@ -37,7 +39,7 @@ from promptcodebook.store.folder import (
     new_folder,
 )
 from promptcodebook.store.header import Header, is_sealed, seal
-from promptcodebook.store.lock import RunLock
+from promptcodebook.store.lock import RunLock, refuse_links
 from promptcodebook.store.packing import PackedEvent, pack_event, unpack_event, unpack_traces
 from promptcodebook.store.tables import LAYOUT, RunReplies, SessionClock, add_count, read_book
 from promptcodebook.types import Evaluation, Parameters, Trace
@@ -106,6 +108,7 @@ class RunStore:
         RunBusy."""
         if not (path / FILE).is_file():
             raise RunNotFound(f"there is no run at {path}", hint="pco runs list")
+        refuse_links(path)
         return _open_to_write(path, clock, None) if write else _open_to_read(path, None)
 
     def append(self, event: Event) -> None:
@@ -215,23 +218,23 @@ class RunStore:
     def test_evaluations(self) -> Iterator[Evaluation]:
         """The verdict's rows so far, with whole rollouts, one at a time in memory; none from before
         the last step, or from before the run was made longer."""
-        return (compared.evaluation for compared in self._judged(full=True))
+        events = (event for _, event in self._concluding("judged", full=True))
+        return (event.evaluation for event in events if isinstance(event, Compared))
 
     def trained(self) -> Usage | None:
-        """What was paid for training and choosing: all before the verdict's first row. None before
-        that row, and for runs of version 0.1."""
-        first = next(self._judged(full=False), None)
-        return first.before if first is not None else None
+        """What was paid for training and choosing, which is all that came before the verdict's
+        first row. None before that row, and for runs of version 0.1."""
+        events = (event for _, event in self._concluding("trained"))
+        return next((event.paid for event in events if isinstance(event, Trained)), None)
 
-    def _judged(self, *, full: bool) -> Iterator[Compared]:
+    def _concluding(self, kind: str, *, full: bool = False) -> Iterator[tuple[int, Event]]:
+        """Events of a kind that came after the last step, and after the run was made longer."""
         last = self._reader.row("SELECT MAX(seq) FROM events WHERE kind = 'stepped'")
         after = last[0] or 0 if last is not None else 0
         for number, event in self._select("e.kind = 'amended'", after, False):
             if isinstance(event, Amended) and event.extended:
                 after = number
-        for _, event in self._select("e.kind = 'judged'", after, full):
-            if isinstance(event, Compared):
-                yield event
+        return self._select(f"e.kind = '{kind}'", after, full)
 
     def state(self) -> RunState:
         """Where the run stands: the fold of its events."""
@@ -296,7 +299,10 @@ class RunStore:
         if self._writing is not None:
             return self._writing.session.elapsed_s
         row = self._reader.row("SELECT TOTAL(seconds) FROM sessions")
-        return float(row[0]) if row else 0.0
+        seconds = float(row[0]) if row else 0.0
+        if not math.isfinite(seconds):
+            raise StoreError(f"the run {self.path.name} took no number of seconds", hint="pco runs")
+        return seconds
 
     def flush(self) -> None:
         """Returns when all that was handed over is committed; raises what could not be."""
@@ -359,6 +365,7 @@ def _open_to_write(path: Path, clock: Callable[[], float], first: Write | None) 
             LAYOUT,
             full_hint=f"free space on the disk of {path}, then: {again}",
             each_batch=session.beat,
+            reserve=True,
         )
         try:
             if first is not None:

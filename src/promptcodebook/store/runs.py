@@ -35,7 +35,7 @@ __all__ = [
 _log = logging.getLogger(__name__)
 _LIST = "pco runs list"
 _ID = re.compile(r"\d{8}-\d{6}-[a-z0-9-]+")
-_SIDES = tuple(f"{FILE}-{side}" for side in ("wal", "shm", "journal"))
+_SIDES = tuple(f"{FILE}-{side}" for side in ("wal", "shm", "journal", "reserve"))
 _OF_A_BIRTH = {*LOCK_FILES, ATTEMPTS, FILE, *_SIDES}
 _SMALL = 1_000_000
 """Bytes: a larger file has steps in it, and need not be opened to know that."""
@@ -114,6 +114,8 @@ def remove_run(path: Path) -> None:
     RunNotFound for other folders."""
     if not (path / FILE).is_file():
         raise RunNotFound(f"there is no run at {path}", hint=_LIST)
+    if path.is_symlink():  # what lies at its other end may be another run
+        raise StoreError(f"{path} is a link to a run, and only runs are removed", hint=f"rm {path}")
     if (path / EFFECTS).is_dir():
         lock_effects(path).release()
     lock = RunLock(path)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from promptcodebook.calls import Usage
+from promptcodebook.errors import StoreError
 from promptcodebook.paths import cache_folder, write_whole
 from promptcodebook.store.folder import ATTEMPTS, FILE
 from promptcodebook.store.lock import LOCK_FILES, holder
@@ -27,6 +28,11 @@ _FORM = 3
 """Counts what a summary holds: those of an earlier form are made anew."""
 _WATCHED = (FILE, f"{FILE}-wal", ATTEMPTS, *LOCK_FILES)
 """A writer signs the lock as soon as it has it: where that file is as it was, nobody came since."""
+_MISFITS = (
+    *(ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError),
+    *(TypeError, ValueError),
+)
+"""What reading a file raises that nobody of us wrote."""
 _KINDS: dict[str, type | tuple[type, ...]] = {
     "id": str,
     "created": str,
@@ -84,7 +90,16 @@ class Summaries:
         self._seen = dict[str, Any]()
 
     def of(self, path: Path) -> RunSummary:
-        """Of the run in that folder. StoreError where it cannot be read."""
+        """Of the run in that folder. StoreError where it cannot be read, whatever is in it."""
+        try:
+            return self._of(path)
+        except _MISFITS as error:
+            raise StoreError(
+                f"it holds what no run does ({type(error).__name__})",
+                hint=f"pco runs show {path.name}",
+            ) from error
+
+    def _of(self, path: Path) -> RunSummary:
         name, mark = str(path.relative_to(self._runs_dir)), file_marks(path)
         kept = self._kept.get(name)
         if kept is not None:

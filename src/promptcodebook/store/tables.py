@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -106,6 +107,11 @@ def read_book(reader: Reader, table: str) -> dict[Role, Usage]:
         "SELECT role, calls, prompt_tokens, completion_tokens, cached_prompt_tokens, cost,"
         f" latency_s FROM {table} ORDER BY rowid"
     )
+    for each in (each for _, *sums in rows for each in sums if each is not None):
+        if not (isinstance(each, int | float) and math.isfinite(each)):
+            raise StoreError(
+                f"a sum in the table {table} is no number", hint="put a copy in the file's place"
+            )
     return {cast(Role, role): Usage(*sums) for role, *sums in rows}
 
 

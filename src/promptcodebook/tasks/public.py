@@ -19,6 +19,7 @@ from promptcodebook.data import SPLITS
 from promptcodebook.data.load import read_source
 from promptcodebook.data.table import Table
 from promptcodebook.errors import DataError, TaskError, import_extra
+from promptcodebook.paths import settle
 from promptcodebook.units import bytes_text
 
 __all__ = ["Fetched", "Remote", "Rows", "Source", "checked_copy", "public_rows", "url_of"]
@@ -284,7 +285,7 @@ def _write(
         (fresh / _RECORD).write_text(json.dumps(record, indent=1), "utf-8")
         if folder.exists():
             shutil.rmtree(folder)
-        fresh.replace(folder)
+        settle(fresh, folder)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 

@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, cast
 
-from promptcodebook.errors import PcoError, TaskError, did_you_mean
+from promptcodebook.errors import PcoError, TaskError, did_you_mean, message_of
 from promptcodebook.tasks.task import Task
 
 __all__ = ["GROUP", "load_task", "task_names"]
@@ -69,6 +69,6 @@ def _loader(entry: EntryPoint) -> Callable[[Path | None], Any]:
     except Exception as error:
         raise TaskError(
             f"the task {entry.name!r} ({entry.value}) cannot be loaded: "
-            f"{type(error).__name__}: {error}",
+            f"{type(error).__name__}: {message_of(error)}",
             hint=f"python -c 'import {entry.module}'",
         ) from error

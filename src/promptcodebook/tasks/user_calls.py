@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from promptcodebook.calls import Chat, Message, Reply, Role, Schema
-from promptcodebook.errors import ExecutorError
+from promptcodebook.errors import ExecutorError, message_of
 from promptcodebook.tasks.user_prints import print_aside
 
 __all__ = ["Escape", "Overdue", "UserCalls", "is_async", "is_ours", "place_of"]
@@ -36,7 +36,7 @@ class Escape(Exception):
     """User code raised `error`, which no coroutine may raise, or which would end more than that."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(f"{type(error).__name__}: {error}".removesuffix(": "))
+        super().__init__(f"{type(error).__name__}: {message_of(error)}".removesuffix(": "))
         self.error = error
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import get_args
 
-from promptcodebook.errors import ConfigError, did_you_mean
+from promptcodebook.errors import ConfigError, did_you_mean, message_of
 from promptcodebook.tasks.user_prints import print_aside
 
 __all__ = ["annotated_as", "check_function", "load_function"]
@@ -85,7 +85,7 @@ def _importable(folder: Path) -> Generator[None]:
 
 
 def _message(error: BaseException) -> str:
-    return str(error.msg) if isinstance(error, SyntaxError) else str(error)
+    return str(error.msg) if isinstance(error, SyntaxError) else message_of(error)
 
 
 def _place(error: BaseException, path: Path) -> str:

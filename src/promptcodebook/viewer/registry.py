@@ -153,7 +153,7 @@ def _versions(
     for each in versions[::-1]:
         run, step = (each.facts.get(key) for key in ("run", "step"))
         reports = audits.get(each.version, [])
-        verdicts = ["passed" if report.passes else "failed" for report in reports]
+        verdicts = [report.verdict for report in reports]
         rows.append(
             (
                 _short(each.version),
@@ -196,8 +196,7 @@ def _findings(audits: dict[str, list[AuditReport]]) -> Html:
                 )
                 for finding in report.findings
             ]
-            word = "passes" if report.passes else "does not pass"
-            head = f"{version[:_DIGITS]} {word}, {plural(len(items), 'finding')}"
+            head = f"{version[:_DIGITS]}: {report.verdict}, {plural(len(items), 'finding')}"
             parts.append(
                 el(
                     "details.found",
@@ -235,4 +234,5 @@ def _beside(entry: Entry) -> str:
     if "override" in known:
         return f"override: {known['override']} ({known.get('refused', '')})"
     audited: Any = known.get("audited") or ()
-    return f"audited: {', '.join(map(str, audited))}" if audited else ""
+    alone = " (without a judge)" if known.get("without_judge") else ""
+    return f"audited: {', '.join(map(str, audited))}{alone}" if audited else ""

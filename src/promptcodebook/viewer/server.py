@@ -31,7 +31,7 @@ from promptcodebook.viewer.paper import figure_file, paper_mark, paper_screen, r
 from promptcodebook.viewer.registry import Versions
 from promptcodebook.viewer.run import run_screen
 from promptcodebook.viewer.runs import Runs
-from promptcodebook.viewer.watched import Shelf, Watched, rests
+from promptcodebook.viewer.watched import GONE, Shelf, Watched, rests
 
 __all__ = ["HOST", "Site", "viewing"]
 
@@ -154,12 +154,12 @@ class Site:
 
     def _run_mark(self, request: web.Request) -> str:
         with self.shelf.reading(request.match_info["run"]) as watched:
-            return watched.mark() if watched is not None else "gone"
+            return watched.mark() if watched is not None else GONE
 
     def _measured_mark(self, request: web.Request) -> str:
         with self.shelf.reading(request.match_info["run"]) as watched:
             if watched is None:
-                return "gone"
+                return GONE
             return self.measuring.mark(watched, watched.mark())
 
     def _shown(self, make: Callable[[web.Request], Screen]) -> _Answer:

@@ -24,12 +24,14 @@ from promptcodebook.store.lock import holder
 from promptcodebook.store.runs import run_folders
 from promptcodebook.types import Evaluation
 
-__all__ = ["Look", "Shelf", "Watched", "find_key", "key_of", "rests", "root_of"]
+__all__ = ["GONE", "Look", "Shelf", "Watched", "find_key", "key_of", "rests", "root_of"]
 
 _MOST_OPEN = 8
 """Runs kept open; who was looked at longest ago is closed."""
 _AT_REST = "-e"
 """How the mark of a run ends that nobody is writing."""
+GONE = f"gone{_AT_REST}"
+"""The mark of a run that does not exist."""
 _BETWEEN = "~"
 """Stands for '/' in the address of a run that lies in a suite's folder."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from promptcodebook.errors import PolicyError, RegistryDamaged, StoreError
 from promptcodebook.policy.registry.exchange import export_lines, import_lines
-from promptcodebook.policy.registry.log import version_of
+from promptcodebook.policy.registry.log import canonical, version_of
 from promptcodebook.policy.registry.registry import Registry
 from promptcodebook.policy.registry.version import Facts
 from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
@@ -141,4 +143,42 @@ def test_what_is_no_policy_is_not_taken_in_though_its_hash_is_right(empty: Regis
     assert json.loads(data.splitlines()[1])["policy"] == "{}"
     with pytest.raises(PolicyError, match="is not a policy file"):
         taken(empty, data, "tickets")
+    assert empty.history() == ()
+
+
+def forged(lines: Sequence[Mapping[str, Any]]) -> bytes:
+    """The lines with sums as `export_lines` would write them: only what they say can be wrong."""
+    written, sum_ = b"", ""
+    for line in lines:
+        plain = {key: value for key, value in line.items() if key != "sum"}
+        sum_ = hashlib.sha256(f"{sum_}\n{canonical(plain)}".encode()).hexdigest()
+        written += f"{canonical({**plain, 'sum': sum_})}\n".encode()
+    return written
+
+
+@pytest.mark.parametrize(
+    ("at", "change", "fault"),
+    [
+        (0, {"format": "promptcodebook registry 9"}, "line 1 .* does not have it there"),
+        (1, None, "line 3 .* does not hold its version"),
+        (2, None, "line 5 .* does not hold its version"),
+        (1, {"policy": "{}"}, "line 2 .* its policy is not sha256"),
+        (3, None, "line 4 .* it says that it is entry 2"),
+        (-1, {"lines": 7}, "line 9 .* the last one of another file"),
+        (4, {"kind": "registry", "format": "promptcodebook registry 1"}, "line 5 .* have it there"),
+    ],
+)
+def test_lines_whose_sums_are_right_must_still_fit_together(
+    data: bytes, empty: Registry, at: int, change: dict[str, Any] | None, fault: str
+) -> None:
+    lines = [json.loads(line) for line in data.splitlines()]
+    assert forged(lines) == data
+    if change is None:
+        del lines[at]
+    elif "kind" in change:
+        lines[at] = change
+    else:
+        lines[at] |= change
+    with pytest.raises(RegistryDamaged, match=fault):
+        taken(empty, forged(lines))
     assert empty.history() == ()

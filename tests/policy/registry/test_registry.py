@@ -8,7 +8,7 @@ import json
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,8 @@ from promptcodebook.errors import (
 from promptcodebook.policy.audit.report import AuditReport
 from promptcodebook.policy.audit.scan import Finding
 from promptcodebook.policy.file import PolicyFile
-from promptcodebook.policy.registry.gate import AUDIT
-from promptcodebook.policy.registry.log import FIRST, Entry
+from promptcodebook.policy.registry.gate import AUDIT, AuditGate
+from promptcodebook.policy.registry.log import FIRST, Broken, Entry, Log
 from promptcodebook.policy.registry.registry import Registry, open_registry
 from promptcodebook.policy.registry.shelf import Proposal, Propose
 from promptcodebook.policy.registry.version import Facts, Version
@@ -146,6 +146,21 @@ def report_of(registry: Registry, judge: str = "", kind: str = "", **looked: Any
     return AuditReport(digest, ("m0",), (found,) if kind else (), judge, **looked).to_json()
 
 
+def test_what_no_model_judged_is_promoted_only_where_that_is_said(registry: Registry) -> None:
+    version = registry.freeze(policy("a"), "tickets").version
+    registry.attest(version, AUDIT, report_of(registry))
+    with pytest.raises(PromotionRefused, match="no model judged") as refused:
+        registry.promote(version, PRODUCTION)
+    assert "--without-judge" in (refused.value.hint or "")
+    assert PRODUCTION not in registry.refs()
+    by_rules = AuditGate(registry.attestations, without_judge=True)
+    entry = registry.promote(version, PRODUCTION, gate=by_rules)
+    assert entry is not None and entry.known == {"audited": ["rules"], "without_judge": True}
+    registry.attest(version, AUDIT, report_of(registry, "judge"))
+    entry = registry.promote(version, "tickets@staging", gate=by_rules)
+    assert entry is not None and entry.known == {"audited": ["rules", "judge"]}
+
+
 def test_what_a_judge_found_is_not_undone_by_rules_that_find_nothing(registry: Registry) -> None:
     version = registry.freeze(policy("a"), "tickets").version
     with pytest.raises(PromotionRefused, match="never audited"):
@@ -172,7 +187,12 @@ def test_what_an_audit_found_is_not_undone_by_one_that_looks_at_less(
     assert registry.promote(version, PRODUCTION) is not None
 
 
-def test_a_report_that_comes_in_at_the_last_moment_counts(registry: Registry) -> None:
+@pytest.mark.parametrize(
+    "gate", [lambda r: None, lambda r: AuditGate(r.attestations, without_judge=True)]
+)
+def test_a_report_that_comes_in_at_the_last_moment_counts(
+    registry: Registry, gate: Callable[[Registry], AuditGate | None]
+) -> None:
     version = registry.freeze(policy("a"), "tickets").version
     registry.attest(version, AUDIT, report_of(registry))
     append, bad = registry.shelf.append, report_of(registry, "judge", "hate")
@@ -184,7 +204,7 @@ def test_a_report_that_comes_in_at_the_last_moment_counts(registry: Registry) ->
 
     registry.shelf.append = after_another  # type: ignore[method-assign]
     with pytest.raises(PromotionRefused, match="hate"):
-        registry.promote(version, PRODUCTION)
+        registry.promote(version, PRODUCTION, gate=gate(registry))
 
 
 @given(st.lists(st.tuples(st.sampled_from(["promote", "back", "to"]), st.integers(0, 2))))
@@ -239,6 +259,12 @@ def test_an_audit_of_other_texts_does_not_count(registry: Registry) -> None:
     registry.attest(version, AUDIT, {"format": "of another time"})
     with pytest.raises(PromotionRefused, match="never audited"):
         registry.promote(version, PRODUCTION, override="  ")
+
+
+def test_the_folder_of_a_registry_is_made_with_those_above_it(tmp_path: Path) -> None:
+    with sqlite(tmp_path / "a" / "b") as made:
+        version = made.freeze(policy("a"), "tickets").version
+        assert made.refs() == {"tickets@latest": version}
 
 
 def test_a_rollback_passes_no_gate_and_moves_at_once(registry: Registry) -> None:
@@ -362,3 +388,52 @@ def test_the_facts_of_a_version_are_in_the_chain(registry: Registry) -> None:
     [entry] = registry.history()
     assert json.loads(entry.facts)["score"] == 0.25 and entry.previous == FIRST
     assert registry.verify().head == entry.hash
+
+
+A, B, C, D = (f"sha256:{letter * 64}" for letter in "abcd")
+
+
+def chained(log: Log, action: str, ref: str, before: str, after: str) -> Entry:
+    """An entry with the right number and hashes: only what it says can be wrong."""
+    entry = Entry(log.next, "2026", "eva", action, ref, before, after, "", "{}", log.head)
+    return entry.sealed()
+
+
+@pytest.mark.parametrize(
+    ("action", "ref", "before", "after", "fault"),
+    [
+        ("rollback", PRODUCTION, C, A, ""),
+        ("rollback", PRODUCTION, C, B, ""),
+        ("rollback", PRODUCTION, C, C, "stood there already"),
+        ("rollback", PRODUCTION, C, D, "was never at"),
+        ("promote", PRODUCTION, C, D, ""),
+        ("promote", PRODUCTION, C, f"sha256:{'e' * 64}", "no entry stored"),
+        ("freeze", PRODUCTION, C, f"sha256:{'e' * 64}", ""),
+        ("promote", PRODUCTION, B, A, "did not stand where"),
+        ("promote", PRODUCTION, "", A, "did not stand where"),
+        ("promote", "tickets@other", C, A, "did not stand where"),
+        ("promote", "", "", A, "is not said of no ref"),
+        ("attest", PRODUCTION, C, A, "is not said of tickets@production"),
+        ("attest", "", "", A, ""),
+        ("attest", "", "", f"sha256:{'e' * 64}", "no entry stored"),
+        ("burn", PRODUCTION, C, A, "nothing is called 'burn'"),
+    ],
+)
+def test_an_entry_that_follows_in_the_chain_must_still_say_what_can_be(
+    action: str, ref: str, before: str, after: str, fault: str
+) -> None:
+    log = Log()
+    for stored in (A, B, C, D):
+        log.add(chained(log, "freeze", "tickets@latest", log.at("tickets@latest") or "", stored))
+    for moved in (A, B, C):
+        log.add(chained(log, "promote", PRODUCTION, log.at(PRODUCTION) or "", moved))
+    entry, entries = chained(log, action, ref, before, after), len(log)
+    if fault:
+        with pytest.raises(Broken, match=fault):
+            log.add(entry)
+    else:
+        log.add(entry)
+    assert len(log) == entries + (not fault)
+    assert log.at(PRODUCTION) == (C if fault or not ref else after)
+    if action == "rollback" and not fault:
+        assert log.history(PRODUCTION) == ((A,) if after == A else (A, B))

@@ -11,12 +11,13 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 
+from promptcodebook.policy.audit.decoding import decodings
 from promptcodebook.policy.audit.folding import Folded, fold
 
-__all__ = ["Order", "find_orders", "orders"]
+__all__ = ["Given", "Order", "find_orders", "orders"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,35 @@ _DISARMED = re.compile(
 _CLAUSE = 300
 
 
-def find_orders(text: str) -> Iterator[tuple[Order, int, int]]:
-    """Each order that the text gives, with its span in it."""
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An order that `text[start:end]` gives: in these words, and for this reason; both say how the
+    words are encoded where they are."""
+
+    order: Order
+    start: int
+    end: int
+    words: str
+    reason: str
+
+
+@lru_cache(maxsize=1024)
+def find_orders(text: str) -> tuple[Given, ...]:
+    """Each order that the text gives, in plain words or in encoded ones. Kept, since training asks
+    of the same texts with every rollout."""
+    return tuple(_orders_of(text))
+
+
+def _orders_of(text: str) -> Iterator[Given]:
+    for order, start, end in _plain_orders(text):
+        yield Given(order, start, end, text[start:end], order.reason)
+    for decoded in decodings(text):
+        for order, start, end in _plain_orders(decoded.said):
+            reason = f"{order.reason}, in {decoded.how}"
+            yield Given(order, decoded.start, decoded.end, decoded.said[start:end], reason)
+
+
+def _plain_orders(text: str) -> Iterator[tuple[Order, int, int]]:
     folded = fold(text)
     for order in orders():
         for match in order.phrase.finditer(folded.text):

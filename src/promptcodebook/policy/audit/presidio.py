@@ -8,10 +8,9 @@ since they fetch a list of domains and our own patterns find both.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from importlib import import_module
 from typing import Any
 
-from promptcodebook.errors import MissingExtra
+from promptcodebook.errors import import_extra
 from promptcodebook.policy.audit.scan import Finding, excerpt
 from promptcodebook.policy.audit.traces import Severity
 
@@ -43,12 +42,9 @@ class PresidioScan:
     """Presidio with what is installed. Raises MissingExtra."""
 
     def __init__(self) -> None:
-        try:
-            presidio: Any = import_module("presidio_analyzer")
-            engines: Any = import_module("presidio_analyzer.nlp_engine")
-            spacy: Any = import_module("spacy")
-        except ModuleNotFoundError:
-            raise MissingExtra("Presidio's search for personal data", "presidio") from None
+        what = "Presidio's search for personal data"
+        modules = ("presidio_analyzer", "presidio_analyzer.nlp_engine", "spacy")
+        presidio, engines, spacy = (import_extra(name, what, "presidio") for name in modules)
         model = next((name for name in _MODELS if spacy.util.is_package(name)), None)
         engine: Any = engines.SpacyNlpEngine()
         engine.nlp = {"en": spacy.load(model) if model is not None else spacy.blank("en")}

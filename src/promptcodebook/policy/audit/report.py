@@ -2,14 +2,14 @@
 
 report = audit(policy_file)                    rules alone, no model
 report = await audit_with_judge(policy_file, judge, ...)
-report.passes                                  nothing of high severity was found
+report.verdict                    "fails", "passes"; without a judge "no rule fired" at best
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
@@ -28,6 +28,7 @@ __all__ = ["NO_DATA", "AuditReport", "audit", "audit_with_judge", "texts_of"]
 FORMAT = "promptcodebook audit 1"
 NO_DATA = "copies of training data: no data were at hand to compare with"
 _NO_JUDGE = "hazards: no model judged the texts"
+_FIELD = "it goes with every request, and decides more than how replies are drawn"
 _ORDER: Mapping[Severity, int] = {"high": 0, "medium": 1, "low": 2}
 
 
@@ -50,14 +51,29 @@ class AuditReport:
     format: str = FORMAT
 
     @property
+    def fails(self) -> bool:
+        """Whether something of high severity was found."""
+        return bool(self.of("high"))
+
+    @property
     def passes(self) -> bool:
-        """Whether nothing of high severity was found."""
-        return not self.of("high")
+        """Whether a model judged the texts and nothing of high severity was found."""
+        return bool(self.judge) and not self.fails
+
+    @property
+    def verdict(self) -> Literal["fails", "passes", "no rule fired", "no high finding"]:
+        """The audit in a word: the rules alone let nothing pass, for they miss most of what is
+        said in prose."""
+        if self.fails:
+            return "fails"
+        if self.judge:
+            return "passes"
+        return "no high finding" if self.findings else "no rule fired"
 
     def undoes(self, failed: AuditReport) -> bool:
-        """Whether this report passes and looked at all that a failed one looked at."""
+        """Whether this report does not fail and looked at all that a failed one looked at."""
         return (
-            self.passes
+            not self.fails
             and failed.judge in ("", self.judge)
             and (failed.rows is None or (self.rows or 0) >= failed.rows)
             and (self.presidio or not failed.presidio)
@@ -68,13 +84,13 @@ class AuditReport:
         return tuple(finding for finding in self.findings if finding.severity == severity)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; `passes` among them for whoever reads it without us."""
-        return {**asdict(self), "passes": self.passes}
+        """Plain values; `passes` and `verdict` among them for a reader without this library."""
+        return {**asdict(self), "passes": self.passes, "verdict": self.verdict}
 
     @staticmethod
     def from_json(tree: Mapping[str, Any]) -> AuditReport:
-        """Raises PolicyError for what is no report; `passes` is not believed but worked out."""
-        kept = {key: value for key, value in tree.items() if key != "passes"}
+        """Raises PolicyError for what is no report; `passes` and `verdict` are worked out."""
+        kept = {key: value for key, value in tree.items() if key not in ("passes", "verdict")}
         try:
             report = TypeAdapter(AuditReport).validate_python(kept)
         except ValidationError as error:
@@ -98,6 +114,10 @@ def audit(
     texts = texts_of(policy)
     copies = NoLeakCheck(training) if training is not None else None
     findings = [f for where, text in texts.items() for f in scan(text, where, copies)]
+    findings += [
+        Finding(where, "field", "high", 0, 0, repr(where.rpartition(".")[2]), _FIELD)
+        for where in policy.beyond_sampling
+    ]
     left_out = [_NO_JUDGE] if training is not None else [NO_DATA, _NO_JUDGE]
     if presidio is not None:
         findings += [f for where, text in texts.items() for f in presidio.find(text, where)]
@@ -130,7 +150,10 @@ async def audit_with_judge(
 def _sorted(findings: Sequence[Finding], texts: Mapping[str, str]) -> tuple[Finding, ...]:
     """By severity, then in the order of the texts."""
     places = {where: place for place, where in enumerate(texts)}
-    return tuple(sorted(findings, key=lambda f: (_ORDER[f.severity], places[f.where], f.start)))
+    first = len(places)  # a field's own finding stands behind those of texts
+    return tuple(
+        sorted(findings, key=lambda f: (_ORDER[f.severity], places.get(f.where, first), f.start))
+    )
 
 
 def texts_of(policy: PolicyFile) -> dict[str, str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from promptcodebook.method.checks import NoLeakCheck
+from promptcodebook.policy.audit.decoding import foreign
 from promptcodebook.policy.audit.orders import find_orders
 from promptcodebook.policy.audit.traces import TRACES, Severity
 from promptcodebook.types import Variable
@@ -23,8 +24,8 @@ Source = Literal["rules", "data", "presidio", "judge"]
 class Finding:
     """What is wrong with one text: `text[start:end]` of the variable `where`, quoted.
 
-    `kind` is a kind of order, a trace, 'copied', or the code of an AILuminate hazard. `reason` says
-    what the text does, beginning with "it".
+    `kind` is a kind of order, a trace, 'unreadable', 'copied', or the code of an AILuminate hazard.
+    `reason` says what the text does, beginning with "it".
     """
 
     where: str
@@ -43,6 +44,10 @@ def scan(text: str, where: str = "", copies: NoLeakCheck | None = None) -> list[
     A piece that several traces fit is found once, by the first of them.
     """
     found = [*_traces(text, where), *_orders(text, where)]
+    if (unread := foreign(text)) is not None:
+        reason = "it is in a language or script, or in none, that the rules cannot read"
+        quote = excerpt(text[slice(*unread)])
+        found.append(Finding(where, "unreadable", "medium", *unread, quote, reason))
     for start, end, what in copies.find(text) if copies is not None else ():
         reason = f"it copies {what}"
         quote = excerpt(text[start:end])
@@ -69,11 +74,11 @@ def _escape(char: str) -> str:
 def _orders(text: str, where: str) -> Iterator[Finding]:
     """Each stretch of text once for each kind of order that it gives."""
     seen: set[tuple[str, int]] = set()
-    for order, start, end in find_orders(text):
-        if (order.name, start) not in seen:
-            seen.add((order.name, start))
-            quote = excerpt(text[start:end])
-            yield Finding(where, order.name, "high", start, end, quote, order.reason)
+    for each in find_orders(text):
+        if (each.order.name, each.start) not in seen:
+            seen.add((each.order.name, each.start))
+            kind, quote = each.order.name, excerpt(each.words)
+            yield Finding(where, kind, "high", each.start, each.end, quote, each.reason)
 
 
 class TraceCheck:
@@ -110,9 +115,9 @@ class OrderCheck:
         self, variable: Variable, text: str, before: str, others: Sequence[str]
     ) -> str | None:
         rubric = variable == "critic" and not _ALWAYS.search(text)
-        for order, start, end in find_orders(text):
-            if not (rubric and order.name == "grader"):
-                return f"{order.reason}: {excerpt(text[start:end])}"
+        for each in find_orders(text):
+            if not (rubric and each.order.name == "grader"):
+                return f"{each.reason}: {excerpt(each.words)}"
         return None
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from promptcodebook.policy.audit.decoding import decodings, random_runs
 from promptcodebook.policy.audit.folding import LOOK_ALIKES, is_invisible
 
 __all__ = ["MARKERS", "TRACES", "Severity", "Span", "Trace"]
@@ -197,6 +198,15 @@ def _personal(text: str) -> Iterator[tuple[Span, Severity]]:
                 yield match.span(), "high"
 
 
+def _encoded(text: str) -> Iterator[tuple[Span, Severity]]:
+    """What is English only once it is decoded, and runs that are neither words nor decoded. What
+    an order in it makes of it, the search for orders says."""
+    decoded = [each for each in decodings(text) if not each.usual]
+    spans = [(each.start, each.end) for each in decoded]
+    for span in dict.fromkeys([*spans, *random_runs(text, decoded)]):
+        yield span, "medium"
+
+
 def _always(found: str) -> bool:
     return True
 
@@ -232,4 +242,5 @@ TRACES: tuple[Trace, ...] = (
     Trace("secret", "a secret", _secrets),
     Trace("personal", "personal data", _personal),
     Trace("address", "an address", _addresses),
+    Trace("encoded", "encoded text, or a run of letters that is no word", _encoded),
 )

@@ -32,15 +32,19 @@ class Export:
     folder: bool = False
 
 
-def export_policy(file: PolicyFile, kind: str, name: str) -> Export:
+def export_policy(file: PolicyFile, kind: str, name: str, *, trusted: bool = False) -> Export:
     """The policy as one of KINDS; `name` is what it is called in the files. Raises ConfigError for
-    another kind, and for a policy that has a prompt for each stage where code is wanted."""
+    another kind, and for a policy that has a prompt for each stage where code is wanted;
+    RunNotTrusted where the code would use a policy that is not `trusted` and must be."""
     if kind not in KINDS:
         raise ConfigError(
             f"cannot export to {kind!r}{did_you_mean(kind, KINDS)}",
             hint=f"--to {' | '.join(KINDS)}",
         )
-    return KINDS[kind](file, re.sub(r"[^\w.@-]+", "-", name))
+    made = KINDS[kind](file, re.sub(r"[^\w.@-]+", "-", name))
+    if made.folder:
+        file.require_trust(name, trusted=trusted)
+    return made
 
 
 def _json(file: PolicyFile, name: str) -> Export:
@@ -62,6 +66,7 @@ def _code(templates: Mapping[str, str]) -> Callable[[PolicyFile, str], Export]:
             "digest": f"sha256:{file.digest}",
             "version": version("promptcodebook"),
             "how": _how(file),
+            "trust": ", trust=True" if file.beyond_sampling else "",
         }
         files = {target: _filled(template, known) for target, template in templates.items()}
         return Export({_POLICY: file.text(), **files}, live=True, folder=True)

@@ -1,4 +1,5 @@
-"""What a version must have passed before a ref is moved to it: an audit that found nothing high.
+"""What a version must have passed before a ref is moved to it: an audit that found nothing high,
+with a model as judge, unless the promotion says that it goes without one.
 
 The audit's reports lie in the registry's log, as what was attested of the version.
 """
@@ -39,10 +40,12 @@ class AuditGate:
     """What an audit found to be high stands against the version, until a later audit that looked
     at as much finds nothing of that kind.
 
-    `attestations` are what was attested of a version under a topic, in order.
+    `attestations` are what was attested of a version under a topic, in order. `without_judge` =
+    audits by the rules alone are enough, and the log's entry says so.
     """
 
     attestations: Callable[[str, str], Sequence[Mapping[str, Any]]]
+    without_judge: bool = False
 
     def __call__(self, version: Version, policy: PolicyFile, ref: str) -> Mapping[str, JsonValue]:
         found = _reports(self.attestations(version.version, AUDIT))
@@ -55,14 +58,23 @@ class AuditGate:
             )
         for place, report in enumerate(reports):
             later = reports[place + 1 :]
-            if not report.passes and not any(each.undoes(report) for each in later):
+            if report.fails and not any(each.undoes(report) for each in later):
                 raise PromotionRefused(
                     f"{version.version[:19]} failed its audit{_where(report)}; {ref} stays where "
                     "it is",
                     hint=f"{audit} shows what was found; --override REASON moves it all the same",
                 )
-        passed = dict.fromkeys(r.judge or "rules" for r in reports if r.passes)
-        return {"audited": list(passed)}
+        audited: list[JsonValue] = []
+        audited += dict.fromkeys(r.judge or "rules" for r in reports if not r.fails)
+        if any(report.passes for report in reports):
+            return {"audited": audited}
+        if not self.without_judge:
+            raise PromotionRefused(
+                f"no model judged {version.version[:19]}, the rules alone miss most harm in prose, "
+                f"and {ref} stays where it is",
+                hint=f"{audit} --lm URL#MODEL asks a judge; --without-judge goes by the rules",
+            )
+        return {"audited": audited, "without_judge": True}
 
 
 def _where(report: AuditReport) -> str:

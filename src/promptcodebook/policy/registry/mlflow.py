@@ -41,8 +41,6 @@ _MOST_TRIES = 400
 _PAGE = 100
 _ABSENT = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND")
 _PRESENT = ("RESOURCE_ALREADY_EXISTS", "ALREADY_EXISTS")
-_SETTINGS = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3"}
-"""No word of what is done here goes anywhere else, and a server that is down is told of soon."""
 
 
 class MlflowShelf:
@@ -57,8 +55,8 @@ class MlflowShelf:
                 "the URL of the MLflow server has a user or a password in it",
                 hint="set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead",
             )
-        for name, value in _SETTINGS.items():
-            os.environ.setdefault(name, value)
+        # A server that is down is noticed soon.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
         library = import_extra("mlflow", "a registry on an MLflow server", "mlflow")
         self._fails = cast("type[Exception]", library.exceptions.MlflowException)
         self._client: Any = library.MlflowClient(tracking_uri=url, registry_uri=url)

@@ -100,20 +100,22 @@ class Registry:
     ) -> Entry | None:
         """Moves NAME@REF to the version that `source` (NAME@REF or sha256:DIGITS) means.
 
-        `gate` is what the version must pass: an audit, unless another is given. With a reason to
-        `override` it, the ref moves all the same, and the entry holds the reason and what the gate
-        said. Returns the log's entry, None where the ref stood there already. Raises RefNotFound
-        and PromotionRefused.
+        `gate` is what the version must pass: an audit with a judge, unless another is given, such
+        as `AuditGate(registry.attestations, without_judge=True)`. With a reason to `override` it,
+        the ref moves all the same, and the entry holds the reason and what the gate said. Returns
+        the log's entry, None where the ref stood there already. Raises RefNotFound and
+        PromotionRefused.
         """
         check_ref(ref)
         version = self.version(source)
         # A gate of somebody's own may take its time, or write; audits are read in the transaction.
-        found = None if gate is None else self._passed(version, ref, gate, override)
+        audits = AuditGate(self.attestations) if gate is None else gate
+        own = isinstance(audits, AuditGate)
+        found = None if own else self._passed(version, ref, audits, override)
 
         def propose(log: Log) -> Proposal:
             if log.at(ref) == version.version:
                 return Proposal()
-            audits = AuditGate(self.attestations)
             passed = self._passed(version, ref, audits, override) if found is None else found
             return Proposal((self._entry(log, PROMOTE, ref, version.version, why, passed),))
 

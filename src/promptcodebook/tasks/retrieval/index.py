@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from promptcodebook.errors import DataError, import_extra
-from promptcodebook.paths import cache_folder
+from promptcodebook.paths import cache_folder, settle
 
 __all__ = [
     "CorpusReader",
@@ -217,8 +217,8 @@ def save_index(index: Index, corpus: Path, folder: Path) -> None:
         made.chmod(0o755)
         _write_meta(made, corpus, index.digest)
         if folder.exists():
-            folder.replace(made / _REPLACED)
-        made.replace(folder)
+            settle(folder, made / _REPLACED)
+        settle(made, folder)
         shutil.rmtree(folder / _REPLACED, ignore_errors=True)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any, cast
 
-from promptcodebook.errors import PcoError, RewardError
+from promptcodebook.errors import PcoError, RewardError, message_of
 from promptcodebook.protocols import Reward
 from promptcodebook.tasks.user_calls import Escape, Overdue, UserCalls, place_of
 from promptcodebook.tasks.user_code import annotated_as
@@ -56,8 +56,8 @@ async def apply_reward(
 
 def _raised(error: BaseException, example: Example) -> RewardError:
     return RewardError(
-        f"the reward raised {type(error).__name__}: {error} ({place_of(error)}, "
-        f"example {example.id})",
+        f"the reward raised {type(error).__name__}: {message_of(error)} "
+        f"({place_of(error)}, example {example.id})",
         hint="correct the reward; a run records such rollouts as failed and goes on",
     )
 

@@ -1,0 +1,207 @@
+"""What each caller may spend a day, and what of it is spent: looked at before each call.
+
+A call reserves the most that it can cost and is booked at what it took, so that spending passes no
+budget as long as the model keeps to the length that it was given. The day is UTC's. What is spent
+and reserved is on disk within a moment: a restart gives nothing back, and what a kill left in
+flight counts as spent. Each server counts for itself while it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+from promptcodebook.calls import Role, Usage
+from promptcodebook.config import Budget
+from promptcodebook.errors import StoreError
+from promptcodebook.lm.prices import PriceTable
+from promptcodebook.lm.wire import told_usage
+from promptcodebook.serve.completions import Refusal
+from promptcodebook.serve.records import open_writer
+from promptcodebook.serve.upstream import Answer
+
+__all__ = ["Paid", "Spending"]
+
+_log = logging.getLogger(__name__)
+_caller: ContextVar[str] = ContextVar("who the calls of a request are for", default="")
+_CAPS = ("max_tokens", "max_completion_tokens")
+_PREAMBLE = 128
+"""Tokens that a chat template may put around the messages; a token is a byte of them at least."""
+_MOMENT_S = 0.2
+_EPSILON = 1e-9
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(slots=True)
+class Paid:
+    """What a call took; the most that it can have cost until that is known."""
+
+    usage: Usage
+
+
+class Spending:
+    """The budgets a day of `allowed`, by the caller's name. As an `AttemptLog` it is asked for each
+    call that composing a prompt takes. The first of `models` is the one behind the policy; a
+    request that names no length gets `length` where tokens or money count.
+
+    Raises ConfigError for a money budget over an unknown price, StoreError.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        allowed: Mapping[str, Budget],
+        prices: PriceTable,
+        models: Sequence[str],
+        length: int,
+        now: Callable[[], datetime] = _now,
+    ) -> None:
+        if any(budget.usd is not None for budget in allowed.values()):
+            prices.require(models)
+        self._allowed = allowed
+        self._prices = prices
+        self._model = models[0]
+        self._length = length
+        self._now = now
+        self._day = now().date().isoformat()
+        self._in_flight: dict[int, tuple[str, str, Usage]] = {}
+        self._tickets = 0
+        self._unwritten: dict[tuple[str, str], Usage] = {}
+        self._writer = open_writer(path)
+        self._spent: dict[str, Usage] = {}
+
+        def read(db: sqlite3.Connection) -> None:
+            db.execute("DELETE FROM spent WHERE day < ?", (self._day,))
+            rows = db.execute("SELECT caller, calls, tokens, usd FROM spent").fetchall()
+            self._spent = {who: Usage(calls, tokens, cost=usd) for who, calls, tokens, usd in rows}
+
+        self._writer.write_now(read)
+
+    def begin(self, role: Role, most: Usage) -> int:
+        """Reserves for who the request is for. Raises Refusal when the budget has no room."""
+        caller = _caller.get()
+        budget = self._allowed.get(caller)
+        if budget is None:
+            return 0
+        today = self._now()
+        if self._day != today.date().isoformat():
+            self._day, self._spent = today.date().isoformat(), {}
+        ahead = self._spent.get(caller, Usage()) + replace(most, cost=most.cost or 0.0)
+        limits = (
+            (budget.calls, ahead.calls, "{:,} calls"),
+            (budget.tokens, ahead.tokens, "{:,} tokens"),
+            (budget.usd, (ahead.cost or 0.0) - _EPSILON, "${:g}"),
+        )
+        for limit, needed, words in limits:
+            if limit is not None and needed > limit:
+                midnight = today.replace(hour=0, minute=0, second=0, microsecond=0)
+                resets = midnight + timedelta(days=1)
+                text = (
+                    f"what this key may spend is {words.format(limit)} a day, and this call may "
+                    f"pass it: the budget resets at {resets:%Y-%m-%d %H:%M} UTC"
+                )
+                wait = (resets - today).total_seconds()
+                raise Refusal(text, status=429, kind="insufficient_quota", retry_after=int(wait))
+        self._tickets += 1
+        self._in_flight[self._tickets] = self._day, caller, most
+        self._add(self._day, caller, most)
+        return self._tickets
+
+    def end(self, ticket: int, role: Role, usage: Usage, lost: bool) -> None:
+        """Books what the call took in place of what was reserved."""
+        if ticket:
+            day, caller, most = self._in_flight.pop(ticket)
+            self._add(day, caller, usage - most)
+
+    def _add(self, day: str, caller: str, usage: Usage) -> None:
+        usage = replace(usage, cost=usage.cost or 0.0)
+        if day == self._day:
+            self._spent[caller] = self._spent.get(caller, Usage()) + usage
+        if not self._unwritten:
+            asyncio.get_running_loop().call_later(_MOMENT_S, self._write)
+        key = caller, day
+        self._unwritten[key] = self._unwritten.get(key, Usage()) + usage
+
+    def _write(self) -> None:
+        rows = [(*key, u.calls, u.tokens, u.cost) for key, u in self._unwritten.items()]
+        self._unwritten = {}
+
+        def write(db: sqlite3.Connection) -> None:
+            db.executemany(
+                "INSERT INTO spent VALUES (?, ?, ?, ?, ?) ON CONFLICT (caller, day) DO UPDATE SET "
+                "calls = calls + excluded.calls, tokens = tokens + excluded.tokens, "
+                "usd = usd + excluded.usd",
+                rows,
+            )
+
+        try:
+            self._writer.send(write)
+        except StoreError as error:
+            _log.error("what callers spend is not recorded any more: %s", error)
+
+    def close(self) -> None:
+        self._write()
+        try:
+            self._writer.close()
+        except StoreError as error:
+            _log.error("what callers spent was not recorded: %s", error)
+
+    def paying(self, caller: str) -> None:
+        """The calls of this task's request are for the caller from now on."""
+        _caller.set(caller)
+
+    def measured(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The body of a request with what bounds its cost and tells it: a length, and the usage at
+        the end of a stream. Raises Refusal."""
+        budget = self._allowed.get(_caller.get())
+        if budget is None or (budget.tokens is None and budget.usd is None):
+            return body
+        more: dict[str, object] = {}
+        named = [body[name] for name in _CAPS if body.get(name) is not None]
+        if any(type(each) is not int or each < 1 for each in named):
+            raise Refusal("max_tokens must be a whole number of at least 1", param="max_tokens")
+        if not named:
+            more["max_tokens"] = self._length
+        if body.get("stream"):
+            given: object = body.get("stream_options")
+            options = cast("dict[str, object]", given) if isinstance(given, dict) else {}
+            more["stream_options"] = {**options, "include_usage": True}
+        return {**body, **more}
+
+    @contextmanager
+    def call(self, body: Mapping[str, Any], size: int) -> Generator[Paid]:
+        """A call with a measured body of so many bytes. Raises Refusal."""
+        choices: object = body.get("n")
+        times = choices if type(choices) is int and choices > 0 else 1
+        named = [cap for name in _CAPS if type(cap := body.get(name)) is int]
+        longest = times * max(0, *named, 0)
+        prompt = size + _PREAMBLE
+        cost = self._prices.bound(self._model, prompt, longest)
+        paid = Paid(Usage(1, prompt, longest, cost=cost))
+        ticket = self.begin("executor", paid.usage)
+        try:
+            yield paid
+        except Refusal as refusal:
+            if refusal.unpaid:
+                paid.usage = Usage()
+            raise
+        finally:
+            self.end(ticket, "executor", paid.usage, lost=False)
+
+    def learn(self, paid: Paid, answer: Answer) -> None:
+        """What an answer says that the call took. One that says nothing took the most."""
+        if answer.status != 200:
+            paid.usage = Usage(calls=1)
+        elif usage := told_usage(answer.usage):
+            paid.usage = replace(usage, cost=self._prices.cost(self._model, usage))
