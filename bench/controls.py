@@ -69,8 +69,6 @@ from promptcodebook.types import (
     Verdict,
 )
 
-__all__ = ["BROKEN", "MUST_LOSE", "OURS", "Done", "Job", "gain_of", "kept_of", "lost_of", "run"]
-
 WORLDS = int(os.environ.get("PCO_BENCH_WORLDS", "20"))
 BROKEN = {
     "critic of capacity 0": "&capacity=0",

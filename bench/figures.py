@@ -10,8 +10,6 @@ from pathlib import Path
 
 from promptcodebook.errors import MissingExtra, PcoError
 
-__all__ = ["LACKING", "Figure", "shown"]
-
 LACKING = 2
 """The exit code of a bench that needs an extra which is not installed."""
 

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["House", "circles", "read_house"]
-
 PACKAGE = "promptcodebook"
 BUILDS_MODELS = "Models.build("
 SMALL = 80

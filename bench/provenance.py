@@ -22,8 +22,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-__all__ = ["Package", "bill_of_materials", "main", "read_locks"]
-
 ROOT = Path(__file__).parents[1]
 SERVICE = "https://api.osv.dev/v1/querybatch"
 _ACCEPTED = "advisories.accepted"

@@ -13,8 +13,6 @@ import typer
 
 from promptcodebook.cli import app as tree
 
-__all__ = ["page"]
-
 _WIDTH = "90"
 _HEAD = """# Commands
 

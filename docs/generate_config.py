@@ -9,8 +9,6 @@ from pathlib import Path
 
 from promptcodebook.config import Key, describe, describe_group
 
-__all__ = ["page"]
-
 _HEAD = """# Settings
 
 Written by `python docs/generate_config.py` from the settings' own docstrings; a test keeps it up to

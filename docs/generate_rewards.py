@@ -11,8 +11,6 @@ from pathlib import Path
 
 from promptcodebook.tasks import rewards
 
-__all__ = ["page"]
-
 _HEAD = """# Rewards
 
 Written by `python docs/generate_rewards.py` from the rewards' own docstrings; a test keeps it up to

@@ -11,8 +11,6 @@ import sys
 from html import escape
 from pathlib import Path
 
-__all__ = ["picture"]
-
 DOCS = Path(__file__).parent
 _FIGURES = DOCS / "results" / "small-real-model" / "results.json"
 _NAMES = {

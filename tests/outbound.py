@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-__all__ = ["Outbound", "can_isolate", "watched"]
-
 _ROOT = Path(__file__).parents[1]
 
 _HOOK = """

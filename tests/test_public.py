@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,18 +36,16 @@ def test_the_import_alone_pulls_in_nothing_heavy() -> None:
     assert said.stdout.strip() == "[]"
 
 
-def test_every_module_says_what_it_exports() -> None:
+def test_only_public_faces_list_what_they_export() -> None:
+    faces = {
+        "integrations/dspy.py",
+        "tasks/ifbench/score.py",
+        "tasks/rewards/library.py",
+    }
     for path in SOURCE.rglob("*.py"):
-        if path.name in ("__init__.py", "__main__.py") or path.parent.name == "cli":
-            continue
-        names = [
-            target.id
-            for node in ast.parse(path.read_text("utf-8")).body
-            if isinstance(node, ast.Assign)
-            for target in node.targets
-            if isinstance(target, ast.Name)
-        ]
-        assert "__all__" in names, f"{path.relative_to(SOURCE)} has no __all__"
+        listed = re.search(r"^__all__\b", path.read_text("utf-8"), re.MULTILINE)
+        name = path.relative_to(SOURCE).as_posix()
+        assert not listed or path.name == "__init__.py" or name in faces, name
 
 
 def test_nothing_pickles_and_nothing_but_the_command_line_prints() -> None:

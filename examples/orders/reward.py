@@ -7,8 +7,6 @@ from typing import Any
 
 import promptcodebook as pco
 
-__all__ = ["reward"]
-
 
 def reward(example: pco.Example, output: str) -> dict[str, Any]:
     try:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import promptcodebook as pco
 
-__all__ = ["menu_line", "reward"]
-
 
 async def menu_line(prompt: str, example: pco.Example, lm: pco.Chat) -> pco.Output:
     """The agent that is optimized: `prompt` is composed for this dish, both calls are metered."""

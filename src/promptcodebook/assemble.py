@@ -47,21 +47,6 @@ from promptcodebook.types import (
     Score,
 )
 
-__all__ = [
-    "NO_DATA",
-    "OWN_LM",
-    "STAND_IN",
-    "Assembled",
-    "Plan",
-    "SimulatedLM",
-    "Sources",
-    "assemble",
-    "plan_data",
-    "plan_run",
-    "simulated_model",
-    "simulated_world",
-]
-
 OWN_LM = "own"
 """Stands in the configuration for an LM object handed over by the user."""
 NO_DATA = Dataset((), (), ())

@@ -12,22 +12,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, Protocol, get_args
 
-__all__ = [
-    "LM",
-    "ROLES",
-    "Chat",
-    "Limits",
-    "Message",
-    "Reply",
-    "Request",
-    "Role",
-    "Sampling",
-    "Schema",
-    "Usage",
-    "request_key",
-]
-
-
 Role = Literal[
     "encoder",
     "generator",

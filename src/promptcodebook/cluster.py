@@ -12,8 +12,6 @@ from typing import Any
 
 from promptcodebook.errors import ConfigError, import_extra
 
-__all__ = ["LOCAL", "join_cluster", "machine_name", "require_version"]
-
 LOCAL = "local"
 """The address of a Ray that is started here and ends with the command."""
 _KNOCK_S = 5.0

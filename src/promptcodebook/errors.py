@@ -53,47 +53,6 @@ from promptcodebook.incidents import Incident
 if TYPE_CHECKING:
     from promptcodebook.types import Trace
 
-__all__ = [
-    "AuthRefused",
-    "BudgetReached",
-    "CallTimeout",
-    "ConfigError",
-    "DataError",
-    "DiskFull",
-    "EndpointDown",
-    "ExecutorError",
-    "Interrupted",
-    "LMError",
-    "MissingExtra",
-    "ModelNotFound",
-    "NoCredit",
-    "ParseError",
-    "PcoError",
-    "PolicyError",
-    "PromotionRefused",
-    "RateLimited",
-    "RefNotFound",
-    "RegistryDamaged",
-    "RequestRefused",
-    "RewardError",
-    "RunBusy",
-    "RunChanged",
-    "RunNotFound",
-    "RunNotTrusted",
-    "ServerFault",
-    "Stop",
-    "StoreError",
-    "StoreTooNew",
-    "TaskError",
-    "TooManyFailures",
-    "TruncatedReply",
-    "did_you_mean",
-    "import_extra",
-    "message_of",
-    "require_modules",
-]
-
-
 _NEXT = "next: "
 
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Protocol
 
-__all__ = ["Counts", "Incident", "Tally", "no_tally"]
-
 
 class Incident(StrEnum):
     """A counted incident; its value is its name on disk and in JSON.

@@ -26,17 +26,6 @@ from statistics import NormalDist, stdev
 
 from promptcodebook.randomness import keyed_random
 
-__all__ = [
-    "Bounds",
-    "Interval",
-    "clustered_interval",
-    "crossed_interval",
-    "crossed_ratio",
-    "mean_interval",
-    "paired_interval",
-    "unpaired_interval",
-]
-
 SIDE = 0.025
 """How often each end may err, unless a call names another `side`."""
 RESAMPLES = 2000

@@ -10,8 +10,6 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
-__all__ = ["shown_table", "shown_text"]
-
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]+")
 _MOST_ROWS = 100
 _MOST_CHARACTERS = 4000

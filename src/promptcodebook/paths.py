@@ -11,25 +11,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = [
-    "BENCH",
-    "cache_folder",
-    "data_folder",
-    "make_private_file",
-    "make_private_folder",
-    "make_secret",
-    "read_secret",
-    "registry_location",
-    "reply_cache_path",
-    "run_reference",
-    "runs_dir",
-    "settle",
-    "tighten",
-    "unfinished_folder",
-    "whole_file",
-    "write_whole",
-]
-
 BENCH = "bench"
 """The folder below that of the runs in which each suite has one of its own."""
 

@@ -19,21 +19,6 @@ from promptcodebook.units import duration
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = [
-    "Began",
-    "Listener",
-    "Note",
-    "Phase",
-    "ProgressEvent",
-    "ProgressLine",
-    "ProgressLog",
-    "Spent",
-    "StepDone",
-    "ValidationDone",
-    "silent",
-    "watch",
-]
-
 _log = logging.getLogger(__name__)
 _QUIET_S = 2.0
 """A run that takes less shows no progress."""

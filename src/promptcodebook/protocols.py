@@ -9,8 +9,6 @@ from typing import Protocol
 from promptcodebook.calls import Chat, Role
 from promptcodebook.types import Example, Output, Prompt, Score, Variable
 
-__all__ = ["Check", "Executor", "OutputReward", "Program", "Reward", "Scored", "TextReward"]
-
 
 class Program(Protocol):
     """y = M(p, x): the frozen model, or a pipeline of calls to it.

@@ -6,13 +6,6 @@ import hashlib
 import random
 from dataclasses import dataclass
 
-__all__ = [
-    "Draws",
-    "Randomness",
-    "keyed_int",
-    "keyed_random",
-]
-
 
 def keyed_int(*key: object) -> int:
     """A 63-bit integer decided by the key alone (str, int, float, bytes or None parts)."""

@@ -8,8 +8,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["stop_signals"]
-
 
 @contextmanager
 def stop_signals() -> Generator[None]:

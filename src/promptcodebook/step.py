@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from promptcodebook.types import Failure, Origin, Parameters, Ranking, Trace, Variable
 
-__all__ = ["Refused", "Rewrite", "Step", "ThetaTrial"]
-
 
 @dataclass(frozen=True, slots=True)
 class Refused:

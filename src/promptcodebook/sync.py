@@ -18,12 +18,6 @@ from typing import Any, TypeVar
 
 from promptcodebook.signals import stop_signals
 
-__all__ = [
-    "LoopThread",
-    "Relay",
-    "run_sync",
-]
-
 _T = TypeVar("_T")
 _PATIENCE_S = 5.0
 """How long what was cancelled may take to end."""

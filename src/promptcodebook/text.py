@@ -9,22 +9,6 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-__all__ = [
-    "Change",
-    "answer_words",
-    "cut_at_sentence",
-    "fold_text",
-    "printable",
-    "quote",
-    "sentences_of",
-    "shorten",
-    "strip_fence",
-    "strip_wrapping",
-    "word_changes",
-    "word_spans",
-    "words_of",
-]
-
 _WORD = re.compile(r"[^\W_]+", re.UNICODE)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)

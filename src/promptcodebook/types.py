@@ -14,32 +14,6 @@ from typing import Literal
 from promptcodebook.calls import Message, Usage
 from promptcodebook.notebook import shown_table
 
-__all__ = [
-    "Channel",
-    "Codebook",
-    "Directive",
-    "Evaluation",
-    "Example",
-    "Failure",
-    "Gradients",
-    "Instinct",
-    "Origin",
-    "Output",
-    "Parameters",
-    "Part",
-    "Prompt",
-    "PromptLength",
-    "Ranking",
-    "Rollout",
-    "Route",
-    "Score",
-    "Stage",
-    "Trace",
-    "Variable",
-    "Verdict",
-    "variable_name",
-]
-
 Channel = Literal["encoder", "generator", "codebook"]
 """What a verdict is laid at: routing, composition, or the instincts."""
 Part = Channel | Literal["critic"]

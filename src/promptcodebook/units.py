@@ -6,19 +6,6 @@ from decimal import Decimal
 
 from promptcodebook.calls import Limits, Usage
 
-__all__ = [
-    "bytes_text",
-    "cost_text",
-    "count_text",
-    "duration",
-    "lost_text",
-    "money",
-    "number",
-    "percent",
-    "plural",
-    "spent_parts",
-]
-
 
 def number(
     value: float | None, digits: int = 3, *, signed: bool = False, missing: str = "-"

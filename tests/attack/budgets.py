@@ -15,8 +15,6 @@ from tests.attack.proxy import Spoiler, proxied
 from tests.proof.runs import run
 from tests.proof.served import Served
 
-__all__ = ["MODES", "Bill", "Mode", "attack"]
-
 _LATE_S, _TIMEOUT_S = 2.0, 1.0
 SETTINGS: dict[str, Any] = {
     "task": "constraints",

@@ -20,8 +20,6 @@ from aiohttp import web
 from promptcodebook.calls import Usage
 from promptcodebook.randomness import keyed_random
 
-__all__ = ["CountingProxy", "Spoiler", "counting", "proxied"]
-
 Usages = Callable[[dict[str, Any]], Any]
 
 

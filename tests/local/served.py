@@ -16,8 +16,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Ours", "Served", "alive", "offline", "served", "served_by_us"]
-
 _START_S = 180.0
 _STOP_S = 20.0
 _COUNTED = 'pco_requests_total{path="/v1/chat/completions",status="200"}'

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-__all__ = ["BEGIN", "END", "TEMPLATE", "TURN", "make"]
-
 PAD, BEGIN, TURN, END = "<|pad|>", "<|begin|>", "<|turn|>", "<|end|>"
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}"

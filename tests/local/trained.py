@@ -26,8 +26,6 @@ from promptcodebook.store.folder import FILE
 from promptcodebook.tasks.houserules.task import load_houserules, topics_of
 from tests.local.served import Ours
 
-__all__ = ["Counts", "Killed", "Routes", "Size", "in_one_go", "killed_and_resumed", "told_apart"]
-
 INSTINCTS, SELECT = 6, 2
 _SETTLE_S = 0.5
 _TOPICS = {"damaged", "login", "privacy"}

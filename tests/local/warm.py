@@ -16,8 +16,6 @@ import pytest
 from promptcodebook.cli import main
 from tests.local.served import offline
 
-__all__ = ["Pco", "begin"]
-
 _IMPORTED = ("torch", "datasets", "peft", "transformers", "trl.trainer.grpo_trainer")
 _LONGEST_S = 1800
 

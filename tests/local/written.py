@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["write_gguf"]
-
 _ALIGNMENT = 32
 _INT, _FLOAT, _BOOL, _STRING, _ARRAY = 4, 6, 7, 8, 9
 

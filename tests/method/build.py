@@ -45,23 +45,6 @@ from promptcodebook.types import (
     Variable,
 )
 
-__all__ = [
-    "ENCODED",
-    "Counts",
-    "Shuffled",
-    "World",
-    "attributed",
-    "book",
-    "config",
-    "examples",
-    "number_scorer",
-    "one_batch",
-    "parameters",
-    "routed",
-    "said",
-    "verdict",
-]
-
 
 class Counts(Counter[str]):
     """A Tally that can be read."""

@@ -38,8 +38,6 @@ from promptcodebook.types import (
     Verdict,
 )
 
-__all__ = ["HOSTILE", "ScriptedRun", "events_of", "write_run"]
-
 HOSTILE = (
     "</script><script>alert(1)</script> <img src=x onerror=alert(2)> {{7*7}} ${x} %s {index} "
     '"quoted" \'single\' <a href="javascript:alert(3)">x</a> <!-- --> ]]> &amp; \x00\x07 \ud800'

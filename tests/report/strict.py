@@ -7,8 +7,6 @@ from html.parser import HTMLParser
 
 from promptcodebook.report.assets import read_script
 
-__all__ = ["Page", "read_page"]
-
 _VOID = frozenset({"br", "hr", "link", "meta"})
 _FORBIDDEN = frozenset({"iframe", "object", "embed", "img", "link", "base", "form"})
 

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["CHROMIUM", "IN_A_BROWSER", "SIZES", "Heard", "faults", "opened", "view"]
-
 CHROMIUM = Path("/usr/bin/chromium")
 SIZES = {400: 800, 1600: 1000}
 IN_A_BROWSER = [

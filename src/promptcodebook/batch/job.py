@@ -19,8 +19,6 @@ from promptcodebook.method.failures import gather_all
 from promptcodebook.policy.policy import Policy
 from promptcodebook.types import Failure
 
-__all__ = ["ENOUGH", "Kept", "Sink", "answer_rows"]
-
 ENOUGH = 16
 """Rows in a row whose failures stop the job."""
 _WINDOW = 4

@@ -39,8 +39,6 @@ from promptcodebook.policy.policy import Policy, deploy
 from promptcodebook.store.journal import Journal
 from promptcodebook.sync import run_sync
 
-__all__ = ["OnRay", "answer_shard", "forget_batch"]
-
 _SHARD = 256
 """Rows of a task. Shards begin at multiples of it, whatever is recorded already."""
 _LOOK_UP_S = 0.2

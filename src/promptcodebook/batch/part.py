@@ -27,8 +27,6 @@ from promptcodebook.store.journal import Journal
 from promptcodebook.store.lock import LOCK_FILES, RunLock
 from promptcodebook.store.tables import BOOKS, add_usage
 
-__all__ = ["Part", "book_shard", "open_journal", "part_of"]
-
 _JOB, _ROWS, _JOURNAL = "job.json", "rows.jsonl", "journal.sqlite"
 _LAYOUT = Layout(
     what="journal of a batch",

@@ -20,8 +20,6 @@ from promptcodebook.paths import whole_file
 from promptcodebook.sqlite import store_os_error
 from promptcodebook.types import Rollout
 
-__all__ = ["Added", "Result", "read_results", "write_output"]
-
 
 @dataclass(frozen=True, slots=True)
 class Result:

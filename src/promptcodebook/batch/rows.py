@@ -24,8 +24,6 @@ from promptcodebook.data.table import (
 )
 from promptcodebook.errors import DataError, import_extra
 
-__all__ = ["PARQUET_ROWS", "Kind", "Source", "file_mark", "import_parquet", "kind_of", "survey"]
-
 Kind = Literal["jsonl", "csv", "tsv", "parquet"]
 _KINDS: dict[str, Kind] = {
     ".jsonl": "jsonl",

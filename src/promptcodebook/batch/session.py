@@ -29,8 +29,6 @@ from promptcodebook.errors import (
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, deploy
 
-__all__ = ["Batch", "Order", "Summary"]
-
 
 @dataclass(frozen=True, slots=True)
 class Order:

@@ -20,8 +20,6 @@ from promptcodebook.errors import ConfigError, PcoError, Stop, did_you_mean, mes
 from promptcodebook.signals import stop_signals
 from promptcodebook.text import printable
 
-__all__ = ["COMMANDS", "app", "guard", "load_command", "run"]
-
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("demo", "Learn and judge on a small real model, offline, in minutes."),
     "init": ("init", "Write pco.toml, data.jsonl and reward.py to start from."),

@@ -20,9 +20,9 @@ from promptcodebook.cli.settings import (
     TaskName,
     Trust,
     Who,
-    runs_dir,
 )
 from promptcodebook.errors import ConfigError, DataError, TaskError
+from promptcodebook.paths import runs_dir
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from promptcodebook.policy.audit.scan import Finding
     from promptcodebook.policy.references import Reference
     from promptcodebook.types import Example
-
-__all__ = ["audit"]
 
 _COPIES = "copies of training data"
 RulesOnly = Annotated[bool, typer.Option("--rules-only", help="Ask no model about hazards.")]

@@ -22,8 +22,8 @@ from promptcodebook.cli.settings import (
     TaskName,
     Trust,
     command_group,
-    runs_dir,
 )
+from promptcodebook.paths import runs_dir
 from promptcodebook.units import cost_text, count_text, duration, lost_text, plural
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from promptcodebook.batch.session import Batch, Summary
     from promptcodebook.config import Config
     from promptcodebook.policy.file import PolicyFile
-
-__all__ = ["app"]
 
 app = command_group()
 

@@ -23,18 +23,15 @@ from promptcodebook.cli.settings import (
     command_group,
     environment_layer,
     flag_layer,
-    runs_dir,
     set_layer,
 )
-from promptcodebook.paths import BENCH
+from promptcodebook.paths import BENCH, runs_dir
 from promptcodebook.units import count_text, number
 
 if TYPE_CHECKING:
     from promptcodebook.errors import Stop
     from promptcodebook.local.lm import LocalModels
     from promptcodebook.run.suite import Cell, CellResult, Suite
-
-__all__ = ["app"]
 
 app = command_group()
 

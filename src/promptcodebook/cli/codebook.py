@@ -12,13 +12,9 @@ from promptcodebook.cli import export, registry
 from promptcodebook.cli.audit import audit
 from promptcodebook.cli.console import columns, emit, wrap_text
 from promptcodebook.cli.effect import effect
-from promptcodebook.cli.settings import (
-    Json,
-    Ref,
-    command_group,
-    runs_dir,
-)
+from promptcodebook.cli.settings import Json, Ref, command_group
 from promptcodebook.errors import ConfigError, did_you_mean
+from promptcodebook.paths import runs_dir
 from promptcodebook.text import word_changes
 from promptcodebook.types import variable_name
 from promptcodebook.units import number
@@ -28,8 +24,6 @@ if TYPE_CHECKING:
     from promptcodebook.step import Rewrite, Step
     from promptcodebook.store.run import RunStore
     from promptcodebook.types import Ranking
-
-__all__ = ["app", "mark_changes"]
 
 app = command_group()
 codebook = command_group("Show a codebook, its history or a difference; keep versions of it.")

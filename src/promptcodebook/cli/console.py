@@ -15,16 +15,6 @@ from typing import Any
 
 from promptcodebook.text import printable
 
-__all__ = [
-    "columns",
-    "confirm",
-    "emit",
-    "note",
-    "range_text",
-    "screen_width",
-    "wrap_text",
-]
-
 _GAP = 2
 """Blanks between two columns."""
 _LEAST_TEXT = 24

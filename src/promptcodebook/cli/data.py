@@ -18,8 +18,6 @@ from promptcodebook.text import printable
 if TYPE_CHECKING:
     from promptcodebook.data.check import ColumnSummary, DataCheck
 
-__all__ = ["app"]
-
 _SHOWN = 10
 """Inputs in two splits that are listed; the rest is counted."""
 

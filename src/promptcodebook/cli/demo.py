@@ -22,14 +22,13 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from promptcodebook.cli.console import columns, emit, note, range_text, wrap_text
-from promptcodebook.cli.settings import Plain, command_group, runs_dir
+from promptcodebook.cli.settings import Plain, command_group
 from promptcodebook.errors import PcoError
+from promptcodebook.paths import runs_dir
 from promptcodebook.units import number
 
 if TYPE_CHECKING:
     from promptcodebook.config import Config
-
-__all__ = ["app"]
 
 app = command_group()
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from promptcodebook.cli.console import columns, emit, note, range_text, wrap_text
-from promptcodebook.cli.settings import runs_dir
 from promptcodebook.errors import MissingExtra, require_modules
+from promptcodebook.paths import runs_dir
 from promptcodebook.text import shorten
 from promptcodebook.units import number
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from promptcodebook.run.optimize import Run
     from promptcodebook.run.verdict import Row
     from promptcodebook.types import Evaluation, Example, Rollout
-
-__all__ = ["NAME", "demo_config", "demonstrate", "missing_model", "show"]
 
 NAME = "demo"
 """The runs' name, by which `pco report demo` finds the latest."""

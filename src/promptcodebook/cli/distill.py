@@ -27,9 +27,9 @@ from promptcodebook.cli.settings import (
     TaskName,
     Trust,
     command_group,
-    runs_dir,
 )
 from promptcodebook.errors import ConfigError
+from promptcodebook.paths import runs_dir
 from promptcodebook.units import number
 
 if TYPE_CHECKING:
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from promptcodebook.method.distil import Agreement, Imitated
     from promptcodebook.policy.references import Reference
     from promptcodebook.run.distilling import Distillation
-
-__all__ = ["app"]
 
 app = command_group()
 

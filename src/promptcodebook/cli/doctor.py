@@ -18,15 +18,13 @@ from promptcodebook.cli.settings import (
     command_group,
     flag_layer,
     gather_settings,
-    runs_dir,
 )
+from promptcodebook.paths import runs_dir
 from promptcodebook.text import printable
 
 if TYPE_CHECKING:
     from promptcodebook.config import Config
     from promptcodebook.doctor.finding import Finding, Section
-
-__all__ = ["app"]
 
 app = command_group()
 

@@ -26,16 +26,14 @@ from promptcodebook.cli.settings import (
     SplitName,
     TaskName,
     Trust,
-    runs_dir,
 )
+from promptcodebook.paths import runs_dir
 from promptcodebook.text import printable
 from promptcodebook.units import cost_text, number, plural
 
 if TYPE_CHECKING:
     from promptcodebook.run.effect import Measurement
     from promptcodebook.store.effects import Effect
-
-__all__ = ["effect"]
 
 
 def effect(

@@ -28,8 +28,6 @@ from promptcodebook.units import duration
 if TYPE_CHECKING:
     from promptcodebook.estimation.estimate import Estimate, Share
 
-__all__ = ["app"]
-
 app = command_group()
 
 Seconds = Annotated[

@@ -34,9 +34,9 @@ from promptcodebook.cli.settings import (
     TaskName,
     Trust,
     command_group,
-    runs_dir,
 )
 from promptcodebook.errors import ConfigError, did_you_mean
+from promptcodebook.paths import runs_dir
 from promptcodebook.text import printable
 from promptcodebook.units import cost_text, number, percent
 
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from promptcodebook.run.comparison import Comparison, Side
     from promptcodebook.run.evaluation import Assessment, Assessor, Sample
     from promptcodebook.types import Example, Rollout
-
-__all__ = ["EvaluationProgress", "app"]
 
 app = command_group()
 

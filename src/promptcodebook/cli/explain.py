@@ -23,9 +23,9 @@ from promptcodebook.cli.settings import (
     TaskName,
     Trust,
     command_group,
-    runs_dir,
 )
 from promptcodebook.errors import ConfigError, DataError, PcoError
+from promptcodebook.paths import runs_dir
 from promptcodebook.types import Variable, variable_name
 from promptcodebook.units import number
 
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from promptcodebook.report.record import Record, Training
     from promptcodebook.step import Rewrite
     from promptcodebook.types import Example, Rollout
-
-__all__ = ["app"]
 
 app = command_group()
 

@@ -10,13 +10,12 @@ import typer
 
 from promptcodebook.cli.console import emit, note
 from promptcodebook.cli.registry import export_registry
-from promptcodebook.cli.settings import Json, Trust, command_group, runs_dir
+from promptcodebook.cli.settings import Json, Trust, command_group
 from promptcodebook.errors import ConfigError
+from promptcodebook.paths import runs_dir
 
 if TYPE_CHECKING:
     from promptcodebook.policy.references import Reference
-
-__all__ = ["app"]
 
 app = command_group()
 

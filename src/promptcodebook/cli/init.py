@@ -18,8 +18,6 @@ from promptcodebook.errors import ConfigError, did_you_mean
 if TYPE_CHECKING:
     from promptcodebook.config import Key
 
-__all__ = ["FILES", "app"]
-
 app = command_group()
 templates = command_group("The prompts around what is learned: list them, or copy a set to edit.")
 app.add_typer(templates, name="templates")

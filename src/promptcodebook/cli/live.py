@@ -23,8 +23,6 @@ from promptcodebook.paths import run_reference
 from promptcodebook.progress import Note, ProgressEvent
 from promptcodebook.units import cost_text, count_text, duration, lost_text, spent_parts
 
-__all__ = ["LiveLayout", "LiveView", "bar", "sparkline"]
-
 _PER_SECOND = 4
 _LEVELS = "▁▂▃▄▅▆▇█"
 _EIGHTHS = " ▏▎▍▌▋▊▉"

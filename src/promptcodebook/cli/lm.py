@@ -29,12 +29,10 @@ from promptcodebook.errors import ConfigError
 from promptcodebook.units import bytes_text, plural
 
 if TYPE_CHECKING:
-    from promptcodebook.assemble import SimulatedLM
     from promptcodebook.local.engine import Engine
     from promptcodebook.serve.local import Terms
     from promptcodebook.serve.server import Address
-
-__all__ = ["app"]
+    from promptcodebook.simulated.model import SimulatedLM
 
 app = command_group()
 lm = command_group("Serve a model of this machine, or the simulated one, over HTTP.")

@@ -20,15 +20,13 @@ from promptcodebook.cli.settings import (
     TaskName,
     Trust,
     command_group,
-    runs_dir,
 )
 from promptcodebook.errors import ConfigError, PolicyError, did_you_mean
+from promptcodebook.paths import runs_dir
 
 if TYPE_CHECKING:
     from promptcodebook.cli.reference import Typed
     from promptcodebook.policy.references import Reference
-
-__all__ = ["app"]
 
 app = command_group()
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from promptcodebook.policy.file import PolicyFile
     from promptcodebook.policy.references import Reference
 
-__all__ = ["Typed", "keeps_own_settings", "require_objects", "settings_for"]
-
 
 @dataclass(frozen=True, slots=True)
 class Typed:

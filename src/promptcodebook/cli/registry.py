@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from promptcodebook.cli.console import columns, emit, note, wrap_text
-from promptcodebook.cli.settings import Json, Ref, Who, command_group, runs_dir
+from promptcodebook.cli.settings import Json, Ref, Who, command_group
 from promptcodebook.errors import ConfigError, StoreError
+from promptcodebook.paths import runs_dir
 from promptcodebook.units import plural
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from promptcodebook.policy.file import PolicyFile
     from promptcodebook.policy.registry.log import Entry
     from promptcodebook.policy.registry.version import Version
-
-__all__ = ["app", "before_and_now", "export_registry", "show_log"]
 
 app = command_group()
 

@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Self
 import typer
 
 from promptcodebook.cli.console import emit, note
-from promptcodebook.cli.settings import Json, Model, Plain, command_group, runs_dir
-from promptcodebook.paths import BENCH
+from promptcodebook.cli.settings import Json, Model, Plain, command_group
+from promptcodebook.paths import BENCH, runs_dir
 
 if TYPE_CHECKING:
     from promptcodebook.experiments.experiment import Measured, Order
     from promptcodebook.experiments.lab import Lab
     from promptcodebook.progress import Listener
-
-__all__ = ["app", "show"]
 
 app = command_group()
 _NAMED = 8

@@ -21,8 +21,6 @@ from promptcodebook.progress import (
 from promptcodebook.step import Step
 from promptcodebook.text import printable
 
-__all__ = ["WINDOW", "RunView", "advance", "one_line"]
-
 WINDOW = 10
 """Steps that moving figures look back over."""
 _KEPT = 1000

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from promptcodebook.cli.console import columns, confirm, emit, note, wrap_text
-from promptcodebook.cli.settings import Json, RunRef, Trust, Yes, command_group, runs_dir
+from promptcodebook.cli.settings import Json, RunRef, Trust, Yes, command_group
+from promptcodebook.paths import runs_dir
 from promptcodebook.text import printable
 from promptcodebook.units import count_text, duration, lost_text, money, number, plural
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from promptcodebook.store.run import RunStore
     from promptcodebook.store.summaries import RunSummary
     from promptcodebook.types import Failure
-
-__all__ = ["app", "write_run_report"]
 
 app = command_group()
 runs = command_group("Runs on disk, below $PCO_RUNS or ./runs.")

@@ -17,17 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from promptcodebook.cli.console import emit, note, wrap_text
-from promptcodebook.cli.settings import (
-    ConfigOption,
-    Json,
-    Model,
-    Ref,
-    Sets,
-    Trust,
-    command_group,
-    runs_dir,
-)
+from promptcodebook.cli.settings import ConfigOption, Json, Model, Ref, Sets, Trust, command_group
 from promptcodebook.errors import ConfigError, PcoError
+from promptcodebook.paths import runs_dir
 
 if TYPE_CHECKING:
     from promptcodebook.calls import Role
@@ -43,8 +35,6 @@ if TYPE_CHECKING:
     from promptcodebook.serve.records import Record
     from promptcodebook.serve.server import Address
     from promptcodebook.serve.spending import Spending
-
-__all__ = ["app", "explain_request", "listen"]
 
 app = command_group()
 

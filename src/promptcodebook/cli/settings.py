@@ -17,40 +17,10 @@ import typer
 from typer.core import TyperGroup
 
 from promptcodebook.errors import ConfigError
-from promptcodebook.paths import runs_dir
 
 if TYPE_CHECKING:
     from promptcodebook.config import Config
 
-__all__ = [
-    "REF_HELP",
-    "Budget",
-    "ConfigOption",
-    "ConfigPath",
-    "Count",
-    "DataDir",
-    "Json",
-    "Model",
-    "Plain",
-    "Preset",
-    "Ref",
-    "RunRef",
-    "Runs",
-    "Seed",
-    "Sets",
-    "SplitName",
-    "TaskName",
-    "Trust",
-    "Yes",
-    "command_group",
-    "config_layers",
-    "environment_layer",
-    "flag_layer",
-    "gather_settings",
-    "runs_dir",
-    "set_layer",
-    "toml_path",
-]
 
 ConfigPath = Annotated[Path | None, typer.Argument(help="pco.toml or its folder.")]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="pco.toml or its folder.")]

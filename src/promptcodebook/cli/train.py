@@ -33,12 +33,11 @@ from promptcodebook.cli.settings import (
     environment_layer,
     flag_layer,
     gather_settings,
-    runs_dir,
     set_layer,
     toml_path,
 )
 from promptcodebook.errors import PcoError
-from promptcodebook.paths import run_reference
+from promptcodebook.paths import run_reference, runs_dir
 from promptcodebook.units import lost_text, money, number, percent, spent_parts
 
 if TYPE_CHECKING:
@@ -46,8 +45,6 @@ if TYPE_CHECKING:
     from promptcodebook.run.opening import Where
     from promptcodebook.run.optimize import Run
     from promptcodebook.run.verdict import Row
-
-__all__ = ["app"]
 
 app = command_group()
 

@@ -10,9 +10,8 @@ from typing import Annotated
 import typer
 
 from promptcodebook.cli.console import emit, note
-from promptcodebook.cli.settings import Json, Trust, command_group, runs_dir
-
-__all__ = ["app"]
+from promptcodebook.cli.settings import Json, Trust, command_group
+from promptcodebook.paths import runs_dir
 
 app = command_group()
 

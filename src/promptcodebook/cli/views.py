@@ -24,8 +24,6 @@ from promptcodebook.progress import (
 )
 from promptcodebook.units import duration, number, spent_parts
 
-__all__ = ["PAUSE", "LineView", "View", "can_redraw", "make_view"]
-
 PAUSE = 2.0
 """Seconds between two lines about the progress of a phase, at the least."""
 

@@ -11,23 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from promptcodebook.calls import Limits
 
-__all__ = [
-    "Budget",
-    "CriticSettings",
-    "DataSettings",
-    "EncoderSettings",
-    "Explore",
-    "GepaSettings",
-    "Group",
-    "Init",
-    "MiproSettings",
-    "Price",
-    "RouterSettings",
-    "Update",
-    "UserCode",
-    "Validation",
-]
-
 Unit = Annotated[float, Field(ge=0.0, le=1.0)]
 
 

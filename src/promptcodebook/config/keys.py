@@ -24,8 +24,6 @@ from pydantic_core import PydanticUndefined
 from promptcodebook.config.groups import Price
 from promptcodebook.config.schema import Config, RoleSettings, default_roles
 
-__all__ = ["Key", "describe", "describe_group"]
-
 _MANY: Mapping[str, tuple[str, type[BaseModel]]] = {
     "roles": ("ROLE", RoleSettings),
     "prices": ("MODEL", Price),

@@ -16,17 +16,6 @@ from promptcodebook.config.secrets import without_secrets
 from promptcodebook.config.small import text_updates_layer
 from promptcodebook.errors import ConfigError, did_you_mean
 
-__all__ = [
-    "TYPED",
-    "budget_layer",
-    "load_config",
-    "load_typed",
-    "merge",
-    "parse_budget",
-    "read_toml",
-    "role_layers",
-]
-
 TYPED = "the command line or PCO_*"
 """Where settings come from that were typed for this use."""
 _QUOTABLE = ("int_", "float_", "bool_", "greater_", "less_", "literal_")

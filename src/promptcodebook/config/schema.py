@@ -38,14 +38,6 @@ from promptcodebook.config.secrets import body_fault, header_fault, refuse_passw
 from promptcodebook.errors import ConfigError, did_you_mean
 from promptcodebook.randomness import Randomness
 
-__all__ = [
-    "Config",
-    "Preset",
-    "RoleSettings",
-    "default_roles",
-    "preset",
-]
-
 _OURS = frozenset(
     {
         *("model", "messages", "response_format", "seed", "stream", "n"),

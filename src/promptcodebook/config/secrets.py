@@ -10,16 +10,6 @@ from typing import cast
 
 from promptcodebook.errors import ConfigError
 
-__all__ = [
-    "beyond_sampling",
-    "body_fault",
-    "fill_secrets",
-    "header_fault",
-    "refuse_password",
-    "secret_variables",
-    "without_secrets",
-]
-
 _HARMLESS = frozenset(
     {
         *("accept", "accept-language", "anthropic-beta", "anthropic-version", "api-version"),

@@ -7,8 +7,6 @@ from typing import Any, cast
 
 from promptcodebook.config.schema import Config
 
-__all__ = ["REWRITING", "text_updates_layer", "text_updates_remark"]
-
 REWRITING = ("critic", "attribution", "updater")
 """Roles that a rewrite of a text takes."""
 

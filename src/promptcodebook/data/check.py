@@ -17,19 +17,6 @@ from promptcodebook.data.dataset import Dataset, Split
 from promptcodebook.text import fold_text, quote
 from promptcodebook.types import Example
 
-__all__ = [
-    "NEAR",
-    "SHINGLE",
-    "ColumnSummary",
-    "Conflict",
-    "DataCheck",
-    "InputLengths",
-    "Leak",
-    "examine",
-    "leaks",
-    "near_leaks",
-]
-
 SHINGLE = 8
 """Words in a run that near-copies are recognised by."""
 NEAR = 0.6

@@ -19,13 +19,6 @@ from promptcodebook.data.table import Record, Table
 from promptcodebook.errors import DataError, did_you_mean
 from promptcodebook.types import Example
 
-__all__ = [
-    "Columns",
-    "InputTemplate",
-    "parse_input_template",
-    "read_examples",
-]
-
 _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
 
 

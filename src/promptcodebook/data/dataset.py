@@ -14,18 +14,6 @@ from promptcodebook.text import fold_text
 from promptcodebook.types import Example
 from promptcodebook.units import plural
 
-__all__ = [
-    "SPLITS",
-    "Dataset",
-    "Fractions",
-    "Split",
-    "check_fractions",
-    "complete_splits",
-    "draw_splits",
-    "sample",
-    "split_name",
-]
-
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 Fractions = tuple[float, float, float]

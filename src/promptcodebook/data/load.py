@@ -42,12 +42,6 @@ from promptcodebook.types import Example
 if TYPE_CHECKING:
     from promptcodebook.config import DataSettings
 
-__all__ = [
-    "load",
-    "load_settings",
-    "read_source",
-]
-
 _READERS: dict[str, Callable[[Path], Table]] = {
     ".jsonl": read_jsonl,
     ".ndjson": read_jsonl,

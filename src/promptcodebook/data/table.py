@@ -16,28 +16,6 @@ from typing import Any, NoReturn, cast
 
 from promptcodebook.errors import DataError, import_extra
 
-__all__ = [
-    "Record",
-    "Table",
-    "check_header",
-    "check_width",
-    "csv_records",
-    "delimiter_of",
-    "is_arrow_folder",
-    "is_frame",
-    "is_hf_dataset",
-    "parse_object",
-    "plain",
-    "read_arrow_folder",
-    "read_csv",
-    "read_frame",
-    "read_hf_dataset",
-    "read_json",
-    "read_jsonl",
-    "read_parquet",
-]
-
-
 _CSV_LIMIT = threading.Lock()
 
 

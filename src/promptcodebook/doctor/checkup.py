@@ -28,8 +28,6 @@ from promptcodebook.run.reward_trial import try_reward
 from promptcodebook.run.verdict import verdict_remark
 from promptcodebook.units import bytes_text, plural
 
-__all__ = ["checkup", "roles_by_spec"]
-
 _LEAST_DISK = 500 * 10**6
 """Bytes of free disk below which a run may not fit."""
 

@@ -28,8 +28,6 @@ from promptcodebook.lm.spec import ApiKey, Spec, find_credentials, parse_spec
 from promptcodebook.lm.wire import TOKENIZER
 from promptcodebook.text import strip_fence
 
-__all__ = ["probe"]
-
 _AT_ONCE = 8
 _BATCH = 32
 # A value no model would come up with: who replies with it was made to.

@@ -15,8 +15,6 @@ from promptcodebook.optimizers.pco import build_learner, initialise, with_listed
 from promptcodebook.types import Failure, Trace, variable_name
 from promptcodebook.units import plural
 
-__all__ = ["rehearse"]
-
 _EXAMPLE = "one example, from route to gradients"
 _ROLES = "which roles the models can carry"
 _PARTS = {

@@ -20,8 +20,6 @@ from promptcodebook.method.update import Pending
 from promptcodebook.text import words_of
 from promptcodebook.types import Codebook, Instinct, Trace
 
-__all__ = ["Rehearsed", "weigh_roles"]
-
 _PLAIN = {
     "Where a poem is asked for, write in rhyme.": "Write me a poem about the sea.",
     "Where a sum is asked for, show each step of the arithmetic.": "What is the sum of 17 and 25?",

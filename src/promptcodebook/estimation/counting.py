@@ -22,8 +22,6 @@ from promptcodebook.lm.wire import estimate_tokens
 from promptcodebook.progress import Phase, ProgressEvent, StepDone
 from promptcodebook.types import Parameters
 
-__all__ = ["ANSWER", "TRAINING", "CountingLM", "Inline", "Manner", "Work", "draws", "words"]
-
 TRAINING = "training"
 """The phase of every call that no evaluation makes."""
 EVALUATIONS = ("validating", "judging")

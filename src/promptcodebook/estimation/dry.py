@@ -49,8 +49,6 @@ from promptcodebook.types import (
     Score,
 )
 
-__all__ = ["DryWork", "Passes", "Scale", "dry_run", "passes", "shorten_plan"]
-
 DryWork = Mapping[tuple[str, Role], Work]
 """What each phase of a run asks of each role."""
 

@@ -33,8 +33,6 @@ from promptcodebook.sync import run_sync
 from promptcodebook.tasks.program import Agent
 from promptcodebook.units import count_text, money
 
-__all__ = ["Estimate", "Range", "Share", "estimate", "measure"]
-
 LITTLE = Manner(solved=0.75, blamed=0.0, reasked=0.0, refused=0.0, agent_calls=1, steady=True)
 USUAL = Manner(solved=0.5, blamed=0.5, reasked=0.02, refused=0.1, agent_calls=1, tidied=1.5)
 MUCH = Manner(solved=0.0, blamed=1.0, reasked=0.1, refused=0.5, agent_calls=5, tidied=6)

@@ -17,8 +17,6 @@ from promptcodebook.lm.stack import specs_of
 from promptcodebook.protocols import Executor, Reward
 from promptcodebook.run.optimize import settings_of, sources_of, with_reward
 
-__all__ = ["estimate"]
-
 _VERB = "estimate()"
 
 

@@ -13,8 +13,6 @@ from promptcodebook.experiments.page import Page
 from promptcodebook.experiments.published import published
 from promptcodebook.experiments.trained import runs_of
 
-__all__ = ["EXPERIMENT", "VARIANTS"]
-
 PAPER = "ifbench"
 """The benchmark of the paper's table."""
 VARIANTS: Mapping[str, Mapping[str, Any]] = {

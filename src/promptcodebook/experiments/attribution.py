@@ -47,8 +47,6 @@ from promptcodebook.types import (
     Route,
 )
 
-__all__ = ["EXPERIMENT", "HARMFUL", "Fault", "blamed", "measure_blame", "scores"]
-
 PAPER = "hotpotqa"
 Fault = Literal["routing", "composition", "instinct"]
 LOCI: Mapping[Fault, Channel] = {

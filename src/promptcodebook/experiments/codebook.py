@@ -17,8 +17,6 @@ from promptcodebook.experiments.published import published
 from promptcodebook.experiments.trained import counts, runs_of
 from promptcodebook.method.state import average_success, entropy, selected_since, utilisation
 
-__all__ = ["EVOLUTION", "PROMPTS", "ROUTING", "SPECIALISATION", "USAGE"]
-
 PAPER = "ifbench"
 _SHORT = 70
 """Letters of an instinct that a table shows."""

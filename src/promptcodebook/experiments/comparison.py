@@ -13,8 +13,6 @@ from promptcodebook.experiments.rewards import difference, score
 from promptcodebook.experiments.trained import LEARNED, counts, rewards, tokens
 from promptcodebook.method.state import entropy, utilisation
 
-__all__ = ["Beside", "Row", "compared"]
-
 
 @dataclass(frozen=True, slots=True)
 class Row:

@@ -14,8 +14,6 @@ from promptcodebook.experiments.published import published
 from promptcodebook.experiments.trained import runs_of
 from promptcodebook.lm.spec import parse_spec
 
-__all__ = ["EXPERIMENT"]
-
 PAPER = "ifbench"
 _TITLES: Mapping[str, tuple[str, str]] = {
     "pco": ("same model, rubric trained", "Same-model (Trainable)"),

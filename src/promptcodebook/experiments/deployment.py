@@ -25,8 +25,6 @@ from promptcodebook.experiments.published import published
 from promptcodebook.experiments.rewards import score
 from promptcodebook.experiments.trained import rewards, tokens
 
-__all__ = ["COST", "PROMPT_LENGTH"]
-
 
 def _length_page(measured: Measured) -> Page:
     tasks = tasks_of(measured.order, measured.lab.spec)

@@ -13,8 +13,6 @@ from typing import Any
 from promptcodebook.errors import import_extra
 from promptcodebook.experiments.page import Bars, Curves, Figure, Heat, Point
 
-__all__ = ["draw"]
-
 Axes = Any
 """matplotlib's, which is not installed where no figure is drawn."""
 

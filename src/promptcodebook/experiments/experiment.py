@@ -14,8 +14,6 @@ from promptcodebook.errors import Stop
 from promptcodebook.experiments.lab import Cell, Lab
 from promptcodebook.experiments.page import Page
 
-__all__ = ["Experiment", "Measured", "Order"]
-
 
 @dataclass(frozen=True, slots=True)
 class Experiment:

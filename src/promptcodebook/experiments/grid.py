@@ -17,18 +17,6 @@ from promptcodebook.experiments.trained import trained
 from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.units import plural
 
-__all__ = [
-    "Scale",
-    "about",
-    "base",
-    "judged_by_words",
-    "missing",
-    "scale_of",
-    "stopped",
-    "task_of",
-    "variants",
-]
-
 WEAK = {"temperature": 0.0, "max_tokens": 200}
 """Of every role but the executor on a small model, whose replies often go on until they are cut."""
 _EXECUTOR = {"temperature": 0.0, "max_tokens": 512}

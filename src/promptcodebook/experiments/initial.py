@@ -13,8 +13,6 @@ from promptcodebook.experiments.page import Block, Page, Table
 from promptcodebook.experiments.published import published
 from promptcodebook.experiments.trained import runs_of
 
-__all__ = ["EXPERIMENT"]
-
 PAPER = "ifbench"
 _VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "pco": {},

@@ -38,8 +38,6 @@ from promptcodebook.store.run import RunStore
 from promptcodebook.sync import LoopThread, Relay, run_sync
 from promptcodebook.types import Evaluation, Example
 
-__all__ = ["Cell", "Gate", "Lab", "Result", "Training", "open_lab", "read_training", "row_json"]
-
 Result = Mapping[str, Any]
 T = TypeVar("T")
 

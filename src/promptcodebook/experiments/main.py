@@ -31,19 +31,6 @@ from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.run.suite import BENCHMARKS
 from promptcodebook.units import plural
 
-__all__ = [
-    "FIXED",
-    "MAIN",
-    "METHODS",
-    "Line",
-    "Method",
-    "cells_of",
-    "kinds_of",
-    "left_out",
-    "lines_of",
-    "tasks_of",
-]
-
 FLOOR = 50
 """Test examples that tell whether a model leaves the floor of a benchmark."""
 

@@ -26,8 +26,6 @@ from promptcodebook.experiments.reproduce import experiment_named
 from promptcodebook.experiments.workers import Crew, Outcome, Progress
 from promptcodebook.paths import cache_folder
 
-__all__ = ["OnRay", "measure_job"]
-
 
 @dataclass(frozen=True, slots=True)
 class OnRay:

@@ -13,21 +13,6 @@ from typing import Any
 
 from promptcodebook.intervals import Interval
 
-__all__ = [
-    "Bars",
-    "Block",
-    "Curves",
-    "Figure",
-    "Heat",
-    "Page",
-    "Point",
-    "Table",
-    "latex",
-    "markdown",
-    "plain",
-    "shown",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Table:

@@ -20,8 +20,6 @@ from types import MappingProxyType
 
 from promptcodebook.errors import ConfigError, did_you_mean
 
-__all__ = ["METRICS", "TABLES", "Published", "PublishedTable", "published"]
-
 TABLES: Mapping[str, str] = MappingProxyType(
     {
         "Table 1": "main results",

@@ -15,8 +15,6 @@ from promptcodebook.calls import LM, Reply, Request, Usage, request_key
 from promptcodebook.lm.cache import ReplyCache
 from promptcodebook.sync import LoopThread
 
-__all__ = ["OneLoop", "Replies"]
-
 
 class OneLoop:
     """An LM whose calls all run in one loop, whatever loop they come from: the cells of an

@@ -14,8 +14,6 @@ from promptcodebook.experiments.lab import Cell, Lab, Result
 from promptcodebook.experiments.page import latex, markdown, plain
 from promptcodebook.experiments.workers import Progress, Threads, Workers
 
-__all__ = ["experiment_named", "experiment_names", "measure", "require_preset", "write_page"]
-
 _HOMES: Mapping[str, str] = {
     "main": "main:MAIN",
     "prompt-length": "deployment:PROMPT_LENGTH",

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 
 from promptcodebook.intervals import Interval, crossed_interval, crossed_ratio
 
-__all__ = ["Rewards", "difference", "score", "share"]
-
 Rewards = Sequence[Sequence[float]]
 """By run, then by example."""
 

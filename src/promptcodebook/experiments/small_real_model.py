@@ -40,8 +40,6 @@ from promptcodebook.tasks.houserules.task import (
 from promptcodebook.text import sentences_of
 from promptcodebook.types import Example, Prompt, Route
 
-__all__ = ["ACCEPTING", "COUNTS", "SELECTS", "Scale", "cells", "demo_settings", "scale_of", "sizes"]
-
 BATCH = 32
 COUNTS = (1, 2, 4, 8, 14)
 """Rules in one prompt."""

@@ -21,8 +21,6 @@ from promptcodebook.experiments.small_real_model import (
 )
 from promptcodebook.units import percent
 
-__all__ = ["EXPERIMENT"]
-
 Results = Mapping[str, Mapping[str, Any]]
 
 _TITLES: Mapping[str, str] = {

@@ -17,8 +17,6 @@ from promptcodebook.experiments.rewards import score
 from promptcodebook.experiments.trained import counts, rewards, runs_of
 from promptcodebook.method.state import entropy
 
-__all__ = ["SENSITIVITY", "SWEEP_K", "SWEEP_S"]
-
 IFBENCH, HOTPOTQA = "ifbench", "hotpotqa"
 """The benchmarks of the paper's two figures."""
 SIZES = (4, 16, 32)

@@ -25,8 +25,6 @@ from promptcodebook.optimizers.fixed import OraclePrompt
 from promptcodebook.randomness import keyed_random
 from promptcodebook.types import Evaluation
 
-__all__ = ["EXPERIMENT", "active_after", "collapse", "residual_rows"]
-
 _FEW = 20
 """Traces below which the residual of Theorem 5 has no figure."""
 

@@ -20,8 +20,6 @@ from promptcodebook.store.events import Concluded
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation
 
-__all__ = ["counts", "read_run", "rewards", "runs_of", "tokens", "trained"]
-
 LEARNED = "learned"
 """The row of a codebook's policy in its verdict."""
 SHOWN = 6

@@ -31,8 +31,6 @@ from promptcodebook.tasks.houserules.task import (
 )
 from promptcodebook.types import Evaluation, Example, Prompt, Route
 
-__all__ = ["EXPERIMENT", "Setting", "rules_of", "settings_of"]
-
 TASK = "houserules"
 COMMON = "Answer with emojis."
 """A rule for every message; the check of the kind `emoji` tells whether it is kept."""

@@ -13,8 +13,6 @@ from promptcodebook.experiments.lab import Cell, Lab, Result
 from promptcodebook.signals import stop_signals
 from promptcodebook.units import duration
 
-__all__ = ["Crew", "Outcome", "Progress", "Threads", "Workers"]
-
 Outcome = Result | PcoError
 """Of a cell: its result, or why it failed."""
 _LOOK_UP_S = 0.2

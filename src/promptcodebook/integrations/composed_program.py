@@ -24,8 +24,6 @@ from promptcodebook.policy.response import Explanation
 from promptcodebook.run.optimize import Run
 from promptcodebook.types import Prompt
 
-__all__ = ["ComposedProgram", "attend", "require_student", "tell"]
-
 _dspy: Any = import_extra("dspy", "promptcodebook.integrations.dspy", "baselines")
 
 _PROMPT = "promptcodebook_prompt"

@@ -35,8 +35,6 @@ from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy
 from promptcodebook.types import Example, Output, Prompt, Route, Score, Stage
 
-__all__ = ["AdapterTask", "PolicyAdapter", "TaskModel", "read_instance"]
-
 _log = logging.getLogger(__name__)
 _Ask = Callable[[Sequence[Message]], Reply]
 _asking: ContextVar[_Ask | None] = ContextVar("promptcodebook_task_model", default=None)

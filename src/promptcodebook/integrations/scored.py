@@ -9,8 +9,6 @@ from collections.abc import Sequence
 
 from promptcodebook.types import Example, Output, Score, Stage
 
-__all__ = ["read_score", "scored_output"]
-
 _VALUE, _FEEDBACK = "score", "feedback"
 
 

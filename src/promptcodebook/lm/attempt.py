@@ -14,8 +14,6 @@ from promptcodebook.incidents import Incident, Tally
 from promptcodebook.lm.budget import BudgetGate
 from promptcodebook.lm.wire import byte_size, count_usage
 
-__all__ = ["Attempted", "credible"]
-
 # A token stands for at most so many bytes of text (the longest runs of spaces are one token).
 _BYTES_A_TOKEN = 128
 # What a server may put around a prompt, or write beyond the cap, and still be believed.

@@ -22,8 +22,6 @@ from promptcodebook.lm.prices import PriceTable
 from promptcodebook.lm.stop import StopSignal
 from promptcodebook.lm.wire import byte_size
 
-__all__ = ["BudgetGate", "prompt_bound"]
-
 _PER_MESSAGE = 8
 # Some chat templates put a preamble of their own before the first message.
 _PREAMBLE = 128

@@ -19,15 +19,6 @@ from promptcodebook.incidents import Incident, Tally
 from promptcodebook.paths import cache_folder, tighten
 from promptcodebook.sqlite import Layout, Packer, Reader, Writer, connect, store_os_error, unpack
 
-__all__ = [
-    "Cache",
-    "CacheStats",
-    "ReplyCache",
-    "nothing_more",
-    "pack_reply",
-    "unpack_reply",
-]
-
 _log = logging.getLogger(__name__)
 
 _LAYOUT = Layout(

@@ -22,8 +22,6 @@ from promptcodebook.lm.spec import Spec, find_credentials, parse_spec
 from promptcodebook.lm.stop import StopSignal
 from promptcodebook.lm.wire import MOST_BYTES
 
-__all__ = ["AT_ONCE", "CallSettings", "Closes", "Endpoints", "InProcess"]
-
 _LOCAL_AT_ONCE = 32
 """Calls at once to a model of this process: more make each step longer and no step cheaper."""
 

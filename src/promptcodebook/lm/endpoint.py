@@ -32,8 +32,6 @@ from promptcodebook.lm.spec import ApiKey, Spec
 from promptcodebook.lm.transport import HttpResponse, Transport
 from promptcodebook.lm.wire import MOST_BYTES, Malformed, Quirks, read_reply, request_body
 
-__all__ = ["Endpoint"]
-
 _log = logging.getLogger(__name__)
 # One refusal for each thing an endpoint can refuse, and the call itself.
 _ATTEMPTS = 7

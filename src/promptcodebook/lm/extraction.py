@@ -16,8 +16,6 @@ from pydantic import BaseModel, ValidationError
 
 from promptcodebook.text import strip_fence
 
-__all__ = ["THOUGHT", "Extraction", "extract", "read", "strip_think"]
-
 T = TypeVar("T", bound=BaseModel)
 _OPEN = "<think>"
 _CLOSE = "</think>"

@@ -15,8 +15,6 @@ from promptcodebook.errors import StoreError
 from promptcodebook.incidents import Incident, Tally
 from promptcodebook.lm.stop import StopSignal
 
-__all__ = ["Journaled", "ReplyLog"]
-
 
 class ReplyLog(Protocol):
     """Replies by `request_key`. `put` returns once the reply would survive kill -9; a key that is

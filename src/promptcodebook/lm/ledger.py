@@ -12,8 +12,6 @@ from typing import Protocol
 
 from promptcodebook.calls import Role, Usage
 
-__all__ = ["Attempt", "AttemptLog", "Ledger"]
-
 
 class AttemptLog(Protocol):
     """Where attempts outlive the process. `begin` returns once the attempt would survive kill -9,

@@ -9,8 +9,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-__all__ = ["AdaptiveLimit", "PerLoop"]
-
 _T = TypeVar("_T")
 # A kind of call is judged by the median of its last so many; fewer than that say nothing.
 _SAMPLES = 16

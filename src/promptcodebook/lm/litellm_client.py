@@ -19,8 +19,6 @@ from promptcodebook.incidents import Incident
 from promptcodebook.lm.refusal import ErrorBody, ModelAddress, fault_of, refusal_of
 from promptcodebook.lm.wire import Malformed, Quirks, read_embedding, read_tree, request_body
 
-__all__ = ["LiteLLM"]
-
 # Releases that carried somebody else's code.
 _MALICIOUS = ("1.82.7", "1.82.8")
 _SENT = frozenset(

@@ -10,8 +10,6 @@ from promptcodebook.config import Price
 from promptcodebook.errors import ConfigError, PcoError
 from promptcodebook.lm.spec import parse_spec
 
-__all__ = ["PriceTable", "price_lines"]
-
 # USD per million tokens: prompt, completion, cached prompt.
 _LISTED: Mapping[str, tuple[float, float, float]] = {
     "gpt-4o": (2.50, 10.00, 1.25),

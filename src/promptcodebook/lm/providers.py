@@ -9,8 +9,6 @@ from urllib.parse import urlsplit
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.spec import Spec, parse_spec
 
-__all__ = ["missing_key", "require_keys"]
-
 _HOSTS = frozenset(
     {
         "api.anthropic.com",

@@ -31,17 +31,6 @@ from promptcodebook.errors import (
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.spec import ApiKey
 
-__all__ = [
-    "ErrorBody",
-    "ModelAddress",
-    "fault_of",
-    "missing_model",
-    "no_embeddings",
-    "read_error_body",
-    "read_retry_after",
-    "refusal_of",
-]
-
 _QUOTED = 300
 # It came too late or too early, or met another one: said of this moment, not of the request.
 _PASSING = (408, 409, 425)

@@ -12,8 +12,6 @@ from promptcodebook.lm.limit import AdaptiveLimit
 from promptcodebook.lm.stop import StopSignal
 from promptcodebook.randomness import keyed_random
 
-__all__ = ["Backoff", "Retrying"]
-
 
 @dataclass(frozen=True, slots=True)
 class Backoff:

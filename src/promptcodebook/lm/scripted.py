@@ -10,8 +10,6 @@ from promptcodebook.calls import Reply, Request, Role, Usage
 from promptcodebook.errors import LMError
 from promptcodebook.lm.wire import estimate_tokens
 
-__all__ = ["Scripted", "ScriptedLM"]
-
 Scripted = str | Reply | Exception
 
 

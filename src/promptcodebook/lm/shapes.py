@@ -13,19 +13,6 @@ from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-__all__ = [
-    "Indices",
-    "LenientNumber",
-    "LenientText",
-    "LenientTexts",
-    "ReplyShape",
-    "bounded",
-    "leading_index",
-    "read_by_name",
-    "read_number",
-    "read_text",
-]
-
 _LONGEST = 4000
 """Characters of a text that are read; a schema asks for far fewer."""
 _MOST = 1024

@@ -17,19 +17,6 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from promptcodebook.config import refuse_password
 from promptcodebook.errors import ConfigError, did_you_mean
 
-__all__ = [
-    "FORMS",
-    "SMOLLM2",
-    "ApiKey",
-    "Credentials",
-    "Spec",
-    "any_simulated",
-    "find_credentials",
-    "is_local",
-    "parse_spec",
-    "read_key",
-]
-
 SpecKind = Literal["http", "openai", "litellm", "simulated", "local"]
 FORMS = (
     "http://host:port/v1#model, openai/NAME, litellm/PROVIDER/NAME, smollm2, PATH.gguf, "

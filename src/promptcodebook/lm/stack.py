@@ -31,17 +31,6 @@ from promptcodebook.lm.stop import StopSignal
 from promptcodebook.lm.structured import Ask
 from promptcodebook.paths import reply_cache_path
 
-__all__ = [
-    "Dispatch",
-    "Models",
-    "ModelsHere",
-    "Roles",
-    "Supplies",
-    "simulated_here",
-    "specs_of",
-    "uses_simulated",
-]
-
 
 def _nowhere_else() -> Mapping[tuple[Role, str], str]:
     return {}

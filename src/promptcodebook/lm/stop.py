@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from promptcodebook.errors import PcoError
 
-__all__ = ["StopSignal"]
-
 
 class StopSignal:
     """Given by the error that every call which would start from then on raises; the first stays.

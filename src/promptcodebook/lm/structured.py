@@ -22,12 +22,6 @@ from promptcodebook.lm.extraction import Extraction, read, strip_think
 from promptcodebook.lm.wire import schema_of
 from promptcodebook.randomness import keyed_int
 
-__all__ = [
-    "Answer",
-    "Ask",
-    "TextAnswer",
-]
-
 T = TypeVar("T", bound=BaseModel)
 _CUT = "it was cut at its length limit; answer more briefly"
 # How much of a faulty reply is quoted back: enough to be recognised, too little to fill a context.

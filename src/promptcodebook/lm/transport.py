@@ -21,8 +21,6 @@ from promptcodebook.lm.refusal import ModelAddress, fault_of
 from promptcodebook.lm.spec import ApiKey
 from promptcodebook.lm.wire import MOST_BYTES
 
-__all__ = ["HttpResponse", "OpenReply", "Transport"]
-
 # Servers close idle connections after 5 s or more; a POST on one just closed is a lost call.
 _KEEPALIVE_S = 3.0
 _CONNECT_S = 10.0

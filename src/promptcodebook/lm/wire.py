@@ -17,23 +17,6 @@ from pydantic import BaseModel
 
 from promptcodebook.calls import Reply, Request, Schema, Usage
 
-__all__ = [
-    "DROPPABLE",
-    "MOST_BYTES",
-    "TOKENIZER",
-    "Malformed",
-    "Quirks",
-    "byte_size",
-    "count_usage",
-    "estimate_tokens",
-    "is_strict",
-    "read_embedding",
-    "read_reply",
-    "read_tree",
-    "request_body",
-    "schema_of",
-]
-
 # What an endpoint may refuse without the call losing its meaning.
 DROPPABLE = ("top_p", "temperature", "seed", "response_format")
 MOST_BYTES = 8_000_000

@@ -21,8 +21,6 @@ from promptcodebook.errors import PcoError, RequestRefused, ServerFault
 from promptcodebook.local.engine import Generation, Job, Load, TokenLogprob
 from promptcodebook.local.schema_grammar import Grammar
 
-__all__ = ["AT_ONCE", "Batch", "Event", "Place", "first_line"]
-
 AT_ONCE = 64
 """Jobs that share a step; further ones wait for a place."""
 

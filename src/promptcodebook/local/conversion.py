@@ -24,8 +24,6 @@ from promptcodebook.local.gguf import GgufContents, GgufTensor, read_contents
 from promptcodebook.local.weights import Weights, identify
 from promptcodebook.paths import cache_folder, settle
 
-__all__ = ["convert_gguf"]
-
 _EXTRA = "grpo"
 _VERSION = 1
 """Of what is written here: a folder of another one is not used."""

@@ -12,8 +12,6 @@ from typing import Literal, Protocol, runtime_checkable
 
 from promptcodebook.calls import Message
 
-__all__ = ["Embedder", "Embedding", "Engine", "Generation", "Job", "Load", "TokenLogprob"]
-
 
 @dataclass(frozen=True, slots=True)
 class Job:

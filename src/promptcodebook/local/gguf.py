@@ -14,8 +14,6 @@ from typing import BinaryIO, cast
 
 from promptcodebook.errors import ConfigError
 
-__all__ = ["GgufContents", "GgufHeader", "GgufTensor", "read_contents", "read_gguf"]
-
 _SCALARS: Mapping[int, str] = {
     0: "B",
     1: "b",

@@ -17,26 +17,6 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TypeAlias
 
-__all__ = [
-    "Chars",
-    "Choice",
-    "Literal",
-    "Node",
-    "Repeat",
-    "Row",
-    "Rule",
-    "any_number",
-    "character",
-    "choice",
-    "ebnf",
-    "number",
-    "row",
-    "space",
-    "states",
-    "text",
-    "whole_number",
-]
-
 _BLOCK = 32
 """Characters in a block of a long string. A counted repetition has as many states as it counts, and
 each costs a pass over the vocabulary; blocks share theirs (measured: docs/smollm2.md)."""

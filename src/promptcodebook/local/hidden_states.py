@@ -23,8 +23,6 @@ from promptcodebook.errors import RequestRefused, import_extra
 from promptcodebook.lm.spec import SMOLLM2
 from promptcodebook.local.engine import Embedding
 
-__all__ = ["HiddenStates"]
-
 _WHAT = "an embedding"
 
 

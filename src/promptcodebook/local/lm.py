@@ -19,8 +19,6 @@ from promptcodebook.lm.spec import Spec
 from promptcodebook.local.engine import Embedder, Engine, Job
 from promptcodebook.local.weights import GGUF_NEEDS, Weights, identify, require_model
 
-__all__ = ["LocalLM", "LocalModels", "job_of", "load_engine"]
-
 _SEED_BITS = 2**31 - 1
 _FURTHER = ("stop", "presence_penalty", "frequency_penalty")
 """The fields of `roles.ROLE.extra` that a local model takes."""

@@ -20,16 +20,6 @@ from promptcodebook.calls import Message
 from promptcodebook.errors import ConfigError, import_extra
 from promptcodebook.local.transformers import nf4
 
-__all__ = [
-    "LoraTraining",
-    "Trained",
-    "Watch",
-    "Written",
-    "checkpoint_rewards",
-    "last_checkpoint",
-    "train_lora",
-]
-
 _WHAT, _EXTRA = "GRPO", "grpo"
 _LEFT_TO_TRL = (
     "loss_type",

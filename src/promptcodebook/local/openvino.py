@@ -23,8 +23,6 @@ from promptcodebook.local.hidden_states import HiddenStates
 from promptcodebook.local.schema_grammar import Grammar, schema_ebnf
 from promptcodebook.local.weights import Weights
 
-__all__ = ["AT_ONCE", "OpenVinoEngine", "Runtime", "load_openvino"]
-
 _LEAST_CACHE, _MOST_CACHE = 1, 8
 """Gigabytes for keys and values."""
 _CACHED_JOBS = 4

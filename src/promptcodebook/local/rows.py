@@ -18,8 +18,6 @@ from promptcodebook.errors import ServerFault
 from promptcodebook.local.engine import Generation, Job, TokenLogprob
 from promptcodebook.randomness import keyed_random
 
-__all__ = ["Piece", "Row", "Rows", "Text"]
-
 _NUCLEUS = 1024
 """So many of the likeliest tokens are searched for a nucleus before all are sorted."""
 _UNFINISHED = "\ufffd"

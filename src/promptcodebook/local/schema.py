@@ -14,8 +14,6 @@ from typing import Any, cast
 
 from promptcodebook.errors import RequestRefused
 
-__all__ = ["LONGEST_TEXT", "MOST_ITEMS", "bound_schema", "refuse"]
-
 LONGEST_TEXT = 1000
 """Characters of a string without `maxLength`."""
 MOST_ITEMS = 32

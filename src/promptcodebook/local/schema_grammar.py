@@ -27,8 +27,6 @@ from promptcodebook.local.grammar import (
 )
 from promptcodebook.local.schema import LONGEST_TEXT, MOST_ITEMS, bound_schema, refuse
 
-__all__ = ["Grammar", "schema_ebnf", "schema_grammar"]
-
 _KEY = 64
 """Characters of such an entry's name."""
 _DECIMALS = 3

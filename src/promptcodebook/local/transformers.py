@@ -22,8 +22,6 @@ from promptcodebook.local.rows import Piece, Row, Rows, Text
 from promptcodebook.local.schema_grammar import schema_ebnf
 from promptcodebook.local.weights import Weights
 
-__all__ = ["TransformersEngine", "load_transformers", "nf4"]
-
 _WHAT = "a Hugging Face model"
 _EXTRA = "local"
 _ROWS = 32

@@ -13,16 +13,6 @@ from typing import Literal
 from promptcodebook.errors import ConfigError, MissingExtra, did_you_mean, require_modules
 from promptcodebook.lm.spec import SMOLLM2
 
-__all__ = [
-    "GGUF_NEEDS",
-    "HF",
-    "Weights",
-    "find_weights",
-    "identify",
-    "missing_extra",
-    "require_model",
-]
-
 HF = "hf:"
 """Before the name or the folder of a Hugging Face model."""
 GGUF_NEEDS = ("openvino_genai",)

@@ -21,18 +21,6 @@ from promptcodebook.randomness import Draws, Randomness
 from promptcodebook.step import Rewrite
 from promptcodebook.types import Example, Parameters, Prompt, Rollout, Route, Trace, Variable
 
-__all__ = [
-    "Acceptance",
-    "Always",
-    "Improve",
-    "ImproveEach",
-    "Judged",
-    "Others",
-    "Proposal",
-    "Rerun",
-    "make_acceptance",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Proposal:

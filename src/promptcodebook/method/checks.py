@@ -14,16 +14,6 @@ from promptcodebook.types import (
     Variable,
 )
 
-__all__ = [
-    "NEAR_COPY",
-    "AllChecks",
-    "CountedCheck",
-    "LengthCheck",
-    "NearCopyCheck",
-    "NoLeakCheck",
-    "word_cap",
-]
-
 RUN = 8
 """Words of a training input in a row that count as copied."""
 NEAR_COPY = "a near-copy of another instinct"

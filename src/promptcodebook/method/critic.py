@@ -68,17 +68,6 @@ from promptcodebook.types import (
     Verdict,
 )
 
-__all__ = [
-    "Attribution",
-    "Credit",
-    "Critic",
-    "History",
-    "penalty",
-    "reference",
-    "stage_lines",
-    "unit_reward",
-]
-
 _LONG = 6000
 """Characters of one field that a critic is shown, so that an 8k context holds them all."""
 

@@ -18,8 +18,6 @@ from promptcodebook.intervals import Interval, mean_interval
 from promptcodebook.method.ranking import BUCKETS, Ranker, Vocabulary
 from promptcodebook.types import Ranking
 
-__all__ = ["OLDER", "Agreement", "Imitated", "agreement", "cross_agreement", "distil"]
-
 OLDER = 0.25
 """Weight of a route that the encoder gave when θ or the codebook had other texts."""
 FOLDS = 5

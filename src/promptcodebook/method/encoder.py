@@ -25,15 +25,6 @@ from promptcodebook.method.templates import TemplateSet
 from promptcodebook.randomness import Draws
 from promptcodebook.types import Codebook, Route
 
-__all__ = [
-    "Embedder",
-    "Encoder",
-    "RouteReply",
-    "repair_route",
-    "route_fault",
-    "route_schema",
-]
-
 _MOST_CHARACTERS = 2000
 """Of a text that is embedded: the first half from its start, the rest its end."""
 _SHOWN = 8

@@ -12,8 +12,6 @@ from promptcodebook.method.policy import Prompter
 from promptcodebook.randomness import Randomness
 from promptcodebook.types import Evaluation, Example, Rollout
 
-__all__ = ["Evaluator", "average"]
-
 EVALUATION = -1
 """Stands for the step in evaluation draws: an input's prompt is the same at every evaluation."""
 

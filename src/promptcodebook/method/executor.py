@@ -27,8 +27,6 @@ from promptcodebook.types import (
     Score,
 )
 
-__all__ = ["BoundChat", "Scorer", "Trial", "roll_out"]
-
 Scorer = Callable[[Example, Output], Awaitable[Score]]
 """A reward made uniform: async, checked against its range, RewardError when it misbehaves."""
 

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from promptcodebook.config import Explore
 from promptcodebook.types import Route
 
-__all__ = ["Explorer", "epsilon_at", "gamma_for", "success_weighted"]
-
 
 def success_weighted(
     ema: Sequence[float], select: int, tau: float, draw: random.Random

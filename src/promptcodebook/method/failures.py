@@ -12,13 +12,6 @@ from promptcodebook.errors import LMError, TooManyFailures, message_of
 from promptcodebook.step import Rewrite, Step
 from promptcodebook.types import Failure, Trace
 
-__all__ = [
-    "FailureWatch",
-    "failure_of",
-    "gather_all",
-    "too_many_failures",
-]
-
 _T = TypeVar("_T")
 _CALLS = {"encoder": "route", "generator": "compose"}
 """What a failure on the way to a prompt is named after: the call that failed."""

@@ -20,8 +20,6 @@ from promptcodebook.randomness import Draws
 from promptcodebook.text import strip_wrapping
 from promptcodebook.types import Codebook, Route
 
-__all__ = ["Composition", "Generator", "join_instincts", "join_prompts"]
-
 
 @dataclass(frozen=True, slots=True)
 class Composition:

@@ -30,20 +30,6 @@ from promptcodebook.method.templates import InstinctErrors
 from promptcodebook.text import sentences_of, words_of
 from promptcodebook.types import Channel, Codebook, Gradients, Part
 
-__all__ = [
-    "ATTRIBUTIONS",
-    "AttributionReply",
-    "OneStringAttributionReply",
-    "Share",
-    "additivity_residual",
-    "blame_schema",
-    "gradients_of",
-    "nearest_instinct",
-    "rate",
-    "rho",
-    "split_shared",
-]
-
 _SEVERITIES: Mapping[str, Channel] = {
     "rendering": "generator",
     "instinct": "codebook",

@@ -22,8 +22,6 @@ from promptcodebook.randomness import Randomness
 from promptcodebook.step import Rewrite, ThetaTrial
 from promptcodebook.types import Example, Trace
 
-__all__ = ["RouteGuard"]
-
 _LEAST = 2
 """Fallbacks that count: one of a small batch is no sign (in `online` mode it would be all)."""
 

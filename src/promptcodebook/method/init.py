@@ -30,8 +30,6 @@ from promptcodebook.method.templates import TemplateSet
 from promptcodebook.text import sentences_of, strip_wrapping, words_of
 from promptcodebook.types import Codebook, Instinct, Parameters
 
-__all__ = ["Earlier", "Initialiser", "InstinctsReply", "check_seeds", "instincts_schema"]
-
 
 class InstinctsReply(ReplyShape):
     """A list of instincts, from random or from_prompt initialisation."""

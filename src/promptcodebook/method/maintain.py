@@ -26,16 +26,6 @@ from promptcodebook.step import Rewrite
 from promptcodebook.text import strip_wrapping, words_of
 from promptcodebook.types import Codebook, Trace, variable_name
 
-__all__ = [
-    "Maintainer",
-    "Twins",
-    "count_things",
-    "find_dead",
-    "find_twins",
-    "rounds_every",
-    "tidied",
-]
-
 PLACES = 2
 """Dead entries replaced in one round at the most."""
 CHANCES = 4

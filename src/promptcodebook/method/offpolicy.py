@@ -20,8 +20,6 @@ from promptcodebook.intervals import Interval, mean_interval
 from promptcodebook.method.outcomes import Outcome, OutcomeModel
 from promptcodebook.method.ranking import Expected, Ranker, chosen
 
-__all__ = ["OffPolicy", "Terms", "off_policy"]
-
 FOLDS = 5
 MOST_WEIGHT = 20.0
 _FEWEST = 20

@@ -26,8 +26,6 @@ from promptcodebook.errors import import_extra
 from promptcodebook.method.ranking import Features, Vocabulary
 from promptcodebook.types import Ranking
 
-__all__ = ["Adding", "Outcome", "OutcomeModel", "Parts", "Posterior", "Priors"]
-
 _DIGITS = 100
 """Weights are kept in whole parts of the greatest, so many of them."""
 MOST = 2000

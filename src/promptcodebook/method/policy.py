@@ -21,17 +21,6 @@ from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.randomness import Draws
 from promptcodebook.types import Example, Parameters, Prompt, Ranking, Route, Trace
 
-__all__ = [
-    "Composer",
-    "Deployed",
-    "EpsilonGreedy",
-    "Exploring",
-    "FixedPrompt",
-    "Made",
-    "Prompter",
-    "Router",
-]
-
 
 class Prompter(Protocol):
     """Gives the prompt for an example: a learned policy, or a fixed text to compare with."""

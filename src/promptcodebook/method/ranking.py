@@ -21,8 +21,6 @@ from promptcodebook.errors import PolicyError
 from promptcodebook.text import words_of
 from promptcodebook.types import Ranking
 
-__all__ = ["BUCKETS", "Expected", "Features", "Ranker", "Vocabulary", "chosen", "dot"]
-
 BUCKETS = 4096
 """Hashed features: words fall into the first half, letters into the second."""
 _HALF = BUCKETS // 2

@@ -31,8 +31,6 @@ from promptcodebook.randomness import Draws
 from promptcodebook.step import Step
 from promptcodebook.types import Codebook, Example, Route, Trace
 
-__all__ = ["OutcomeRouter", "outcomes_of", "recall"]
-
 _DRAWS = 64
 """Posterior draws for an example."""
 _WORDS = {"words": 1.0, "embeddings": 0.0, "both": 0.5}

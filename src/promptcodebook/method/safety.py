@@ -23,17 +23,6 @@ from promptcodebook.lm.shapes import ReplyShape, leading_index, read_by_name
 from promptcodebook.protocols import Check
 from promptcodebook.types import Codebook, Gradients, Trace, Variable, Verdict, variable_name
 
-__all__ = [
-    "LOOK",
-    "HarmReply",
-    "Harmful",
-    "SafetyClause",
-    "calls_harmful",
-    "find_orders",
-    "harm_of",
-    "with_harm",
-]
-
 LOOK = 0.1
 """Share of solved examples that the critic reads for the clause alone. A reward that pays for harm
 is full where harm is done, and full rewards are not critiqued: else it would never be seen."""

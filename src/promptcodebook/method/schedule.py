@@ -15,8 +15,6 @@ from promptcodebook.config import Update
 from promptcodebook.randomness import Randomness
 from promptcodebook.types import Example
 
-__all__ = ["Schedule"]
-
 
 @dataclass(frozen=True)
 class Schedule:

@@ -15,18 +15,6 @@ from promptcodebook.method.outcomes import Outcome
 from promptcodebook.step import Step, ThetaTrial
 from promptcodebook.types import Parameters, Ranking, Trace, variable_name
 
-__all__ = [
-    "RoutingStatistics",
-    "State",
-    "average_success",
-    "entropy",
-    "has_collapsed",
-    "known_evidence",
-    "selected_since",
-    "utilisation",
-    "utilisation_bound",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class RoutingStatistics:

@@ -15,8 +15,6 @@ from typing import Literal
 from promptcodebook.calls import Message
 from promptcodebook.errors import ConfigError, did_you_mean
 
-__all__ = ["PLACES", "Places", "Template", "check_places", "check_template", "fill_text"]
-
 _PLACE = re.compile(r"\{([a-z_]+)\}")
 _SECTION = re.compile(r"^## (system|user)$", re.M)
 

@@ -34,18 +34,6 @@ from promptcodebook.method.template import (
 )
 from promptcodebook.types import Codebook
 
-__all__ = [
-    "CodebookLines",
-    "InstinctErrors",
-    "Rate",
-    "TemplateSet",
-    "check_lines",
-    "copy_templates",
-    "instinct_lines",
-    "load_templates",
-    "template_sets",
-]
-
 Rate = Literal["success", "ema"]
 """Which average of its rewards an instinct is shown with (method decision 5)."""
 InstinctErrors = Literal["by_index", "one_string"]

@@ -35,8 +35,6 @@ from promptcodebook.randomness import Randomness
 from promptcodebook.step import Rewrite, Step
 from promptcodebook.types import Example, Trace, Variable
 
-__all__ = ["Learner", "train"]
-
 
 async def train(
     learner: Learner,

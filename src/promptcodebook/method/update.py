@@ -21,8 +21,6 @@ from promptcodebook.step import Refused, Rewrite
 from promptcodebook.text import cut_at_sentence, strip_wrapping
 from promptcodebook.types import Directive, Origin, Parameters, Trace, Variable, variable_name
 
-__all__ = ["Pending", "Updater", "apply_rewrites", "collect_gradients"]
-
 _OTHERS = "Other instincts, whose advice is not to be repeated here:"
 _WHOLE, _TITLE = 25, 12
 """Another instinct is shown whole up to so many words, else by so many of its first ones."""

@@ -15,18 +15,6 @@ from promptcodebook.method.gradients import AttributionReply, OneStringAttributi
 from promptcodebook.method.safety import HarmReply
 from promptcodebook.method.templates import InstinctErrors
 
-__all__ = [
-    "CRITIQUES",
-    "CritiqueReply",
-    "OneStringCritiqueReply",
-    "ReadReply",
-    "ReadVerdict",
-    "RubricReply",
-    "VerdictReply",
-    "score_fault",
-    "unit_score",
-]
-
 
 class VerdictReply(ReplyShape):
     """Critic: ℓ_text as a score and prose."""

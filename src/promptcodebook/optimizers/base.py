@@ -28,18 +28,6 @@ from promptcodebook.store.events import Candidate, EndReason
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Example, Rollout, Trace
 
-__all__ = [
-    "Optimizer",
-    "Problem",
-    "Result",
-    "evaluate",
-    "make_optimizer",
-    "optimize_metered",
-    "optimizer_names",
-    "spending",
-    "validation_subset",
-]
-
 GROUP = "promptcodebook.optimizers"
 
 

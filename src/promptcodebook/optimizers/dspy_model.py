@@ -12,8 +12,6 @@ from typing import Any
 
 from promptcodebook.calls import Message, Reply
 
-__all__ = ["dspy_model"]
-
 Ask = Callable[[Sequence[Message]], Reply]
 
 

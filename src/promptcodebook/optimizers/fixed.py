@@ -32,22 +32,6 @@ from promptcodebook.randomness import Draws
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Example, Prompt, Rollout, Route
 
-__all__ = [
-    "ORACLE",
-    "SHORTLIST",
-    "UNTRAINED",
-    "OraclePrompt",
-    "Present",
-    "baselines",
-    "best_fixed_row",
-    "best_prompt",
-    "best_single_row",
-    "concat_row",
-    "has_best_fixed",
-    "reference_rows",
-    "untrained_row",
-]
-
 UNTRAINED = "untrained"
 """Name of the row that a result is set beside to see what training did."""
 ORACLE = "oracle"

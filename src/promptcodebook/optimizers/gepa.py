@@ -20,8 +20,6 @@ from promptcodebook.optimizers.base import Problem, Result
 from promptcodebook.optimizers.outside import WHOLE, Library, Outside, optimize_outside
 from promptcodebook.types import Example, Rollout
 
-__all__ = ["GEPA", "GEPAMerge"]
-
 _UNDER_A_BUDGET = 10
 """Times the rollouts of our training: the budget is what ends it. It must end without one too, for
 a sampling without randomness asks the same again, and the journal answers for nothing."""

@@ -51,8 +51,6 @@ from promptcodebook.randomness import Randomness
 from promptcodebook.store.events import EndReason
 from promptcodebook.types import Example, Prompt, Rollout, Trace
 
-__all__ = ["GRPO"]
-
 CONVERTED = "converted"
 """The row of a GGUF file's weights, unpacked and not trained."""
 _MODULES = ("torch", "transformers", "accelerate", "llguidance", "trl", "peft", "datasets")

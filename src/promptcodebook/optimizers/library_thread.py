@@ -16,8 +16,6 @@ from typing import Any, TypeVar
 from promptcodebook.errors import LMError, RequestRefused
 from promptcodebook.tasks.user_prints import hush
 
-__all__ = ["Ended", "LibraryThread"]
-
 _T = TypeVar("_T")
 
 

@@ -27,8 +27,6 @@ from promptcodebook.types import Example, Rollout
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-__all__ = ["MIPROv2"]
-
 
 class MIPROv2:
     """Proposes instructions and demonstrations, and searches their combinations by trial."""

@@ -31,14 +31,6 @@ from promptcodebook.progress import Note, Phase
 from promptcodebook.store.events import Amended, Candidate, EndReason, Resumed
 from promptcodebook.types import Example, Prompt, Rollout, Trace
 
-__all__ = [
-    "WHOLE",
-    "Library",
-    "Outside",
-    "begin_again",
-    "optimize_outside",
-]
-
 WHOLE = "prompt"
 """Names the one text of a program whose stages get no prompt each."""
 _RECENT = 60

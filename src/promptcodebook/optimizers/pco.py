@@ -64,8 +64,6 @@ from promptcodebook.store.events import EndReason, Resumed, Started, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Trace
 
-__all__ = ["PCO", "build_learner", "first_or_stored", "initialise", "with_listed_codebook"]
-
 
 class PCO:
     """Learns a codebook; every step is stored before the next begins.

@@ -19,8 +19,6 @@ from promptcodebook.progress import Note
 from promptcodebook.store.events import EndReason
 from promptcodebook.types import Rollout
 
-__all__ = ["VerdictReserve", "count_judging", "count_selection", "train_to_reserve"]
-
 MOST = 0.2
 """Of each limit, unless `budget.reserve_for_verdict` says otherwise."""
 _OUR_ROWS = 3

@@ -20,8 +20,6 @@ from promptcodebook.policy.references import harm_in, kept_state, state_at
 from promptcodebook.progress import Note, ValidationDone
 from promptcodebook.store.events import EndReason, Mark, Scope, Stepped, Validated
 
-__all__ = ["Selection"]
-
 _PRIOR = 8
 """Examples of the run's mean that are added to what a state's own examples earned: rewards vary
 within a batch about three times as much as the means of states do."""

@@ -21,8 +21,6 @@ from promptcodebook.policy.references import policy_file
 from promptcodebook.randomness import Draws
 from promptcodebook.types import Example, Parameters, Prompt, Route
 
-__all__ = ["BestSingle", "Concat", "RandomRoutes", "Untrained", "ZeroShot"]
-
 
 class ZeroShot:
     """The task's own zero-shot prompt, whatever the user's present prompt is."""

@@ -49,19 +49,6 @@ from promptcodebook.paths import write_whole
 from promptcodebook.policy.ranking import StoredRanking
 from promptcodebook.types import Codebook, Instinct, Parameters, Prompt, Ranking
 
-__all__ = [
-    "BEST_FIXED",
-    "BEST_SINGLE",
-    "CONCAT",
-    "FORMAT",
-    "MEASURED",
-    "NONE",
-    "PRESENT",
-    "PolicyFile",
-    "parse_policy_file",
-    "read_policy_file",
-]
-
 FORMAT = "promptcodebook policy 2"
 _FIRST_FORMAT = "promptcodebook policy 1"
 PRESENT, CONCAT, NONE = "present", "concat", "none"

@@ -35,8 +35,6 @@ from promptcodebook.sync import LoopThread, run_sync
 from promptcodebook.tasks.program import SINGLE_CALL
 from promptcodebook.types import Codebook, Example, Prompt, Rollout, Route
 
-__all__ = ["FixedRow", "Policy", "deploy", "load_policy"]
-
 _T = TypeVar("_T")
 X = str | Mapping[str, object] | Example
 

@@ -14,8 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from promptcodebook.method.ranking import BUCKETS
 from promptcodebook.types import Ranking
 
-__all__ = ["StoredRanking"]
-
 
 class StoredRanking(BaseModel):
     """What was learned of routing from outcomes: `types.Ranking`, its rows of whole numbers as

@@ -41,27 +41,6 @@ from promptcodebook.store.runs import find_run
 from promptcodebook.tasks.program import SINGLE_CALL
 from promptcodebook.types import Parameters, Variable, variable_name
 
-__all__ = [
-    "POLICY",
-    "Best",
-    "Reference",
-    "facts_of",
-    "first_policy",
-    "harm_in",
-    "kept_state",
-    "policy_file",
-    "read_policy",
-    "resolve",
-    "run_behind",
-    "stages_of",
-    "state_at",
-    "stored_dataset",
-    "stored_inputs",
-    "stored_plan",
-    "with_measured",
-    "without_models",
-]
-
 _ADDRESS = ("model", "headers")
 """What of a role's settings says whom it asks."""
 POLICY = "policy.json"

@@ -11,8 +11,6 @@ from promptcodebook.notebook import shown_table, shown_text
 from promptcodebook.policy.spans import Span
 from promptcodebook.types import Rollout, Route, Stage
 
-__all__ = ["Explanation", "Response"]
-
 
 @dataclass(frozen=True, slots=True)
 class Response:

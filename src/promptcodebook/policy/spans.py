@@ -18,8 +18,6 @@ from typing import Literal
 from promptcodebook.text import words_of
 from promptcodebook.types import variable_name
 
-__all__ = ["Span", "SpanSource", "prompt_spans"]
-
 SpanSource = Literal["base", "format", "instinct", "generator"]
 """The prompt that stands before everything, the output format, an instinct, or the generator's own
 words."""

@@ -26,8 +26,6 @@ from promptcodebook.lm.spec import SMOLLM2
 from promptcodebook.lm.stack import simulated_here
 from promptcodebook.store.header import Header
 
-__all__ = ["require_trust"]
-
 _CODE = ("reward", "executor")
 """Settings that may name a function in a file."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-__all__ = ["read_asset", "read_script", "read_style"]
-
 
 def read_style() -> str:
     """The style sheet of pages, of the drawings in them and of curves that answer."""

@@ -21,16 +21,6 @@ from promptcodebook.store import Event, Started, Stepped
 from promptcodebook.types import Trace, Variable
 from promptcodebook.units import number, percent
 
-__all__ = [
-    "MOST_COLUMNS",
-    "CodebookSection",
-    "RoutingSection",
-    "TheorySection",
-    "deployed_words",
-    "sums",
-    "usage_chart",
-]
-
 MOST_COLUMNS = 60
 """Columns of the heat map; a longer run has several steps in each."""
 _LEFT, _TOP, _CELL_H, _BOTTOM = 34, 6, 18, 40

@@ -32,16 +32,6 @@ from promptcodebook.store.header import specs_in
 from promptcodebook.store.lock import holder
 from promptcodebook.types import Codebook, Rollout
 
-__all__ = [
-    "Context",
-    "DeployedState",
-    "ReportSection",
-    "render_sections",
-    "state_name",
-    "step_name",
-    "without_credentials",
-]
-
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]*@")
 
 

@@ -16,8 +16,6 @@ from promptcodebook.step import Step
 from promptcodebook.store import Event, Scope, Started, Stepped, Validated
 from promptcodebook.units import number
 
-__all__ = ["WINDOW", "CurvesSection"]
-
 WINDOW = 10
 """Steps that moving figures look back over."""
 _X = "step"

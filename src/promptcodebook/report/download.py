@@ -14,8 +14,6 @@ from promptcodebook.report.html import Html, el
 from promptcodebook.report.svg import Numbers, Picture
 from promptcodebook.text import printable
 
-__all__ = ["csv_text", "downloads", "svg_text"]
-
 _HEAD, _LEGEND, _FOOT = 30, 22, 24
 """Height of a file's title, of its legend, and of the line that says whose numbers they are."""
 _ROOT = re.compile(r"(--[\w-]+):\s*([^;]+);")

@@ -14,8 +14,6 @@ from promptcodebook.step import Step
 from promptcodebook.store import Event, Stepped
 from promptcodebook.types import Codebook, Trace
 
-__all__ = ["MOST", "ExamplesSection"]
-
 MOST = 5
 
 

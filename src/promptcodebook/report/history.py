@@ -18,18 +18,6 @@ from promptcodebook.text import shorten, word_changes
 from promptcodebook.types import Directive, Parameters, Variable
 from promptcodebook.units import number
 
-__all__ = [
-    "DIRECTIVES",
-    "FIRST",
-    "LAST",
-    "CandidatesSection",
-    "HistorySection",
-    "candidates_of",
-    "kept_entry",
-    "refused_entry",
-    "word_diff",
-]
-
 FIRST, LAST, REFUSED = 6, 14, 4
 """Rewrites of one variable shown: on either side of the mark the first ones and the latest ones,
 and the latest refused ones."""

@@ -14,18 +14,6 @@ from typing import TypeAlias
 
 from promptcodebook.text import printable
 
-__all__ = [
-    "MISSING",
-    "Attributes",
-    "Column",
-    "Content",
-    "Html",
-    "el",
-    "scrolling",
-    "table",
-    "together",
-]
-
 MISSING = "—"
 """Stands where there is no number."""
 

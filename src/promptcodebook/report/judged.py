@@ -18,16 +18,6 @@ from promptcodebook.text import shorten
 from promptcodebook.types import Codebook, Evaluation, Rollout
 from promptcodebook.units import number, plural
 
-__all__ = [
-    "UNJUDGED",
-    "JudgedSection",
-    "Pair",
-    "PromptsSection",
-    "UseSection",
-    "pairs_of",
-    "result_of",
-]
-
 UNJUDGED = "It is not judged to its end yet, so there is no result to set beside the first row."
 """Said where rows are judged and no verdict is reached."""
 

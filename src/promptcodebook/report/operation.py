@@ -16,8 +16,6 @@ from promptcodebook.text import shorten
 from promptcodebook.types import Failure, Rollout, Trace
 from promptcodebook.units import duration, money, percent, spent_parts
 
-__all__ = ["HIDDEN", "IncidentsSection", "SettingsSection", "SpendSection", "value_text"]
-
 _OWN_MODEL = "your own model"
 _MOST_FAILURES, _MOST_SETTINGS, _TRACEBACK, _VALUE = 30, 120, 6000, 200
 HIDDEN = ("roles.*.headers",)

@@ -24,8 +24,6 @@ from promptcodebook.report.summary import VerdictSection, masthead
 from promptcodebook.sqlite import store_os_error
 from promptcodebook.store import RunStore
 
-__all__ = ["render_report", "write_report"]
-
 
 def write_report(store: RunStore, target: Path, inputs: Mapping[str, str] | None = None) -> None:
     """Writes the report to `target`, all of it or nothing. Raises StoreError and DiskFull."""

@@ -24,8 +24,6 @@ from promptcodebook.types import (
     Verdict,
 )
 
-__all__ = ["withhold", "withhold_ending"]
-
 _QUOTATION = re.compile(r"""(?:^|\s)["'`‘“«]""")
 
 

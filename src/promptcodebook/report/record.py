@@ -13,8 +13,6 @@ from promptcodebook.store import Compared, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Codebook, Evaluation, Gradients, Rollout, Trace, Variable
 
-__all__ = ["Record", "Training", "read_record"]
-
 
 @dataclass(frozen=True, slots=True)
 class Training:

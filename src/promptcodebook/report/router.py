@@ -14,8 +14,6 @@ from promptcodebook.store import Compared, Event, Stepped
 from promptcodebook.types import Ranking, Rollout
 from promptcodebook.units import number, percent
 
-__all__ = ["RouterSection", "learns_routes"]
-
 _PARTS = 4
 """Stretches that the training is shown in."""
 _STRETCHES = (

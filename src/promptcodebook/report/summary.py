@@ -27,8 +27,6 @@ from promptcodebook.units import (
     spent_parts,
 )
 
-__all__ = ["VerdictSection", "facts", "masthead", "read_rows"]
-
 _ENDED = {
     "finished": "finished",
     "early_stop": "stopped early: validation no longer gained",

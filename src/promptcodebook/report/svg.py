@@ -14,24 +14,6 @@ from dataclasses import dataclass
 from promptcodebook.report.html import Content, Html, el
 from promptcodebook.units import count_text
 
-__all__ = [
-    "Area",
-    "Chart",
-    "Line",
-    "Numbers",
-    "Picture",
-    "Point",
-    "Spot",
-    "curves_of",
-    "key",
-    "lay_out",
-    "legend_of",
-    "meter",
-    "numbers_of",
-    "ticks",
-    "word",
-]
-
 Point = tuple[float, float]
 
 WIDTH, HEIGHT = 480, 240

@@ -10,8 +10,6 @@ from promptcodebook.text import shorten
 from promptcodebook.types import Failure, Gradients, Rollout, Trace
 from promptcodebook.units import number
 
-__all__ = ["OwnWords", "part", "pre", "reward_text", "rollout_parts", "trace_body"]
-
 _LONG, _SHORT = 4000, 1500
 """Characters shown of a text."""
 _MOST_STAGES = 8

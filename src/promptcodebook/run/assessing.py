@@ -24,8 +24,6 @@ from promptcodebook.sync import run_sync
 from promptcodebook.tasks.user_calls import UserCalls
 from promptcodebook.types import Example, Rollout
 
-__all__ = ["acompare", "aevaluate", "compare", "evaluate"]
-
 AnyPolicy = str | Path | Run | Policy
 
 

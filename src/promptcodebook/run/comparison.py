@@ -14,8 +14,6 @@ from promptcodebook.notebook import shown_table
 from promptcodebook.run.evaluation import LEARNED, Assessment, Sample, paired_difference
 from promptcodebook.units import number
 
-__all__ = ["Comparable", "Comparison", "Side", "require_comparable"]
-
 
 @dataclass(frozen=True, slots=True)
 class Side:

@@ -17,7 +17,7 @@ from typing import Any
 from promptcodebook.assemble import Assembled
 from promptcodebook.calls import LM
 from promptcodebook.config import Config
-from promptcodebook.data import Dataset
+from promptcodebook.data import Dataset, sample
 from promptcodebook.errors import BudgetReached, ConfigError, Interrupted
 from promptcodebook.intervals import Interval, paired_interval
 from promptcodebook.method.distil import (
@@ -34,15 +34,13 @@ from promptcodebook.method.policy import Deployed
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import stages_of
 from promptcodebook.protocols import Executor, Reward
-from promptcodebook.run.evaluation import answering_calls, sample
+from promptcodebook.run.evaluation import answering_calls
 from promptcodebook.run.handed import Handed
 from promptcodebook.run.optimize import Run
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
 from promptcodebook.sync import run_sync
 from promptcodebook.types import Evaluation, Example, Route, Trace
-
-__all__ = ["Distillation", "Distiller", "Needs", "distill", "logged_in", "logged_routes"]
 
 _log = logging.getLogger(__name__)
 _VERB = "distill()"

@@ -37,8 +37,6 @@ from promptcodebook.store.runs import find_run
 from promptcodebook.sync import run_sync
 from promptcodebook.types import Evaluation, Example, Failure, Prompt, Rollout, Route, Trace
 
-__all__ = ["Measurement", "Question", "aeffect", "effect", "measuring"]
-
 
 @dataclass(frozen=True, slots=True)
 class Question:

@@ -22,17 +22,6 @@ from promptcodebook.run.verdict import Row, Terms, row_of
 from promptcodebook.types import Evaluation, Example, Rollout, Trace
 from promptcodebook.units import money, number
 
-__all__ = [
-    "LEARNED",
-    "ROWS",
-    "Assessment",
-    "Assessor",
-    "Sample",
-    "answering_calls",
-    "paired_difference",
-    "sample",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:

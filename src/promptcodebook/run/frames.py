@@ -15,8 +15,6 @@ from promptcodebook.store.events import Broke, Stepped, Validated
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Rollout, Trace
 
-__all__ = ["HISTORY", "ROLLOUTS", "history", "rollouts"]
-
 HISTORY = (
     "update", "epoch", "epsilon", "reward", "penalty", "failed", "rewritten", "refused", "entropy",
     "utilisation", "validation", "scope", "kept",

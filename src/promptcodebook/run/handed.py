@@ -28,8 +28,6 @@ from promptcodebook.protocols import Executor, Reward
 from promptcodebook.run.optimize import Run, require_type, sources_of
 from promptcodebook.store.journal import until_done
 
-__all__ = ["Handed", "Used"]
-
 _T = TypeVar("_T")
 
 

@@ -26,8 +26,6 @@ from promptcodebook.store.lock import holder
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
 
-__all__ = ["load_run"]
-
 _VERB = "load_run()"
 
 

@@ -29,8 +29,6 @@ from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import remove_run, remove_unborn
 from promptcodebook.units import lost_text
 
-__all__ = ["Opened", "Where", "open_run"]
-
 
 @dataclass(frozen=True)
 class Where:

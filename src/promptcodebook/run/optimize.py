@@ -35,17 +35,6 @@ from promptcodebook.tasks.user_code import check_function
 from promptcodebook.types import Codebook
 from promptcodebook.units import money, number
 
-__all__ = [
-    "Run",
-    "aoptimize",
-    "finish",
-    "optimize",
-    "require_type",
-    "settings_of",
-    "sources_of",
-    "with_reward",
-]
-
 _log = logging.getLogger(__name__)
 _VERB = "optimize()"
 

@@ -25,15 +25,6 @@ from promptcodebook.run.session import IN_PYTHON
 from promptcodebook.store.events import EndReason, RunState
 from promptcodebook.store.header import Header, check_resumable, digest
 
-__all__ = [
-    "Resumption",
-    "code_files",
-    "file_digest",
-    "models_then",
-    "resume_with",
-    "settings_then_and_now",
-]
-
 _LONGER = (
     "update.epochs",
     "validation.patience",

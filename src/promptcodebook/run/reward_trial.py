@@ -21,8 +21,6 @@ from promptcodebook.tasks.user_code import annotated_as
 from promptcodebook.text import quote
 from promptcodebook.types import Example, Output, Score
 
-__all__ = ["RewardTrial", "try_reward"]
-
 NONSENSE = "Seventeen umbrellas, mostly on Thursdays."
 _SWITCH = "user_code.trial = false leaves this try out"
 _BROKEN = (NameError, ImportError)

@@ -20,8 +20,6 @@ from promptcodebook.run.verdict import Conclusion, judge
 from promptcodebook.store.events import Broke, Concluded, Ended, EndReason
 from promptcodebook.units import plural
 
-__all__ = ["IN_PYTHON", "Outcome", "Session"]
-
 IN_PYTHON = "optimize()"
 """Stands for what was typed when a run is begun from Python."""
 

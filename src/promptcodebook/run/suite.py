@@ -27,19 +27,6 @@ from promptcodebook.store.runs import list_runs
 from promptcodebook.store.summaries import RunSummary
 from promptcodebook.sync import run_sync
 
-__all__ = [
-    "BENCHMARKS",
-    "SUITES",
-    "Cell",
-    "CellResult",
-    "Suite",
-    "fitting_runs",
-    "read_cell",
-    "require_all",
-    "run_cell",
-    "suite_named",
-]
-
 CellState = Literal["ran", "resumed", "skipped"]
 
 BENCHMARKS = ("aime", "hotpotqa", "hover", "ifbench", "livebench_math", "pupa")

@@ -20,12 +20,6 @@ from promptcodebook.simulated.world import World, oracle_prompt
 from promptcodebook.sync import run_sync
 from promptcodebook.types import Evaluation, Example, Prompt, Route
 
-__all__ = [
-    "OraclePrompt",
-    "Tour",
-    "tour",
-]
-
 
 @dataclass(frozen=True)
 class Tour:

@@ -33,20 +33,6 @@ from promptcodebook.store.events import Compared, Trained
 from promptcodebook.types import Evaluation, PromptLength
 from promptcodebook.units import number, percent, plural
 
-__all__ = [
-    "ENOUGH",
-    "Conclusion",
-    "Entry",
-    "Row",
-    "Terms",
-    "conclude",
-    "decide",
-    "judge",
-    "row_of",
-    "side_of",
-    "verdict_remark",
-]
-
 ENOUGH = 20
 """Test examples that a verdict needs."""
 _ON_SIMULATED = "On the simulated model: "

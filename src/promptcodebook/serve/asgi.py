@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 
 from promptcodebook.serve.completions import Refusal, error_body, require_json
 
-__all__ = ["HungUp", "Response", "Send", "read_body", "while_wanted"]
-
 _LONGEST_BODY = 16 * 2**20
 """Bytes."""
 

@@ -23,17 +23,6 @@ from promptcodebook.config import Budget, parse_budget
 from promptcodebook.errors import ConfigError
 from promptcodebook.serve.completions import Refusal
 
-__all__ = [
-    "Callers",
-    "RateLimit",
-    "budgets_of",
-    "caller_of",
-    "daily_budget",
-    "is_loopback",
-    "read_keys",
-    "require_keys",
-]
-
 _LEAST_KEY = 8
 """Characters of a key, at the least."""
 _NAME = 12

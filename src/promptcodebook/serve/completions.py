@@ -13,17 +13,6 @@ from typing import Any, Literal, cast
 
 from promptcodebook.calls import Message, Reply, Request, Sampling, Schema
 
-__all__ = [
-    "ChatCall",
-    "Completion",
-    "Refusal",
-    "error_body",
-    "parse_body",
-    "read_call",
-    "read_number",
-    "require_json",
-]
-
 _SPEAKERS: Mapping[str, Literal["system", "user", "assistant"]] = {
     "system": "system",
     "developer": "system",

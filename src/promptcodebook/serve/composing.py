@@ -21,8 +21,6 @@ from promptcodebook.errors import PcoError
 from promptcodebook.policy.policy import Policy
 from promptcodebook.types import Example, Route
 
-__all__ = ["Composed", "Composing", "Mode", "Patience"]
-
 _log = logging.getLogger(__name__)
 _K = TypeVar("_K")
 _V = TypeVar("_V")

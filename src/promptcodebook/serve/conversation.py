@@ -10,8 +10,6 @@ from typing import Any, cast
 
 from promptcodebook.serve.completions import Refusal
 
-__all__ = ["Messages", "input_of", "place_prompt", "read_messages"]
-
 Messages = Sequence[Mapping[str, Any]]
 
 _INSTRUCTS = ("system", "developer")

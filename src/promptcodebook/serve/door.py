@@ -24,8 +24,6 @@ from promptcodebook.serve.completions import Refusal, error_body, parse_body, re
 from promptcodebook.serve.metrics import Metrics, kind_and_place
 from promptcodebook.serve.records import new_request_id
 
-__all__ = ["HUNG_UP", "Answers", "Door", "Limits", "Visit", "json_response"]
-
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 HUNG_UP = 499

@@ -19,15 +19,6 @@ from promptcodebook.local.engine import Embedding, Engine, Generation, Job, Toke
 from promptcodebook.randomness import keyed_int
 from promptcodebook.serve.completions import ChatCall, Refusal, parse_body, read_number
 
-__all__ = [
-    "EmbeddingsCall",
-    "embeddings_body",
-    "logprobs_tree",
-    "read_embeddings",
-    "to_jobs",
-    "to_reply",
-]
-
 _MOST_CHOICES = 32
 _MOST_STOPS = 16
 _IGNORED = frozenset(

@@ -22,17 +22,6 @@ from promptcodebook.policy.registry.registry import Registry
 from promptcodebook.serve.composing import Composing
 from promptcodebook.serve.metrics import kind_and_place
 
-__all__ = [
-    "Archive",
-    "FileSource",
-    "FixedSource",
-    "Live",
-    "PolicySource",
-    "RegistrySource",
-    "Served",
-    "Version",
-]
-
 _log = logging.getLogger(__name__)
 _EARLIER = 4
 """Earlier versions at work at once; beyond them the one that was asked for longest ago goes."""

@@ -47,8 +47,6 @@ from promptcodebook.serve.jobs import (
 from promptcodebook.serve.metrics import ModelMetrics, kind_and_place
 from promptcodebook.serve.server import Address
 
-__all__ = ["LocalServer", "Terms", "check_terms", "serving_locally"]
-
 _HUNG_UP = 499
 """The status under which a call is counted whose caller did not wait for it."""
 

@@ -17,8 +17,6 @@ from promptcodebook.errors import import_extra
 from promptcodebook.local.engine import Generation, Load
 from promptcodebook.serve.composing import Composed
 
-__all__ = ["Metrics", "ModelMetrics", "PolicyMetrics", "Seldom", "kind_and_place"]
-
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 """Where the histogram of latencies is cut."""
 

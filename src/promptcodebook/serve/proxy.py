@@ -33,8 +33,6 @@ from promptcodebook.serve.server import Address
 from promptcodebook.serve.spending import Spending
 from promptcodebook.serve.upstream import Answer, Upstream
 
-__all__ = ["Policies", "Proxy", "serving_policy"]
-
 _log = logging.getLogger(__name__)
 _PREFIX = "pco/"
 _HASH = re.compile(r"sha256:[0-9a-f]{12,64}")

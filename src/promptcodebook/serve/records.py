@@ -21,17 +21,6 @@ from promptcodebook.errors import StoreError
 from promptcodebook.paths import data_folder, make_private_folder
 from promptcodebook.sqlite import Layout, Packer, Reader, Write, Writer, store_os_error, unpack
 
-__all__ = [
-    "Record",
-    "Records",
-    "find_record",
-    "is_request_id",
-    "new_request_id",
-    "now",
-    "open_writer",
-    "records_path",
-]
-
 _log = logging.getLogger(__name__)
 _PREFIX = "req-"
 _DIGITS = 24

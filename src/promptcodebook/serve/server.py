@@ -20,8 +20,6 @@ from promptcodebook.calls import Reply
 from promptcodebook.serve.callers import Callers
 from promptcodebook.serve.completions import ChatCall, Completion, Refusal, error_body, read_call
 
-__all__ = ["Address", "Backend", "Dropped", "Page", "Site", "Stream", "serve", "serving"]
-
 _LONGEST_BODY = 16 * 2**20
 """Bytes."""
 _OPEN = ("/healthz", "/health")

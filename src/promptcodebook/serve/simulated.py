@@ -9,14 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from promptcodebook.assemble import SimulatedLM
 from promptcodebook.calls import Reply
 from promptcodebook.errors import LMError, RateLimited
 from promptcodebook.incidents import Incident
 from promptcodebook.serve.completions import ChatCall, Refusal
 from promptcodebook.serve.server import Dropped, Site, Stream
-
-__all__ = ["simulated_site"]
+from promptcodebook.simulated.model import SimulatedLM
 
 
 def simulated_site(lm: SimulatedLM, key: str = "") -> Site:

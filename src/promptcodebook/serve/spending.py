@@ -28,8 +28,6 @@ from promptcodebook.serve.completions import Refusal
 from promptcodebook.serve.records import open_writer
 from promptcodebook.serve.upstream import Answer
 
-__all__ = ["Paid", "Spending"]
-
 _log = logging.getLogger(__name__)
 _caller: ContextVar[str] = ContextVar("who the calls of a request are for", default="")
 _CAPS = ("max_tokens", "max_completion_tokens")

@@ -23,8 +23,6 @@ from promptcodebook.lm.spec import ApiKey, Spec, find_credentials, parse_spec
 from promptcodebook.lm.transport import OpenReply, Transport
 from promptcodebook.serve.completions import Refusal
 
-__all__ = ["Answer", "Upstream", "connect_upstream"]
-
 _log = logging.getLogger(__name__)
 _LONGEST_LINE = 2**20
 """Bytes of a stream that wait for the end of their line."""

@@ -18,8 +18,6 @@ from promptcodebook.randomness import keyed_int
 from promptcodebook.simulated.words import listed
 from promptcodebook.simulated.world import Demand, Problem
 
-__all__ = ["outside", "write_answer", "write_constraints", "wrong_answer"]
-
 _OPENING = "Working from what is given, a few steps settle it."
 _OTHERS = ("not stated", "none of these", "the other one", "unknown", "both", "no")
 _LEAST = 3  # filler words of a sentence at the least

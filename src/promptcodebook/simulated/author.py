@@ -18,8 +18,6 @@ from promptcodebook.simulated.orders import Order
 from promptcodebook.simulated.request import fenced
 from promptcodebook.simulated.words import asked_number, sentences
 
-__all__ = ["improve", "split", "write_instincts"]
-
 _FENCES_ASKED = re.compile(r"(within|inside|between|in)\s+(a\s+)?(```|triple back)")
 _QUOTED = re.compile(r"[\"“]([^\"“”]{20,})[\"”]")
 _OF_PART = re.compile(r"\b(keep this in the prompt|choose the instinct|look whether)\b", re.I)

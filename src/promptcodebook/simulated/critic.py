@@ -19,8 +19,6 @@ from promptcodebook.simulated.orders import Order
 from promptcodebook.simulated.request import Entry
 from promptcodebook.simulated.words import says, sentences
 
-__all__ = ["adversary", "blame", "critique", "critique_and_blame", "wrong_claims"]
-
 _NUMBER = re.compile(r"[-+]?\d*\.?\d+")
 _CLAIM = re.compile(r"(?<=[.!?])\s+(?=[\"'A-Z\[])|\n+")
 _LONG = 150  # words from which on the critic calls a prompt crowded when it sees no other fault

@@ -15,8 +15,6 @@ from promptcodebook.simulated.parameters import SimulatedSettings
 from promptcodebook.simulated.stages import perform_stage
 from promptcodebook.simulated.world import Demand, Problem, World
 
-__all__ = ["Obeyed", "chance_of", "execute", "obey", "perform"]
-
 
 @dataclass(frozen=True, slots=True)
 class Obeyed:

@@ -17,8 +17,6 @@ from typing import Literal, cast, get_args
 from promptcodebook.randomness import keyed_int
 from promptcodebook.simulated.words import count_tokens, cut_tokens
 
-__all__ = ["FAULTS", "Fault", "FaultPlan", "Latency", "spoiled"]
-
 Fault = Literal["429", "500", "drop", "json", "truncate", "routes"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 _DRAWN: tuple[Fault, ...] = ("429", "500", "drop", "truncate", "json", "routes")

@@ -11,8 +11,6 @@ from promptcodebook.simulated.mind import Mind
 from promptcodebook.simulated.stages import mentions
 from promptcodebook.simulated.words import content_stems, patterns, says
 
-__all__ = ["compare", "count_leaks", "judge"]
-
 _MARGIN = 0.25
 """How much likeness to the known good answer may be missing before an answer counts as worse."""
 _NUMBERED = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+(.+?)\s*$", re.MULTILINE)

@@ -19,8 +19,6 @@ from promptcodebook.simulated.stages import Staged, read_stage
 from promptcodebook.simulated.words import says, sentences
 from promptcodebook.simulated.world import Problem, World
 
-__all__ = ["Kind", "Mind", "Understood", "understand"]
-
 Kind = Literal[
     "route", "compose", "critique", "critique_and_blame", "blame", "adversary", "improve", "split",
     "instincts", "judge", "compare", "leaks", "stage", "execute",

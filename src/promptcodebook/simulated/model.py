@@ -24,8 +24,6 @@ from promptcodebook.simulated.request import ChatRequest, from_request
 from promptcodebook.simulated.words import count_tokens, cut_tokens, tokens
 from promptcodebook.simulated.world import World
 
-__all__ = ["DELAY", "NAME", "SimulatedLM", "Stats", "answer"]
-
 NAME = "simulated"
 DELAY = "delay"
 """As the model of a request: one fixed text after the latency, for load tests; nothing is read."""

@@ -20,8 +20,6 @@ from typing import Any
 
 from promptcodebook.simulated.words import content_stems, read_table, says, sentences, word_list
 
-__all__ = ["Condition", "Order", "Skill", "Skills", "read_skills"]
-
 _CLAUSE = re.compile(r",\s+(?:and|then|and then)\s+|;\s+")
 _NOT = re.compile(r"^(?:never|do not|don't|must not|you must not)\s+", re.IGNORECASE)
 _GLUED = 0.2  # share of little words that language has and a list of cue words has not

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, fields, replace
 from promptcodebook.errors import ConfigError, did_you_mean
 from promptcodebook.simulated.faults import FAULTS, Latency
 
-__all__ = ["SimulatedSettings"]
-
 
 @dataclass(frozen=True, slots=True)
 class SimulatedSettings:

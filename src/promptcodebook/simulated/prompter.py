@@ -17,8 +17,6 @@ from promptcodebook.simulated.orders import Order
 from promptcodebook.simulated.request import Entry
 from promptcodebook.simulated.words import asked_number, content_stems, sentences
 
-__all__ = ["compose", "route"]
-
 _INDEX_PREFERENCE, _JITTER = 0.004, 0.08
 """What each place further down the list costs an instinct, and the noise on its relevance."""
 _SELECTED = _SENTENCES = 4

@@ -19,8 +19,6 @@ from typing import cast
 from promptcodebook.calls import Message, Request
 from promptcodebook.simulated.words import meaning, patterns, says
 
-__all__ = ["ChatRequest", "Entry", "Reading", "Shape", "fenced", "from_request", "read", "shape_of"]
-
 _SEEDS = 2**31  # seeds over HTTP are 31-bit integers
 _KEY = re.compile(r"[\"'`]([A-Za-z][A-Za-z_ -]{1,40})[\"'`]\s*:")
 _NAMED = re.compile(r"[\"`]([A-Za-z][A-Za-z_-]{1,40})[\"`]")

@@ -19,8 +19,6 @@ from promptcodebook.simulated.request import ChatRequest
 from promptcodebook.simulated.words import content_stems, meaning, patterns, says
 from promptcodebook.simulated.world import Problem
 
-__all__ = ["Staged", "mentions", "perform_stage", "read_stage"]
-
 Met = Callable[..., bool]
 """Whether this stage's outcome, told apart by the arguments, comes out well."""
 

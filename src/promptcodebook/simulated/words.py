@@ -10,21 +10,6 @@ from functools import cache, lru_cache
 from importlib import resources
 from typing import Any
 
-__all__ = [
-    "asked_number",
-    "content_stems",
-    "count_tokens",
-    "cut_tokens",
-    "listed",
-    "meaning",
-    "patterns",
-    "read_table",
-    "says",
-    "sentences",
-    "tokens",
-    "word_list",
-]
-
 _WORD = re.compile(r"[a-z0-9]+")
 _TOKEN = re.compile(r"[A-Za-z]{1,8}|[0-9]{1,3}|[^\sA-Za-z0-9]")
 _SENTENCE = re.compile(r"(?<=[.!?])[\"'”’)]*\s+|[;\n]+")

@@ -19,8 +19,6 @@ from promptcodebook.simulated.words import content_stems
 from promptcodebook.tasks.constraints.task import constraints_of
 from promptcodebook.types import Example
 
-__all__ = ["Demand", "Problem", "World", "oracle_prompt"]
-
 _LABEL = re.compile(r"^\W*[\w ]{1,40}:\**\s*")
 _MOST = 8  # skills one input needs at the most
 _STAGED = ("hotpotqa", "hover", "ifbench", "pupa")  # tasks that are programs of several stages

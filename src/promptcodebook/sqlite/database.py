@@ -20,19 +20,6 @@ import zstandard
 from promptcodebook.errors import DiskFull, StoreError, StoreTooNew
 from promptcodebook.paths import make_private_file
 
-__all__ = [
-    "Layout",
-    "Packer",
-    "Reader",
-    "connect",
-    "pack",
-    "restrain",
-    "roll_back",
-    "store_error",
-    "store_os_error",
-    "unpack",
-]
-
 _log = logging.getLogger(__name__)
 _BUSY_S = 30.0
 _SQLITE_BUSY = 5

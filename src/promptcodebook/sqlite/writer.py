@@ -25,8 +25,6 @@ from promptcodebook.sqlite.database import (
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Write", "Writer"]
-
 _log = logging.getLogger(__name__)
 
 Write = Callable[[sqlite3.Connection], object]

@@ -25,8 +25,6 @@ from promptcodebook.store.folder import ATTEMPTS
 from promptcodebook.store.lock import NO_LINK
 from promptcodebook.store.tables import add_usage
 
-__all__ = ["AttemptFile"]
-
 _SLOTS = 1024
 # role, prompt tokens, completion tokens, cost (NaN = unknown price); the number is written last.
 _BODY = struct.Struct("<QQQd")

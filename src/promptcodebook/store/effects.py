@@ -36,8 +36,6 @@ from promptcodebook.store.journal import Journal
 from promptcodebook.store.lock import RunLock, refuse_links
 from promptcodebook.units import number, plural
 
-__all__ = ["Effect", "EffectStore", "effects_mark", "read_effects", "signed"]
-
 _EFFECTS = "effects.sqlite"
 _LAYOUT = Layout(
     what="file of effects",

@@ -12,27 +12,6 @@ from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.step import Step
 from promptcodebook.types import Evaluation, Parameters, Trace
 
-__all__ = [
-    "Amended",
-    "Broke",
-    "Candidate",
-    "Compared",
-    "Concluded",
-    "EndReason",
-    "Ended",
-    "Event",
-    "Mark",
-    "Resumed",
-    "RunState",
-    "Scope",
-    "Started",
-    "Stepped",
-    "Trained",
-    "Validated",
-    "fold",
-    "fold_event",
-]
-
 EndReason = Literal["finished", "early_stop", "target", "budget", "interrupted", "failed"]
 Scope = Literal["subset", "full"]
 

@@ -22,18 +22,6 @@ from promptcodebook.store.lock import RunLock, refuse_links
 if TYPE_CHECKING:
     from promptcodebook.store.header import Header
 
-__all__ = [
-    "ATTEMPTS",
-    "EFFECTS",
-    "FILE",
-    "close_to_others",
-    "is_blank",
-    "is_unborn",
-    "lock_effects",
-    "never_started",
-    "new_folder",
-]
-
 FILE = "run.sqlite"
 ATTEMPTS = "in-flight"
 EFFECTS = "effects"

@@ -25,21 +25,6 @@ from promptcodebook.errors import ConfigError, RunChanged, StoreError
 from promptcodebook.lm.spec import any_simulated
 from promptcodebook.method.templates import TemplateSet
 
-__all__ = [
-    "FREE_KEYS",
-    "Difference",
-    "Header",
-    "check_resumable",
-    "check_run_name",
-    "differences",
-    "digest",
-    "has_simulated",
-    "is_sealed",
-    "run_id",
-    "seal",
-    "specs_in",
-]
-
 FREE_KEYS: tuple[str, ...] = (
     "budget",
     "cache",

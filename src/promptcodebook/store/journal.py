@@ -23,8 +23,6 @@ from promptcodebook.store.attempts import AttemptFile
 from promptcodebook.store.lock import RunLock
 from promptcodebook.store.tables import BOOKS, RunReplies, SessionClock, read_book
 
-__all__ = ["Journal", "until_done"]
-
 _log = logging.getLogger(__name__)
 _UNFINISHED = Layout(what="journal of unfinished work", version=1, script=BOOKS)
 

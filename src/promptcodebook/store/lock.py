@@ -26,8 +26,6 @@ from promptcodebook.sqlite import store_os_error
 if TYPE_CHECKING:
     from filelock import SoftFileLock
 
-__all__ = ["LOCK_FILES", "NO_LINK", "RunLock", "holder", "refuse_links"]
-
 _NAME = "lock"
 _SOFT_NAME = "lock.soft"
 LOCK_FILES = (_NAME, _SOFT_NAME)

@@ -33,8 +33,6 @@ from promptcodebook.store.events import (
 )
 from promptcodebook.types import Evaluation, Failure, Rollout, Trace
 
-__all__ = ["PackedEvent", "pack_event", "unpack_event", "unpack_traces"]
-
 _KINDS: Mapping[str, type] = {
     "started": Started,
     "stepped": Stepped,

@@ -44,8 +44,6 @@ from promptcodebook.store.packing import PackedEvent, pack_event, unpack_event, 
 from promptcodebook.store.tables import LAYOUT, RunReplies, SessionClock, add_count, read_book
 from promptcodebook.types import Evaluation, Parameters, Trace
 
-__all__ = ["RunStore"]
-
 _log = logging.getLogger(__name__)
 
 _CHUNK = 32

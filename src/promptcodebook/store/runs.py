@@ -22,15 +22,6 @@ from promptcodebook.store.summaries import RunSummary, Summaries
 if TYPE_CHECKING:
     from promptcodebook.store.header import Header
 
-__all__ = [
-    "RunSummary",
-    "find_run",
-    "list_runs",
-    "read_runs",
-    "remove_run",
-    "remove_unborn",
-    "run_folders",
-]
 
 _log = logging.getLogger(__name__)
 _LIST = "pco runs list"

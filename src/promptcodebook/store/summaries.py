@@ -21,8 +21,6 @@ from promptcodebook.store.lock import LOCK_FILES, holder
 if TYPE_CHECKING:
     from promptcodebook.store.events import EndReason
 
-__all__ = ["RunSummary", "Summaries", "file_marks"]
-
 _log = logging.getLogger(__name__)
 _FORM = 3
 """Counts what a summary holds: those of an earlier form are made anew."""

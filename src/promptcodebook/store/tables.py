@@ -15,17 +15,6 @@ from promptcodebook.incidents import Incident
 from promptcodebook.lm.cache import pack_reply, unpack_reply
 from promptcodebook.sqlite import Layout, Packer, Reader, Writer
 
-__all__ = [
-    "BOOKS",
-    "LAYOUT",
-    "RunReplies",
-    "SessionClock",
-    "add_count",
-    "add_usage",
-    "find_reply",
-    "read_book",
-]
-
 _log = logging.getLogger(__name__)
 
 _FIRST_BOOKS = (

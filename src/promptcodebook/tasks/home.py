@@ -22,21 +22,6 @@ from promptcodebook.paths import cache_folder
 from promptcodebook.tasks.public import checked_copy
 from promptcodebook.types import Example
 
-__all__ = [
-    "BenchmarkRow",
-    "Home",
-    "blank_fields",
-    "check_row",
-    "default_data_cache",
-    "folder_of",
-    "home_of",
-    "jsonl_splits",
-    "read_rows",
-    "read_seeds",
-    "split_pool",
-    "unique_ids",
-]
-
 _LAYOUT = (
     "DIR holds train.jsonl, val.jsonl and test.jsonl, or a folder of the task's name that does"
 )

@@ -30,21 +30,6 @@ from promptcodebook.types import (
     Stage,
 )
 
-__all__ = [
-    "SINGLE_CALL",
-    "Agent",
-    "ModuleReply",
-    "SingleCall",
-    "ask",
-    "make_output",
-    "make_program",
-    "outside",
-    "read_outputs",
-    "render_fields",
-    "think",
-    "user_task",
-]
-
 _REASONING = "reasoning"
 
 

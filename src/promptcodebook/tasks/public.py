@@ -22,8 +22,6 @@ from promptcodebook.errors import DataError, TaskError, import_extra
 from promptcodebook.paths import settle
 from promptcodebook.units import bytes_text
 
-__all__ = ["Fetched", "Remote", "Rows", "Source", "checked_copy", "public_rows", "url_of"]
-
 Rows = list[dict[str, object]]
 
 _RECORD = "origin.json"

@@ -16,8 +16,6 @@ from promptcodebook.tasks.hover.task import OFFICIAL, paper_splits, read_claim
 from promptcodebook.tasks.public import Remote, Rows, Source
 from promptcodebook.types import Example
 
-__all__ = ["SOURCES", "source_of"]
-
 T = TypeVar("T")
 # The hub's own conversion of every data set: config/split/0000.parquet, whatever was uploaded.
 _PARQUET = "refs%2Fconvert%2Fparquet"

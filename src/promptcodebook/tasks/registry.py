@@ -15,8 +15,6 @@ from typing import Any, cast
 from promptcodebook.errors import PcoError, TaskError, did_you_mean, message_of
 from promptcodebook.tasks.task import Task
 
-__all__ = ["GROUP", "load_task", "task_names"]
-
 GROUP = "promptcodebook.tasks"
 
 

@@ -14,8 +14,6 @@ from promptcodebook.lm.structured import Ask
 from promptcodebook.protocols import Check, Program, Reward
 from promptcodebook.types import Example
 
-__all__ = ["RewardFactory", "Task", "asks_nobody"]
-
 RewardFactory = Callable[[Ask | None], Reward]
 """Makes a task's reward once the models are connected; without an `Ask` it must do without them."""
 

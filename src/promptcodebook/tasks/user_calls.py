@@ -24,8 +24,6 @@ from promptcodebook.calls import Chat, Message, Reply, Role, Schema
 from promptcodebook.errors import ExecutorError, message_of
 from promptcodebook.tasks.user_prints import print_aside
 
-__all__ = ["Escape", "Overdue", "UserCalls", "is_async", "is_ours", "place_of"]
-
 _IDLE_S = 5.0
 """A thread without work for so long ends."""
 _GRACE_S = 1.0

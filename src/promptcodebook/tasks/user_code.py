@@ -20,8 +20,6 @@ from typing import get_args
 from promptcodebook.errors import ConfigError, did_you_mean, message_of
 from promptcodebook.tasks.user_prints import print_aside
 
-__all__ = ["annotated_as", "check_function", "load_function"]
-
 
 def load_function(
     spec: str, base: Path, what: str, arguments: Sequence[str]

@@ -11,8 +11,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-__all__ = ["hush", "print_aside"]
-
 _Place = Literal["", "stderr", "nowhere"]
 _place: contextvars.ContextVar[_Place] = contextvars.ContextVar("where prints go", default="")
 

@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
 
-__all__ = ["CallResult", "Worker", "shared_worker"]
-
 _START_S = 30.0
 """Limit for starting a process and importing the function's module; not part of a call's limit."""
 _PATIENCE = 5.0 if hasattr(signal, "setitimer") else 1.0

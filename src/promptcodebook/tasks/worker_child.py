@@ -13,8 +13,6 @@ import os
 import sys
 from typing import IO, Any, cast
 
-__all__ = ["serve"]
-
 _MEMORY_BYTES = 4 << 30
 _ORPHAN_GRACE_S = 2.0
 

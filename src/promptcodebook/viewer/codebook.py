@@ -23,8 +23,6 @@ from promptcodebook.viewer.measuring import Measuring
 from promptcodebook.viewer.run import screen_of
 from promptcodebook.viewer.watched import Look, Watched
 
-__all__ = ["biography_screen", "codebook_screen"]
-
 _LATELY = 10
 """Steps without a selection after which an instinct is said to be unused lately."""
 _ENOUGH = 5

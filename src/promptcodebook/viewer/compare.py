@@ -19,8 +19,6 @@ from promptcodebook.viewer.example import TEST, input_of
 from promptcodebook.viewer.frame import ALL_SIMULATED, SOME_SIMULATED, Screen, filter_box, link
 from promptcodebook.viewer.watched import Look, Watched
 
-__all__ = ["compare_screen"]
-
 _MOST, _MOST_SETTINGS = 300, 80
 _EXAMPLES = (
     Column("", numeric=False),

@@ -20,8 +20,6 @@ from promptcodebook.viewer.frame import address
 from promptcodebook.viewer.measuring import Measuring, Standing, measuring_command
 from promptcodebook.viewer.watched import Look, Watched
 
-__all__ = ["Offer", "effects_section", "latest_effects", "measured_words", "offers"]
-
 _SPLITS = ("val", "test", "train")
 _SPARE = 20
 """Calls that a budget allows beside what is expected, for replies that are asked for again."""

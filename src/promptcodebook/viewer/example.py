@@ -18,8 +18,6 @@ from promptcodebook.viewer.frame import Screen, address, filter_box, link, missi
 from promptcodebook.viewer.run import screen_of
 from promptcodebook.viewer.watched import Look, Watched
 
-__all__ = ["TEST", "example_screen", "examples_screen", "input_of"]
-
 TEST = "test"
 """The last part of an example's address where its rows of the verdict are shown."""
 _TITLE, _MOST = 120, 1000

@@ -9,18 +9,6 @@ from urllib.parse import quote, urlencode
 from promptcodebook.report.html import Content, Html, el, together
 from promptcodebook.text import printable
 
-__all__ = [
-    "ALL_SIMULATED",
-    "LIVE",
-    "SOME_SIMULATED",
-    "Screen",
-    "address",
-    "filter_box",
-    "frame",
-    "link",
-    "missing",
-]
-
 LIVE = "/live"
 """Below it, a page is told that it is out of date: /live/run/KEY for the page /run/KEY."""
 ALL_SIMULATED = (

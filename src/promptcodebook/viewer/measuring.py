@@ -28,8 +28,6 @@ from promptcodebook.viewer.watched import Shelf, Watched
 if TYPE_CHECKING:
     from promptcodebook.sync import Relay
 
-__all__ = ["Measuring", "Order", "Standing", "measuring_command"]
-
 _log = logging.getLogger(__name__)
 _PATIENCE_S = 3.0
 """How long calls in flight may take to come home when the server ends."""

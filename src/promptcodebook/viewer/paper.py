@@ -22,8 +22,6 @@ from promptcodebook.report.html import MISSING, Column, Content, Html, el, table
 from promptcodebook.units import plural
 from promptcodebook.viewer.frame import SOME_SIMULATED, Screen, address, filter_box, link, missing
 
-__all__ = ["figure_file", "paper_mark", "paper_screen", "result_screen"]
-
 _log = logging.getLogger(__name__)
 _FIGURE = re.compile(r"[\w-]+\.svg", re.ASCII)
 _LIST = (

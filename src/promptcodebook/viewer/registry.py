@@ -20,8 +20,6 @@ from promptcodebook.units import number, plural
 from promptcodebook.viewer.frame import SOME_SIMULATED, Screen, address, filter_box, link
 from promptcodebook.viewer.watched import Shelf, key_of
 
-__all__ = ["Versions"]
-
 _DIGITS, _MOST = 19, 500
 """Of a version's name where it is shown; entries of the log shown."""
 _SERVED_S = 5.0

@@ -18,8 +18,6 @@ from promptcodebook.store import Compared, Event
 from promptcodebook.viewer.frame import ALL_SIMULATED, Screen, address
 from promptcodebook.viewer.watched import Look, Watched
 
-__all__ = ["run_screen", "screen_of", "with_tests"]
-
 
 def run_screen(watched: Watched) -> Screen:
     """The run as it stands now."""

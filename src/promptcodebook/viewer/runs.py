@@ -29,8 +29,6 @@ from promptcodebook.viewer.frame import (
 )
 from promptcodebook.viewer.watched import key_of
 
-__all__ = ["Runs"]
-
 _log = logging.getLogger(__name__)
 _ON_A_PAGE = 50
 _SPARK = (90, 20)

@@ -33,8 +33,6 @@ from promptcodebook.viewer.run import run_screen
 from promptcodebook.viewer.runs import Runs
 from promptcodebook.viewer.watched import GONE, Shelf, Watched, rests
 
-__all__ = ["HOST", "Site", "viewing"]
-
 HOST = "127.0.0.1"
 _POLL_S, _POLL_ALL_S = 0.25, 0.8
 """How often a page that is open asks whether its run went on, or any run of all."""

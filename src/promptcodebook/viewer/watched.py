@@ -24,8 +24,6 @@ from promptcodebook.store.lock import holder
 from promptcodebook.store.runs import run_folders
 from promptcodebook.types import Evaluation
 
-__all__ = ["GONE", "Look", "Shelf", "Watched", "find_key", "key_of", "rests", "root_of"]
-
 _MOST_OPEN = 8
 """Runs kept open; who was looked at longest ago is closed."""
 _AT_REST = "-e"

@@ -17,8 +17,6 @@ from promptcodebook.policy.registry.version import Version
 from tests.method.build import config
 from tests.store.conftest import parameters
 
-__all__ = ["PRODUCTION", "clock", "open_gate", "policy", "sqlite"]
-
 PRODUCTION = "tickets@production"
 
 

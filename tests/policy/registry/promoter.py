@@ -14,8 +14,6 @@ from pathlib import Path
 from promptcodebook.policy.registry.registry import open_registry
 from tests.policy.registry.build import open_gate
 
-__all__ = ["done"]
-
 
 def done(file: Path) -> int:
     """How many promotions came back."""

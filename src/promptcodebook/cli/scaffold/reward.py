@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import promptcodebook as pco
 
-__all__ = ["reward"]
-
 
 def reward(example: pco.Example, output: str) -> pco.Score:
     wanted = (example.target or "").strip().lower()

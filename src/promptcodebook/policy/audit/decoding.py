@@ -23,8 +23,6 @@ from urllib.parse import unquote
 
 from promptcodebook.policy.audit.folding import fold
 
-__all__ = ["Decoded", "decodings", "foreign", "random_runs"]
-
 
 @dataclass(frozen=True, slots=True)
 class Decoded:

@@ -12,8 +12,6 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-__all__ = ["LOOK_ALIKES", "Folded", "fold", "is_invisible"]
-
 LOOK_ALIKES = dict(
     zip(
         "аеіорсухѕјһԁԛԝӏкѵАВЕІКМНОРСТУХЅЈԌΑΒΕΖΗΙΚΜΝΟΡΤΥΧο",

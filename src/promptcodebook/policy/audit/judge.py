@@ -24,8 +24,6 @@ from promptcodebook.method.template import Template
 from promptcodebook.policy.audit.scan import Finding, excerpt
 from promptcodebook.policy.audit.traces import Severity
 
-__all__ = ["Hazard", "HazardClaim", "HazardJudge", "HazardsReply", "hazards", "hazards_schema"]
-
 
 @dataclass(frozen=True, slots=True)
 class Hazard:

@@ -17,8 +17,6 @@ from importlib import resources
 from promptcodebook.policy.audit.decoding import decodings
 from promptcodebook.policy.audit.folding import Folded, fold
 
-__all__ = ["Given", "Order", "find_orders", "orders"]
-
 
 @dataclass(frozen=True, slots=True)
 class Order:

@@ -14,8 +14,6 @@ from promptcodebook.errors import import_extra
 from promptcodebook.policy.audit.scan import Finding, excerpt
 from promptcodebook.policy.audit.traces import Severity
 
-__all__ = ["PresidioScan"]
-
 _MODELS = ("en_core_web_trf", "en_core_web_lg", "en_core_web_md", "en_core_web_sm")
 _FETCHING = ("EmailRecognizer", "UrlRecognizer")
 _LEAST_SCORE = 0.4

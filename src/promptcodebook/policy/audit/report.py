@@ -23,8 +23,6 @@ from promptcodebook.policy.audit.traces import Severity
 from promptcodebook.policy.file import MEASURED, PolicyFile
 from promptcodebook.types import Example, variable_name
 
-__all__ = ["NO_DATA", "AuditReport", "audit", "audit_with_judge", "texts_of"]
-
 FORMAT = "promptcodebook audit 1"
 NO_DATA = "copies of training data: no data were at hand to compare with"
 _NO_JUDGE = "hazards: no model judged the texts"

@@ -14,8 +14,6 @@ from promptcodebook.policy.audit.orders import find_orders
 from promptcodebook.policy.audit.traces import TRACES, Severity
 from promptcodebook.types import Variable
 
-__all__ = ["Finding", "OrderCheck", "SafetyCheck", "Source", "TraceCheck", "excerpt", "scan"]
-
 Source = Literal["rules", "data", "presidio", "judge"]
 """Who found it: a rule, a comparison with the training data, Presidio, or the role judge."""
 

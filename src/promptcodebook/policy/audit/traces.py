@@ -16,8 +16,6 @@ from typing import Literal
 from promptcodebook.policy.audit.decoding import decodings, random_runs
 from promptcodebook.policy.audit.folding import LOOK_ALIKES, is_invisible
 
-__all__ = ["MARKERS", "TRACES", "Severity", "Span", "Trace"]
-
 Severity = Literal["high", "medium", "low"]
 """high = not to be promoted; medium = to be looked at by a person; low = worth knowing."""
 Span = tuple[int, int]

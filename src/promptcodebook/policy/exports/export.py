@@ -17,8 +17,6 @@ from promptcodebook.errors import ConfigError, PolicyError, did_you_mean
 from promptcodebook.policy.file import BEST_FIXED, CONCAT, PolicyFile
 from promptcodebook.types import Prompt
 
-__all__ = ["KINDS", "Export", "export_policy"]
-
 _POLICY = "policy.json"
 
 

@@ -32,8 +32,6 @@ from promptcodebook.policy.registry.log import (
 from promptcodebook.policy.registry.registry import Registry
 from promptcodebook.policy.registry.shelf import Proposal
 
-__all__ = ["Taken", "export_lines", "import_lines"]
-
 FORMAT = "promptcodebook registry 1"
 _KINDS = {"registry": ("format",), "version": ("version", "policy", "facts"), "entry": ("entry",),
           "end": ("lines",)}  # fmt: skip

@@ -18,8 +18,6 @@ from promptcodebook.policy.audit.report import AuditReport
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.registry.version import Version
 
-__all__ = ["AUDIT", "AuditGate", "Gate"]
-
 AUDIT = "audit"
 """The topic under which reports are attested."""
 

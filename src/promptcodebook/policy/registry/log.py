@@ -18,25 +18,6 @@ from typing import Any, cast
 
 from promptcodebook.errors import ConfigError, RefNotFound, did_you_mean
 
-__all__ = [
-    "ATTEST",
-    "FIRST",
-    "FREEZE",
-    "IMPORT",
-    "LATEST",
-    "LOG_NAME",
-    "PROMOTE",
-    "ROLLBACK",
-    "Broken",
-    "Entry",
-    "Log",
-    "canonical",
-    "check_name",
-    "check_ref",
-    "is_reference",
-    "version_of",
-]
-
 LATEST = "latest"
 """The ref of every codebook that stands at what was stored last; it is never promoted by hand."""
 FREEZE, IMPORT, PROMOTE, ROLLBACK, ATTEST = "freeze", "import", "promote", "rollback", "attest"

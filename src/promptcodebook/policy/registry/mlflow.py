@@ -32,8 +32,6 @@ from promptcodebook.errors import (
 from promptcodebook.policy.registry.log import LATEST, LOG_NAME, Broken, Entry, Log, canonical
 from promptcodebook.policy.registry.shelf import Proposal, Propose, Row
 
-__all__ = ["MlflowShelf"]
-
 _VERSION, _NUMBER, _PIECES, _PIECE = "pco.version", "pco.number", "pco.pieces", "pco.piece."
 _ASCII_PIECE, _PIECE_LENGTH = 60_000, 15_000
 """Characters of a text in one place: MySQL takes 65,535 bytes, and MLflow 100,000 characters."""

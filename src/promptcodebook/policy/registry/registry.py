@@ -45,8 +45,6 @@ from promptcodebook.policy.registry.verification import Verification, verify
 from promptcodebook.policy.registry.version import Facts, Version
 from promptcodebook.text import printable
 
-__all__ = ["Registry", "Watch", "open_registry", "user_name"]
-
 _MOST_WORDS = 4000
 """Characters of a reason."""
 

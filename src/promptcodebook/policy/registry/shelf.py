@@ -8,8 +8,6 @@ from typing import Protocol
 
 from promptcodebook.policy.registry.log import Entry, Log
 
-__all__ = ["Proposal", "Propose", "Row", "Shelf"]
-
 
 def _none() -> Mapping[str, str]:
     return {}

@@ -21,8 +21,6 @@ from promptcodebook.policy.registry.shelf import Propose, Row
 from promptcodebook.sqlite import Layout, connect, store_os_error
 from promptcodebook.sqlite.database import roll_back, store_error
 
-__all__ = ["SqliteShelf"]
-
 VERIFY = "pco codebook verify names every row that is wrong; put a copy in the registry's place"
 
 _FIELDS = tuple(field.name for field in fields(Entry))

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from promptcodebook.policy.registry.log import FIRST, Broken, Entry, Log, version_of
 from promptcodebook.policy.registry.shelf import Row, Shelf
 
-__all__ = ["Fault", "Verification", "verify"]
-
 
 @dataclass(frozen=True, slots=True)
 class Fault:

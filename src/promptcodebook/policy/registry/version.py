@@ -9,8 +9,6 @@ from typing import Any
 from promptcodebook.errors import ConfigError
 from promptcodebook.policy.file import PolicyFile
 
-__all__ = ["Facts", "Version", "mark_frozen"]
-
 
 def _none() -> Mapping[str, Any]:
     return {}

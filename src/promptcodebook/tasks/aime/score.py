@@ -11,8 +11,6 @@ import re
 
 from promptcodebook.types import Example, Score
 
-__all__ = ["accuracy", "boxed_answer", "integer_only", "read_answer", "reward"]
-
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{|[{}]")
 _ANSWER_LINE = re.compile(r"^.*\banswer\b.*$", re.IGNORECASE | re.MULTILINE)
 _NUMBER = re.compile(

@@ -27,8 +27,6 @@ from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example
 
-__all__ = ["ProblemRow", "load_aime"]
-
 
 class ProblemRow(BenchmarkRow):
     """A problem; `solution` is a worked one, where it is known. Other columns are kept."""

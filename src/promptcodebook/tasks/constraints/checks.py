@@ -16,20 +16,6 @@ from typing import cast
 
 from promptcodebook.errors import TaskError, did_you_mean
 
-__all__ = [
-    "KINDS",
-    "PARAMETERS",
-    "CheckResult",
-    "Constraint",
-    "bullet_items",
-    "check",
-    "numbered_lines",
-    "paragraphs",
-    "sentences",
-    "versions",
-    "words",
-]
-
 Constraint = Mapping[str, object]
 
 

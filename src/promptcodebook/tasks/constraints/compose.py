@@ -19,8 +19,6 @@ from typing import cast
 from promptcodebook.randomness import keyed_random
 from promptcodebook.tasks.constraints.checks import KINDS
 
-__all__ = ["SIZES", "compatible", "compose", "read_wordings"]
-
 SIZES = {"train": 60, "val": 40, "test": 60}
 _HOW_MANY = (3, 2, 5, 4, 0, 3, 6, 2, 1, 4, 3, 7, 2, 3, 5, 4, 1, 8, 2, 3)
 """Constraints per prompt, dealt round: 0 in one of 20, 2-4 in twelve, 5-8 in five."""

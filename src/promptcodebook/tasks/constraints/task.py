@@ -20,8 +20,6 @@ from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Score
 
-__all__ = ["constraints_of", "draw_constraints", "load_constraints", "reward"]
-
 _FEWEST_WORDS = 5
 """What an answer to a prompt without constraints needs to count as one."""
 

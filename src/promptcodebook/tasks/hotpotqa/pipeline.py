@@ -13,8 +13,6 @@ from promptcodebook.tasks.program import ModuleReply, make_output, think
 from promptcodebook.tasks.retrieval.hops import SearchFunction, number_passages, titles_by_hop
 from promptcodebook.types import Example, Output, Prompt
 
-__all__ = ["INSTRUCTIONS", "PASSAGES", "STAGES", "HotpotProgram"]
-
 PASSAGES = 7
 """Passages wanted from each hop."""
 

@@ -15,8 +15,6 @@ from promptcodebook.tasks.retrieval.hops import describe_hops, name_titles, retr
 from promptcodebook.text import answer_words, quote
 from promptcodebook.types import Example, Output, Score
 
-__all__ = ["exact_match", "f1", "feedback", "reward"]
-
 # Against any other answer these earn nothing, whatever words they share.
 _CLOSED = ("yes", "no", "noanswer")
 

@@ -28,8 +28,6 @@ from promptcodebook.tasks.retrieval import Retriever, Search, open_retriever
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example
 
-__all__ = ["HotpotRow", "load_hotpotqa", "read_dataset"]
-
 _FOLDER = Path(__file__).parent
 
 

@@ -18,8 +18,6 @@ from importlib import resources
 from promptcodebook.errors import TaskError, did_you_mean
 from promptcodebook.tasks.constraints.checks import CheckResult, sentences, words
 
-__all__ = ["KINDS", "MARKS", "check", "guess_language", "plain", "spoiled"]
-
 Found = tuple[bool, str]
 
 

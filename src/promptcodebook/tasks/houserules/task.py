@@ -20,18 +20,6 @@ from promptcodebook.tasks.houserules.checks import check, plain
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Output, Prompt, Score
 
-__all__ = [
-    "RULES",
-    "SIX",
-    "PromptLast",
-    "load_houserules",
-    "load_houserules_six",
-    "present_prompt",
-    "reward",
-    "right_rules",
-    "topics_of",
-]
-
 RULES: Mapping[str, str] = {
     "parcel": "dialogue",
     "return": "recipe",

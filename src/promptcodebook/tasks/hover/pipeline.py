@@ -15,8 +15,6 @@ from promptcodebook.tasks.program import ModuleReply, make_output, think
 from promptcodebook.tasks.retrieval.hops import SearchFunction, number_passages, titles_by_hop
 from promptcodebook.types import Example, Output, Prompt
 
-__all__ = ["HOPS", "INSTRUCTIONS", "STAGES", "HoverProgram"]
-
 HOPS: tuple[int, int, int] = (7, 7, 10)
 """Passages wanted from each hop; at most 24 in all."""
 

@@ -19,20 +19,6 @@ from promptcodebook.tasks.retrieval.index import title_of
 from promptcodebook.text import answer_words, quote
 from promptcodebook.types import Example, Output, Score
 
-__all__ = [
-    "Label",
-    "doc_em",
-    "doc_f1",
-    "feedback",
-    "gold_titles",
-    "hit_at",
-    "hover_score",
-    "parse_label",
-    "retrieval_reward",
-    "reward",
-    "titles_subset",
-]
-
 Label = Literal["SUPPORTED", "NOT_SUPPORTED"]
 
 _JOINS = re.compile(r"[\s_\-\u2010\u2011]+")

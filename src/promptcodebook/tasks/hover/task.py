@@ -35,8 +35,6 @@ from promptcodebook.tasks.retrieval import Retriever, Search, open_retriever
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example
 
-__all__ = ["OFFICIAL", "ClaimRow", "load_hover", "paper_splits", "read_claim"]
-
 OFFICIAL = "hover_train_release_v1.1.json"
 """The official training claims, as their repository names the file."""
 

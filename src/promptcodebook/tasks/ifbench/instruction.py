@@ -14,8 +14,6 @@ from typing import cast
 from promptcodebook.errors import DataError, did_you_mean
 from promptcodebook.tasks.ifbench.language import Language
 
-__all__ = ["EDGES", "MARKS", "Arguments", "Instruction", "Text", "without_marks"]
-
 MARKS = string.punctuation
 """The 32 ASCII punctuation marks."""
 

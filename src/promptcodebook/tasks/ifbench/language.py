@@ -21,8 +21,6 @@ from typing import Any, cast
 from promptcodebook.errors import TaskError, import_extra
 from promptcodebook.tasks.worker import Worker, shared_worker
 
-__all__ = ["CONTEXT", "Language", "Patterns", "count_each", "nltk_folders"]
-
 CONTEXT = 3
 """The tagger's choice for a text's first token depends on this many tokens."""
 

@@ -29,15 +29,6 @@ from promptcodebook.tasks.program import make_output, think
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Output, Prompt, Score, Stage
 
-__all__ = [
-    "INSTRUCTIONS",
-    "STAGES",
-    "ConstraintReward",
-    "IFBenchProgram",
-    "RequestRow",
-    "load_ifbench",
-]
-
 STAGES: tuple[str, ...] = ("generate", "rewrite")
 
 INSTRUCTIONS: dict[str, str] = {

@@ -6,8 +6,6 @@ from importlib import import_module
 from itertools import product
 from typing import Any
 
-__all__ = ["same_by_lark", "same_by_math_verify"]
-
 _TOLERANCE = 0.001
 _ZERO = 1e-50
 _POINTS = ((71, 7), (-53, 9), (37, -11), (-29, -13))

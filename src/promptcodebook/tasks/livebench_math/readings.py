@@ -12,22 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = [
-    "Ids",
-    "choice_path",
-    "clean_gold",
-    "clean_response",
-    "closeness",
-    "compact",
-    "last_boxed",
-    "last_solution",
-    "normalise",
-    "option_value",
-    "parse_answer",
-    "read_ids",
-    "read_letter",
-]
-
 _OPTION = re.compile(r"\\textbf\{\(([A-E])\)\s?\}")
 _OPTION_END = re.compile(r"\\qquad|\$|\n")
 _REPEATED = re.compile(r"([A-E])\1{3,}")

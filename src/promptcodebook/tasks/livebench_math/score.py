@@ -22,8 +22,6 @@ from promptcodebook.tasks.livebench_math.readings import (
 )
 from promptcodebook.tasks.worker import Worker, shared_worker
 
-__all__ = ["ALGEBRA", "MathScore", "kind_of", "math_score", "score", "without_thoughts"]
-
 ALGEBRA = ("sympy", "lark", "math_verify")
 """The packages that comparing formulas takes."""
 

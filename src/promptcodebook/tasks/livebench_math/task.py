@@ -38,8 +38,6 @@ from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Score
 
-__all__ = ["MathRow", "feedback", "load_livebench_math", "reward"]
-
 _GOLD = {
     "choice": (re.compile(r"[A-E]"), "one letter from A to E"),
     "aime": (re.compile(r"[0-9]{3}"), "three digits"),

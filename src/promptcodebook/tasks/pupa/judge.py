@@ -22,17 +22,6 @@ from promptcodebook.tasks.pupa.pipeline import request_of
 from promptcodebook.tasks.pupa.score import PupaScore, combine, distinct_units, leaked_units
 from promptcodebook.types import Example, Output, Score
 
-__all__ = [
-    "WEIGHT",
-    "Comparison",
-    "JudgeReward",
-    "LeakCount",
-    "StandIn",
-    "feedback",
-    "kind_of",
-    "units_of",
-]
-
 WEIGHT = 1.0
 """λ: what a whole leak costs, in units of quality."""
 ENOUGH = 0.5

@@ -13,8 +13,6 @@ from promptcodebook.errors import ConfigError
 from promptcodebook.tasks.program import ModuleReply, ask, make_output, outside, think
 from promptcodebook.types import Example, Output, Prompt
 
-__all__ = ["Papillon", "Wall", "request_of"]
-
 _CRAFT = (
     "You are given a private user query. Write a request (llm_request) for a powerful external "
     "model that helps to answer the query without letting that model learn anything private: who "

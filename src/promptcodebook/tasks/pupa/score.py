@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from promptcodebook.text import fold_text
 
-__all__ = ["PupaScore", "combine", "distinct_units", "leakage", "leaked_units"]
-
 _SHORT = 3
 """Units of at most so many characters must stand as words of their own to count as found."""
 _UNSPACED = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")

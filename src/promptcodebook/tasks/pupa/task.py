@@ -28,8 +28,6 @@ from promptcodebook.types import (
     Variable,
 )
 
-__all__ = ["NoUnitCheck", "PupaRow", "load_pupa", "read_dataset"]
-
 _FORM = "one JSON object a line with the texts id, user_query, target_response and pii_units"
 _LEAST = 4
 """Characters from which a unit counts in a rewrite: shorter ones turn up in any text."""

@@ -9,15 +9,6 @@ from promptcodebook.tasks.retrieval.index import title_of
 from promptcodebook.text import answer_words, quote
 from promptcodebook.types import Output
 
-__all__ = [
-    "SearchFunction",
-    "describe_hops",
-    "name_titles",
-    "number_passages",
-    "retrieved_titles",
-    "titles_by_hop",
-]
-
 SearchFunction = Callable[[str, int], Awaitable[Sequence[str]]]
 """Finds the best k passages ("TITLE | text") for a query, the best first."""
 

@@ -23,23 +23,6 @@ from typing import Any, cast
 from promptcodebook.errors import DataError, import_extra
 from promptcodebook.paths import cache_folder, settle
 
-__all__ = [
-    "CorpusReader",
-    "Index",
-    "Page",
-    "build_index",
-    "file_digest",
-    "index_folder",
-    "load_index",
-    "parse_page",
-    "passage_of",
-    "retrieval_library",
-    "save_index",
-    "title_key",
-    "title_of",
-    "words_of",
-]
-
 _BETWEEN = " | "
 _HINT = 'each line is a page: {"title": "...", "sentences": ["...", "..."]}'
 

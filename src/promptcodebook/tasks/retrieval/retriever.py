@@ -29,8 +29,6 @@ from promptcodebook.tasks.retrieval.index import (
     words_of,
 )
 
-__all__ = ["Retriever", "Search", "open_retriever"]
-
 _LOG = logging.getLogger(__name__)
 
 

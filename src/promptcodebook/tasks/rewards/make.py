@@ -38,18 +38,6 @@ from promptcodebook.types import (
     Score,
 )
 
-__all__ = [
-    "STAND_IN",
-    "Judge",
-    "Judgement",
-    "Part",
-    "WeightedSum",
-    "describe_reward",
-    "make_reward",
-    "reward_factory",
-    "reward_kinds",
-]
-
 STAND_IN = "stand-in"
 """As `reward` of a ready-made task: its stand-in decides, and no judge is asked."""
 _PLAIN: dict[str, type[Any]] = {

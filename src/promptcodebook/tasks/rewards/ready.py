@@ -15,20 +15,6 @@ from promptcodebook.tasks.worker import shared_worker
 from promptcodebook.text import answer_words, quote, strip_fence
 from promptcodebook.types import Example, Score
 
-__all__ = [
-    "Contains",
-    "Exact",
-    "JsonSchema",
-    "Normalised",
-    "Numeric",
-    "Regex",
-    "TokenF1",
-    "ValidJson",
-    "matches",
-    "parsed_json",
-    "target_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Exact:

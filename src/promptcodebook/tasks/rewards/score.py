@@ -13,8 +13,6 @@ from promptcodebook.tasks.user_calls import Escape, Overdue, UserCalls, place_of
 from promptcodebook.tasks.user_code import annotated_as
 from promptcodebook.types import Example, Output, Score
 
-__all__ = ["apply_reward"]
-
 _SLACK = 1e-9  # sums of floats may miss the end of the range by a rounding error
 _NUMBER_KEYS = ("score", "value")
 _FORMS = (

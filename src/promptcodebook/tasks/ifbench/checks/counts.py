@@ -13,8 +13,6 @@ from promptcodebook.tasks.ifbench.instruction import (
     without_marks,
 )
 
-__all__ = ["COUNT", "RATIO"]
-
 _CONJUNCTIONS = frozenset(("and", "but", "for", "nor", "or", "so", "yet"))
 
 _NAMES = re.compile(

@@ -12,8 +12,6 @@ from itertools import pairwise
 
 from promptcodebook.tasks.ifbench.instruction import EDGES, Arguments, Instruction, Text
 
-__all__ = ["CUSTOM"]
-
 _CITY_HEADER = ["ID", "Country", "City", "Year", "Count"]
 _SPECIAL = re.compile(r"[^\w\s]")
 

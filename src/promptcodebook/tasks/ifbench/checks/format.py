@@ -17,8 +17,6 @@ from promptcodebook.tasks.ifbench.instruction import (
 )
 from promptcodebook.tasks.ifbench.language import Language
 
-__all__ = ["FORMAT"]
-
 _OPENER = {")": "(", "]": "[", "}": "{"}
 _LETTERED = re.compile(r"\W*[aA]\W*[bB]\W*[cC]\W*")
 

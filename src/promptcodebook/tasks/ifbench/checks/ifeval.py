@@ -10,8 +10,6 @@ from collections.abc import Mapping
 
 from promptcodebook.tasks.ifbench.instruction import Arguments, Instruction, Text
 
-__all__ = ["IFEVAL"]
-
 _RULE = re.compile(r"\s?\*\*\*\s?")
 _FIRST_WORD_ENDS = re.compile(r"[.,?!'\"]")
 

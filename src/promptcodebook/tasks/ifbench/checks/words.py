@@ -17,8 +17,6 @@ from promptcodebook.tasks.ifbench.instruction import (
 )
 from promptcodebook.tasks.ifbench.language import CONTEXT
 
-__all__ = ["REPEAT", "SENTENCE", "WORDS"]
-
 _CLUSTER = re.compile("[bcdfghjklmnpqrstvwxyz]{2}")
 _PRIMES = frozenset(n for n in range(2, 100) if all(n % d for d in range(2, n)))
 _SHORTEST_PALINDROME = 5
