@@ -46,22 +46,22 @@ from promptcodebook.method.update import Pending, Updater
 from promptcodebook.optimizers.base import Problem
 from promptcodebook.optimizers.pco import PCO, build_learner
 from promptcodebook.progress import silent
-from promptcodebook.protocols import Reward
 from promptcodebook.randomness import Draws, keyed_int
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
 from promptcodebook.run.session import Session
-from promptcodebook.step import Rewrite
 from promptcodebook.store import Concluded, RunStore
 from promptcodebook.tasks.constraints.checks import KINDS
 from promptcodebook.tasks.constraints.compose import compatible
 from promptcodebook.tasks.constraints.task import draw_constraints, reward
-from promptcodebook.tasks.registry import load_task
+from promptcodebook.tasks.task import load_task
 from promptcodebook.types import (
     Channel,
     Example,
     Gradients,
     Part,
+    Reward,
+    Rewrite,
     Route,
     Score,
     Trace,

@@ -27,9 +27,16 @@ from pathlib import Path
 from typing import Any
 
 from promptcodebook.randomness import keyed_int
-from promptcodebook.tasks.houserules.checks import KINDS, check, guess_language, spoiled
-from promptcodebook.tasks.houserules.task import RULES, right_rules, topics_of
-from promptcodebook.tasks.registry import load_task
+from promptcodebook.tasks.houserules.task import (
+    KINDS,
+    RULES,
+    check,
+    guess_language,
+    right_rules,
+    spoiled,
+    topics_of,
+)
+from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example
 
 MESSAGES = int(os.environ.get("PCO_BENCH_MESSAGES", "32"))

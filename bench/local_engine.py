@@ -23,11 +23,10 @@ from promptcodebook.calls import Message
 from promptcodebook.errors import import_extra
 from promptcodebook.lm.spec import SMOLLM2
 from promptcodebook.local.batch import AT_ONCE
-from promptcodebook.local.engine import Engine, Job
+from promptcodebook.local.engine import Engine, Job, Weights, require_model
 from promptcodebook.local.lm import load_engine
-from promptcodebook.local.weights import Weights, require_model
 from promptcodebook.tasks.houserules.task import right_rules
-from promptcodebook.tasks.registry import load_task
+from promptcodebook.tasks.task import load_task
 
 PROMPTS = 36
 TOKENS = int(os.environ.get("PCO_BENCH_TOKENS", "24"))

@@ -25,14 +25,11 @@ import aiohttp  # noqa: F401  what the endpoint client keeps in memory belongs t
 from bench.figures import Figure, shown
 from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.config import Budget
-from promptcodebook.lm.attempt import Attempted
-from promptcodebook.lm.budget import BudgetGate
+from promptcodebook.lm.budget import BudgetGate, Ledger, PriceTable
 from promptcodebook.lm.cache import Cache
 from promptcodebook.lm.journal import Journaled
-from promptcodebook.lm.ledger import Ledger
-from promptcodebook.lm.prices import PriceTable
+from promptcodebook.lm.stack import Attempted
 from promptcodebook.randomness import keyed_random
-from promptcodebook.step import Step
 from promptcodebook.store import Header, RunStore, Started, Stepped
 from promptcodebook.types import (
     Codebook,
@@ -41,6 +38,7 @@ from promptcodebook.types import (
     Parameters,
     Rollout,
     Route,
+    Step,
     Trace,
     Verdict,
 )

@@ -24,7 +24,7 @@ from bench.figures import Figure, shown
 from promptcodebook.calls import Message, Request
 from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError
-from promptcodebook.lm.ledger import Ledger
+from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.stack import Models, Supplies
 from promptcodebook.store import Header, RunStore
 from tests.proof.served import served

@@ -18,13 +18,13 @@ from bench.figures import Figure, shown
 from promptcodebook.calls import Message
 from promptcodebook.config import load_config
 from promptcodebook.lm.stack import Models
-from promptcodebook.method.encoder import Encoder
 from promptcodebook.method.init import Initialiser
+from promptcodebook.method.policy import Encoder
 from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.method.templates import load_templates
 from promptcodebook.randomness import Draws
-from promptcodebook.simulated.words import tokens
-from promptcodebook.tasks.registry import load_task
+from promptcodebook.simulated.orders import tokens
+from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example, Parameters
 from tests.proof.served import Served, served
 

@@ -24,10 +24,9 @@ from promptcodebook.data import Dataset
 from promptcodebook.progress import ProgressEvent, StepDone
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
-from promptcodebook.step import Step
 from promptcodebook.tasks.constraints.task import reward
-from promptcodebook.tasks.registry import load_task
-from promptcodebook.types import Example, Score, Trace
+from promptcodebook.tasks.task import load_task
+from promptcodebook.types import Example, Score, Step, Trace
 from tests.proof.served import served
 
 LATENCY_S = 0.2

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from promptcodebook.calls import Usage
 from promptcodebook.estimation.estimate import Estimate, Range, Share
 from promptcodebook.intervals import Interval
-from promptcodebook.notebook import shown_table, shown_text
 from promptcodebook.policy.response import Explanation, Response
-from promptcodebook.run.comparison import Comparison, Side
+from promptcodebook.run.assessing import Comparison, Side
 from promptcodebook.run.evaluation import Assessment
 from promptcodebook.run.verdict import Conclusion, Row
+from promptcodebook.text import shown_table, shown_text
 from promptcodebook.types import Codebook, Evaluation, Instinct, Route
 from tests.run.test_optimize import train
 

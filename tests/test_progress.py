@@ -20,8 +20,7 @@ import pytest
 import promptcodebook as pco
 from promptcodebook.calls import Limits, Usage
 from promptcodebook.progress import Began, Note, Phase, ProgressLine, Spent, StepDone, watch
-from promptcodebook.step import Step
-from promptcodebook.types import Codebook, Parameters
+from promptcodebook.types import Codebook, Parameters, Step
 from tests.run.test_optimize import QUICK, data, train
 
 

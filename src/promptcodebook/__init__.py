@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from promptcodebook.policy.policy import Policy, load_policy
     from promptcodebook.policy.registry.registry import Registry, open_registry
     from promptcodebook.policy.response import Explanation, Response
-    from promptcodebook.run.assessing import acompare, aevaluate, compare, evaluate
-    from promptcodebook.run.comparison import Comparison
+    from promptcodebook.run.assessing import Comparison, acompare, aevaluate, compare, evaluate
     from promptcodebook.run.distilling import Distillation, distill
     from promptcodebook.run.effect import aeffect, effect
     from promptcodebook.run.evaluation import Assessment

@@ -25,25 +25,31 @@ from promptcodebook.errors import (
 from promptcodebook.lm.spec import Spec
 from promptcodebook.lm.stack import Models, Supplies
 from promptcodebook.local.lm import LocalModels
-from promptcodebook.method.encoder import Embedder, Encoder
 from promptcodebook.method.executor import Scorer, Trial
-from promptcodebook.method.generator import Composition, Generator, join_prompts
 from promptcodebook.method.init import Earlier, check_seeds
-from promptcodebook.method.policy import Composer
+from promptcodebook.method.policy import (
+    Composer,
+    Composition,
+    Embedder,
+    Encoder,
+    Generator,
+    join_prompts,
+)
 from promptcodebook.method.templates import TemplateSet, load_templates
-from promptcodebook.protocols import Executor, Program, Reward
 from promptcodebook.simulated.model import SimulatedLM
 from promptcodebook.simulated.parameters import SimulatedSettings
 from promptcodebook.simulated.world import World
 from promptcodebook.tasks.program import Agent, make_program, user_task
-from promptcodebook.tasks.registry import load_task
 from promptcodebook.tasks.rewards import STAND_IN, apply_reward, describe_reward, reward_factory
-from promptcodebook.tasks.task import RewardFactory, Task, asks_nobody
+from promptcodebook.tasks.task import RewardFactory, Task, asks_nobody, load_task
 from promptcodebook.tasks.user_calls import UserCalls
 from promptcodebook.types import (
     Example,
+    Executor,
     Output,
+    Program,
     Prompt,
+    Reward,
     Score,
 )
 
@@ -240,7 +246,8 @@ _WITHHELD = "what it said is withheld, since the data are private"
 class _DiscreetProgram:
     """A program on private data: an error of its own does not say what it may quote.
 
-    Ours say nothing of the data: what a server said is withheld where it is read (`lm/refusal.py`).
+    Ours say nothing of the data: what a server said is withheld where it is read
+    (`lm/transport.py`).
     """
 
     inner: Program

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from promptcodebook.calls import Limits, Role, Usage
-from promptcodebook.step import Step
 from promptcodebook.text import printable
-from promptcodebook.types import Evaluation
+from promptcodebook.types import Evaluation, Step
 from promptcodebook.units import duration
 
 if TYPE_CHECKING:

@@ -3,16 +3,21 @@
 All are frozen. Shapes: K = codebook size, S = instincts selected per input; indices are 0..K-1.
 Rewards are in the task's `reward_range` where a field says `reward`, rescaled to [0, 1] where it
 says `unit` (method decision 5).
+
+A step: what one update of Algorithm 1 tried, what it rewrote, and what it left behind.
+
+The Protocols that the house is handed, each of one method: programs, the user's agents, rewards
+and checks of rewrites.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, Protocol
 
-from promptcodebook.calls import Message, Usage
-from promptcodebook.notebook import shown_table
+from promptcodebook.calls import Chat, Message, Role, Usage
+from promptcodebook.text import shown_table
 
 Channel = Literal["encoder", "generator", "codebook"]
 """What a verdict is laid at: routing, composition, or the instincts."""
@@ -355,3 +360,125 @@ class Trace:
     gradients: Gradients = Gradients()
     failure: Failure | None = None
     residual: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A reply that was no rewrite, and why; another was asked for."""
+
+    text: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """One LLM_upd(v, g): kept, or refused and why; `failure` where the updater gave no text.
+
+    `earlier` is the reply before `after`, where that was refused and one more was asked for;
+    `origin` is what asked for the text: a gradient (of a text called harmful: "safety"), or what
+    gives its `reason` for what is kept too: the maintenance of the codebook, and the trial of θ,
+    which brings an earlier one back.
+    """
+
+    variable: Variable
+    before: str
+    after: str
+    gradient: str
+    kept: bool
+    reason: str = ""
+    failure: Failure | None = None
+    earlier: Refused | None = None
+    origin: Origin = "gradient"
+
+
+@dataclass(frozen=True, slots=True)
+class ThetaTrial:
+    """A rewritten θ on trial: the last that passed, the share of routes that fell back with that
+    when it was rewritten, and the routes that the new one has made, with how many fell back."""
+
+    before: str
+    share_before: float = 0.0
+    routed: int = 0
+    fell: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One update of Algorithm 1: what was tried, what was rewritten, and the state after it.
+
+    `ema` is r̄ (of r - ρ), `success` the corrected EMA of r, `evidence` its weight (() = a run of
+    version 0.1), `selected` the cumulative selection counts; all have length K. `reverted` are the
+    variables whose rewrite passed every check and was taken back by `update.accept`. `ranking` is
+    what the router has learned from outcomes by now (None = it does not); `harmful` the texts that
+    verdicts called so by now; `trial` is θ's, where it is on trial.
+    """
+
+    index: int
+    epoch: int
+    epsilon: float
+    traces: tuple[Trace, ...]
+    rewrites: tuple[Rewrite, ...]
+    parameters: Parameters
+    ema: tuple[float, ...]
+    success: tuple[float, ...]
+    selected: tuple[int, ...]
+    reverted: tuple[Variable, ...] = ()
+    evidence: tuple[float, ...] = ()
+    ranking: Ranking | None = None
+    harmful: tuple[str, ...] = ()
+    trial: ThetaTrial | None = None
+
+
+class Program(Protocol):
+    """y = M(p, x): the frozen model, or a pipeline of calls to it.
+
+    `name` is what a policy file remembers it by; `stages` names its modules, so that each may have
+    a prompt of its own; `roles` are those that it asks beside the executor.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def stages(self) -> Sequence[str]: ...
+
+    @property
+    def roles(self) -> Set[Role]: ...
+
+    async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output: ...
+
+
+class Executor(Protocol):
+    """The user's own agent: a function of prompt, example and chat; sync is fine too.
+
+    One that declares `stages` may annotate its prompt as `Prompt` and ask it for each stage's.
+    """
+
+    async def __call__(self, prompt: str, example: Example, lm: Chat) -> str | Output: ...
+
+
+Scored = float | bool | Score | tuple[float, str] | Mapping[str, float | str]
+"""What a reward may return: a number, one with feedback, or {"score": number, "feedback": text}."""
+
+
+class TextReward(Protocol):
+    """r(y, y*) of y's text: a number in the task's range, alone or with feedback; may be async."""
+
+    def __call__(self, example: Example, output: str) -> Scored | Awaitable[Scored]: ...
+
+
+class OutputReward(Protocol):
+    """r(y, y*) of the whole Output: its parameter is annotated as `Output`."""
+
+    def __call__(self, example: Example, output: Output) -> Scored | Awaitable[Scored]: ...
+
+
+Reward = TextReward | OutputReward
+
+
+class Check(Protocol):
+    """Looks at a rewrite before it is kept: None = fine, else the reason for refusing it."""
+
+    def __call__(
+        self, variable: Variable, text: str, before: str, others: Sequence[str]
+    ) -> str | None: ...

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from promptcodebook.store import Header, RunStore, find_run, list_runs
-from promptcodebook.store.folder import is_unborn
+from promptcodebook.store.lock import is_unborn
 from promptcodebook.store.runs import remove_unborn
 
 HEADER = Header(id="", created="2026-01-31T15:45:02+00:00", version="0", task="attack")

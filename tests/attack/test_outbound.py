@@ -96,7 +96,7 @@ same_by_lark("x", "x"), same_by_math_verify("x", "x")
 """,
     "figures": """
 from pathlib import Path
-from promptcodebook.experiments.drawing import draw
+from promptcodebook.experiments.page import draw
 from promptcodebook.experiments.page import Bars
 assert draw(Bars("bars", "Bars", "reward", ("a",), {"learned": (1.0,)}), Path.cwd())
 """,

@@ -12,8 +12,7 @@ from promptcodebook.calls import Message
 from promptcodebook.errors import ServerFault
 from promptcodebook.local import batch
 from promptcodebook.local.engine import Job
-from promptcodebook.local.hidden_states import HiddenStates
-from promptcodebook.local.openvino import OpenVinoEngine
+from promptcodebook.local.openvino import HiddenStates, OpenVinoEngine
 from tests.local.test_openvino import _HEADER, RUNTIME, Pipeline
 from tests.serve.test_local import SAID, ask, up
 

@@ -276,6 +276,7 @@ async def test_one_address_has_so_many_connections_at_work_and_no_more(tmp_path:
         for _, writer in lines:
             writer.close()
         assert 30 <= sum(hung_up) < 45
+        await asyncio.sleep(0.5)  # until the server has seen that they went
         assert await answered_s(http, url) < 2.0
 
 

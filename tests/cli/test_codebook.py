@@ -4,11 +4,18 @@ import json
 from pathlib import Path
 
 from promptcodebook.cli.codebook import mark_changes
-from promptcodebook.step import Refused, Rewrite, Step
 from promptcodebook.store import Header, Started, Stepped
 from promptcodebook.store.effects import read_effects
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Codebook, Instinct, Parameters, variable_name
+from promptcodebook.types import (
+    Codebook,
+    Instinct,
+    Parameters,
+    Refused,
+    Rewrite,
+    Step,
+    variable_name,
+)
 from tests.cli.invoked import pco
 
 

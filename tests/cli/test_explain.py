@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.step import Step
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Trace, variable_name
+from promptcodebook.types import Step, Trace, variable_name
 from tests.cli.invoked import pco
 from tests.store.edit import edit_header
 

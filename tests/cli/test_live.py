@@ -12,8 +12,16 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from promptcodebook.calls import Limits, Usage
-from promptcodebook.cli.live import LiveLayout, LiveView, bar, sparkline
-from promptcodebook.cli.run_view import WINDOW, RunView, advance, one_line
+from promptcodebook.cli.live import (
+    WINDOW,
+    LiveLayout,
+    LiveView,
+    RunView,
+    advance,
+    bar,
+    one_line,
+    sparkline,
+)
 from promptcodebook.cli.views import PAUSE, LineView, make_view
 from promptcodebook.progress import (
     Began,
@@ -24,7 +32,6 @@ from promptcodebook.progress import (
     StepDone,
     ValidationDone,
 )
-from promptcodebook.step import Step
 from promptcodebook.types import (
     Codebook,
     Evaluation,
@@ -33,6 +40,7 @@ from promptcodebook.types import (
     Parameters,
     Rollout,
     Route,
+    Step,
     Trace,
 )
 from tests.cli.invoked import Terminal

@@ -17,7 +17,7 @@ import pytest
 
 from promptcodebook.cli.serve import served_name
 from promptcodebook.policy.references import Reference
-from promptcodebook.serve.records import find_record
+from promptcodebook.serve.spending import find_record
 from tests.cli.invoked import pco, served
 from tests.lm.server import Server, says
 from tests.policy.test_policy import file_of

@@ -20,7 +20,7 @@ from promptcodebook.config import (
     preset,
     read_toml,
 )
-from promptcodebook.config.small import text_updates_remark
+from promptcodebook.config.loading import text_updates_remark
 from promptcodebook.errors import ConfigError
 
 

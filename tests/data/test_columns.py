@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcodebook.data.columns import parse_input_template
+from promptcodebook.data.table import parse_input_template
 from promptcodebook.errors import DataError
 
 # Text that would matter if it were read as a template, a format string or markup.

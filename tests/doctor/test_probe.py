@@ -6,8 +6,7 @@ import json
 import pytest
 from aiohttp import web
 
-from promptcodebook.doctor.finding import Section
-from promptcodebook.doctor.probe import probe
+from promptcodebook.doctor.probe import Section, probe
 from promptcodebook.lm.scripted import ScriptedLM
 from tests.lm.server import Server, fails, fails_and_hangs_up, refusing, says
 

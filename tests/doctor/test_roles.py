@@ -7,8 +7,8 @@ import json
 from promptcodebook.assemble import Sources, plan_run
 from promptcodebook.calls import Request
 from promptcodebook.config import Config
-from promptcodebook.doctor.finding import Section
-from promptcodebook.doctor.rehearsal import rehearse
+from promptcodebook.doctor.probe import Section
+from promptcodebook.doctor.roles import rehearse
 from promptcodebook.lm.scripted import ScriptedLM
 
 BLAME = {

@@ -10,7 +10,7 @@ import pytest
 from promptcodebook.assemble import plan_run
 from promptcodebook.config import load_config
 from promptcodebook.doctor.checkup import checkup
-from promptcodebook.doctor.finding import Section
+from promptcodebook.doctor.probe import Section
 from promptcodebook.estimation.estimate import estimate
 
 STRONG = "simulated?capacity=9"

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from promptcodebook.errors import MissingExtra
-from promptcodebook.experiments.drawing import draw
 from promptcodebook.experiments.experiment import Experiment, Order
 from promptcodebook.experiments.lab import Cell, Lab, open_lab
 from promptcodebook.experiments.page import (
@@ -21,6 +20,7 @@ from promptcodebook.experiments.page import (
     Page,
     Point,
     Table,
+    draw,
     latex,
     markdown,
 )

@@ -13,11 +13,10 @@ import pytest
 from promptcodebook.calls import Reply, Request
 from promptcodebook.errors import DataError, DiskFull, Interrupted
 from promptcodebook.experiments.experiment import Experiment, Measured, Order
+from promptcodebook.experiments.grid import trained
 from promptcodebook.experiments.lab import Cell, Gate, Lab, Result, open_lab
 from promptcodebook.experiments.page import Page
-from promptcodebook.experiments.reproduce import measure
-from promptcodebook.experiments.trained import trained
-from promptcodebook.experiments.workers import Threads
+from promptcodebook.experiments.reproduce import Threads, measure
 from promptcodebook.sync import run_sync
 from tests.lm.server import Server, says
 

@@ -13,9 +13,8 @@ from promptcodebook.calls import Message, Request, Sampling, Schema, Usage
 from promptcodebook.config import Budget, load_config
 from promptcodebook.errors import BudgetReached, Interrupted, LMError, PcoError, StoreError
 from promptcodebook.incidents import Counts
-from promptcodebook.lm.attempt import credible
-from promptcodebook.lm.ledger import Ledger
-from promptcodebook.lm.stack import Models, Supplies
+from promptcodebook.lm.budget import Ledger
+from promptcodebook.lm.stack import Models, Supplies, credible
 from promptcodebook.store import Header, RunStore
 from tests.lm.server import Server, Step, drops, fails, raw, refusing, says
 

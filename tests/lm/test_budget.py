@@ -24,12 +24,9 @@ from promptcodebook.errors import (
     ServerFault,
 )
 from promptcodebook.incidents import Incident
-from promptcodebook.lm.attempt import Attempted
-from promptcodebook.lm.budget import BudgetGate, prompt_bound
-from promptcodebook.lm.ledger import Ledger
-from promptcodebook.lm.limit import AdaptiveLimit
-from promptcodebook.lm.prices import PriceTable
-from promptcodebook.lm.retry import Backoff, Retrying
+from promptcodebook.lm.budget import BudgetGate, Ledger, PriceTable, prompt_bound
+from promptcodebook.lm.limit import AdaptiveLimit, Backoff, Retrying
+from promptcodebook.lm.stack import Attempted
 from promptcodebook.lm.wire import byte_size
 from tests.lm.conftest import Counts
 

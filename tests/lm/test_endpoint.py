@@ -25,9 +25,9 @@ from promptcodebook.errors import (
     ServerFault,
 )
 from promptcodebook.lm.endpoint import Endpoint
-from promptcodebook.lm.refusal import read_retry_after
 from promptcodebook.lm.spec import ApiKey, parse_spec, read_key
-from promptcodebook.method.encoder import route_schema
+from promptcodebook.lm.transport import read_retry_after
+from promptcodebook.method.policy import route_schema
 from tests.lm.server import Server, drops, fails, pours, raw, refusing, says
 
 SCHEMA = Schema("Thing", {"type": "object", "properties": {"a": {"type": "string"}}})

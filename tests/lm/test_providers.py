@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from promptcodebook.errors import ConfigError
-from promptcodebook.lm.providers import missing_key, require_keys
+from promptcodebook.lm.connections import missing_key, require_keys
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,7 @@ import pytest
 from promptcodebook.calls import Message, Request, Sampling, Usage
 from promptcodebook.config import Budget, Price
 from promptcodebook.errors import BudgetReached, Interrupted
-from promptcodebook.lm.budget import BudgetGate, prompt_bound
-from promptcodebook.lm.ledger import Ledger
-from promptcodebook.lm.prices import PriceTable
+from promptcodebook.lm.budget import BudgetGate, Ledger, PriceTable, prompt_bound
 from tests.load import crowding
 
 MODEL = "http://localhost/v1#m"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
-from promptcodebook.lm.shapes import (
+from promptcodebook.lm.structured import (
     Indices,
     LenientNumber,
     LenientText,

@@ -17,7 +17,7 @@ from promptcodebook.errors import (
     ServerFault,
 )
 from promptcodebook.lm.connections import CallSettings, Endpoints, InProcess
-from promptcodebook.lm.retry import Backoff
+from promptcodebook.lm.limit import Backoff
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.lm.stack import Dispatch, Models, Roles

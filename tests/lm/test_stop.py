@@ -11,8 +11,8 @@ from promptcodebook.calls import Message, Reply, Request
 from promptcodebook.config import load_config
 from promptcodebook.errors import DiskFull, Interrupted, RateLimited
 from promptcodebook.lm.journal import Journaled
+from promptcodebook.lm.limit import StopSignal
 from promptcodebook.lm.stack import Models, Supplies
-from promptcodebook.lm.stop import StopSignal
 from tests.lm.conftest import Counts
 from tests.lm.server import Server, fails, says
 from tests.load import crowding

@@ -16,13 +16,20 @@ from promptcodebook.assemble import Sources, assemble
 from promptcodebook.calls import Message, Reply, Request, Sampling, Schema
 from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError, MissingExtra, RequestRefused
-from promptcodebook.lm.prices import PriceTable
+from promptcodebook.lm.budget import PriceTable
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.lm.stack import Models, Supplies
-from promptcodebook.local.engine import Generation, Job, Load
-from promptcodebook.local.gguf import read_gguf
+from promptcodebook.local.conversion import read_gguf
+from promptcodebook.local.engine import (
+    Generation,
+    Job,
+    Load,
+    Weights,
+    find_weights,
+    identify,
+    missing_extra,
+)
 from promptcodebook.local.lm import LocalModels, job_of
-from promptcodebook.local.weights import Weights, find_weights, identify, missing_extra
 
 
 class EchoEngine:

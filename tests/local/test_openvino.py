@@ -15,10 +15,9 @@ import pytest
 from promptcodebook.calls import Message
 from promptcodebook.errors import LMError, RequestRefused, ServerFault
 from promptcodebook.local import batch
+from promptcodebook.local.conversion import GgufHeader
 from promptcodebook.local.engine import Generation, Job, Load
-from promptcodebook.local.gguf import GgufHeader
-from promptcodebook.local.hidden_states import HiddenStates
-from promptcodebook.local.openvino import OpenVinoEngine, Runtime
+from promptcodebook.local.openvino import HiddenStates, OpenVinoEngine, Runtime
 
 _END = 2
 _HEADER = GgufHeader("Tiny", "llama", 64, ("<|end|>",), 0)

@@ -28,7 +28,7 @@ import asyncio
 from promptcodebook.calls import Message
 from promptcodebook.local.engine import Job
 from promptcodebook.local.lm import load_engine
-from promptcodebook.local.weights import find_weights
+from promptcodebook.local.engine import find_weights
 
 async def main():
     engine = load_engine(find_weights("smollm2"))
@@ -43,7 +43,7 @@ import asyncio
 from promptcodebook.calls import Message
 from promptcodebook.local.engine import Job
 from promptcodebook.local.lm import load_engine
-from promptcodebook.local.weights import find_weights
+from promptcodebook.local.engine import find_weights
 
 async def main():
     engine = load_engine(find_weights(f"hf:{{model}}"))
@@ -71,7 +71,7 @@ for source in ("saved", datasets.Dataset.from_list(rows)):
     assert sum(len(part) for _, part in pco.load(source, input="question").items()) == 8
 """,
     "presidio": """
-from promptcodebook.policy.audit.presidio import PresidioScan
+from promptcodebook.policy.audit.judge import PresidioScan
 assert list(PresidioScan().find("Pay with 4111 1111 1111 1111 at once, mail a@b.example.", "c0"))
 """,
     "mlflow": """

@@ -19,14 +19,14 @@ from promptcodebook.lm.wire import schema_of
 from promptcodebook.local.grammar import Chars, Choice, Literal, Node, Repeat, Row, Rule
 from promptcodebook.local.schema import bound_schema
 from promptcodebook.local.schema_grammar import schema_ebnf, schema_grammar
-from promptcodebook.method.encoder import route_schema
+from promptcodebook.method.critic import CritiqueReply, RubricReply, VerdictReply
 from promptcodebook.method.gradients import (
     AttributionReply,
     OneStringAttributionReply,
     blame_schema,
 )
 from promptcodebook.method.init import instincts_schema
-from promptcodebook.method.verdict import CritiqueReply, RubricReply, VerdictReply
+from promptcodebook.method.policy import route_schema
 
 _ROLES = {
     "route": route_schema(4, 16).body,

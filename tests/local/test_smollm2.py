@@ -18,10 +18,17 @@ import pytest
 from promptcodebook.calls import Message
 from promptcodebook.errors import RequestRefused
 from promptcodebook.local import batch
-from promptcodebook.local.engine import Embedder, Embedding, Engine, Generation, Job, Load
+from promptcodebook.local.engine import (
+    Embedder,
+    Embedding,
+    Engine,
+    Generation,
+    Job,
+    Load,
+    find_weights,
+)
 from promptcodebook.local.lm import load_engine
-from promptcodebook.local.weights import find_weights
-from promptcodebook.method.encoder import route_schema
+from promptcodebook.method.policy import route_schema
 
 pytestmark = pytest.mark.local
 

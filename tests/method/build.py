@@ -17,30 +17,36 @@ from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.accept import Others, Rerun, make_acceptance
 from promptcodebook.method.critic import Attribution, Credit, Critic
-from promptcodebook.method.encoder import Encoder
 from promptcodebook.method.executor import Scorer, Trial
-from promptcodebook.method.explore import Explorer
-from promptcodebook.method.generator import Composition, Generator
 from promptcodebook.method.guard import RouteGuard
 from promptcodebook.method.maintain import Maintainer
 from promptcodebook.method.outcomes import OutcomeModel
-from promptcodebook.method.policy import Composer, EpsilonGreedy, Router
+from promptcodebook.method.policy import (
+    Composer,
+    Composition,
+    Encoder,
+    EpsilonGreedy,
+    Explorer,
+    Generator,
+    Router,
+)
 from promptcodebook.method.router import OutcomeRouter
-from promptcodebook.method.schedule import Schedule
-from promptcodebook.method.state import State
+from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.method.train import Learner, train
 from promptcodebook.method.update import Updater
-from promptcodebook.protocols import Check, Executor, Program
-from promptcodebook.step import Step
 from promptcodebook.tasks.program import SingleCall, make_program
 from promptcodebook.types import (
+    Check,
     Codebook,
     Example,
+    Executor,
     Instinct,
     Output,
     Parameters,
+    Program,
     Score,
+    Step,
     Trace,
     Variable,
 )

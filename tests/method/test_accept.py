@@ -8,7 +8,7 @@ from promptcodebook.calls import Request
 from promptcodebook.errors import EndpointDown
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.accept import Others
-from promptcodebook.method.explore import Explorer
+from promptcodebook.method.policy import Explorer
 from promptcodebook.method.state import State
 from promptcodebook.types import Variable
 from tests.method.build import (

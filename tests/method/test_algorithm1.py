@@ -45,7 +45,7 @@ import pytest
 
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.randomness import keyed_random
-from promptcodebook.step import Step
+from promptcodebook.types import Step
 from tests.method.build import (
     World,
     attributed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from promptcodebook.config import Update
-from promptcodebook.method.checks import AllChecks, LengthCheck, NearCopyCheck, NoLeakCheck
+from promptcodebook.method.update import AllChecks, LengthCheck, NearCopyCheck, NoLeakCheck
 from promptcodebook.text import words_of
 from promptcodebook.types import Example
 

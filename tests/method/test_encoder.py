@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from promptcodebook.calls import Message, Reply
 from promptcodebook.errors import EndpointDown, LMError
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.method.encoder import Embedder, repair_route, route_fault, route_schema
+from promptcodebook.method.policy import Embedder, repair_route, route_fault, route_schema
 from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.randomness import Draws
 from promptcodebook.types import Route

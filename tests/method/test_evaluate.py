@@ -9,8 +9,7 @@ import pytest
 from promptcodebook.calls import Reply, Request, Usage
 from promptcodebook.errors import EndpointDown
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.method.evaluate import Evaluator, average
-from promptcodebook.method.executor import BoundChat
+from promptcodebook.method.executor import BoundChat, Evaluator, average
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.randomness import Randomness
 from promptcodebook.types import Evaluation, Failure, Prompt, PromptLength, Rollout

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from promptcodebook.config import Explore, preset
-from promptcodebook.method.explore import Explorer, epsilon_at, gamma_for, success_weighted
+from promptcodebook.method.policy import Explorer, epsilon_at, gamma_for, success_weighted
 
 RATES = st.lists(st.floats(-1, 1), min_size=1, max_size=24)
 

@@ -21,11 +21,9 @@ from promptcodebook.errors import (
 )
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.failures import FailureWatch
-from promptcodebook.method.schedule import Schedule
-from promptcodebook.method.state import State
+from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.train import train
-from promptcodebook.step import Step
-from promptcodebook.types import Example, Failure, Gradients, Score
+from promptcodebook.types import Example, Failure, Gradients, Score, Step
 from tests.method.build import (
     ENCODED,
     World,

@@ -7,7 +7,7 @@ import pytest
 from promptcodebook.calls import Reply
 from promptcodebook.errors import EndpointDown
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.method.generator import Composition, Generator, join_prompts
+from promptcodebook.method.policy import Composition, Generator, join_prompts
 from promptcodebook.randomness import Draws
 from promptcodebook.types import Route
 from tests.method.build import World, book, config, said

@@ -11,7 +11,7 @@ from promptcodebook.calls import LM, Request
 from promptcodebook.errors import BudgetReached, EndpointDown
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.state import State
-from promptcodebook.step import Rewrite, Step, ThetaTrial
+from promptcodebook.types import Rewrite, Step, ThetaTrial
 from tests.method.build import (
     ENCODED,
     Shuffled,

@@ -10,7 +10,6 @@ import pytest
 from promptcodebook.calls import Request
 from promptcodebook.errors import EndpointDown
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.method.checks import AllChecks, LengthCheck, NearCopyCheck
 from promptcodebook.method.maintain import (
     Twins,
     count_things,
@@ -19,8 +18,8 @@ from promptcodebook.method.maintain import (
     tidied,
 )
 from promptcodebook.method.state import RoutingStatistics, State
-from promptcodebook.step import Rewrite
-from promptcodebook.types import Gradients, Parameters, Rollout, Route, Trace, Verdict
+from promptcodebook.method.update import AllChecks, LengthCheck, NearCopyCheck
+from promptcodebook.types import Gradients, Parameters, Rewrite, Rollout, Route, Trace, Verdict
 from tests.method.build import (
     ENCODED,
     World,

@@ -9,8 +9,14 @@ from typing import Any, cast
 import pytest
 
 from promptcodebook.intervals import mean_interval
-from promptcodebook.method.offpolicy import FOLDS, OffPolicy, Terms, off_policy
-from promptcodebook.method.outcomes import Outcome, OutcomeModel
+from promptcodebook.method.outcomes import (
+    FOLDS,
+    OffPolicy,
+    Outcome,
+    OutcomeModel,
+    Terms,
+    off_policy,
+)
 from promptcodebook.method.ranking import BUCKETS, Features
 from promptcodebook.types import Ranking
 

@@ -14,22 +14,22 @@ import pytest
 
 from promptcodebook.calls import Role, Schema
 from promptcodebook.config.schema import default_roles
-from promptcodebook.lm.shapes import ReplyShape
+from promptcodebook.lm.structured import ReplyShape
 from promptcodebook.lm.wire import schema_of
-from promptcodebook.method.encoder import route_schema
+from promptcodebook.method.critic import (
+    CritiqueReply,
+    OneStringCritiqueReply,
+    RubricReply,
+    VerdictReply,
+)
 from promptcodebook.method.gradients import (
     AttributionReply,
     OneStringAttributionReply,
     blame_schema,
 )
 from promptcodebook.method.init import instincts_schema
+from promptcodebook.method.policy import route_schema
 from promptcodebook.method.safety import SafetyClause
-from promptcodebook.method.verdict import (
-    CritiqueReply,
-    OneStringCritiqueReply,
-    RubricReply,
-    VerdictReply,
-)
 from promptcodebook.policy.audit.judge import hazards_schema
 from promptcodebook.tasks.pupa.judge import Comparison, LeakCount
 from promptcodebook.tasks.rewards.make import Judgement

@@ -15,13 +15,12 @@ import pytest
 
 from promptcodebook.calls import Usage
 from promptcodebook.config import RouterSettings
-from promptcodebook.method.encoder import Embedder
 from promptcodebook.method.outcomes import Outcome, OutcomeModel
+from promptcodebook.method.policy import Embedder
 from promptcodebook.method.ranking import Expected, dot
 from promptcodebook.method.router import OutcomeRouter, outcomes_of, recall
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.randomness import Draws
-from promptcodebook.step import Step
 from promptcodebook.types import (
     Channel,
     Codebook,
@@ -31,6 +30,7 @@ from promptcodebook.types import (
     Parameters,
     Rollout,
     Route,
+    Step,
     Trace,
 )
 

@@ -11,11 +11,10 @@ from promptcodebook.calls import Message
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.wire import schema_of
-from promptcodebook.method.critic import Credit, Critic, History
+from promptcodebook.method.critic import Credit, Critic, History, VerdictReply
 from promptcodebook.method.safety import LOOK, SafetyClause
 from promptcodebook.method.state import State
 from promptcodebook.method.update import collect_gradients
-from promptcodebook.method.verdict import VerdictReply
 from promptcodebook.policy.audit.scan import OrderCheck
 from promptcodebook.randomness import Randomness
 from promptcodebook.store.header import Header

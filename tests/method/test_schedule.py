@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptcodebook.config import Update
-from promptcodebook.method.schedule import Schedule
+from promptcodebook.method.state import Schedule
 from promptcodebook.randomness import Randomness
 from tests.method.build import examples
 

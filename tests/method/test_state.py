@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcodebook.method.encoder import repair_route
+from promptcodebook.method.policy import repair_route
 from promptcodebook.method.state import RoutingStatistics, State
-from promptcodebook.step import Step
-from promptcodebook.types import Failure, Rollout, Route, Trace
+from promptcodebook.types import Failure, Rollout, Route, Step, Trace
 from tests.method.build import parameters
 
 

@@ -9,8 +9,7 @@ from itertools import combinations
 import pytest
 
 from promptcodebook.config import RouterSettings
-from promptcodebook.method.offpolicy import Terms, off_policy
-from promptcodebook.method.outcomes import Outcome, OutcomeModel
+from promptcodebook.method.outcomes import Outcome, OutcomeModel, Terms, off_policy
 from promptcodebook.method.router import OutcomeRouter
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.randomness import Randomness

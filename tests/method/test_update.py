@@ -10,10 +10,14 @@ from promptcodebook.calls import Reply
 from promptcodebook.config import Update, load_config
 from promptcodebook.errors import EndpointDown
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.method.checks import LengthCheck, NearCopyCheck
-from promptcodebook.method.update import Pending, apply_rewrites, collect_gradients
-from promptcodebook.step import Refused, Rewrite
-from promptcodebook.types import Gradients, Rollout, Route, Trace, Verdict
+from promptcodebook.method.update import (
+    LengthCheck,
+    NearCopyCheck,
+    Pending,
+    apply_rewrites,
+    collect_gradients,
+)
+from promptcodebook.types import Gradients, Refused, Rewrite, Rollout, Route, Trace, Verdict
 from tests.method.build import World, book, config, parameters, said
 
 

@@ -24,7 +24,7 @@ from promptcodebook.method.router import OutcomeRouter
 from promptcodebook.method.templates import load_templates
 from promptcodebook.optimizers.base import Problem, Result
 from promptcodebook.optimizers.pco import PCO, build_learner, initialise, with_listed_codebook
-from promptcodebook.optimizers.reserve import VerdictReserve, count_selection
+from promptcodebook.optimizers.selection import VerdictReserve, count_selection
 from promptcodebook.policy.references import state_at
 from promptcodebook.progress import Note, Phase, StepDone, ValidationDone
 from promptcodebook.store import Header, RunStore

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from promptcodebook.method.ranking import BUCKETS, Vocabulary
-from promptcodebook.policy.ranking import StoredRanking
+from promptcodebook.policy.file import StoredRanking
 from promptcodebook.types import Ranking
 
 VOCABULARY = Vocabulary.of([f"word{i} and word{i // 3}" for i in range(40)]).with_vectors(

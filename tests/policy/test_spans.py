@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcodebook.policy.spans import Span, prompt_spans
+from promptcodebook.policy.response import Span, prompt_spans
 
 COUNT = "Count the words of your answer before you send it."
 CITE = "Cite the paragraph of the policy that decides the case."

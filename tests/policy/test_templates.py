@@ -14,7 +14,7 @@ from promptcodebook.assemble import Sources
 from promptcodebook.calls import Request
 from promptcodebook.errors import PolicyError
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.method.evaluate import EVALUATION
+from promptcodebook.method.executor import EVALUATION
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import copy_templates, load_templates
 from promptcodebook.policy.file import PolicyFile, read_policy_file

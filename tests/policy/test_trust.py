@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from promptcodebook.errors import RunNotTrusted
-from promptcodebook.policy.trust import require_trust
+from promptcodebook.policy.references import require_trust
 from promptcodebook.store.header import Header
 
 THEIRS, OTHER, MINE = (f"http://{host}.test:9/v1#m" for host in ("theirs", "other", "mine"))

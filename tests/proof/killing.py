@@ -20,7 +20,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from promptcodebook.store.folder import FILE
+from promptcodebook.store.lock import FILE
 from promptcodebook.store.run import RunStore
 from tests.proof.runs import Finished
 from tests.proof.served import ROOT, Served

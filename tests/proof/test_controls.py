@@ -14,10 +14,9 @@ import pytest
 from bench.controls import BROKEN, KEPT, LEAST_GAIN, MUST_LOSE, OURS, Done, Job, gain_of, run
 from promptcodebook.calls import Request
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.method.schedule import Schedule
-from promptcodebook.method.state import State
+from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.train import train
-from promptcodebook.step import Step
+from promptcodebook.types import Step
 from tests.method.build import World, examples, one_batch, parameters, routed, said, talkative
 from tests.method.build import verdict as judged
 

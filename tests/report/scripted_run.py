@@ -12,7 +12,6 @@ from promptcodebook.calls import Usage
 from promptcodebook.config import Config
 from promptcodebook.randomness import keyed_random
 from promptcodebook.run.verdict import Entry, Terms, conclude
-from promptcodebook.step import Rewrite, Step
 from promptcodebook.store import (
     Compared,
     Concluded,
@@ -31,9 +30,11 @@ from promptcodebook.types import (
     Gradients,
     Instinct,
     Parameters,
+    Rewrite,
     Rollout,
     Route,
     Stage,
+    Step,
     Trace,
     Verdict,
 )

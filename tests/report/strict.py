@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-from promptcodebook.report.assets import read_script
+from promptcodebook.report.html import read_script
 
 _VOID = frozenset({"br", "hr", "link", "meta"})
 _FORBIDDEN = frozenset({"iframe", "object", "embed", "img", "link", "base", "form"})

@@ -7,7 +7,7 @@ import json
 import re
 from importlib.resources import files
 
-from promptcodebook.report.assets import read_asset, read_script, read_style
+from promptcodebook.report.html import read_asset, read_script, read_style
 from promptcodebook.report.svg import Area, Chart, Line, Spot, curves_of, lay_out, numbers_of
 
 _CHART = Chart(

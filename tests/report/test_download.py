@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from promptcodebook.report import render_report
-from promptcodebook.report.download import csv_text, svg_text
+from promptcodebook.report.context import csv_text, svg_text
 from promptcodebook.report.svg import Area, Chart, Line, Numbers, lay_out, legend_of, numbers_of
 from promptcodebook.store import RunStore
 from tests.report.scripted_run import HOSTILE, ScriptedRun

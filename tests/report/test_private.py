@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from promptcodebook.report import render_report
 from promptcodebook.report.private import withhold, withhold_ending
-from promptcodebook.step import Refused, Rewrite
 from promptcodebook.store import (
     Broke,
     Candidate,
@@ -18,7 +17,7 @@ from promptcodebook.store import (
     Stepped,
     Validated,
 )
-from promptcodebook.types import Evaluation
+from promptcodebook.types import Evaluation, Refused, Rewrite
 from tests.report.scripted_run import ScriptedRun, events_of
 from tests.report.strict import read_page
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import promptcodebook as pco
-from promptcodebook.report.record import read_record
+from promptcodebook.report.traces import read_record
 from promptcodebook.store.run import RunStore
 from tests.run.test_optimize import train
 from tests.store.edit import edit_header

@@ -13,9 +13,9 @@ from promptcodebook.method.state import RoutingStatistics, utilisation_bound
 from promptcodebook.report.codebook import MOST_COLUMNS, RoutingSection, TheorySection
 from promptcodebook.report.context import Context, ReportSection
 from promptcodebook.report.curves import WINDOW, CurvesSection
-from promptcodebook.report.examples import MOST, ExamplesSection
 from promptcodebook.report.history import word_diff
 from promptcodebook.report.operation import IncidentsSection, SpendSection
+from promptcodebook.report.page import MOST, ExamplesSection
 from promptcodebook.report.summary import masthead
 from promptcodebook.report.svg import Chart, Line, ticks
 from promptcodebook.store import RunStore, Started, Stepped

@@ -14,8 +14,8 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 
 from promptcodebook.report.private import withhold
-from promptcodebook.step import Step
 from promptcodebook.store import Broke, Compared, Stepped, Validated
+from promptcodebook.types import Step
 
 NAME = 'said: "Ottokar Quillfeather"'
 SHOWN = {

@@ -25,12 +25,11 @@ from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.distil import Imitated, cross_agreement, distil
 from promptcodebook.method.ranking import Ranker
 from promptcodebook.run.distilling import Distillation, Distiller, Needs, logged_routes
-from promptcodebook.step import Step
 from promptcodebook.store.events import Started, Stepped
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.sync import run_sync
-from promptcodebook.types import Rollout, Route, Trace
+from promptcodebook.types import Rollout, Route, Step, Trace
 from tests.store.edit import edit_header
 
 from .topics import PHRASES, data, learn, obey, right

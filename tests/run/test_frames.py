@@ -10,7 +10,7 @@ import pytest
 
 import promptcodebook as pco
 from promptcodebook.errors import MissingExtra
-from promptcodebook.run.frames import HISTORY, ROLLOUTS
+from promptcodebook.run.optimize import HISTORY, ROLLOUTS
 from promptcodebook.store.run import RunStore
 from tests.run.test_optimize import train
 from tests.store.edit import edit_header

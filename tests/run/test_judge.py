@@ -19,11 +19,10 @@ from promptcodebook.method.templates import load_templates
 from promptcodebook.optimizers.base import Problem, Result
 from promptcodebook.progress import Phase
 from promptcodebook.run.verdict import Terms, judge, row_of
-from promptcodebook.step import Step
 from promptcodebook.store import Amended, Compared, Concluded, Header, RunStore, Stepped, fold
 from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
-from promptcodebook.types import Codebook, Evaluation, Example, Parameters, Rollout
+from promptcodebook.types import Codebook, Evaluation, Example, Parameters, Rollout, Step
 from tests.method.build import config, examples, said
 
 HEADER = Header("run", "2026-01-01T00:00:00+00:00", "0")

@@ -13,10 +13,10 @@ from promptcodebook.assemble import Plan, Sources, plan_run
 from promptcodebook.calls import ROLES
 from promptcodebook.config import load_config, merge
 from promptcodebook.errors import RunChanged
-from promptcodebook.run.resuming import code_files, models_then, resume_with
-from promptcodebook.step import Step
+from promptcodebook.run.opening import code_files, models_then, resume_with
 from promptcodebook.store import Amended, Header, RunState, RunStore
 from promptcodebook.store.header import digest
+from promptcodebook.types import Step
 from tests.cli.conftest import QUICK as TYPED
 from tests.cli.invoked import pco as typed
 from tests.run.test_optimize import data, reward, train

@@ -16,9 +16,8 @@ from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.references import first_policy, resolve
-from promptcodebook.step import Rewrite
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Example
+from promptcodebook.types import Example, Rewrite
 from tests.method.build import said, talkative
 
 SEEDS = ("rule zero", "rule one", "rule two", "rule three")

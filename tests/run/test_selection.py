@@ -21,12 +21,11 @@ from promptcodebook.optimizers.base import Problem
 from promptcodebook.optimizers.selection import Selection
 from promptcodebook.policy.references import kept_state
 from promptcodebook.progress import Listener, Note, ValidationDone
-from promptcodebook.step import Step
 from promptcodebook.store import Header, RunStore
 from promptcodebook.store.events import Started, Stepped
 from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
-from promptcodebook.types import Example, Parameters, Rollout, Route, Trace
+from promptcodebook.types import Example, Parameters, Rollout, Route, Step, Trace
 from tests.method.build import World, config, examples, number_scorer, parameters, said, talkative
 
 HEADER = Header(

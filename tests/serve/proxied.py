@@ -14,16 +14,15 @@ import openai
 
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import LM
-from promptcodebook.lm.ledger import Ledger
+from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import ApiKey, parse_spec
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.lm.transport import Transport
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, deploy
-from promptcodebook.serve.callers import Callers
 from promptcodebook.serve.composing import Composing, Patience
-from promptcodebook.serve.door import Limits
+from promptcodebook.serve.door import Callers, Limits
 from promptcodebook.serve.live import (
     FileSource,
     FixedSource,
@@ -33,8 +32,7 @@ from promptcodebook.serve.live import (
     Version,
 )
 from promptcodebook.serve.proxy import Policies, Proxy, serving_policy
-from promptcodebook.serve.records import Records
-from promptcodebook.serve.spending import Spending
+from promptcodebook.serve.spending import Records, Spending
 from promptcodebook.serve.upstream import OwnFields, Upstream
 from tests.lm.server import Server
 from tests.policy.test_policy import RANKING, file_of

@@ -12,16 +12,16 @@ import pytest
 
 from promptcodebook.config import Budget, Price
 from promptcodebook.errors import ConfigError
-from promptcodebook.lm.prices import PriceTable
+from promptcodebook.lm.budget import PriceTable
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.serve.callers import (
+from promptcodebook.serve.completions import Refusal
+from promptcodebook.serve.door import (
     RateLimit,
     caller_of,
     daily_budget,
     read_keys,
     require_keys,
 )
-from promptcodebook.serve.completions import Refusal
 from promptcodebook.serve.spending import Spending
 from tests.lm.server import drops, fails, says
 from tests.method.build import talkative

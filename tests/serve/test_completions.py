@@ -19,7 +19,7 @@ from promptcodebook.serve.completions import (
     parse_body,
     read_call,
 )
-from promptcodebook.serve.conversation import read_messages
+from promptcodebook.serve.proxy import read_messages
 
 HELLO = [{"role": "user", "content": "Hello."}]
 

@@ -12,7 +12,7 @@ from promptcodebook.errors import ConfigError
 from promptcodebook.policy.registry.log import version_of
 from promptcodebook.serve.composing import Composing
 from promptcodebook.serve.live import FileSource, FixedSource, Live, RegistrySource, Version
-from promptcodebook.serve.records import find_record
+from promptcodebook.serve.spending import find_record
 from tests.policy.registry.build import PRODUCTION, open_gate, sqlite
 from tests.serve.proxied import SAID, Setup, deployed, one_call, up
 

@@ -15,7 +15,7 @@ from aiohttp import web
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.policy.registry.log import version_of
 from promptcodebook.serve.door import Limits
-from promptcodebook.serve.records import find_record
+from promptcodebook.serve.spending import find_record
 from tests.lm.server import Step, drops, fails, pours, raw, says
 from tests.method.build import talkative
 from tests.serve.proxied import (

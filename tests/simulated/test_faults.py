@@ -11,9 +11,8 @@ import pytest
 
 from promptcodebook.calls import Message, Reply, Request, Sampling
 from promptcodebook.errors import LMError, RateLimited, ServerFault
-from promptcodebook.simulated.faults import FaultPlan
 from promptcodebook.simulated.model import SimulatedLM
-from promptcodebook.simulated.parameters import SimulatedSettings
+from promptcodebook.simulated.parameters import FaultPlan, SimulatedSettings
 from promptcodebook.simulated.world import World
 from promptcodebook.types import Example
 

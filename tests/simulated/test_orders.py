@@ -9,11 +9,10 @@ from itertools import chain
 
 import pytest
 
-from promptcodebook.simulated.orders import Skills, read_skills
-from promptcodebook.simulated.words import content_stems
+from promptcodebook.simulated.orders import Skills, content_stems, read_skills
 from promptcodebook.tasks.constraints.checks import KINDS
 from promptcodebook.tasks.constraints.task import constraints_of
-from promptcodebook.tasks.registry import load_task
+from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example
 
 TABLES = ("constraints", "general")

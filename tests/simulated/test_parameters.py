@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.errors import ConfigError
-from promptcodebook.simulated.faults import FAULTS, Latency
-from promptcodebook.simulated.parameters import SimulatedSettings
+from promptcodebook.simulated.parameters import FAULTS, Latency, SimulatedSettings
 
 _PLAIN = [f.name for f in fields(SimulatedSettings) if f.name not in ("faults", "latency")]
 

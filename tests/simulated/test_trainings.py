@@ -19,7 +19,7 @@ from promptcodebook.simulated.mind import Kind, understand
 from promptcodebook.simulated.model import SimulatedLM
 from promptcodebook.simulated.request import from_request
 from promptcodebook.simulated.world import World
-from promptcodebook.tasks.registry import load_task
+from promptcodebook.tasks.task import load_task
 
 pytestmark = pytest.mark.slow
 

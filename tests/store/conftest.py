@@ -6,15 +6,16 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.calls import Usage
-from promptcodebook.step import Rewrite, Step
 from promptcodebook.store import Header, RunStore
 from promptcodebook.types import (
     Codebook,
     Gradients,
     Instinct,
     Parameters,
+    Rewrite,
     Rollout,
     Route,
+    Step,
     Trace,
     Verdict,
 )

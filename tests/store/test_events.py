@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from promptcodebook.calls import Usage
 from promptcodebook.errors import StoreError
 from promptcodebook.sqlite import pack
-from promptcodebook.step import Rewrite, Step
 from promptcodebook.store.events import (
     Amended,
     Broke,
@@ -24,7 +23,7 @@ from promptcodebook.store.events import (
     Trained,
     Validated,
 )
-from promptcodebook.store.packing import PackedEvent, pack_event, unpack_event
+from promptcodebook.store.tables import PackedEvent, pack_event, unpack_event
 from promptcodebook.types import (
     Codebook,
     Evaluation,
@@ -32,9 +31,11 @@ from promptcodebook.types import (
     Gradients,
     Instinct,
     Parameters,
+    Rewrite,
     Rollout,
     Route,
     Stage,
+    Step,
     Trace,
     Verdict,
 )

@@ -6,7 +6,6 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcodebook.step import Step
 from promptcodebook.store import (
     Compared,
     Concluded,
@@ -21,7 +20,7 @@ from promptcodebook.store import (
     fold,
     fold_event,
 )
-from promptcodebook.types import Codebook, Evaluation, Parameters, Rollout
+from promptcodebook.types import Codebook, Evaluation, Parameters, Rollout, Step
 
 MakeStep = Callable[[int], Step]
 MakeParameters = Callable[[str], Parameters]

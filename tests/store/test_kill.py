@@ -20,13 +20,13 @@ import asyncio, os, sys
 from pathlib import Path
 from promptcodebook.calls import Message, Reply, Request, Sampling, Usage, request_key
 from promptcodebook.config import Budget, Price
-from promptcodebook.lm.attempt import Attempted
+from promptcodebook.lm.stack import Attempted
 from promptcodebook.lm.budget import BudgetGate
 from promptcodebook.lm.journal import Journaled
-from promptcodebook.lm.ledger import Ledger
-from promptcodebook.lm.prices import PriceTable
+from promptcodebook.lm.budget import Ledger
+from promptcodebook.lm.budget import PriceTable
 from promptcodebook.store import RunStore, Stepped
-from promptcodebook.step import Step
+from promptcodebook.types import Step
 from promptcodebook.types import Codebook, Instinct, Parameters, Rollout, Trace
 
 def say(*words):

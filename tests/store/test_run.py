@@ -17,7 +17,6 @@ from promptcodebook.errors import DiskFull, RunBusy, RunNotFound, StoreError, St
 from promptcodebook.paths import make_secret, write_whole
 from promptcodebook.randomness import keyed_random
 from promptcodebook.sqlite import Reader
-from promptcodebook.step import Step
 from promptcodebook.store import (
     Compared,
     Ended,
@@ -30,7 +29,7 @@ from promptcodebook.store import (
 )
 from promptcodebook.store.events import Amended
 from promptcodebook.store.tables import LAYOUT
-from promptcodebook.types import Codebook, Evaluation, Instinct, Parameters, Rollout
+from promptcodebook.types import Codebook, Evaluation, Instinct, Parameters, Rollout, Step
 from tests.store.edit import edit_header
 
 MakeStep = Callable[[int], Step]

@@ -13,7 +13,6 @@ import pytest
 from promptcodebook.calls import Usage
 from promptcodebook.errors import ConfigError, RunBusy, RunNotFound, StoreError
 from promptcodebook.sqlite import connect
-from promptcodebook.step import Step
 from promptcodebook.store import (
     Ended,
     Event,
@@ -30,7 +29,7 @@ from promptcodebook.store.header import check_run_name
 from promptcodebook.store.lock import RunLock
 from promptcodebook.store.runs import remove_unborn
 from promptcodebook.store.tables import LAYOUT
-from promptcodebook.types import Evaluation, Parameters, Rollout
+from promptcodebook.types import Evaluation, Parameters, Rollout, Step
 
 MakeStep = Callable[[int], Step]
 MakeParameters = Callable[[str], Parameters]

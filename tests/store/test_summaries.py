@@ -13,7 +13,7 @@ import pytest
 
 from promptcodebook.paths import cache_folder
 from promptcodebook.store import Ended, Header, RunStore, list_runs, remove_run
-from promptcodebook.store import summaries as module
+from promptcodebook.store import runs as module
 from promptcodebook.store.lock import RunLock
 
 

@@ -11,9 +11,8 @@ from promptcodebook.errors import ConfigError, TaskError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.tasks.program import SingleCall, make_program, user_task
-from promptcodebook.tasks.registry import load_task, task_names
 from promptcodebook.tasks.rewards import Exact
-from promptcodebook.tasks.task import asks_nobody
+from promptcodebook.tasks.task import asks_nobody, load_task, task_names
 from promptcodebook.types import Example, Output, Prompt
 
 

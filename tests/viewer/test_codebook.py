@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from promptcodebook.intervals import unpaired_interval
-from promptcodebook.step import Rewrite, Step
 from promptcodebook.store import RunStore, Stepped
-from promptcodebook.types import Rollout, Route, Trace
+from promptcodebook.types import Rewrite, Rollout, Route, Step, Trace
 from promptcodebook.units import number
 from promptcodebook.viewer.codebook import biography_screen, codebook_screen
 from promptcodebook.viewer.frame import frame

@@ -10,15 +10,14 @@ import pytest
 
 from promptcodebook.report.context import render_sections
 from promptcodebook.report.judged import JudgedSection
-from promptcodebook.run.comparison import Comparison, Side
+from promptcodebook.run.assessing import Comparison, Side
 from promptcodebook.store import Compared, Event, RunStore, Stepped
 from promptcodebook.types import Evaluation, Failure, Rollout
 from promptcodebook.units import number
 from promptcodebook.viewer.compare import compare_screen
 from promptcodebook.viewer.example import example_screen, examples_screen
 from promptcodebook.viewer.frame import frame
-from promptcodebook.viewer.run import with_tests
-from promptcodebook.viewer.watched import Watched
+from promptcodebook.viewer.watched import Watched, with_tests
 from tests.report.scripted_run import ScriptedRun, events_of, write_run
 from tests.viewer.test_screens import flat
 

@@ -14,8 +14,7 @@ from promptcodebook.store import RunStore, Stepped
 from promptcodebook.viewer.codebook import biography_screen, codebook_screen
 from promptcodebook.viewer.example import examples_screen
 from promptcodebook.viewer.frame import frame
-from promptcodebook.viewer.run import run_screen
-from promptcodebook.viewer.watched import Shelf
+from promptcodebook.viewer.watched import Shelf, run_screen
 from tests.report.scripted_run import ScriptedRun, events_of, write_run
 
 pytestmark = pytest.mark.slow

@@ -3,7 +3,7 @@
 job.json        which IN, policy and settings it is the batch of
 rows.jsonl      the results so far, in the order of IN; a last line that a kill tore is cut off
 journal.sqlite  every reply, on disk before its chain goes on, and what all sessions spent
-in-flight       attempts that have left and are not booked (store/attempts.py)
+in-flight       attempts that have left and are not booked (store/journal.py)
 lock            who writes
 """
 

@@ -16,7 +16,7 @@ from promptcodebook.batch.results import Added, read_results, write_output
 from promptcodebook.batch.rows import Source, file_mark, kind_of, survey
 from promptcodebook.calls import Usage
 from promptcodebook.config import Config
-from promptcodebook.data.columns import parse_input_template
+from promptcodebook.data.table import parse_input_template
 from promptcodebook.errors import (
     ConfigError,
     DataError,

@@ -27,9 +27,9 @@ from promptcodebook.paths import runs_dir
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from promptcodebook.cli.reference import Typed
+    from promptcodebook.cli.settings import Typed
     from promptcodebook.config import Config
-    from promptcodebook.policy.audit.presidio import PresidioScan
+    from promptcodebook.policy.audit.judge import PresidioScan
     from promptcodebook.policy.audit.report import AuditReport
     from promptcodebook.policy.audit.scan import Finding
     from promptcodebook.policy.references import Reference
@@ -64,8 +64,8 @@ def audit(
     could not be looked for is said. Of a version in the registry the report goes into its log, and
     lets it be promoted or not.
     """
-    from promptcodebook.cli.reference import Typed
-    from promptcodebook.policy.audit.presidio import PresidioScan
+    from promptcodebook.cli.settings import Typed
+    from promptcodebook.policy.audit.judge import PresidioScan
     from promptcodebook.policy.references import resolve
 
     reference = resolve(runs_dir(), ref, trust=trust)
@@ -118,9 +118,8 @@ def _audit(
 
 def _attest(reference: Reference, report: AuditReport, who: str) -> None:
     """Keeps the report beside the version that these bytes are, where the registry has it."""
-    from promptcodebook.policy.registry.gate import AUDIT
     from promptcodebook.policy.registry.log import version_of
-    from promptcodebook.policy.registry.registry import open_registry
+    from promptcodebook.policy.registry.registry import AUDIT, open_registry
 
     version = version_of(reference.text.encode())
     found = json.loads(json.dumps(report.to_json()))  # as the log gives it back
@@ -138,8 +137,7 @@ def _judging(reference: Reference, typed: Typed) -> Config | None:
     A run that is not trusted brings none: its texts are read, and nobody it names is called.
     """
     from promptcodebook.assemble import OWN_LM
-    from promptcodebook.cli.reference import settings_for
-    from promptcodebook.cli.settings import gather_settings
+    from promptcodebook.cli.settings import gather_settings, settings_for
     from promptcodebook.lm.spec import any_simulated
 
     own = reference.header is not None and reference.header.settings.get("lm") != OWN_LM
@@ -163,8 +161,7 @@ def _no_reward(example: Example, output: str) -> float:
 def _training(reference: Reference, typed: Typed) -> tuple[Sequence[Example] | None, str]:
     """The training examples that texts are compared with, or None and why."""
     from promptcodebook.assemble import plan_data
-    from promptcodebook.cli.reference import keeps_own_settings
-    from promptcodebook.cli.settings import flag_layer, gather_settings
+    from promptcodebook.cli.settings import flag_layer, gather_settings, keeps_own_settings
     from promptcodebook.policy.references import stored_dataset
 
     header, data = reference.header, None

@@ -81,7 +81,7 @@ def batch(
 
     from promptcodebook.assemble import Sources
     from promptcodebook.batch.session import Batch, Order
-    from promptcodebook.cli.reference import (
+    from promptcodebook.cli.settings import (
         Typed,
         keeps_own_settings,
         require_objects,

@@ -82,7 +82,7 @@ def demo_config() -> Config:
 
 def missing_model() -> MissingExtra | None:
     """Why the demo cannot run here, with what to type for it in its hint; None where it can."""
-    from promptcodebook.local.weights import missing_extra
+    from promptcodebook.local.engine import missing_extra
 
     if (missing := missing_extra(MODEL)) is not None:
         return missing

@@ -9,12 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from promptcodebook.cli.console import emit, note, range_text, wrap_text
-from promptcodebook.cli.reference import (
-    Typed,
-    keeps_own_settings,
-    require_objects,
-    settings_for,
-)
 from promptcodebook.cli.settings import (
     Budget,
     ConfigOption,
@@ -26,7 +20,11 @@ from promptcodebook.cli.settings import (
     Sets,
     TaskName,
     Trust,
+    Typed,
     command_group,
+    keeps_own_settings,
+    require_objects,
+    settings_for,
 )
 from promptcodebook.errors import ConfigError
 from promptcodebook.paths import runs_dir

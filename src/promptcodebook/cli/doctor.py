@@ -24,7 +24,7 @@ from promptcodebook.text import printable
 
 if TYPE_CHECKING:
     from promptcodebook.config import Config
-    from promptcodebook.doctor.finding import Finding, Section
+    from promptcodebook.doctor.probe import Finding, Section
 
 app = command_group()
 

@@ -13,12 +13,6 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from promptcodebook.cli.console import columns, emit, note, range_text, wrap_text
-from promptcodebook.cli.reference import (
-    Typed,
-    keeps_own_settings,
-    require_objects,
-    settings_for,
-)
 from promptcodebook.cli.settings import (
     Budget,
     ConfigOption,
@@ -33,7 +27,11 @@ from promptcodebook.cli.settings import (
     SplitName,
     TaskName,
     Trust,
+    Typed,
     command_group,
+    keeps_own_settings,
+    require_objects,
+    settings_for,
 )
 from promptcodebook.errors import ConfigError, did_you_mean
 from promptcodebook.paths import runs_dir
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
     from promptcodebook.assemble import Assembled
     from promptcodebook.lm.stack import Supplies
     from promptcodebook.policy.references import Reference
-    from promptcodebook.run.comparison import Comparison, Side
+    from promptcodebook.run.assessing import Comparison, Side
     from promptcodebook.run.evaluation import Assessment, Assessor, Sample
     from promptcodebook.types import Example, Rollout
 
@@ -135,7 +133,7 @@ def compare(
     Where one is a saved evaluation, the other is evaluated on its split and examples. --budget
     limits both together.
     """
-    from promptcodebook.run.comparison import Comparison, Side
+    from promptcodebook.run.assessing import Comparison, Side
     from promptcodebook.run.evaluation import Sample
     from promptcodebook.store.journal import until_done
 
@@ -296,7 +294,7 @@ def _sides(
 ) -> list[Side | _Asked]:
     """Saved evaluations, and REFs to evaluate; DataError where the two cannot be compared."""
     from promptcodebook.policy.references import resolve
-    from promptcodebook.run.comparison import Side, require_comparable
+    from promptcodebook.run.assessing import Side, require_comparable
 
     saved = [Side.read(Path(ref)) for ref in refs]
     sample = next((side.sample(sample) for side in saved if side is not None), sample)

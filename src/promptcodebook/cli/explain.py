@@ -32,9 +32,8 @@ from promptcodebook.units import number
 if TYPE_CHECKING:
     from promptcodebook.policy.references import Reference
     from promptcodebook.policy.response import Explanation
-    from promptcodebook.report.record import Record, Training
-    from promptcodebook.step import Rewrite
-    from promptcodebook.types import Example, Rollout
+    from promptcodebook.report.traces import Record, Training
+    from promptcodebook.types import Example, Rewrite, Rollout
 
 app = command_group()
 
@@ -74,7 +73,7 @@ def explain(
         explain_request(ref, as_json=as_json)
         return
     from promptcodebook.assemble import Sources
-    from promptcodebook.cli.reference import Typed, settings_for
+    from promptcodebook.cli.settings import Typed, settings_for
     from promptcodebook.policy.policy import deploy
     from promptcodebook.policy.references import resolve
 
@@ -122,7 +121,7 @@ def _known_example(reference: Reference, given: str) -> Example | None:
 
 
 def _record(ref: str, example: Example) -> Record | None:
-    from promptcodebook.report.record import read_record
+    from promptcodebook.report.traces import read_record
     from promptcodebook.store.runs import find_run
 
     return read_record(find_run(runs_dir(), ref), example.id)
@@ -131,7 +130,7 @@ def _record(ref: str, example: Example) -> Record | None:
 def _columns(given: str, template: str) -> str | dict[str, Any]:
     """The input as columns where it is a JSON object that has the policy's column, or where the
     policy reads several; else it is the text itself. DataError for an object that is cut short."""
-    from promptcodebook.data.columns import parse_input_template
+    from promptcodebook.data.table import parse_input_template
 
     several = bool(parse_input_template(template).columns)
     if not given.lstrip().startswith("{"):

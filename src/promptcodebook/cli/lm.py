@@ -137,7 +137,7 @@ def serve(
     /healthz and /metrics. The simulated one is made of the task's data, or of a pco.toml's; its
     counts are at GET /stats.
     """
-    from promptcodebook.serve.callers import require_keys
+    from promptcodebook.serve.door import require_keys
 
     typed = {"latency": latency, "faults": faults, "load": load, "world": world}
     simulated_only = {"task": task, "data": data, "config": config, **typed}
@@ -166,8 +166,8 @@ def _check_fits(options: Mapping[str, object], whose: str) -> None:
 
 
 def _serve_local(model: str, terms: Terms, four_bit: bool, as_json: bool) -> None:
+    from promptcodebook.local.engine import HF, find_weights
     from promptcodebook.local.lm import load_engine
-    from promptcodebook.local.weights import HF, find_weights
     from promptcodebook.serve.local import check_terms, serving_locally
 
     if four_bit and not model.startswith(HF):
@@ -226,7 +226,7 @@ def _serve_simulated(
     model: SimulatedLM, key: str, where: tuple[str, int], ready: Callable[[Address], None]
 ) -> None:
     from promptcodebook.serve.server import serve as serve_site
-    from promptcodebook.serve.simulated import simulated_site
+    from promptcodebook.serve.server import simulated_site
 
     hint = "pco lm serve simulated --port 0"
     listen(partial(serve_site, simulated_site(model, key), *where, ready), *where, hint)

@@ -25,7 +25,7 @@ from promptcodebook.errors import ConfigError, PolicyError, did_you_mean
 from promptcodebook.paths import runs_dir
 
 if TYPE_CHECKING:
-    from promptcodebook.cli.reference import Typed
+    from promptcodebook.cli.settings import Typed
     from promptcodebook.policy.references import Reference
 
 app = command_group()
@@ -69,7 +69,7 @@ def prompt(
     every prompt: each is one text, and needs no model. The learned policy, and the untrained one
     that it came from, compose a prompt for each input: name the input.
     """
-    from promptcodebook.cli.reference import Typed
+    from promptcodebook.cli.settings import Typed
     from promptcodebook.policy.references import resolve
 
     if (found := _of_another_optimizer(ref, row)) is not None:
@@ -137,7 +137,7 @@ def _first(ref: str, reference: Reference, *, trust: bool) -> Reference:
 def _composed(ref: str, row: str, reference: Reference, text: str | None, typed: Typed) -> str:
     """What the policy composes for the input."""
     from promptcodebook.assemble import Sources
-    from promptcodebook.cli.reference import settings_for
+    from promptcodebook.cli.settings import settings_for
     from promptcodebook.policy.policy import deploy
 
     given = sys.stdin.read().rstrip("\n") if text == "-" else text

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from promptcodebook.policy.file import PolicyFile
     from promptcodebook.policy.registry.log import Entry
-    from promptcodebook.policy.registry.version import Version
+    from promptcodebook.policy.registry.shelf import Version
 
 app = command_group()
 
@@ -71,7 +71,7 @@ def freeze(
 
     from promptcodebook.policy.references import facts_of, resolve
     from promptcodebook.policy.registry.registry import open_registry
-    from promptcodebook.policy.registry.version import mark_frozen
+    from promptcodebook.policy.registry.shelf import mark_frozen
 
     reference = resolve(runs_dir(), ref)
     text, facts = reference.text, replace(facts_of(reference), parent=reference.version)
@@ -115,9 +115,8 @@ def promote(
     """Move NAME@REF to a version that passed `pco codebook audit`. What serves the ref picks it
     up."""
     from promptcodebook.policy.references import facts_of, resolve
-    from promptcodebook.policy.registry.gate import AuditGate
     from promptcodebook.policy.registry.log import check_ref
-    from promptcodebook.policy.registry.registry import open_registry
+    from promptcodebook.policy.registry.registry import AuditGate, open_registry
 
     name = check_ref(ref).partition("@")[0]
     reference = resolve(runs_dir(), source)

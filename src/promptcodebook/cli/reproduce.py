@@ -68,12 +68,12 @@ def reproduce(
     from promptcodebook.experiments.experiment import Order
     from promptcodebook.experiments.on_ray import OnRay
     from promptcodebook.experiments.reproduce import (
+        Threads,
         experiment_named,
         experiment_names,
         measure,
         require_preset,
     )
-    from promptcodebook.experiments.workers import Threads
     from promptcodebook.progress import silent
 
     orders: list[Order] = []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from promptcodebook.calls import Usage
     from promptcodebook.store.events import Event, RunState
     from promptcodebook.store.run import RunStore
-    from promptcodebook.store.summaries import RunSummary
+    from promptcodebook.store.runs import RunSummary
     from promptcodebook.types import Failure
 
 app = command_group()

@@ -23,18 +23,16 @@ from promptcodebook.paths import runs_dir
 
 if TYPE_CHECKING:
     from promptcodebook.calls import Role
-    from promptcodebook.cli.reference import Typed
+    from promptcodebook.cli.settings import Typed
     from promptcodebook.config import Budget, Config
     from promptcodebook.policy.file import PolicyFile
     from promptcodebook.policy.references import Reference
-    from promptcodebook.serve.callers import Callers
     from promptcodebook.serve.composing import Composing, Patience
-    from promptcodebook.serve.door import Limits
+    from promptcodebook.serve.door import Callers, Limits
     from promptcodebook.serve.live import PolicySource, Version
     from promptcodebook.serve.proxy import Proxy
-    from promptcodebook.serve.records import Record
     from promptcodebook.serve.server import Address
-    from promptcodebook.serve.spending import Spending
+    from promptcodebook.serve.spending import Record, Spending
 
 app = command_group()
 
@@ -108,11 +106,10 @@ def serve(
     and a policy file that is replaced are taken up without a restart. On another address than
     loopback callers need a key.
     """
-    from promptcodebook.cli.reference import Typed
+    from promptcodebook.cli.settings import Typed
     from promptcodebook.policy.references import resolve
-    from promptcodebook.serve.callers import Callers, budgets_of, read_keys, require_keys
     from promptcodebook.serve.composing import Patience
-    from promptcodebook.serve.door import Limits
+    from promptcodebook.serve.door import Callers, Limits, budgets_of, read_keys, require_keys
 
     known = read_keys(os.environ.get("PCO_SERVE_KEY", ""), keys)
     require_keys(known, host, f"pco serve {ref}")
@@ -169,8 +166,8 @@ class _Asked:
     def make(self, version: Version, spending: Spending | None) -> Composing:
         """A version at work, under what was typed."""
         from promptcodebook.assemble import Sources
-        from promptcodebook.cli.reference import settings_for
-        from promptcodebook.lm.ledger import Ledger
+        from promptcodebook.cli.settings import settings_for
+        from promptcodebook.lm.budget import Ledger
         from promptcodebook.lm.stack import Supplies
         from promptcodebook.policy.policy import deploy
         from promptcodebook.serve.composing import Composing
@@ -213,10 +210,10 @@ async def _serve(
 
 
 async def _proxy(asked: _Asked, callers: Callers, limits: Limits) -> Proxy:
-    from promptcodebook.cli.reference import settings_for
+    from promptcodebook.cli.settings import settings_for
     from promptcodebook.serve.live import Live, RegistrySource
     from promptcodebook.serve.proxy import Policies, Proxy
-    from promptcodebook.serve.records import Records, records_path
+    from promptcodebook.serve.spending import Records, records_path
     from promptcodebook.serve.upstream import connect_upstream
     from promptcodebook.tasks.program import SINGLE_CALL
 
@@ -242,9 +239,8 @@ async def _proxy(asked: _Asked, callers: Callers, limits: Limits) -> Proxy:
 def _spending(asked: _Asked, settings: Config) -> Spending | None:
     """The budgets of callers; None where nobody has one. Raises ConfigError for one that cannot be
     kept."""
-    from promptcodebook.lm.prices import PriceTable
-    from promptcodebook.serve.records import records_path
-    from promptcodebook.serve.spending import Spending
+    from promptcodebook.lm.budget import PriceTable
+    from promptcodebook.serve.spending import Spending, records_path
 
     if not asked.allowed:
         return None
@@ -306,7 +302,7 @@ def listen(serve: Callable[[], Coroutine[Any, Any, None]], host: str, port: int,
 
 def explain_request(request_id: str, *, as_json: bool) -> None:
     """What a request was prompted with. Raises ConfigError for what is no request's id."""
-    from promptcodebook.serve.records import find_record, is_request_id, records_path
+    from promptcodebook.serve.spending import find_record, is_request_id, records_path
 
     if request_id.startswith("req-") and not is_request_id(request_id):
         raise ConfigError(

@@ -111,7 +111,7 @@ def _stored_settings(
 ) -> tuple[Config, Path]:
     """The stored configuration, with what was typed now laid over it."""
     from promptcodebook.config import load_typed, merge
-    from promptcodebook.policy.trust import require_trust
+    from promptcodebook.policy.references import require_trust
     from promptcodebook.store.run import RunStore
 
     store = RunStore.open(path)
@@ -126,7 +126,7 @@ def _stored_settings(
 
 def _tell_of_edited_settings(path: Path, ref: str) -> None:
     """A run goes on with its own settings: that its pco.toml says something else by now is told."""
-    from promptcodebook.run.resuming import file_digest
+    from promptcodebook.run.opening import file_digest
     from promptcodebook.store.run import RunStore
 
     store = RunStore.open(path)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, TextIO
 
-from promptcodebook.cli.run_view import RunView, advance, one_line
+from promptcodebook.cli.live import RunView, advance, one_line
 from promptcodebook.method.state import entropy, utilisation
 from promptcodebook.paths import run_reference
 from promptcodebook.progress import (

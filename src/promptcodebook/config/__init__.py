@@ -20,22 +20,12 @@
 
 from __future__ import annotations
 
-from promptcodebook.config.groups import (
-    Budget,
-    CriticSettings,
-    DataSettings,
-    EncoderSettings,
-    Explore,
-    Init,
-    Price,
-    RouterSettings,
-    Update,
-    Validation,
-)
-from promptcodebook.config.keys import Key, describe, describe_group
 from promptcodebook.config.loading import (
     TYPED,
+    Key,
     budget_layer,
+    describe,
+    describe_group,
     load_config,
     load_typed,
     merge,
@@ -43,7 +33,22 @@ from promptcodebook.config.loading import (
     read_toml,
     role_layers,
 )
-from promptcodebook.config.schema import Config, Preset, RoleSettings, preset
+from promptcodebook.config.schema import (
+    Budget,
+    Config,
+    CriticSettings,
+    DataSettings,
+    EncoderSettings,
+    Explore,
+    Init,
+    Preset,
+    Price,
+    RoleSettings,
+    RouterSettings,
+    Update,
+    Validation,
+    preset,
+)
 from promptcodebook.config.secrets import (
     beyond_sampling,
     body_fault,

@@ -1,20 +1,215 @@
-"""Layers of settings -> one checked Config, with errors a person can act on."""
+"""Layers of settings -> one checked Config, with errors a person can act on.
+
+What can be set: every key of a configuration with its default, its kind, and its line.
+
+Read from the models of `schema`, whose docstrings are the only copy of the lines. They are read
+from the source when somebody asks: pydantic's `use_attribute_docstrings` would do so at each
+import, for 40 ms.
+
+The preset `small`: whether its weak model has stronger ones beside it that can rewrite texts.
+"""
 
 from __future__ import annotations
 
+import ast
+import inspect
+import json
 import re
+import textwrap
 import tomllib
-from collections.abc import Mapping, Sequence
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
-from promptcodebook.config.groups import Budget
-from promptcodebook.config.schema import Config, RoleSettings, default_roles, preset
+from promptcodebook.config.schema import Budget, Config, Price, RoleSettings, default_roles, preset
 from promptcodebook.config.secrets import without_secrets
-from promptcodebook.config.small import text_updates_layer
 from promptcodebook.errors import ConfigError, did_you_mean
+
+_MANY: Mapping[str, tuple[str, type[BaseModel]]] = {
+    "roles": ("ROLE", RoleSettings),
+    "prices": ("MODEL", Price),
+}
+"""Groups of which there is one for each name, and what stands for the name."""
+_TYPES: Mapping[Any, str] = {
+    str: "text",
+    int: "whole number",
+    float: "number",
+    bool: "true or false",
+    dict: "table",
+    type(None): "none",
+}
+_BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key. ROLE or MODEL in it stands for a name, such as roles.critic.temperature.
+
+    `default` is written as it would be in pco.toml ('none' = not set, '' = must be given; where
+    roles differ, each value with its roles); `kind` is its type with its choices or its range.
+    """
+
+    key: str
+    default: str
+    kind: str
+    text: str
+
+    @property
+    def group(self) -> str:
+        """What stands before the last dot; '' at the top."""
+        return self.key.rpartition(".")[0]
+
+
+def describe() -> tuple[Key, ...]:
+    """Every key, those at the top first, then group by group as `Config` names them."""
+    top: list[Key] = []
+    below: list[Key] = []
+    lines = _lines(Config)
+    for name, field in Config.model_fields.items():
+        group = _group_of(name, field)
+        if group is None:
+            top.append(_key(Config, "", name, lines))
+        else:
+            prefix = f"{name}.{_MANY[name][0]}" if name in _MANY else name
+            told = _lines(group)
+            below += [_key(group, prefix, member, told) for member in group.model_fields]
+    return (*top, *below)
+
+
+def describe_group(group: str) -> str:
+    """The line of a group named as in `Key.group`. Raises KeyError for what is no group."""
+    name = group.partition(".")[0]
+    model = _group_of(name, Config.model_fields[name])
+    if model is None:
+        raise KeyError(group)
+    return _one_line(model.__doc__ or "")
+
+
+def _group_of(name: str, field: FieldInfo) -> type[BaseModel] | None:
+    if name in _MANY:
+        return _MANY[name][1]
+    kind = field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def _key(model: type[BaseModel], prefix: str, name: str, lines: Mapping[str, str]) -> Key:
+    field = model.model_fields[name]
+    default = _defaults_by_role(name) if model is RoleSettings else _default(field)
+    return Key(
+        f"{prefix}.{name}" if prefix else name,
+        default,
+        _kind(field.annotation, field.metadata),
+        lines.get(name, ""),
+    )
+
+
+def _lines(model: type[BaseModel]) -> Mapping[str, str]:
+    """The docstrings that stand below a model's fields, by field."""
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    assert isinstance(body, ast.ClassDef)
+    return dict(_read_docs(body.body))
+
+
+def _read_docs(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
+    for field, below in pairwise(body):
+        if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
+            continue
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            yield field.target.id, _one_line(str(below.value.value))
+
+
+def _one_line(docstring: str) -> str:
+    """Its first paragraph."""
+    return " ".join(docstring.strip().split("\n\n")[0].split())
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True)
+    return "" if value is PydanticUndefined else _show(value)
+
+
+def _defaults_by_role(name: str) -> str:
+    roles: dict[str, list[str]] = {}
+    for role, settings in default_roles().items():
+        roles.setdefault(_show(getattr(settings, name)), []).append(role)
+    if len(roles) == 1:
+        return next(iter(roles))
+    return "; ".join(f"{value} ({', '.join(names)})" for value, names in roles.items())
+
+
+def _show(value: object) -> str:
+    return "none" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _kind(annotation: Any, metadata: Iterable[Any] = ()) -> str:
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _kind(inner[0], (*inner[1:], *metadata))
+    if origin in (Union, types.UnionType):
+        # A bound belongs to the number of 'number or none'.
+        return _choice(_kind(each, () if each is type(None) else metadata) for each in inner)
+    if origin is Literal:
+        return _choice(json.dumps(each) for each in inner)
+    if origin is tuple:
+        plural = f"{_kind(inner[0])}s"
+        return f"list of {plural}" if inner[-1] is ... else f"list of {len(inner)} {plural}"
+    return _TYPES[origin or annotation] + _range(metadata)
+
+
+def _choice(kinds: Iterable[str]) -> str:
+    *first, last = kinds
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def _range(metadata: Iterable[Any]) -> str:
+    """The bounds of a number in words; '' for none."""
+    bounds: dict[str, float] = {}
+    for each in metadata:
+        marks = [each, *getattr(each, "metadata", ())]
+        bounds |= {name: getattr(m, name) for m in marks for name in _BOUNDS if hasattr(m, name)}
+    words = ", ".join(f"{_BOUNDS[name]} {bound:g}" for name, bound in bounds.items())
+    return f" ({words})" if words else ""
+
+
+REWRITING = ("critic", "attribution", "updater")
+"""Roles that a rewrite of a text takes."""
+
+
+def text_updates_layer(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """What follows for `update.text_updates` from the models that are named, as a layer below what
+    was given: on where each of the rewriting roles has another model than the executor. {} in other
+    presets, and where one of them has not."""
+    if tree.get("preset") != "small":
+        return {}
+    executor = _model(tree, "executor")
+    stronger = all(_model(tree, role) not in ("", executor) for role in REWRITING)
+    return {"update": {"text_updates": True}} if stronger else {}
+
+
+def text_updates_remark(config: Config) -> str:
+    """In a sentence, whether texts are rewritten and why; '' in other presets."""
+    if config.preset != "small":
+        return ""
+    named = ", ".join(f"roles.{role}.model" for role in REWRITING)
+    if config.update.text_updates:
+        models = " and ".join(dict.fromkeys(config.model_of(role) for role in REWRITING))  # type: ignore[arg-type]
+        return f"preset small: texts are rewritten by {models}"
+    return f"preset small: texts stay as they are; a stronger model in {named} would rewrite them"
+
+
+def _model(tree: Mapping[str, Any], role: str) -> str:
+    roles = tree.get("roles")
+    own: Any = cast("Mapping[str, Any]", roles).get(role) if isinstance(roles, Mapping) else None
+    spec = cast("Mapping[str, Any]", own).get("model") if isinstance(own, Mapping) else None
+    return str(spec or tree.get("lm") or "")
+
 
 TYPED = "the command line or PCO_*"
 """Where settings come from that were typed for this use."""

@@ -12,9 +12,9 @@ from promptcodebook.data.check import (
     leaks,
     near_leaks,
 )
-from promptcodebook.data.columns import Columns
 from promptcodebook.data.dataset import SPLITS, Dataset, Split, sample
 from promptcodebook.data.load import load, load_settings
+from promptcodebook.data.table import Columns
 
 __all__ = [
     "SPLITS",

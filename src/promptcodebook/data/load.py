@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from promptcodebook.data.check import Leak, leaks
-from promptcodebook.data.columns import Columns, read_examples
 from promptcodebook.data.dataset import (
     SPLITS,
     Dataset,
@@ -21,6 +20,7 @@ from promptcodebook.data.dataset import (
     split_name,
 )
 from promptcodebook.data.table import (
+    Columns,
     Record,
     Table,
     check_header,
@@ -30,6 +30,7 @@ from promptcodebook.data.table import (
     plain,
     read_arrow_folder,
     read_csv,
+    read_examples,
     read_frame,
     read_hf_dataset,
     read_json,

@@ -11,15 +11,14 @@ from pathlib import Path
 from promptcodebook.assemble import NO_DATA, Plan, Sources, plan_run, simulated_model
 from promptcodebook.calls import LM, ROLES, Role
 from promptcodebook.config import Config
-from promptcodebook.config.small import text_updates_remark
+from promptcodebook.config.loading import text_updates_remark
 from promptcodebook.data import examine
-from promptcodebook.doctor.finding import Finding, Section
-from promptcodebook.doctor.probe import probe
-from promptcodebook.doctor.rehearsal import rehearse
+from promptcodebook.doctor.probe import Finding, Section, probe
+from promptcodebook.doctor.roles import rehearse
 from promptcodebook.errors import ConfigError, PcoError, StoreError
+from promptcodebook.lm.budget import PriceTable, price_lines
 from promptcodebook.lm.cache import ReplyCache
-from promptcodebook.lm.prices import PriceTable, price_lines
-from promptcodebook.lm.providers import missing_key
+from promptcodebook.lm.connections import missing_key
 from promptcodebook.lm.spec import Spec, parse_spec
 from promptcodebook.lm.stack import simulated_here, specs_of
 from promptcodebook.local.lm import LocalModels

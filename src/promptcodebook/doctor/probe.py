@@ -1,6 +1,8 @@
 """What an endpoint can do, found out by asking it.
 
 About a dozen short calls, none retried, so that what is shown is what happened.
+
+What doctor has to say: findings, gathered under titles.
 """
 
 from __future__ import annotations
@@ -9,10 +11,10 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from promptcodebook.calls import LM, Message, Reply, Request, Sampling, Schema
-from promptcodebook.doctor.finding import Finding, Section
 from promptcodebook.errors import (
     AuthRefused,
     ConfigError,
@@ -27,6 +29,35 @@ from promptcodebook.lm.litellm_client import LiteLLM
 from promptcodebook.lm.spec import ApiKey, Spec, find_credentials, parse_spec
 from promptcodebook.lm.wire import TOKENIZER
 from promptcodebook.text import strip_fence
+
+Level = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing examined: how it is, and what to type next ('' = nothing)."""
+
+    name: str
+    level: Level
+    what: str
+    next_step: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Everything found about one subject, such as one model (its spec is then the title)."""
+
+    title: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether a run can do with it (warnings do not prevent one)."""
+        return all(each.level != "fail" for each in self.findings)
+
+    def __getitem__(self, name: str) -> Finding:
+        return next(each for each in self.findings if each.name == name)
+
 
 _AT_ONCE = 8
 _BATCH = 32

@@ -30,12 +30,11 @@ from promptcodebook.estimation.counting import (
 )
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.lm.structured import Ask
-from promptcodebook.method.explore import Explorer, epsilon_at
 from promptcodebook.method.maintain import rounds_every
-from promptcodebook.method.schedule import Schedule
+from promptcodebook.method.policy import Explorer, epsilon_at
+from promptcodebook.method.state import Schedule
 from promptcodebook.optimizers.base import Problem, make_optimizer
 from promptcodebook.optimizers.pco import initialise
-from promptcodebook.protocols import Program, Reward
 from promptcodebook.run.session import Session
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
@@ -45,7 +44,9 @@ from promptcodebook.tasks.task import RewardFactory
 from promptcodebook.types import (
     Example,
     Output,
+    Program,
     Prompt,
+    Reward,
     Score,
 )
 

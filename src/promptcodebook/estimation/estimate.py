@@ -17,20 +17,20 @@ from typing import Literal
 from promptcodebook.assemble import Plan
 from promptcodebook.calls import ROLES, Message, Request, Role, Usage
 from promptcodebook.config import Budget
-from promptcodebook.config.small import text_updates_remark
+from promptcodebook.config.loading import text_updates_remark
 from promptcodebook.data import sample
 from promptcodebook.errors import ConfigError
 from promptcodebook.estimation.counting import ANSWER, Manner, Work
 from promptcodebook.estimation.dry import DryWork, Scale, dry_run, shorten_plan
-from promptcodebook.lm.prices import PriceTable
+from promptcodebook.lm.budget import PriceTable
 from promptcodebook.lm.spec import any_simulated
 from promptcodebook.lm.stack import specs_of
 from promptcodebook.lm.wire import TOKENIZER
-from promptcodebook.notebook import shown_table, shown_text
 from promptcodebook.optimizers.fixed import SHORTLIST, has_best_fixed
 from promptcodebook.run.verdict import verdict_remark
 from promptcodebook.sync import run_sync
 from promptcodebook.tasks.program import Agent
+from promptcodebook.text import shown_table, shown_text
 from promptcodebook.units import count_text, money
 
 LITTLE = Manner(solved=0.75, blamed=0.0, reasked=0.0, refused=0.0, agent_calls=1, steady=True)

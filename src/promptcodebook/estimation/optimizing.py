@@ -14,8 +14,8 @@ from promptcodebook.errors import ConfigError
 from promptcodebook.estimation.estimate import Estimate
 from promptcodebook.estimation.estimate import estimate as estimate_plan
 from promptcodebook.lm.stack import specs_of
-from promptcodebook.protocols import Executor, Reward
 from promptcodebook.run.optimize import settings_of, sources_of, with_reward
+from promptcodebook.types import Executor, Reward
 
 _VERB = "estimate()"
 

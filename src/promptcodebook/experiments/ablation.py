@@ -7,11 +7,10 @@ from typing import Any
 
 from promptcodebook.experiments.comparison import Beside, Row, compared
 from promptcodebook.experiments.experiment import Experiment, Measured, Order
-from promptcodebook.experiments.grid import about, base, missing, stopped, variants
+from promptcodebook.experiments.grid import about, base, missing, runs_of, stopped, variants
 from promptcodebook.experiments.lab import Cell
 from promptcodebook.experiments.page import Page
 from promptcodebook.experiments.published import published
-from promptcodebook.experiments.trained import runs_of
 
 PAPER = "ifbench"
 """The benchmark of the paper's table."""

@@ -29,9 +29,9 @@ from promptcodebook.experiments.page import Page, Table
 from promptcodebook.experiments.published import published
 from promptcodebook.incidents import no_tally
 from promptcodebook.method.critic import Attribution, Critic, History
-from promptcodebook.method.evaluate import Evaluator
+from promptcodebook.method.executor import Evaluator
 from promptcodebook.method.failures import gather_all
-from promptcodebook.method.generator import join_instincts, join_prompts
+from promptcodebook.method.policy import join_instincts, join_prompts
 from promptcodebook.method.state import State
 from promptcodebook.optimizers.pco import initialise
 from promptcodebook.randomness import Draws, keyed_random

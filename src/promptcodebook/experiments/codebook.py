@@ -10,11 +10,10 @@ from typing import Any
 
 from promptcodebook.experiments.ablation import VARIANTS
 from promptcodebook.experiments.experiment import Experiment, Measured, Order
-from promptcodebook.experiments.grid import about, base, missing, stopped, variants
+from promptcodebook.experiments.grid import about, base, counts, missing, runs_of, stopped, variants
 from promptcodebook.experiments.lab import Cell, Result
 from promptcodebook.experiments.page import Bars, Block, Heat, Page, Table
 from promptcodebook.experiments.published import published
-from promptcodebook.experiments.trained import counts, runs_of
 from promptcodebook.method.state import average_success, entropy, selected_since, utilisation
 
 PAPER = "ifbench"

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from promptcodebook.experiments.experiment import difference, score
+from promptcodebook.experiments.grid import LEARNED, counts, rewards, tokens
 from promptcodebook.experiments.lab import Result
 from promptcodebook.experiments.page import Table, shown
 from promptcodebook.experiments.published import Published, PublishedTable
-from promptcodebook.experiments.rewards import difference, score
-from promptcodebook.experiments.trained import LEARNED, counts, rewards, tokens
 from promptcodebook.method.state import entropy, utilisation
 
 

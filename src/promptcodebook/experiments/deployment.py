@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from promptcodebook.experiments.experiment import Experiment, Measured
-from promptcodebook.experiments.grid import about, judged_by_words, missing
+from promptcodebook.experiments.experiment import Experiment, Measured, score
+from promptcodebook.experiments.grid import about, judged_by_words, missing, rewards, tokens
 from promptcodebook.experiments.lab import Result
 from promptcodebook.experiments.main import (
     FIXED,
@@ -22,8 +22,6 @@ from promptcodebook.experiments.main import (
 )
 from promptcodebook.experiments.page import Bars, Page, Table, shown
 from promptcodebook.experiments.published import published
-from promptcodebook.experiments.rewards import score
-from promptcodebook.experiments.trained import rewards, tokens
 
 
 def _length_page(measured: Measured) -> Page:

@@ -7,11 +7,10 @@ from typing import Any
 
 from promptcodebook.experiments.comparison import Beside, Row, compared
 from promptcodebook.experiments.experiment import Experiment, Measured, Order
-from promptcodebook.experiments.grid import about, base, missing, stopped, variants
+from promptcodebook.experiments.grid import about, base, missing, runs_of, stopped, variants
 from promptcodebook.experiments.lab import Cell, Result
 from promptcodebook.experiments.page import Block, Page, Table
 from promptcodebook.experiments.published import published
-from promptcodebook.experiments.trained import runs_of
 
 PAPER = "ifbench"
 _VARIANTS: Mapping[str, Mapping[str, Any]] = {

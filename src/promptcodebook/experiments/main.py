@@ -18,15 +18,22 @@ from typing import Any
 from promptcodebook.assemble import Assembled
 from promptcodebook.config import load_config, merge
 from promptcodebook.errors import DataError
-from promptcodebook.experiments.experiment import Experiment, Measured, Order
-from promptcodebook.experiments.grid import about, base, judged_by_words, missing, stopped
+from promptcodebook.experiments.experiment import Experiment, Measured, Order, difference, score
+from promptcodebook.experiments.grid import (
+    about,
+    base,
+    judged_by_words,
+    missing,
+    rewards,
+    runs_of,
+    stopped,
+    trained,
+)
 from promptcodebook.experiments.lab import Cell, Gate, Lab, Result, row_json
 from promptcodebook.experiments.page import Block, Page, Table, shown
 from promptcodebook.experiments.published import published
-from promptcodebook.experiments.rewards import difference, score
-from promptcodebook.experiments.trained import rewards, runs_of, trained
 from promptcodebook.lm.spec import is_local, parse_spec
-from promptcodebook.method.evaluate import Evaluator
+from promptcodebook.method.executor import Evaluator
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.run.suite import BENCHMARKS
 from promptcodebook.units import plural

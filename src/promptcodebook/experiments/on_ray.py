@@ -22,8 +22,7 @@ from promptcodebook.cluster import join_cluster, machine_name, require_version
 from promptcodebook.errors import Interrupted, PcoError
 from promptcodebook.experiments.experiment import Order
 from promptcodebook.experiments.lab import Cell, Lab, open_lab
-from promptcodebook.experiments.reproduce import experiment_named
-from promptcodebook.experiments.workers import Crew, Outcome, Progress
+from promptcodebook.experiments.reproduce import Crew, Outcome, Progress, experiment_named
 from promptcodebook.paths import cache_folder
 
 

@@ -8,10 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from promptcodebook.experiments.experiment import Experiment, Measured, Order
+from promptcodebook.experiments.experiment import (
+    Experiment,
+    Measured,
+    Order,
+    difference,
+    score,
+    share,
+)
 from promptcodebook.experiments.lab import Cell
 from promptcodebook.experiments.page import Block, Page, Table, shown
-from promptcodebook.experiments.rewards import difference, score, share
 from promptcodebook.experiments.small_real_model import (
     ACCEPTING,
     COUNTS,

@@ -8,13 +8,21 @@ from statistics import fmean
 from typing import Any
 
 from promptcodebook.experiments.comparison import Beside, Row, compared
-from promptcodebook.experiments.experiment import Experiment, Measured, Order
-from promptcodebook.experiments.grid import about, base, missing, scale_of, stopped, variants
+from promptcodebook.experiments.experiment import Experiment, Measured, Order, score
+from promptcodebook.experiments.grid import (
+    about,
+    base,
+    counts,
+    missing,
+    rewards,
+    runs_of,
+    scale_of,
+    stopped,
+    variants,
+)
 from promptcodebook.experiments.lab import Cell, Result
 from promptcodebook.experiments.page import Block, Curves, Page, Point
 from promptcodebook.experiments.published import PublishedTable, published
-from promptcodebook.experiments.rewards import score
-from promptcodebook.experiments.trained import counts, rewards, runs_of
 from promptcodebook.method.state import entropy
 
 IFBENCH, HOTPOTQA = "ifbench", "hotpotqa"

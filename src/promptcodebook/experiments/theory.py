@@ -11,15 +11,20 @@ from typing import Any
 
 from promptcodebook.assemble import Assembled
 from promptcodebook.config import Explore, load_config
-from promptcodebook.experiments.experiment import Experiment, Measured, Order
-from promptcodebook.experiments.grid import about, base, missing, scale_of, stopped, variants
+from promptcodebook.experiments.experiment import Experiment, Measured, Order, score
+from promptcodebook.experiments.grid import (
+    about,
+    base,
+    missing,
+    runs_of,
+    scale_of,
+    stopped,
+    variants,
+)
 from promptcodebook.experiments.lab import Cell, Lab, Result, row_json
 from promptcodebook.experiments.page import Block, Page, Table, shown
-from promptcodebook.experiments.rewards import score
-from promptcodebook.experiments.trained import runs_of
-from promptcodebook.method.evaluate import Evaluator
-from promptcodebook.method.explore import Explorer, epsilon_at
-from promptcodebook.method.policy import FixedPrompt, Prompter
+from promptcodebook.method.executor import Evaluator
+from promptcodebook.method.policy import Explorer, FixedPrompt, Prompter, epsilon_at
 from promptcodebook.method.state import utilisation_bound
 from promptcodebook.optimizers.fixed import OraclePrompt
 from promptcodebook.randomness import keyed_random

@@ -14,16 +14,15 @@ from typing import Any
 from promptcodebook.assemble import Assembled
 from promptcodebook.calls import Usage
 from promptcodebook.config import load_config
-from promptcodebook.experiments.experiment import Experiment, Measured, Order
+from promptcodebook.experiments.experiment import Experiment, Measured, Order, difference, score
 from promptcodebook.experiments.grid import about, missing
 from promptcodebook.experiments.lab import Cell, Lab, Result, row_json
 from promptcodebook.experiments.page import Block, Page, Table, shown
-from promptcodebook.experiments.rewards import difference, score
-from promptcodebook.method.evaluate import Evaluator
+from promptcodebook.method.executor import Evaluator
 from promptcodebook.randomness import Draws
-from promptcodebook.tasks.houserules.checks import check
 from promptcodebook.tasks.houserules.task import (
     RULES,
+    check,
     load_houserules,
     present_prompt,
     right_rules,

@@ -16,7 +16,7 @@ from promptcodebook.assemble import Sources
 from promptcodebook.calls import LM
 from promptcodebook.config import role_layers
 from promptcodebook.errors import ConfigError, PcoError, PolicyError, import_extra
-from promptcodebook.method.generator import join_prompts
+from promptcodebook.method.policy import join_prompts
 from promptcodebook.optimizers.dspy_model import dspy_model
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, deploy

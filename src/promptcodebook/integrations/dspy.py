@@ -26,8 +26,8 @@ from typing import Any, cast
 from promptcodebook.calls import LM, Chat, Message, Reply
 from promptcodebook.config import Config
 from promptcodebook.data import Dataset
-from promptcodebook.data.columns import parse_input_template
 from promptcodebook.data.dataset import Split, draw_splits
+from promptcodebook.data.table import parse_input_template
 from promptcodebook.errors import (
     ConfigError,
     DataError,

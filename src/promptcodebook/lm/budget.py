@@ -5,22 +5,168 @@ length cap, and their price. So spending plus reservations never passes a limit,
 endpoint keeps to the length cap it was given. The place is below the retries and inside the limit
 of calls in flight: a reservation is held only while a request is out, and whoever waits for one
 waits for requests that end.
+
+What a run spent, by role: what was answered, and apart from it what was lost to failures.
+
+A lost attempt went out and brought nothing usable back: its answer came too late, cut, unreadable
+or not at all. Nobody knows what the server bills for it, so it is booked at the most it can be.
+
+What calls cost: prices by model, the user's own before the built-in ones.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
-from promptcodebook.calls import Limits, Request, Usage
-from promptcodebook.config import Budget
+from promptcodebook.calls import Limits, Request, Role, Usage
+from promptcodebook.config import Budget, Price
 from promptcodebook.errors import BudgetReached, ConfigError, PcoError, Stop
-from promptcodebook.lm.ledger import Ledger
-from promptcodebook.lm.prices import PriceTable
-from promptcodebook.lm.stop import StopSignal
+from promptcodebook.lm.limit import StopSignal
+from promptcodebook.lm.spec import parse_spec
 from promptcodebook.lm.wire import byte_size
+
+
+class AttemptLog(Protocol):
+    """Where attempts outlive the process. `begin` returns once the attempt would survive kill -9,
+    with its ticket; what is begun and never ended was in flight at the kill. `end` books what it
+    came to and returns at once."""
+
+    def begin(self, role: Role, most: Usage) -> int: ...
+
+    def end(self, ticket: int, role: Role, usage: Usage, lost: bool) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One request on its way to a server, and the most it can cost."""
+
+    role: Role
+    most: Usage
+    ticket: int
+
+
+class Ledger:
+    """Sums over all sessions of a run. `usage` are attempts that were answered or refused, `lost`
+    those lost to failures, at the most they can have cost; `total` is both."""
+
+    def __init__(
+        self,
+        spent: Mapping[Role, Usage] | None = None,
+        lost: Mapping[Role, Usage] | None = None,
+        log: AttemptLog | None = None,
+    ) -> None:
+        self.usage: dict[Role, Usage] = dict(spent or {})
+        self.lost: dict[Role, Usage] = dict(lost or {})
+        self.total = sum((*self.usage.values(), *self.lost.values()), Usage())
+        self._log = log
+
+    @property
+    def lost_total(self) -> Usage:
+        """What was lost to failures, all roles together."""
+        return sum(self.lost.values(), Usage())
+
+    def begin(self, role: Role, most: Usage) -> Attempt:
+        """An attempt is about to leave."""
+        return Attempt(role, most, 0 if self._log is None else self._log.begin(role, most))
+
+    def end(self, attempt: Attempt, usage: Usage, *, lost: bool = False) -> None:
+        """Books what the attempt came to."""
+        role, book = attempt.role, self.lost if lost else self.usage
+        if usage.calls:
+            book[role] = book.get(role, Usage()) + usage
+            self.total += usage
+        if self._log is not None:
+            self._log.end(attempt.ticket, role, usage, lost)
+
+
+# USD per million tokens: prompt, completion, cached prompt.
+_LISTED: Mapping[str, tuple[float, float, float]] = {
+    "gpt-4o": (2.50, 10.00, 1.25),
+    "gpt-4o-mini": (0.15, 0.60, 0.075),
+    "gpt-4.1": (2.00, 8.00, 0.50),
+    "gpt-4.1-mini": (0.40, 1.60, 0.10),
+    "gpt-4.1-nano": (0.10, 0.40, 0.025),
+    "gpt-5": (1.25, 10.00, 0.125),
+    "gpt-5-mini": (0.25, 2.00, 0.025),
+    "gpt-5-nano": (0.05, 0.40, 0.005),
+    "o3": (2.00, 8.00, 0.50),
+    "o4-mini": (1.10, 4.40, 0.275),
+}
+_DATED = re.compile(r"-\d{4}-\d{2}-\d{2}$")
+_FREE = Price(prompt=0.0, completion=0.0)
+
+
+class PriceTable:
+    """Prices by full spec or by model name; the user's own come before the built-in ones."""
+
+    def __init__(self, extra: Mapping[str, Price] | None = None) -> None:
+        self._extra = dict(extra or {})
+        self._known: dict[str, Price | None] = {}
+
+    def price(self, model: str) -> Price | None:
+        """The price of a model spec; None = unknown."""
+        if model not in self._known:
+            self._known[model] = self._look_up(model)
+        return self._known[model]
+
+    def cost(self, model: str, usage: Usage) -> float | None:
+        """USD for the usage's tokens; None = unknown price. Cached tokens cost as listed."""
+        price = self.price(model)
+        if price is None:
+            return None
+        cached = min(usage.cached_prompt_tokens, usage.prompt_tokens)
+        per_cached = price.prompt if price.cached is None else price.cached
+        fresh = usage.prompt_tokens - cached
+        total = fresh * price.prompt + cached * per_cached
+        return (total + usage.completion_tokens * price.completion) / 1e6
+
+    def bound(self, model: str, prompt: int, completion: int) -> float | None:
+        """USD for so many tokens at the most, whatever of the prompt is cached; None = unknown."""
+        price = self.price(model)
+        if price is None:
+            return None
+        per_prompt = max(price.prompt, price.cached or 0.0)
+        return (prompt * per_prompt + completion * price.completion) / 1e6
+
+    def require(self, models: Iterable[str]) -> None:
+        """Raises ConfigError for the first model without a price."""
+        for model in models:
+            if self.price(model) is None:
+                raise ConfigError(
+                    f"a money budget needs a price, and none is known for {model!r}",
+                    hint=f"in pco.toml: {price_lines(model)}",
+                )
+
+    def _look_up(self, model: str) -> Price | None:
+        if model in self._extra:
+            return self._extra[model]
+        try:
+            spec = parse_spec(model, {})
+        except PcoError:
+            return None
+        if spec.kind == "simulated":
+            return self._extra.get("simulated", _FREE)
+        if spec.kind == "local":
+            return self._extra.get(spec.model, _FREE)
+        if spec.model in self._extra:
+            return self._extra[spec.model]
+        listed = spec.base_url.startswith("https://api.openai.com/")
+        row = _LISTED.get(_DATED.sub("", spec.model)) if listed else None
+        return Price(prompt=row[0], completion=row[1], cached=row[2]) if row else None
+
+
+def price_lines(model: str) -> str:
+    """What to write into pco.toml for a model without a price."""
+    return (
+        f'[prices."{model}"] and below it the lines prompt = ... and completion = ... '
+        "(USD per million tokens)"
+    )
+
 
 _PER_MESSAGE = 8
 # Some chat templates put a preamble of their own before the first message.

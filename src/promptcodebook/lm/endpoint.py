@@ -18,9 +18,12 @@ from typing import Any
 from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.errors import ConfigError, LMError, RequestRefused
 from promptcodebook.incidents import Incident
-from promptcodebook.lm.refusal import (
+from promptcodebook.lm.spec import ApiKey, Spec
+from promptcodebook.lm.transport import (
     ErrorBody,
+    HttpResponse,
     ModelAddress,
+    Transport,
     fault_of,
     missing_model,
     no_embeddings,
@@ -28,8 +31,6 @@ from promptcodebook.lm.refusal import (
     read_retry_after,
     refusal_of,
 )
-from promptcodebook.lm.spec import ApiKey, Spec
-from promptcodebook.lm.transport import HttpResponse, Transport
 from promptcodebook.lm.wire import MOST_BYTES, Malformed, Quirks, read_reply, request_body
 
 _log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from typing import Protocol
 from promptcodebook.calls import LM, Reply, Request, Role, request_key
 from promptcodebook.errors import StoreError
 from promptcodebook.incidents import Incident, Tally
-from promptcodebook.lm.stop import StopSignal
+from promptcodebook.lm.limit import StopSignal
 
 
 class ReplyLog(Protocol):

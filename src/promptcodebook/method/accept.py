@@ -18,8 +18,16 @@ from promptcodebook.method.policy import Composer, Deployed, Exploring, Router
 from promptcodebook.method.state import State
 from promptcodebook.method.update import apply_rewrites
 from promptcodebook.randomness import Draws, Randomness
-from promptcodebook.step import Rewrite
-from promptcodebook.types import Example, Parameters, Prompt, Rollout, Route, Trace, Variable
+from promptcodebook.types import (
+    Example,
+    Parameters,
+    Prompt,
+    Rewrite,
+    Rollout,
+    Route,
+    Trace,
+    Variable,
+)
 
 
 @dataclass(frozen=True, slots=True)

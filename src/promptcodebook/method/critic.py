@@ -8,6 +8,11 @@ template leaves out; the default set also shows it r, unless `critic.sees_reward
 and attribution are two calls (App. C.2) unless `critic.stages: 1` (method decision 3); a route that
 θ could not make teaches it that, and nothing else (23); an example that is solved costs no critic
 call, but for the one in ten that are read for the safety clause (`safety.py`).
+
+What the critic may reply: a verdict, a verdict with its blame in one call, and g_ψ.
+
+Each shape is asked for as it stands. What is read may also say which texts are harmful: the safety
+clause asks for that, and widens the schema by it.
 """
 
 from __future__ import annotations
@@ -15,16 +20,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pydantic import Field
+
 from promptcodebook.calls import Request, Schema
 from promptcodebook.config import Config
 from promptcodebook.errors import LMError
 from promptcodebook.incidents import Incident, Tally, no_tally
-from promptcodebook.lm.structured import Ask
+from promptcodebook.lm.structured import Ask, LenientNumber, LenientText, ReplyShape, bounded
 from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.failures import failure_of, gather_all
 from promptcodebook.method.gradients import (
     ATTRIBUTIONS,
     AttributionReply,
+    OneStringAttributionReply,
+    Share,
     additivity_residual,
     blame_schema,
     gradients_of,
@@ -34,6 +43,7 @@ from promptcodebook.method.gradients import (
 from promptcodebook.method.safety import (
     LOOK,
     Harmful,
+    HarmReply,
     SafetyClause,
     find_orders,
     harm_of,
@@ -41,22 +51,14 @@ from promptcodebook.method.safety import (
 )
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import (
+    InstinctErrors,
     TemplateSet,
     instinct_lines,
 )
-from promptcodebook.method.verdict import (
-    CRITIQUES,
-    ReadReply,
-    ReadVerdict,
-    RubricReply,
-    VerdictReply,
-    score_fault,
-    unit_score,
-)
-from promptcodebook.protocols import Check
 from promptcodebook.randomness import Draws
 from promptcodebook.text import shorten
 from promptcodebook.types import (
+    Check,
     Codebook,
     Example,
     Failure,
@@ -67,6 +69,67 @@ from promptcodebook.types import (
     Trace,
     Verdict,
 )
+
+
+class VerdictReply(ReplyShape):
+    """Critic: ℓ_text as a score and prose."""
+
+    score: LenientNumber = Field(json_schema_extra={"minimum": 0, "maximum": 1})
+    feedback: LenientText = bounded(900)
+
+
+# The last base's fields come first: the verdict before the blame, as they are asked for.
+class CritiqueReply(AttributionReply, VerdictReply):
+    """Eq. 8 in one call, our schema."""
+
+
+class OneStringCritiqueReply(OneStringAttributionReply, VerdictReply):
+    """Eq. 8 in one call, the printed schemas."""
+
+
+class ReadVerdict(HarmReply, VerdictReply):
+    """A verdict as it is read."""
+
+
+class ReadCritique(HarmReply, CritiqueReply):
+    """Eq. 8 in one call as it is read, our schema."""
+
+
+class ReadOneStringCritique(HarmReply, OneStringCritiqueReply):
+    """Eq. 8 in one call as it is read, the printed schemas."""
+
+
+class RubricReply(ReplyShape):
+    """g_ψ: what the rubric should look for, or stop looking for, and how grave that is."""
+
+    feedback: LenientText = bounded(600)
+    # A factory, so that the schema names no default that it does not allow.
+    severity: Share = Field(default_factory=lambda: None)
+
+
+ReadReply = ReadVerdict | ReadCritique | ReadOneStringCritique
+_Asked = type[CritiqueReply | OneStringCritiqueReply]
+_Read = type[ReadCritique | ReadOneStringCritique]
+CRITIQUES: Mapping[InstinctErrors, tuple[_Asked, _Read]] = {
+    "by_index": (CritiqueReply, ReadCritique),
+    "one_string": (OneStringCritiqueReply, ReadOneStringCritique),
+}
+"""What is asked for and what is read in one call, by how a set of templates blames instincts."""
+
+
+def score_fault(reply: VerdictReply) -> str | None:
+    """What is wrong with the score; None where it is in [0, 1]."""
+    return None if 0.0 <= reply.score <= 1.0 else f"score: {reply.score:g} lies outside 0..1"
+
+
+def unit_score(reply: VerdictReply) -> float:
+    """The score in [0, 1]: one that stays outside when asked again is one out of ten, or of a
+    hundred."""
+    score = reply.score
+    if score > 1.0:
+        score /= 10.0 if score <= 10.0 else 100.0
+    return min(max(score, 0.0), 1.0)
+
 
 _LONG = 6000
 """Characters of one field that a critic is shown, so that an 8k context holds them all."""

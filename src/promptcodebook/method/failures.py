@@ -9,8 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from promptcodebook.errors import LMError, TooManyFailures, message_of
-from promptcodebook.step import Rewrite, Step
-from promptcodebook.types import Failure, Trace
+from promptcodebook.types import Failure, Rewrite, Step, Trace
 
 _T = TypeVar("_T")
 _CALLS = {"encoder": "route", "generator": "compose"}

@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from promptcodebook.calls import Schema
 from promptcodebook.incidents import Incident, Tally
-from promptcodebook.lm.shapes import (
+from promptcodebook.lm.structured import (
     LenientText,
     ReplyShape,
     bounded,

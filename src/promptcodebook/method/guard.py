@@ -19,8 +19,7 @@ from promptcodebook.method.failures import gather_all
 from promptcodebook.method.policy import Made, Router
 from promptcodebook.method.state import State
 from promptcodebook.randomness import Randomness
-from promptcodebook.step import Rewrite, ThetaTrial
-from promptcodebook.types import Example, Trace
+from promptcodebook.types import Example, Rewrite, ThetaTrial, Trace
 
 _LEAST = 2
 """Fallbacks that count: one of a small batch is no sign (in `online` mode it would be all)."""

@@ -22,8 +22,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 from promptcodebook.calls import Request, Schema
 from promptcodebook.config import Config, Init
 from promptcodebook.errors import ConfigError
-from promptcodebook.lm.shapes import LenientTexts, ReplyShape
-from promptcodebook.lm.structured import Ask
+from promptcodebook.lm.structured import Ask, LenientTexts, ReplyShape
 from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.state import RoutingStatistics, State, known_evidence
 from promptcodebook.method.templates import TemplateSet

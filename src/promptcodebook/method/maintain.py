@@ -21,10 +21,8 @@ from promptcodebook.method.init import InstinctsReply, instincts_schema
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import TemplateSet
 from promptcodebook.method.update import Pending, Updater, apply_rewrites
-from promptcodebook.protocols import Check
-from promptcodebook.step import Rewrite
 from promptcodebook.text import strip_wrapping, words_of
-from promptcodebook.types import Codebook, Trace, variable_name
+from promptcodebook.types import Check, Codebook, Rewrite, Trace, variable_name
 
 PLACES = 2
 """Dead entries replaced in one round at the most."""

@@ -3,23 +3,319 @@
 At deployment the encoder routes every input. A policy without an encoder (`encoder.mode: none`)
 takes the S entries of highest r̄, where an untried one stands at the mean of the tried. One whose
 router has learned from outcomes ranks the entries for the input, without a call.
+
+E_θ: route an input to S distinct instincts (Eq. 3).
+
+Deviation: a reply that is not a valid route is re-asked once with its fault quoted; then the valid
+picks are kept and the rest filled by highest r̄, ties by lowest index (method decision 10); an entry
+that was never tried stands at the mean of those that were. S and K stand in the schema of the
+reply, so that a server that enforces it lets no other route through.
+
+G_φ: compose the selected instincts, conditioned on the input, into a system prompt (Eq. 4).
+
+Deviations: `compose: verbatim` puts the instincts in as they are, which the paper does for tasks
+with many constraints only (method decision 12). A prompt that was cut at its cap, or is empty, is
+asked for once more; then the instincts stand in for it verbatim, with the output format that it was
+to ask for, since a deployed policy must answer anyway. What a model writes around a prompt is taken
+off.
+
+ε-greedy exploration and SuccWtd, the success-weighted draw of S distinct entries (Sec. 3.6).
 """
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import lru_cache
+from typing import Any, Literal, Protocol, cast
 
-from promptcodebook.calls import Usage
-from promptcodebook.method.encoder import Embedder, Encoder, repair_route
-from promptcodebook.method.explore import Explorer
+from pydantic import Field
+
+from promptcodebook.calls import LM, Message, Request, Schema, Usage
+from promptcodebook.config import Explore
+from promptcodebook.errors import LMError, ParseError, TruncatedReply
+from promptcodebook.incidents import Incident, Tally, no_tally
+from promptcodebook.lm.structured import (
+    Ask,
+    Indices,
+    LenientText,
+    LenientTexts,
+    ReplyShape,
+    bounded,
+)
+from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.failures import gather_all
-from promptcodebook.method.generator import Generator
 from promptcodebook.method.ranking import Expected, Ranker, chosen
 from promptcodebook.method.state import RoutingStatistics, State
+from promptcodebook.method.templates import TemplateSet, instinct_lines
 from promptcodebook.randomness import Draws
-from promptcodebook.types import Example, Parameters, Prompt, Ranking, Route, Trace
+from promptcodebook.text import strip_wrapping
+from promptcodebook.types import Codebook, Example, Parameters, Prompt, Ranking, Route, Trace
+
+_MOST_CHARACTERS = 2000
+"""Of a text that is embedded: the first half from its start, the rest its end."""
+_SHOWN = 8
+"""Wrong indices that a fault names at the most."""
+
+
+def route_fault(indices: Sequence[int], size: int, select: int) -> str | None:
+    """What is wrong with a route, in words fit to quote; None for S distinct indices in range."""
+    faults: list[str] = []
+    outside = sorted({i for i in indices if not 0 <= i < size})
+    if outside:
+        named = f"{outside[:_SHOWN]}{' and more' if len(outside) > _SHOWN else ''}"
+        faults.append(f"{named} lie outside 0..{size - 1}")
+    if len(set(indices)) < len(indices):
+        faults.append("an index is named twice")
+    if len(set(indices) - set(outside)) != select:
+        faults.append(f"{len(set(indices) - set(outside))} valid indices instead of {select}")
+    return "selected_indices: " + "; ".join(faults) if faults else None
+
+
+def repair_route(indices: Sequence[int], ema: Sequence[float], select: int) -> tuple[int, ...]:
+    """S valid distinct sorted indices: the valid picks in order, then the highest r̄."""
+    picks = list(dict.fromkeys(i for i in indices if 0 <= i < len(ema)))[:select]
+    by_rate = sorted((k for k in range(len(ema)) if k not in picks), key=lambda k: (-ema[k], k))
+    return tuple(sorted([*picks, *by_rate[: select - len(picks)]]))
+
+
+class RouteReply(ReplyShape):
+    """S indices, the demands it saw, and why."""
+
+    selected_indices: Indices
+    constraints: LenientTexts = Field(default_factory=list)
+    analysis: LenientText = bounded(240)
+
+
+_DEMANDS = {"type": "array", "maxItems": 5, "items": {"type": "string", "maxLength": 80}}
+
+
+@lru_cache(maxsize=64)
+def route_schema(select: int, size: int, template: str = "") -> Schema:
+    """What a route may be: S distinct indices out of K, and short reasons.
+
+    The fields stand in the order in which the template's text names them.
+    """
+    schema = schema_of(RouteReply)
+    picks = {
+        "type": "array",
+        "minItems": select,
+        "maxItems": select,
+        "uniqueItems": True,
+        "items": {"type": "integer", "enum": list(range(size))},
+    }
+    fields = cast("dict[str, Any]", schema.body["properties"])
+    fields = {**fields, "selected_indices": picks, "constraints": _DEMANDS}
+    # What the template does not name (-1) comes last.
+    named = sorted(fields, key=lambda name: template.find(f'"{name}"') % (len(template) + 1))
+    return Schema(
+        schema.name, {**schema.body, "properties": {name: fields[name] for name in named}}
+    )
+
+
+class Encoder:
+    """Routes by asking a model; counts repairs and fallbacks."""
+
+    def __init__(self, ask: Ask, templates: TemplateSet, select: int, tally: Tally) -> None:
+        self._ask = ask
+        self._templates = templates
+        self._select = select
+        self._tally = tally
+
+    def messages(
+        self, theta: str, codebook: Codebook, statistics: RoutingStatistics, task: str
+    ) -> tuple[Message, ...]:
+        """The chat; with our templates all but the input is a prefix shared by every input."""
+        values = {
+            "theta": theta,
+            "select": self._select,
+            "size": len(codebook),
+            "last": len(codebook) - 1,
+            "codebook": self._templates.lines.show(codebook, statistics),
+            "task": task,
+        }
+        return self._templates["encoder"].fill(values)
+
+    async def route(
+        self, theta: str, codebook: Codebook, statistics: RoutingStatistics, task: str, draws: Draws
+    ) -> tuple[Route, Usage]:
+        """z = E_θ(x, C). Raises LMError only when the model cannot be reached."""
+        size = len(codebook)
+        request = Request(
+            role="encoder",
+            messages=self.messages(theta, codebook, statistics, task),
+            sample=draws.sample("route"),
+            schema=route_schema(self._select, size, self._templates.sources["encoder"]),
+        )
+        try:
+            answer = await self._ask.typed(
+                request,
+                RouteReply,
+                lambda reply: route_fault(reply.selected_indices, size, self._select),
+            )
+        except (ParseError, TruncatedReply) as error:
+            self._tally(Incident.ROUTE_REPAIRS)
+            self._tally(Incident.ROUTE_FALLBACKS)
+            best = repair_route((), statistics.standing, self._select)
+            cut = isinstance(error, TruncatedReply)
+            fault = "it was cut at its length limit" if cut else "it was not the JSON asked for"
+            return Route(best, repaired=True, fallback=True, fault=fault), error.usage
+        reply = answer.value
+        if answer.reasked:
+            self._tally(Incident.ROUTE_REPAIRS)
+        if answer.fault is not None:
+            self._tally(Incident.ROUTE_FALLBACKS)
+        route = Route(
+            indices=repair_route(reply.selected_indices, statistics.standing, self._select),
+            repaired=answer.reasked,
+            fallback=answer.fault is not None,
+            fault=answer.fault or "",
+            constraints=tuple(reply.constraints),
+            analysis=reply.analysis,
+        )
+        return route, answer.usage
+
+
+class Embedder:
+    """Reads inputs by the encoder's model: the vector that it makes of a text."""
+
+    def __init__(self, lm: LM) -> None:
+        self._lm = lm
+
+    async def read(self, text: str) -> tuple[tuple[float, ...], Usage]:
+        """Raises LMError where the model cannot be reached, or makes no embeddings."""
+        if len(text) > _MOST_CHARACTERS:
+            text = text[: _MOST_CHARACTERS // 2] + text[-_MOST_CHARACTERS // 2 :]
+        # Nobody embeds nothing.
+        message = Message("user", text if text.strip() else "-")
+        reply = await self._lm(Request(role="encoder", messages=(message,), embeds=True))
+        if not reply.vector:
+            raise LMError(
+                "the model answered a request for an embedding with a text",
+                hint="router.features = 'words', or name a model that embeds: roles.encoder.model",
+                role="encoder",
+            )
+        return reply.vector, reply.usage
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """How prompts are put together: by the generator or verbatim, and what stands before them."""
+
+    mode: Literal["generator", "verbatim"] = "generator"
+    base_prompt: str = ""
+    output_format: str = ""
+
+
+class Generator:
+    """Composes by asking a model; counts the prompts that had to be put together without it."""
+
+    def __init__(
+        self, ask: Ask, templates: TemplateSet, composition: Composition, tally: Tally = no_tally
+    ) -> None:
+        self._ask = ask
+        self._templates = templates
+        self._composition = composition
+        self._tally = tally
+
+    async def compose(
+        self, phi: str, codebook: Codebook, route: Route, task: str, draws: Draws, stage: str = ""
+    ) -> tuple[str, Usage]:
+        """p = G_φ(x, C[z]). Raises LMError only when the model cannot be reached."""
+        base = self._composition.base_prompt
+        verbatim = join_prompts(base, join_instincts(codebook, route))
+        if self._composition.mode == "verbatim":
+            return verbatim, Usage()
+        values = {
+            "phi": phi,
+            "instincts": instinct_lines(codebook, route.indices),
+            "task": task,
+            "format": self._composition.output_format,
+            "stage": f"The prompt is for this stage of the work: {stage}" if stage else "",
+        }
+        request = Request(
+            role="generator",
+            messages=self._templates["generator"].fill(values),
+            sample=draws.sample(f"compose {stage}" if stage else "compose"),
+        )
+        answer = await self._ask.text(request, _fault)
+        if answer.fault is not None:
+            self._tally(Incident.PROMPT_FALLBACKS)
+            return join_prompts(verbatim, self._composition.output_format), answer.usage
+        return join_prompts(base, strip_wrapping(answer.text)), answer.usage
+
+
+def _fault(reply: str) -> str | None:
+    return None if reply else "it holds no text but thoughts, or none at all"
+
+
+def join_instincts(codebook: Codebook, route: Route) -> str:
+    """The selected instincts as they are, one a line (method decision 12)."""
+    return "\n".join(codebook[k].text for k in route.indices)
+
+
+def join_prompts(base_prompt: str, composed: str) -> str:
+    """The user's fixed prompt stands before the composed one, word for word."""
+    return f"{base_prompt}\n\n{composed}" if base_prompt and composed else base_prompt or composed
+
+
+def success_weighted(
+    ema: Sequence[float], select: int, tau: float, draw: random.Random
+) -> tuple[int, ...]:
+    """S distinct sorted indices, drawn without replacement with p proportional to exp(r̄/τ).
+
+    Gumbel top-k: the S largest of r̄_k/τ + Gumbel noise are such a draw (method decision 6).
+    """
+    scored = [(rate / tau - math.log(-math.log(_open_unit(draw))), k) for k, rate in enumerate(ema)]
+    return tuple(sorted(k for _, k in sorted(scored, reverse=True)[:select]))
+
+
+def _open_unit(draw: random.Random) -> float:
+    """Uniform in (0, 1), since both logarithms must exist; random() itself never gives 1."""
+    return max(draw.random(), 1e-300)
+
+
+def gamma_for(settings: Explore, epochs: int) -> float:
+    """γ as given, else such that ε reaches ε_min at 90 % of the planned epochs."""
+    if settings.gamma is not None:
+        return settings.gamma
+    if settings.epsilon <= settings.epsilon_min or settings.epsilon_min == 0.0:
+        # ε_min = 0 is never reached by a geometric decay: 1 % of ε₀ stands for it.
+        ratio = 1.0 if settings.epsilon <= settings.epsilon_min else 0.01
+    else:
+        ratio = settings.epsilon_min / settings.epsilon
+    return ratio ** (1.0 / max(1.0, 0.9 * epochs))
+
+
+def epsilon_at(epoch: int, settings: Explore, epochs: int) -> float:
+    """ε of an epoch: ε <- max(ε_min, γ ε) after each (Algorithm 1, last line of the loop)."""
+    if settings.policy == "none":
+        return 0.0
+    epsilon, gamma = settings.epsilon, gamma_for(settings, epochs)
+    for _ in range(epoch):
+        epsilon = max(settings.epsilon_min, gamma * epsilon)
+    return epsilon
+
+
+class Explorer:
+    """Decides whether an example explores, and where to."""
+
+    def __init__(self, settings: Explore, select: int, always: bool = False) -> None:
+        self._settings = settings
+        self._select = select
+        self._always = always
+
+    def explores(self, epsilon: float, draw: random.Random) -> bool:
+        """rand() < ε; always, when there is no encoder to ask (method decision 19)."""
+        return self._always or draw.random() < epsilon
+
+    def route(self, ema: Sequence[float], draw: random.Random) -> Route:
+        """z ~ SuccWtd(r̄, S, τ), or uniform over S-subsets."""
+        weights = ema if self._settings.policy == "success" else [0.0] * len(ema)
+        chosen = success_weighted(weights, self._select, self._settings.tau, draw)
+        return Route(chosen, explored=True)
 
 
 class Prompter(Protocol):

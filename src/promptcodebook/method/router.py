@@ -22,14 +22,13 @@ from dataclasses import dataclass, replace
 
 from promptcodebook.calls import Usage
 from promptcodebook.config import RouterSettings
-from promptcodebook.method.encoder import Embedder
 from promptcodebook.method.failures import gather_all
 from promptcodebook.method.outcomes import Outcome, OutcomeModel, Posterior
+from promptcodebook.method.policy import Embedder
 from promptcodebook.method.ranking import Expected, Features, chosen, dot
 from promptcodebook.method.state import State
 from promptcodebook.randomness import Draws
-from promptcodebook.step import Step
-from promptcodebook.types import Codebook, Example, Route, Trace
+from promptcodebook.types import Codebook, Example, Route, Step, Trace
 
 _DRAWS = 64
 """Posterior draws for an example."""

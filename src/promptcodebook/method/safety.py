@@ -19,9 +19,8 @@ from typing import Annotated, Any, cast
 from pydantic import BeforeValidator, Field
 
 from promptcodebook.calls import Message, Schema
-from promptcodebook.lm.shapes import ReplyShape, leading_index, read_by_name
-from promptcodebook.protocols import Check
-from promptcodebook.types import Codebook, Gradients, Trace, Variable, Verdict, variable_name
+from promptcodebook.lm.structured import ReplyShape, leading_index, read_by_name
+from promptcodebook.types import Check, Codebook, Gradients, Trace, Variable, Verdict, variable_name
 
 LOOK = 0.1
 """Share of solved examples that the critic reads for the clause alone. A reward that pays for harm

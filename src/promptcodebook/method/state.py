@@ -3,17 +3,32 @@
 Deviation: beside r̄, the paper's, an average of r alone is kept (method decision 5). It is corrected
 for its start at 0, which would make an entry look the worse the fewer trials it had, and what was
 known of an instinct counts half once it is rewritten (decision 25).
+
+Which examples make up which update: seeded passes over the training split, cut into batches.
+
+`steps_per_epoch: all` makes an epoch a full pass (Algorithm 1); a number makes it that many
+batches, which is what the token budget of Table 5 allows (method decision 1).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count, islice
 
+from promptcodebook.config import Update
 from promptcodebook.method.outcomes import Outcome
-from promptcodebook.step import Step, ThetaTrial
-from promptcodebook.types import Parameters, Ranking, Trace, variable_name
+from promptcodebook.randomness import Randomness
+from promptcodebook.types import (
+    Example,
+    Parameters,
+    Ranking,
+    Step,
+    ThetaTrial,
+    Trace,
+    variable_name,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,3 +216,46 @@ def utilisation_bound(
     """
     spread = 2.0 if wide else 1.0
     return size * (1.0 - math.exp(-select * math.exp(-spread / tau) * explored / size))
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The plan of a whole run, decided by the seed alone."""
+
+    examples: Sequence[Example]
+    update: Update
+    randomness: Randomness
+
+    @property
+    def _per_pass(self) -> int:
+        return math.ceil(len(self.examples) / self.update.batch_size)
+
+    @property
+    def _batches_per_epoch(self) -> int:
+        given = self.update.steps_per_epoch
+        return self._per_pass if given == "all" else given
+
+    @property
+    def batches(self) -> int:
+        return self.update.epochs * self._batches_per_epoch if self.examples else 0
+
+    def updates(self, start: int = 0) -> list[tuple[int, int, list[Example]]]:
+        """(step, epoch, examples) of every update from `start` on.
+
+        In `online` mode each example of a batch is an update of its own (Algorithm 1).
+        """
+        plan: list[tuple[int, list[Example]]] = []
+        for number, batch in enumerate(islice(self._passes(), self.batches)):
+            parts = [[e] for e in batch] if self.update.mode == "online" else [batch]
+            plan.extend((number // self._batches_per_epoch, part) for part in parts)
+        return [(step, *plan[step]) for step in range(start, len(plan))]
+
+    def _passes(self) -> Iterator[list[Example]]:
+        """Batches without end, each pass in a seeded order; the last of a pass may be short."""
+        size = self.update.batch_size
+        for turn in count():
+            draw = self.randomness.generator(turn, "order")
+            keys = [draw.random() for _ in self.examples]
+            order = sorted(range(len(self.examples)), key=keys.__getitem__)
+            for at in range(0, len(order), size):
+                yield [self.examples[i] for i in order[at : at + size]]

@@ -23,17 +23,14 @@ from promptcodebook.config import Config
 from promptcodebook.method.accept import Acceptance, Proposal
 from promptcodebook.method.critic import Credit
 from promptcodebook.method.executor import Trial, roll_out
-from promptcodebook.method.explore import epsilon_at
 from promptcodebook.method.failures import FailureWatch, gather_all
 from promptcodebook.method.guard import RouteGuard
 from promptcodebook.method.maintain import Maintainer, tidied
-from promptcodebook.method.policy import Composer, Exploring, Made, Router
-from promptcodebook.method.schedule import Schedule
-from promptcodebook.method.state import State
+from promptcodebook.method.policy import Composer, Exploring, Made, Router, epsilon_at
+from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.update import Updater, apply_rewrites, collect_gradients
 from promptcodebook.randomness import Randomness
-from promptcodebook.step import Rewrite, Step
-from promptcodebook.types import Example, Trace, Variable
+from promptcodebook.types import Example, Rewrite, Step, Trace, Variable
 
 
 async def train(

@@ -18,9 +18,9 @@ from promptcodebook.calls import Usage
 from promptcodebook.errors import ConfigError, Stop, did_you_mean
 from promptcodebook.incidents import Counts
 from promptcodebook.lm.stack import Models
-from promptcodebook.method.evaluate import Evaluator
+from promptcodebook.method.executor import Evaluator
 from promptcodebook.method.failures import too_many_failures
-from promptcodebook.method.offpolicy import OffPolicy
+from promptcodebook.method.outcomes import OffPolicy
 from promptcodebook.method.policy import Prompter
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.progress import Listener, Phase, Spent

@@ -14,11 +14,10 @@ from itertools import islice
 from promptcodebook.calls import Usage
 from promptcodebook.config import Config
 from promptcodebook.data import sample
-from promptcodebook.method.checks import NoLeakCheck
 from promptcodebook.method.failures import gather_all
-from promptcodebook.method.generator import join_instincts, join_prompts
-from promptcodebook.method.policy import Deployed, FixedPrompt
+from promptcodebook.method.policy import Deployed, FixedPrompt, join_instincts, join_prompts
 from promptcodebook.method.state import State
+from promptcodebook.method.update import NoLeakCheck
 from promptcodebook.optimizers.base import Optimizer, Problem, Result, evaluate
 from promptcodebook.policy.file import (
     BEST_FIXED,

@@ -25,9 +25,10 @@ from typing import Any
 from promptcodebook.assemble import Assembled
 from promptcodebook.calls import LM, Message, Reply, Request, Usage
 from promptcodebook.errors import ConfigError, PcoError, require_modules
-from promptcodebook.lm.ledger import Attempt
+from promptcodebook.lm.budget import Attempt
 from promptcodebook.lm.spec import is_local
 from promptcodebook.local.conversion import convert_gguf
+from promptcodebook.local.engine import HF, Weights, find_weights
 from promptcodebook.local.lora import (
     LoraTraining,
     Trained,
@@ -37,15 +38,13 @@ from promptcodebook.local.lora import (
     last_checkpoint,
     train_lora,
 )
-from promptcodebook.local.weights import HF, Weights, find_weights
 from promptcodebook.method.executor import Trial
 from promptcodebook.method.failures import FailureWatch, gather_all
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.optimizers.base import Problem, Result, spending
 from promptcodebook.optimizers.fixed import baselines
-from promptcodebook.optimizers.library_thread import LibraryThread
-from promptcodebook.optimizers.outside import begin_again
-from promptcodebook.optimizers.reserve import VerdictReserve, train_to_reserve
+from promptcodebook.optimizers.outside import LibraryThread, begin_again
+from promptcodebook.optimizers.selection import VerdictReserve, train_to_reserve
 from promptcodebook.progress import Note, Phase
 from promptcodebook.randomness import Randomness
 from promptcodebook.store.events import EndReason

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from promptcodebook.calls import Reply
 from promptcodebook.errors import import_extra, require_modules
-from promptcodebook.method.generator import join_prompts
+from promptcodebook.method.policy import join_prompts
 from promptcodebook.optimizers.base import Problem, Result
 from promptcodebook.optimizers.dspy_model import dspy_model
 from promptcodebook.optimizers.outside import WHOLE, Library, Outside, optimize_outside

@@ -1,4 +1,10 @@
-"""Prompt Codebook Optimization as an optimizer: initialise, train (Algorithm 1), select."""
+"""Prompt Codebook Optimization as an optimizer: initialise, train (Algorithm 1), select.
+
+Rows without training, as optimizers of their own: what a trained codebook must beat.
+
+Each row bears the name that the optimizer is chosen by. All but zero-shot stand on the codebook
+that training would begin with (`init`), and leave it as the run's policy.
+"""
 
 from __future__ import annotations
 
@@ -6,63 +12,63 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
 
 from promptcodebook.assemble import Assembled
+from promptcodebook.calls import Usage
 from promptcodebook.config import Config
+from promptcodebook.data import sample
 from promptcodebook.errors import ConfigError
 from promptcodebook.incidents import Incident
 from promptcodebook.intervals import Interval
 from promptcodebook.method.accept import Others, Rerun, make_acceptance
-from promptcodebook.method.checks import (
+from promptcodebook.method.critic import Attribution, Credit, Critic
+from promptcodebook.method.guard import RouteGuard
+from promptcodebook.method.init import Initialiser
+from promptcodebook.method.maintain import Maintainer
+from promptcodebook.method.outcomes import OffPolicy, OutcomeModel, Terms, off_policy
+from promptcodebook.method.policy import (
+    Composer,
+    Deployed,
+    Embedder,
+    EpsilonGreedy,
+    Explorer,
+    FixedPrompt,
+    Router,
+    join_prompts,
+)
+from promptcodebook.method.router import OutcomeRouter, recall
+from promptcodebook.method.safety import SafetyClause
+from promptcodebook.method.state import Schedule, State
+from promptcodebook.method.train import Learner, train
+from promptcodebook.method.update import (
     AllChecks,
     CountedCheck,
     LengthCheck,
     NearCopyCheck,
     NoLeakCheck,
+    Updater,
 )
-from promptcodebook.method.critic import Attribution, Credit, Critic
-from promptcodebook.method.encoder import Embedder
-from promptcodebook.method.explore import Explorer
-from promptcodebook.method.guard import RouteGuard
-from promptcodebook.method.init import Initialiser
-from promptcodebook.method.maintain import Maintainer
-from promptcodebook.method.offpolicy import OffPolicy, Terms, off_policy
-from promptcodebook.method.outcomes import OutcomeModel
-from promptcodebook.method.policy import (
-    Composer,
-    Deployed,
-    EpsilonGreedy,
-    FixedPrompt,
-    Router,
-)
-from promptcodebook.method.router import OutcomeRouter, recall
-from promptcodebook.method.safety import SafetyClause
-from promptcodebook.method.schedule import Schedule
-from promptcodebook.method.state import State
-from promptcodebook.method.train import Learner, train
-from promptcodebook.method.update import Updater
 from promptcodebook.optimizers.base import Problem, Result, spending
 from promptcodebook.optimizers.fixed import (
     best_fixed_row,
+    best_prompt,
     best_single_row,
     concat_row,
     reference_rows,
     untrained_row,
 )
-from promptcodebook.optimizers.reserve import train_to_reserve
-from promptcodebook.optimizers.selection import Selection
+from promptcodebook.optimizers.selection import Selection, train_to_reserve
 from promptcodebook.policy.audit.scan import OrderCheck, SafetyCheck, TraceCheck
-from promptcodebook.policy.file import MEASURED, PolicyFile
+from promptcodebook.policy.file import BEST_SINGLE, MEASURED, PolicyFile
 from promptcodebook.policy.references import harm_in, policy_file, state_at
 from promptcodebook.progress import Phase, StepDone
-from promptcodebook.protocols import Check
-from promptcodebook.step import Step
+from promptcodebook.randomness import Draws
 from promptcodebook.store.events import EndReason, Resumed, Started, Stepped
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Trace
+from promptcodebook.types import Check, Example, Parameters, Prompt, Route, Step, Trace
 
 
 class PCO:
@@ -368,3 +374,83 @@ def _faults(step: Step) -> Iterator[str]:
         if not rewrite.kept:
             # What a reason quotes stands after its colon.
             yield f"a rewrite was refused: {rewrite.reason.partition(':')[0]}"
+
+
+class ZeroShot:
+    """The task's own zero-shot prompt, whatever the user's present prompt is."""
+
+    async def optimize(self, problem: Problem) -> Result:
+        plan = problem.assembled.plan
+        text = join_prompts(plan.config.base_prompt, plan.task.zero_shot)
+        return Result("zero_shot", "zero-shot", FixedPrompt(text))
+
+
+class Concat:
+    """All of the first instincts in one prompt."""
+
+    async def optimize(self, problem: Problem) -> Result:
+        _, policy = await _first(problem)
+        return replace(concat_row(policy), title="all first instincts in one prompt", policy=policy)
+
+
+class Untrained:
+    """The first codebook, routed and composed as a learned one is."""
+
+    async def optimize(self, problem: Problem) -> Result:
+        state, policy = await _first(problem)
+        return replace(untrained_row(problem, state), policy=policy)
+
+
+class BestSingle:
+    """One of the first instincts for every input: the best of all K on the validation split
+    (`validation.subset` of it; of the training split where there is none)."""
+
+    async def optimize(self, problem: Problem) -> Result:
+        state, policy = await _first(problem)
+        dataset, config = problem.assembled.dataset, problem.assembled.config
+        examples = sample(dataset.val or dataset.train, config.validation.subset)
+        texts = state.parameters.codebook.texts
+        prompts = list(dict.fromkeys(join_prompts(config.base_prompt, text) for text in texts))
+        found = await best_prompt(
+            problem, BEST_SINGLE, [Prompt(text) for text in prompts], examples
+        )
+        best = found.text
+        return Result(
+            BEST_SINGLE,
+            "the best single instinct, untrained",
+            FixedPrompt(best),
+            policy=policy.with_about(**{BEST_SINGLE: best}),
+        )
+
+
+class RandomRoutes:
+    """The first codebook with S of its K instincts drawn for each input, composed as ever."""
+
+    async def optimize(self, problem: Problem) -> Result:
+        state, policy = await _first(problem)
+        assembled = problem.assembled
+        composer = assembled.composer(assembled.plan.prompt_stages)
+        prompter = Drawn(composer, state.parameters, assembled.config.select)
+        return Result("random_routes", "random routes", prompter, policy=policy)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A prompt of S instincts that are drawn uniformly, by a draw of the input's own."""
+
+    composer: Composer
+    parameters: Parameters
+    select: int
+
+    async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, Prompt, Usage]:
+        size = len(self.parameters.codebook)
+        drawn = draws.generator("random route").sample(range(size), self.select)
+        route = Route(tuple(sorted(drawn)), explored=True)
+        prompt, usage = await self.composer.compose(self.parameters, route, example, draws)
+        return route, prompt, usage
+
+
+async def _first(problem: Problem) -> tuple[State, PolicyFile]:
+    """The state before any step, stored, and its policy file."""
+    state = await first_or_stored(problem)
+    return state, policy_file(problem.assembled, state)

@@ -15,25 +15,20 @@ from typing import Any, TypeVar
 from promptcodebook.assemble import NO_DATA, Assembled, Sources, assemble
 from promptcodebook.calls import Message, Reply, Request
 from promptcodebook.config import Config, role_layers
-from promptcodebook.data.columns import parse_input_template
+from promptcodebook.data.table import parse_input_template
 from promptcodebook.errors import ConfigError, DataError, PcoError, PolicyError, did_you_mean
 from promptcodebook.lm.extraction import strip_think
 from promptcodebook.lm.stack import Supplies, simulated_here, specs_of
-from promptcodebook.method.encoder import repair_route
-from promptcodebook.method.evaluate import EVALUATION
-from promptcodebook.method.executor import roll_out
-from promptcodebook.method.generator import join_instincts, join_prompts
-from promptcodebook.method.policy import Deployed
+from promptcodebook.method.executor import EVALUATION, roll_out
+from promptcodebook.method.policy import Deployed, join_instincts, join_prompts, repair_route
 from promptcodebook.method.ranking import Expected
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import read_policy, stages_of
-from promptcodebook.policy.response import Explanation, Response
-from promptcodebook.policy.spans import Span, prompt_spans
-from promptcodebook.protocols import Executor
+from promptcodebook.policy.response import Explanation, Response, Span, prompt_spans
 from promptcodebook.randomness import Draws
 from promptcodebook.sync import LoopThread, run_sync
 from promptcodebook.tasks.program import SINGLE_CALL
-from promptcodebook.types import Codebook, Example, Prompt, Rollout, Route
+from promptcodebook.types import Codebook, Example, Executor, Prompt, Rollout, Route
 
 _T = TypeVar("_T")
 X = str | Mapping[str, object] | Example

@@ -2,6 +2,8 @@
 
 Everything a report shows (inputs, replies, feedback, tracebacks) is untrusted. So there is one way
 to make markup, `el`, and no way for a text to become an address, a style or a script.
+
+Style and script of pages: our own files, read where they are put into a page or served.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import html
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import TypeAlias
 
 from promptcodebook.text import printable
@@ -122,3 +125,19 @@ def _attribute(name: str, value: str | float) -> str:
     if outside or lowered.startswith("on") or lowered == "style":
         raise ValueError(f"the attribute {name} may not be set to {shown!r} in a report")
     return f' {name}="{_escape(shown)}"'
+
+
+def read_style() -> str:
+    """The style sheet of pages, of the drawings in them and of curves that answer."""
+    names = ("uplot/uPlot.min.css", "style.css", "figure.css", "chart.css")
+    return "\n".join(map(read_asset, names))
+
+
+def read_script() -> str:
+    """What makes the curves of a page answer: uPlot, and how we use it."""
+    return "\n".join(map(read_asset, ("uplot/uPlot.iife.min.js", "chart.js")))
+
+
+def read_asset(name: str) -> str:
+    """A file of this package, by its path in it."""
+    return files("promptcodebook.report").joinpath(name).read_text("utf-8")

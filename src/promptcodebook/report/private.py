@@ -11,12 +11,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from promptcodebook.step import Refused, Rewrite
 from promptcodebook.store import Broke, Compared, Concluded, Event, RunState, Stepped, Validated
 from promptcodebook.types import (
     Evaluation,
     Failure,
     Gradients,
+    Refused,
+    Rewrite,
     Rollout,
     Route,
     Stage,

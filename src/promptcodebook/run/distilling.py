@@ -28,19 +28,18 @@ from promptcodebook.method.distil import (
     cross_agreement,
     distil,
 )
-from promptcodebook.method.evaluate import EVALUATION, Evaluator
+from promptcodebook.method.executor import EVALUATION, Evaluator
 from promptcodebook.method.failures import gather_all, too_many_failures
 from promptcodebook.method.policy import Deployed
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import stages_of
-from promptcodebook.protocols import Executor, Reward
 from promptcodebook.run.evaluation import answering_calls
 from promptcodebook.run.handed import Handed
 from promptcodebook.run.optimize import Run
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
 from promptcodebook.sync import run_sync
-from promptcodebook.types import Evaluation, Example, Route, Trace
+from promptcodebook.types import Evaluation, Example, Executor, Reward, Route, Trace
 
 _log = logging.getLogger(__name__)
 _VERB = "distill()"

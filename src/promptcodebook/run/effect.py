@@ -21,13 +21,12 @@ from promptcodebook.config import Config
 from promptcodebook.data import Dataset
 from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, Stop, StoreError
 from promptcodebook.intervals import paired_interval
-from promptcodebook.method.evaluate import EVALUATION, Evaluator
+from promptcodebook.method.executor import EVALUATION, Evaluator
 from promptcodebook.method.failures import failure_of, gather_all, too_many_failures
 from promptcodebook.method.policy import Deployed
 from promptcodebook.policy.policy import Policy
 from promptcodebook.policy.references import Reference, stages_of
 from promptcodebook.progress import Listener, Phase, ProgressLine, silent
-from promptcodebook.protocols import Executor, Reward
 from promptcodebook.randomness import Draws
 from promptcodebook.run.evaluation import Assessor, Sample, answering_calls
 from promptcodebook.run.handed import Handed
@@ -35,7 +34,17 @@ from promptcodebook.run.optimize import Run, require_type
 from promptcodebook.store.effects import Effect, EffectStore
 from promptcodebook.store.runs import find_run
 from promptcodebook.sync import run_sync
-from promptcodebook.types import Evaluation, Example, Failure, Prompt, Rollout, Route, Trace
+from promptcodebook.types import (
+    Evaluation,
+    Example,
+    Executor,
+    Failure,
+    Prompt,
+    Reward,
+    Rollout,
+    Route,
+    Trace,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,15 @@ from promptcodebook.assemble import Assembled
 from promptcodebook.data import sample
 from promptcodebook.errors import BudgetReached, ConfigError, DataError, Interrupted
 from promptcodebook.intervals import Bounds, Interval, paired_interval
-from promptcodebook.method.evaluate import Evaluator, average
+from promptcodebook.method.executor import Evaluator, average
 from promptcodebook.method.failures import gather_all, too_many_failures
 from promptcodebook.method.policy import Deployed, FixedPrompt, Prompter
-from promptcodebook.notebook import shown_table
 from promptcodebook.optimizers.fixed import ORACLE, OraclePrompt
 from promptcodebook.policy.file import CONCAT, MEASURED, NONE, PRESENT, PolicyFile
 from promptcodebook.policy.references import stages_of
 from promptcodebook.randomness import Randomness
 from promptcodebook.run.verdict import Row, Terms, row_of
+from promptcodebook.text import shown_table
 from promptcodebook.types import Evaluation, Example, Rollout, Trace
 from promptcodebook.units import money, number
 

@@ -22,11 +22,10 @@ from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError, RunNotTrusted
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.policy.policy import Policy
-from promptcodebook.policy.references import Reference, resolve
-from promptcodebook.policy.trust import require_trust
-from promptcodebook.protocols import Executor, Reward
+from promptcodebook.policy.references import Reference, require_trust, resolve
 from promptcodebook.run.optimize import Run, require_type, sources_of
 from promptcodebook.store.journal import until_done
+from promptcodebook.types import Executor, Reward
 
 _T = TypeVar("_T")
 

@@ -16,15 +16,14 @@ from promptcodebook.data import Dataset
 from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, RunNotTrusted, Stop
 from promptcodebook.lm.stack import uses_simulated
 from promptcodebook.policy.policy import Policy, deploy
-from promptcodebook.policy.references import Best, Reference, kept_state, resolve
-from promptcodebook.policy.trust import require_trust
-from promptcodebook.protocols import Executor, Reward
+from promptcodebook.policy.references import Best, Reference, kept_state, require_trust, resolve
 from promptcodebook.run.optimize import Run, require_type, sources_of
 from promptcodebook.run.verdict import Conclusion, Row
 from promptcodebook.store.events import RunState
 from promptcodebook.store.lock import holder
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
+from promptcodebook.types import Executor, Reward
 
 _VERB = "load_run()"
 

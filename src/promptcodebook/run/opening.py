@@ -1,33 +1,316 @@
-"""Starts a run, or opens an old one to go on: plan, store, models and session put together."""
+"""Starts a run, or opens an old one to go on: plan, store, models and session put together.
+
+What may be different when a run goes on: what is compared, what is taken over, what is refused.
+
+Settings and data must be those of the beginning, but for a few: how much to spend and how fast
+(`store.header.FREE_KEYS`), the address of a model of the same name, and how long the training is.
+The last two are taken over into the header and told of as an event. Replies of before are found
+under the spec that they were asked for by (`Header.specs`), wherever the model is served now.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, cast
 
 from promptcodebook.assemble import Assembled, Plan, Sources, plan_run
-from promptcodebook.config import Budget, Config
-from promptcodebook.errors import ConfigError
+from promptcodebook.calls import ROLES, Role
+from promptcodebook.config import Budget, Config, load_config, merge
+from promptcodebook.errors import ConfigError, RunChanged
 from promptcodebook.incidents import Counts, Incident
-from promptcodebook.lm.ledger import Ledger
-from promptcodebook.lm.providers import require_keys
+from promptcodebook.lm.budget import Ledger
+from promptcodebook.lm.connections import require_keys
+from promptcodebook.lm.spec import parse_spec
 from promptcodebook.lm.stack import Supplies, specs_of
-from promptcodebook.method.schedule import Schedule
+from promptcodebook.method.policy import epsilon_at
+from promptcodebook.method.state import Schedule
+from promptcodebook.method.templates import TemplateSet
 from promptcodebook.optimizers.base import Problem, make_optimizer
 from promptcodebook.paths import run_reference
 from promptcodebook.policy.policy import Policy
 from promptcodebook.policy.references import kept_state, policy_file, with_measured
 from promptcodebook.progress import Began, Listener, Note, silent
-from promptcodebook.run.resuming import code_files, file_digest, models_then, resume_with
 from promptcodebook.run.session import IN_PYTHON, Session
-from promptcodebook.store.events import Amended
-from promptcodebook.store.header import Header, check_run_name, digest
+from promptcodebook.store.events import Amended, EndReason, RunState
+from promptcodebook.store.header import Header, check_resumable, check_run_name, digest
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import remove_run, remove_unborn
 from promptcodebook.units import lost_text
+
+_LONGER = (
+    "update.epochs",
+    "validation.patience",
+    "validation.target_score",
+    "gepa.rollouts",
+    "grpo.steps",
+)
+"""Settings that decide when the training ends, and nothing of what came before its end."""
+_ENOUGH: Mapping[EndReason, str] = {
+    "finished": "update.epochs",
+    "early_stop": "validation.patience",
+    "target": "validation.target_score",
+}
+"""What must be raised for a run that ended so, if the optimizer is ours."""
+_ENOUGH_OF_OTHERS = {
+    "gepa": "gepa.rollouts",
+    "gepa-merge": "gepa.rollouts",
+    "grpo": "grpo.steps",
+}
+"""The same for an optimizer of others; one that is not here cannot be let go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """How a run goes on: its header from now on, and what is different, in words. `extended` = its
+    end was put off, so that what was judged there counts no more."""
+
+    header: Header
+    changes: tuple[str, ...] = ()
+    extended: bool = False
+
+
+def resume_with(
+    header: Header, state: RunState, plan: Plan, ref: str, *, edited: bool
+) -> Resumption:
+    """How the run goes on with this plan; `ref` is what is typed for the run, `edited` = also where
+    a file of code was edited.
+
+    Raises RunChanged for what must not be different, and for a run that is finished.
+    """
+    then, now = settings_then_and_now(header, plan)
+    moved, now = _moved(then, now, header, plan)
+    longer = tuple(_longer(then, now, state, plan))
+    same = _with(now, {key: _at(then, key) for key, _ in longer})
+    check_resumable(
+        header.id,
+        (then, same),
+        (header.fingerprints, plan.dataset.fingerprint()),
+        _data_files(plan.config),
+    )
+    files = code_files(plan)
+    changed = _edited(header, files, state, ref, edited)
+    _require_unfinished(header, state, ref, [key for key, _ in longer])
+    changes = (*moved, *(text for _, text in longer), *changed)
+    if not changes:
+        return Resumption(header)
+    return Resumption(_amended(header, plan, files), changes, bool(longer))
+
+
+def settings_then_and_now(
+    header: Header, plan: Plan
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """A run's settings and the plan's, comparable: keys that are newer than the run have their
+    defaults, and template files are settings too."""
+    then = load_config(header.settings, where="the stored configuration").model_dump(mode="json")
+    now = plan.config.model_dump(mode="json")
+    if header.without_clause:
+        now["critic"]["safety"] = False
+    if header.templates is not None and then["templates"] == now["templates"]:
+        then.update(_prints(header.templates))
+        now.update(_prints(plan.templates))
+    return then, now
+
+
+def _prints(templates: TemplateSet) -> dict[str, str]:
+    """The templates as settings: a file that was changed is told as one."""
+    return {f"templates/{file}": mark for file, mark in templates.fingerprint().items()}
+
+
+def models_then(header: Header, config: Config) -> dict[tuple[Role, str], str]:
+    """The spec under which the replies of a role lie in the journal, where it is another now."""
+    return {
+        (role, config.model_of(role)): spec
+        for role, spec in header.specs.items()
+        if spec != config.model_of(role)
+    }
+
+
+def _moved(
+    then: Mapping[str, Any], now: Mapping[str, Any], header: Header, plan: Plan
+) -> tuple[tuple[str, ...], Mapping[str, Any]]:
+    """What is said of models that are served elsewhere now, and `now` as if they were not."""
+    before = load_config(header.settings, where="the stored configuration")
+    specs = {role: (before.model_of(role), plan.config.model_of(role)) for role in ROLES}
+    other = dict.fromkeys(pair for pair in specs.values() if pair[0] != pair[1])
+    if not other or not all(_same_model(*pair) for pair in other):
+        return (), now
+    back = merge(now, {"lm": then["lm"]})
+    for role, settings in back["roles"].items():
+        settings["model"] = _at(then, "roles").get(role, {}).get("model")
+    return tuple(f"the model {old} is called at {new} now" for old, new in other), back
+
+
+def _same_model(old: str, new: str) -> bool:
+    try:
+        first, second = parse_spec(old), parse_spec(new)
+    except ConfigError:
+        return False
+    served = all(spec.kind in ("http", "openai") for spec in (first, second))
+    return served and first.model == second.model != ""
+
+
+def _longer(
+    then: Mapping[str, Any], now: Mapping[str, Any], state: RunState, plan: Plan
+) -> Iterator[tuple[str, str]]:
+    """Each key that puts the end off, with what is said of it."""
+    for key in _LONGER:
+        old, new = _at(then, key), _at(now, key)
+        # No patience and no rollouts follow from what was planned; no target is never reached.
+        followed = key in ("validation.patience", "gepa.rollouts")
+        farther = followed if old is None else new is None or new > old
+        if old == new or not farther:
+            continue
+        said = f"{key}: {_number(old)} → {_number(new)}"
+        if key == "update.epochs":
+            said += _exploring(state, plan.config)
+        yield key, said
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:g}"
+
+
+def _exploring(state: RunState, config: Config) -> str:
+    """What a longer training does to ε, which falls over all of its epochs."""
+    explore = config.explore
+    after = epsilon_at(state.epoch + 1, explore, config.update.epochs)
+    if state.epsilon is None or abs(after - state.epsilon) < 0.005:
+        return ""
+    return (
+        f" (ε falls over {config.update.epochs} epochs now: it was {state.epsilon:.2f} and goes "
+        f"on at {after:.2f}; explore.gamma in a new run holds it to a course of its own)"
+    )
+
+
+def _require_unfinished(header: Header, state: RunState, ref: str, longer: list[str]) -> None:
+    if state.ended is None or state.ended not in _ENOUGH:
+        return
+    name = header.settings.get("optimizer", "pco")
+    key = _ENOUGH[state.ended] if name == "pco" else _ENOUGH_OF_OTHERS.get(name)
+    if key in longer:
+        return
+    why = {
+        "finished": "is finished",
+        "early_stop": "ended early, since its last validations brought no gain",
+        "target": "ended at its target",
+    }
+    raise RunChanged(
+        f"the run {header.id} {why[state.ended]}: there is nothing to resume",
+        hint="start a new run" if key is None else _how_to_go_on(header, key, ref),
+    )
+
+
+def _how_to_go_on(header: Header, key: str, ref: str) -> str:
+    """What to type for a finished run; `key` is what must be raised."""
+    if header.command == IN_PYTHON:
+        group, _, name = key.partition(".")
+        more = f"{{{group!r}: {{{name!r}: MORE}}}}"
+        return f"to let it go on: optimize(..., resume={ref!r}, config={more})"
+    longer = f"to let it go on: pco train --resume {ref} --set {key}=MORE"
+    if key in _ENOUGH_OF_OTHERS.values():
+        return longer
+    again = "--set init.kind=file --set init.path=RUN/policy.json"
+    return f"{longer}; or start a new run from its policy: {again}"
+
+
+def _edited(
+    header: Header, files: Mapping[str, str], state: RunState, ref: str, edited: bool
+) -> tuple[str, ...]:
+    """What is said of files of code that are not what they were. After a failure that is expected:
+    its message asks for it."""
+    names = [
+        name for name, mark in files.items() if name in header.files and header.files[name] != mark
+    ]
+    if names and not edited and state.ended != "failed":
+        raise RunChanged(
+            f"{', '.join(names)} changed since the run {header.id} started",
+            hint=f"put it back, or go on with what it says now: pco train --resume {ref} --edited",
+        )
+    return tuple(f"{name} was edited" for name in names)
+
+
+def code_files(plan: Plan) -> dict[str, str]:
+    """SHA-256 of each file of code that the settings name, by its name in them; a task that is
+    ready-made names none."""
+    config = plan.config
+    if config.task:
+        return {}
+    found: dict[str, str] = {}
+    for text in _texts([config.reward, config.executor, plan.sources.executor]):
+        name, colon, _ = text.rpartition(":")
+        if colon and name.endswith(".py"):
+            found[name] = file_digest(plan.sources.base / name)
+    return found
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 (hex) of the file; '' where it cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Every text in a setting: a reward may be a sum of others."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _texts(list(cast("Mapping[str, object]", value).values()))
+    elif isinstance(value, list | tuple):
+        for each in cast("list[object]", value):
+            yield from _texts(each)
+
+
+def _data_files(config: Config) -> str:
+    """Where the data lie, for a message about them."""
+    data = config.data
+    named = (data.path, data.train, data.val, data.test, config.data_dir)
+    return ", ".join(name for name in named if name)
+
+
+def _amended(header: Header, plan: Plan, files: Mapping[str, str]) -> Header:
+    """The header with what the run goes on with: models and their headers, length, code."""
+    now = plan.config.model_dump(mode="json")
+    before = load_config(header.settings, where="the stored configuration")
+    tree = _with(header.settings, {key: _at(now, key) for key in ("lm", *_LONGER)})
+    for role, settings in now["roles"].items():
+        kept = tree.setdefault("roles", {}).setdefault(role, {})
+        kept |= {"model": settings["model"], "headers": settings["headers"]}
+    specs = {
+        role: header.specs.get(role) or before.model_of(role)
+        for role in ROLES
+        if before.model_of(role) != plan.config.model_of(role) or role in header.specs
+    }
+    return replace(
+        header,
+        config=tree,
+        config_digest=digest(tree),
+        specs=specs,
+        files={**header.files, **files},
+    )
+
+
+def _at(tree: Mapping[str, Any], key: str) -> Any:
+    for part in key.split("."):
+        tree = tree[part]
+    return tree
+
+
+def _with(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree with these dotted keys set."""
+    for key, value in values.items():
+        layer: Any = value
+        for part in reversed(key.split(".")):
+            layer = {part: layer}
+        tree = merge(tree, layer)
+    return dict(tree)
 
 
 @dataclass(frozen=True)

@@ -14,17 +14,15 @@ from typing import Any, Literal
 from promptcodebook.assemble import Plan, Sources, plan_run
 from promptcodebook.config import Config, load_config
 from promptcodebook.errors import ConfigError, MissingExtra, PcoError, did_you_mean
-from promptcodebook.lm.providers import require_keys
+from promptcodebook.lm.connections import require_keys
 from promptcodebook.lm.stack import specs_of, uses_simulated
 from promptcodebook.local.lm import LocalModels
 from promptcodebook.progress import Listener, silent
-from promptcodebook.run.opening import Where, open_run
+from promptcodebook.run.opening import Where, open_run, settings_then_and_now
 from promptcodebook.run.optimize import finish
-from promptcodebook.run.resuming import settings_then_and_now
 from promptcodebook.store.header import differences
 from promptcodebook.store.run import RunStore
-from promptcodebook.store.runs import list_runs
-from promptcodebook.store.summaries import RunSummary
+from promptcodebook.store.runs import RunSummary, list_runs
 from promptcodebook.sync import run_sync
 
 CellState = Literal["ran", "resumed", "skipped"]

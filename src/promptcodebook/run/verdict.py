@@ -26,10 +26,10 @@ from typing import Any
 
 from promptcodebook.calls import Usage
 from promptcodebook.intervals import SIDE, Bounds, Interval, mean_interval, paired_interval
-from promptcodebook.notebook import shown_table, shown_text
 from promptcodebook.optimizers.base import Problem, Result, evaluate
 from promptcodebook.optimizers.fixed import UNTRAINED, baselines
 from promptcodebook.store.events import Compared, Trained
+from promptcodebook.text import shown_table, shown_text
 from promptcodebook.types import Evaluation, PromptLength
 from promptcodebook.units import number, percent, plural
 

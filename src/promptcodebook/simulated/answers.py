@@ -15,7 +15,7 @@ from string import ascii_lowercase
 from typing import cast
 
 from promptcodebook.randomness import keyed_int
-from promptcodebook.simulated.words import listed
+from promptcodebook.simulated.orders import listed
 from promptcodebook.simulated.world import Demand, Problem
 
 _OPENING = "Working from what is given, a few steps settle it."

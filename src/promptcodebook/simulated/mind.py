@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from promptcodebook.randomness import keyed_int
-from promptcodebook.simulated.orders import Order
+from promptcodebook.simulated.orders import Order, says, sentences
 from promptcodebook.simulated.parameters import SimulatedSettings
 from promptcodebook.simulated.request import ChatRequest, Reading, Shape, read, shape_of
 from promptcodebook.simulated.stages import Staged, read_stage
-from promptcodebook.simulated.words import says, sentences
 from promptcodebook.simulated.world import Problem, World
 
 Kind = Literal[

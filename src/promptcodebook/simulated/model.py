@@ -12,16 +12,21 @@ from dataclasses import dataclass, field, fields, replace
 from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.errors import LMError, RateLimited, RequestRefused, ServerFault
 from promptcodebook.incidents import Incident
-from promptcodebook.simulated.author import improve, split, write_instincts
-from promptcodebook.simulated.critic import adversary, blame, critique, critique_and_blame
+from promptcodebook.simulated.author import compose, improve, route, split, write_instincts
+from promptcodebook.simulated.critic import (
+    adversary,
+    blame,
+    compare,
+    count_leaks,
+    critique,
+    critique_and_blame,
+    judge,
+)
 from promptcodebook.simulated.executor import execute, perform
-from promptcodebook.simulated.faults import FAULTS, Fault, FaultPlan, spoiled
-from promptcodebook.simulated.judges import compare, count_leaks, judge
 from promptcodebook.simulated.mind import Kind, Mind, Understood, understand
-from promptcodebook.simulated.parameters import SimulatedSettings
-from promptcodebook.simulated.prompter import compose, route
+from promptcodebook.simulated.orders import count_tokens, cut_tokens, tokens
+from promptcodebook.simulated.parameters import FAULTS, Fault, FaultPlan, SimulatedSettings, spoiled
 from promptcodebook.simulated.request import ChatRequest, from_request
-from promptcodebook.simulated.words import count_tokens, cut_tokens, tokens
 from promptcodebook.simulated.world import World
 
 NAME = "simulated"
@@ -133,22 +138,24 @@ class SimulatedLM:
         return replace(said, usage=replace(said.usage, latency_s=time.perf_counter() - started))
 
     async def _said(self, request: ChatRequest) -> Reply:
+        """The reply, ready `latency` after the request came: thinking counts as part of it."""
+        arrived = time.perf_counter()
         key = _body_key(request)
         asked = understand(request, self.world)
         wants_json = asked.shape.json and asked.kind not in ("execute", "compose", "improve")
         fault = self._plan.strike(key, is_json=wants_json, is_route=asked.kind == "route")
-        wait = self.settings.latency.seconds(key)
+        text, cut = spoiled(fault, answer(asked, self.world, self.settings), key)
+        if request.max_tokens is not None and count_tokens(text) > request.max_tokens:
+            text, cut = cut_tokens(text, request.max_tokens), True
+        length = sum(4 + count_tokens(m.content) for m in request.messages)
+        wait = arrived + self.settings.latency.seconds(key) - time.perf_counter()
         if wait > 0.0:
             await asyncio.sleep(wait)
         if fault is not None:
             self.stats.faults[fault] += 1
         if fault in ("429", "500", "drop"):
             raise self._as_error(fault)
-        text, cut = spoiled(fault, answer(asked, self.world, self.settings), key)
-        if request.max_tokens is not None and count_tokens(text) > request.max_tokens:
-            text, cut = cut_tokens(text, request.max_tokens), True
         cached = self._prefix.cached(request.messages) if self.settings.prefix_cache else 0
-        length = sum(4 + count_tokens(m.content) for m in request.messages)
         usage = Usage(1, length, count_tokens(text), cached, cost=None)
         reply = Reply(text, "length" if cut else "stop", usage)
         self.stats.finished(key, asked.kind, reply)

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import cast
 
 from promptcodebook.calls import Message, Request
-from promptcodebook.simulated.words import meaning, patterns, says
+from promptcodebook.simulated.orders import meaning, patterns, says
 
 _SEEDS = 2**31  # seeds over HTTP are 31-bit integers
 _KEY = re.compile(r"[\"'`]([A-Za-z][A-Za-z_ -]{1,40})[\"'`]\s*:")

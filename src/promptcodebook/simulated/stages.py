@@ -15,8 +15,8 @@ from typing import cast
 
 from promptcodebook.randomness import keyed_int
 from promptcodebook.simulated.answers import wrong_answer
+from promptcodebook.simulated.orders import content_stems, meaning, patterns, says
 from promptcodebook.simulated.request import ChatRequest
-from promptcodebook.simulated.words import content_stems, meaning, patterns, says
 from promptcodebook.simulated.world import Problem
 
 Met = Callable[..., bool]

@@ -13,9 +13,8 @@ from functools import lru_cache
 from typing import cast
 
 from promptcodebook.randomness import keyed_int
-from promptcodebook.simulated.orders import read_skills
+from promptcodebook.simulated.orders import content_stems, read_skills
 from promptcodebook.simulated.parameters import SimulatedSettings
-from promptcodebook.simulated.words import content_stems
 from promptcodebook.tasks.constraints.task import constraints_of
 from promptcodebook.types import Example
 

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
         run_id,
     )
     from promptcodebook.store.run import RunStore
-    from promptcodebook.store.runs import find_run, list_runs, remove_run
-    from promptcodebook.store.summaries import RunSummary
+    from promptcodebook.store.runs import RunSummary, find_run, list_runs, remove_run
 
 __all__ = [
     "Amended",

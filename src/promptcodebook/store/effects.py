@@ -1,7 +1,7 @@
 """Measured effects of instincts, kept in the folder `effects` of the run whose policy they are of.
 
 effects.sqlite  results, every reply that they took, and what all measurements spent
-in-flight       attempts that have left and are not booked (store/attempts.py)
+in-flight       attempts that have left and are not booked (store/journal.py)
 lock            who measures
 
 It is no part of the run's own file: a run may be measured while it is trained, and what that costs
@@ -25,15 +25,14 @@ from pydantic import TypeAdapter, ValidationError
 from promptcodebook.calls import Reply, Request, Usage
 from promptcodebook.errors import StoreError
 from promptcodebook.intervals import Interval
-from promptcodebook.lm.ledger import Ledger
+from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.stack import Supplies
-from promptcodebook.notebook import shown_table
 from promptcodebook.paths import make_private_folder
 from promptcodebook.sqlite import Layout, Reader, pack, store_os_error, unpack
 from promptcodebook.store import tables
-from promptcodebook.store.folder import EFFECTS, FILE, is_blank, lock_effects
 from promptcodebook.store.journal import Journal
-from promptcodebook.store.lock import RunLock, refuse_links
+from promptcodebook.store.lock import EFFECTS, FILE, RunLock, is_blank, lock_effects, refuse_links
+from promptcodebook.text import shown_table
 from promptcodebook.units import number, plural
 
 _EFFECTS = "effects.sqlite"

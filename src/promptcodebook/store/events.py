@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from promptcodebook.calls import Usage
-from promptcodebook.method.offpolicy import OffPolicy
+from promptcodebook.method.outcomes import OffPolicy
 from promptcodebook.method.state import RoutingStatistics
-from promptcodebook.step import Step
-from promptcodebook.types import Evaluation, Parameters, Trace
+from promptcodebook.types import Evaluation, Parameters, Step, Trace
 
 EndReason = Literal["finished", "early_stop", "target", "budget", "interrupted", "failed"]
 Scope = Literal["subset", "full"]

@@ -1,7 +1,7 @@
 """The header of a run: what it was started with, compared when it is resumed.
 
 It is written once; when a run goes on at another address, for longer, or with edited code, that is
-taken over into it (`run/resuming.py`), and the events tell.
+taken over into it (`run/opening.py`), and the events tell.
 """
 
 from __future__ import annotations

@@ -14,12 +14,10 @@ from pathlib import Path
 
 from promptcodebook.calls import Role, Usage
 from promptcodebook.errors import RunNotFound, StoreError
+from promptcodebook.lm.budget import AttemptLog
 from promptcodebook.lm.journal import ReplyLog
-from promptcodebook.lm.ledger import AttemptLog
 from promptcodebook.paths import make_secret, read_secret, run_reference
 from promptcodebook.sqlite import Reader, Write, Writer
-from promptcodebook.step import Step
-from promptcodebook.store.attempts import AttemptFile
 from promptcodebook.store.events import (
     Amended,
     Compared,
@@ -31,18 +29,29 @@ from promptcodebook.store.events import (
     Validated,
     fold,
 )
-from promptcodebook.store.folder import (
+from promptcodebook.store.header import Header, is_sealed, seal
+from promptcodebook.store.journal import AttemptFile
+from promptcodebook.store.lock import (
     FILE,
+    RunLock,
     close_to_others,
     is_unborn,
     never_started,
     new_folder,
+    refuse_links,
 )
-from promptcodebook.store.header import Header, is_sealed, seal
-from promptcodebook.store.lock import RunLock, refuse_links
-from promptcodebook.store.packing import PackedEvent, pack_event, unpack_event, unpack_traces
-from promptcodebook.store.tables import LAYOUT, RunReplies, SessionClock, add_count, read_book
-from promptcodebook.types import Evaluation, Parameters, Trace
+from promptcodebook.store.tables import (
+    LAYOUT,
+    PackedEvent,
+    RunReplies,
+    SessionClock,
+    add_count,
+    pack_event,
+    read_book,
+    unpack_event,
+    unpack_traces,
+)
+from promptcodebook.types import Evaluation, Parameters, Step, Trace
 
 _log = logging.getLogger(__name__)
 

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
         outside,
         think,
     )
-    from promptcodebook.tasks.registry import load_task, task_names
-    from promptcodebook.tasks.task import RewardFactory, Task, asks_nobody
+    from promptcodebook.tasks.task import RewardFactory, Task, asks_nobody, load_task, task_names
 
 __all__ = [
     "BenchmarkRow",

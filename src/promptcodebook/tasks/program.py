@@ -18,14 +18,15 @@ from typing import Any, cast
 from promptcodebook.calls import Chat, Role
 from promptcodebook.data import Dataset
 from promptcodebook.errors import ExecutorError
-from promptcodebook.protocols import Executor, Program
 from promptcodebook.tasks.task import RewardFactory, Task
 from promptcodebook.tasks.user_calls import Escape, Overdue, UserCalls, place_of
 from promptcodebook.tasks.user_code import annotated_as, load_function
 from promptcodebook.text import strip_fence
 from promptcodebook.types import (
     Example,
+    Executor,
     Output,
+    Program,
     Prompt,
     Stage,
 )

@@ -22,7 +22,7 @@ from typing import Any, cast
 
 from promptcodebook.calls import Chat, Message, Reply, Role, Schema
 from promptcodebook.errors import ExecutorError, message_of
-from promptcodebook.tasks.user_prints import print_aside
+from promptcodebook.tasks.user_code import print_aside
 
 _IDLE_S = 5.0
 """A thread without work for so long ends."""

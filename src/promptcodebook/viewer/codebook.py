@@ -12,16 +12,14 @@ from promptcodebook.report.context import render_sections, step_name
 from promptcodebook.report.history import DIRECTIVES, kept_entry, refused_entry
 from promptcodebook.report.html import Column, Content, Html, el, table, together
 from promptcodebook.report.svg import meter
-from promptcodebook.step import Step
 from promptcodebook.store import Started
 from promptcodebook.store.effects import Effect
-from promptcodebook.types import Directive, Parameters, Rollout, Variable, variable_name
+from promptcodebook.types import Directive, Parameters, Rollout, Step, Variable, variable_name
 from promptcodebook.units import number, percent, plural
 from promptcodebook.viewer.effect import effects_section, latest_effects, measured_words
 from promptcodebook.viewer.frame import Screen, address, filter_box, link, missing
 from promptcodebook.viewer.measuring import Measuring
-from promptcodebook.viewer.run import screen_of
-from promptcodebook.viewer.watched import Look, Watched
+from promptcodebook.viewer.watched import Look, Watched, screen_of
 
 _LATELY = 10
 """Steps without a selection after which an instinct is said to be unused lately."""

@@ -9,14 +9,21 @@ from promptcodebook.report.history import kept_entry, refused_entry
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, table, together
 from promptcodebook.report.judged import UNJUDGED, Pair, pairs_of, result_of
 from promptcodebook.report.traces import part, pre, reward_text, rollout_parts, trace_body
-from promptcodebook.step import Rewrite, Step
 from promptcodebook.store import Started
 from promptcodebook.text import printable, shorten
-from promptcodebook.types import Codebook, Evaluation, Gradients, Rollout, Trace, variable_name
+from promptcodebook.types import (
+    Codebook,
+    Evaluation,
+    Gradients,
+    Rewrite,
+    Rollout,
+    Step,
+    Trace,
+    variable_name,
+)
 from promptcodebook.units import number, plural
 from promptcodebook.viewer.frame import Screen, address, filter_box, link, missing
-from promptcodebook.viewer.run import screen_of
-from promptcodebook.viewer.watched import Look, Watched
+from promptcodebook.viewer.watched import Look, Watched, screen_of
 
 TEST = "test"
 """The last part of an example's address where its rows of the verdict are shown."""

@@ -9,10 +9,9 @@ from typing import Any
 
 from promptcodebook.errors import PolicyError
 from promptcodebook.policy.audit.report import AuditReport
-from promptcodebook.policy.registry.gate import AUDIT
 from promptcodebook.policy.registry.log import ATTEST, Entry
-from promptcodebook.policy.registry.registry import Registry, open_registry
-from promptcodebook.policy.registry.version import Version
+from promptcodebook.policy.registry.registry import AUDIT, Registry, open_registry
+from promptcodebook.policy.registry.shelf import Version
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, table, together
 from promptcodebook.store.header import has_simulated
 from promptcodebook.store.runs import run_folders

@@ -14,10 +14,8 @@ from promptcodebook.errors import StoreError
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, table, together
 from promptcodebook.report.svg import Picture
 from promptcodebook.store import RunStore, RunSummary
-from promptcodebook.store.folder import FILE
-from promptcodebook.store.lock import holder
-from promptcodebook.store.runs import read_runs, run_folders
-from promptcodebook.store.summaries import file_marks
+from promptcodebook.store.lock import FILE, holder
+from promptcodebook.store.runs import file_marks, read_runs, run_folders
 from promptcodebook.units import count_text, duration, money, number, plural
 from promptcodebook.viewer.frame import (
     ALL_SIMULATED,

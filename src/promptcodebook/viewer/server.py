@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from promptcodebook.errors import PcoError
-from promptcodebook.report.assets import read_script, read_style
+from promptcodebook.report.html import read_script, read_style
 from promptcodebook.viewer.codebook import biography_screen, codebook_screen
 from promptcodebook.viewer.compare import compare_screen
 from promptcodebook.viewer.example import example_screen, examples_screen
@@ -29,9 +29,8 @@ from promptcodebook.viewer.frame import LIVE, Screen, frame, missing
 from promptcodebook.viewer.measuring import Measuring
 from promptcodebook.viewer.paper import figure_file, paper_mark, paper_screen, result_screen
 from promptcodebook.viewer.registry import Versions
-from promptcodebook.viewer.run import run_screen
 from promptcodebook.viewer.runs import Runs
-from promptcodebook.viewer.watched import GONE, Shelf, Watched, rests
+from promptcodebook.viewer.watched import GONE, Shelf, Watched, rests, run_screen
 
 HOST = "127.0.0.1"
 _POLL_S, _POLL_ALL_S = 0.25, 0.8

@@ -2,27 +2,37 @@
 
 The texts of rollouts are most of a run and few of them are looked at, so they are read when they
 are; the rest is kept, and only what came since is read again.
+
+The screen of one run: its verdict, curves, test examples, spending and failures, as the report
+has them; and the tabs of all screens of a run.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from promptcodebook.paths import BENCH
 from promptcodebook.policy.references import stored_inputs
-from promptcodebook.report.context import Context
+from promptcodebook.report.codebook import TheorySection
+from promptcodebook.report.context import Context, ReportSection, render_sections
+from promptcodebook.report.curves import CurvesSection
+from promptcodebook.report.history import CandidatesSection, candidates_of
+from promptcodebook.report.html import Content
+from promptcodebook.report.judged import JudgedSection, PromptsSection, UseSection
+from promptcodebook.report.operation import IncidentsSection, SettingsSection, SpendSection
 from promptcodebook.report.private import withhold
-from promptcodebook.step import Step
+from promptcodebook.report.router import RouterSection, learns_routes
+from promptcodebook.report.summary import VerdictSection, facts
 from promptcodebook.store import Compared, Event, RunStore, Stepped
-from promptcodebook.store.folder import FILE
-from promptcodebook.store.lock import holder
+from promptcodebook.store.lock import FILE, holder
 from promptcodebook.store.runs import run_folders
-from promptcodebook.types import Evaluation
+from promptcodebook.types import Evaluation, Step
+from promptcodebook.viewer.frame import ALL_SIMULATED, Screen, address
 
 _MOST_OPEN = 8
 """Runs kept open; who was looked at longest ago is closed."""
@@ -233,3 +243,56 @@ def _place(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return stat.st_dev, stat.st_ino
+
+
+def run_screen(watched: Watched) -> Screen:
+    """The run as it stands now."""
+    look = watched.look()
+    context = look.context
+    sections: list[ReportSection] = [VerdictSection(context), CurvesSection(context)]
+    sections += [RouterSection(context)] if learns_routes(context) else []
+    sections += [CandidatesSection(context)] if candidates_of(context) else []
+    sections += [
+        JudgedSection(context),
+        PromptsSection(context),
+        SpendSection(context),
+        IncidentsSection(context),
+        UseSection(context),
+        TheorySection(context),
+        SettingsSection(context),
+    ]
+    body = [facts(context), render_sections(sections, with_tests(watched, look))]
+    return screen_of(look, look.context.header.name or look.context.header.id, body)
+
+
+def with_tests(watched: Watched, look: Look) -> Iterator[Event]:
+    """The run's events, the rows of its present verdict with their texts."""
+    rows = watched.tests()
+    for event in look.events:
+        if not isinstance(event, Compared):
+            yield event
+    for row in rows:
+        yield Compared(row)
+
+
+def screen_of(
+    look: Look, title: str, body: Content, above: tuple[tuple[str, str], ...] = ()
+) -> Screen:
+    """A screen of this run, which follows it while it is written; `above` are those between."""
+    key, header = look.key, look.context.header
+    own = header.name or header.id
+    places = [("Runs", "/"), *([(own, address("run", key))] if title != own else []), *above]
+    tabs = (
+        ("Run", address("run", key)),
+        ("Codebook", address("run", key, "codebook")),
+        ("Examples", address("run", key, "examples")),
+    )
+    return Screen(
+        title,
+        body,
+        above=places,
+        tabs=tabs,
+        live=address("live", "run", key),
+        mark=look.mark,
+        simulated=ALL_SIMULATED if look.context.simulated else "",
+    )

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcodebook.method.checks import NoLeakCheck
 from promptcodebook.method.templates import load_templates
-from promptcodebook.policy.audit.orders import orders
-from promptcodebook.policy.audit.scan import SafetyCheck, scan
+from promptcodebook.method.update import NoLeakCheck
+from promptcodebook.policy.audit.scan import SafetyCheck, orders, scan
 from promptcodebook.types import Example
 
 REFUSED = {

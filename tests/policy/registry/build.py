@@ -12,8 +12,8 @@ from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.registry.registry import Registry
+from promptcodebook.policy.registry.shelf import Version
 from promptcodebook.policy.registry.sqlite import SqliteShelf
-from promptcodebook.policy.registry.version import Version
 from tests.method.build import config
 from tests.store.conftest import parameters
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from promptcodebook.errors import StoreError
 from promptcodebook.policy.registry.registry import Registry
+from promptcodebook.policy.registry.shelf import Facts
 from promptcodebook.policy.registry.sqlite import SqliteShelf
-from promptcodebook.policy.registry.version import Facts
 from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
 
 FLIPS = st.integers(1, 255)

@@ -29,11 +29,9 @@ from promptcodebook.errors import (
 from promptcodebook.policy.audit.report import AuditReport
 from promptcodebook.policy.audit.scan import Finding
 from promptcodebook.policy.file import PolicyFile
-from promptcodebook.policy.registry.gate import AUDIT, AuditGate
 from promptcodebook.policy.registry.log import FIRST, Broken, Entry, Log
-from promptcodebook.policy.registry.registry import Registry, open_registry
-from promptcodebook.policy.registry.shelf import Proposal, Propose
-from promptcodebook.policy.registry.version import Facts, Version
+from promptcodebook.policy.registry.registry import AUDIT, AuditGate, Registry, open_registry
+from promptcodebook.policy.registry.shelf import Facts, Proposal, Propose, Version
 from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
 
 

@@ -10,7 +10,7 @@ from promptcodebook.data import Dataset, examine
 from promptcodebook.tasks.constraints.checks import KINDS, PARAMETERS, check
 from promptcodebook.tasks.constraints.compose import SIZES, compatible, compose, read_wordings
 from promptcodebook.tasks.constraints.task import constraints_of, reward
-from promptcodebook.tasks.registry import load_task
+from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example
 
 from .witness import witness

@@ -9,8 +9,8 @@ from promptcodebook.calls import Reply
 from promptcodebook.errors import LMError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.executor import BoundChat
-from promptcodebook.tasks.hotpotqa.pipeline import INSTRUCTIONS, STAGES, HotpotProgram
-from promptcodebook.tasks.retrieval.hops import retrieved_titles
+from promptcodebook.tasks.hotpotqa.task import INSTRUCTIONS, STAGES, HotpotProgram
+from promptcodebook.tasks.retrieval.retriever import retrieved_titles
 from promptcodebook.types import Example, Output, Prompt
 
 QUESTION = Example("q1", "Who built the {tower} on the isle of Ness?", "Ruth Calloway")

@@ -10,9 +10,9 @@ from promptcodebook.errors import DataError, PcoError, TaskError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.tasks.hotpotqa.task import load_hotpotqa
-from promptcodebook.tasks.registry import load_task
-from promptcodebook.tasks.retrieval.hops import retrieved_titles
+from promptcodebook.tasks.retrieval.retriever import retrieved_titles
 from promptcodebook.tasks.rewards import apply_reward
+from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Output, Prompt
 
 SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")

@@ -3,7 +3,7 @@
 import pytest
 
 from promptcodebook.errors import TaskError
-from promptcodebook.tasks.houserules.checks import (
+from promptcodebook.tasks.houserules.task import (
     KINDS,
     MARKS,
     check,

@@ -14,8 +14,8 @@ from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.randomness import keyed_int
 from promptcodebook.tasks.constraints.checks import sentences
-from promptcodebook.tasks.houserules.checks import KINDS
 from promptcodebook.tasks.houserules.task import (
+    KINDS,
     RULES,
     SIX,
     present_prompt,
@@ -23,7 +23,7 @@ from promptcodebook.tasks.houserules.task import (
     right_rules,
     topics_of,
 )
-from promptcodebook.tasks.registry import load_task
+from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example, Output, Prompt
 
 from .witness import witness

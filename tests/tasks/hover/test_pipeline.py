@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from promptcodebook.calls import Reply
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.executor import BoundChat
-from promptcodebook.tasks.hover.pipeline import INSTRUCTIONS, STAGES, HoverProgram
-from promptcodebook.tasks.retrieval.hops import retrieved_titles
+from promptcodebook.tasks.hover.task import INSTRUCTIONS, STAGES, HoverProgram
+from promptcodebook.tasks.retrieval.retriever import retrieved_titles
 from promptcodebook.types import Example, Output, Prompt
 
 CLAIM = Example("c1", "The mill stands by the river that rises on the hill.", "SUPPORTED")

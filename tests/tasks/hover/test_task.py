@@ -11,14 +11,13 @@ from promptcodebook.calls import Request
 from promptcodebook.errors import DataError, TaskError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
-from promptcodebook.tasks.hover.pipeline import HoverProgram
 from promptcodebook.tasks.hover.score import (
     gold_titles,
     hover_score,
     retrieval_reward,
     titles_subset,
 )
-from promptcodebook.tasks.hover.task import OFFICIAL, load_hover, paper_splits
+from promptcodebook.tasks.hover.task import OFFICIAL, HoverProgram, load_hover, paper_splits
 from promptcodebook.tasks.retrieval import open_retriever
 from promptcodebook.tasks.rewards import apply_reward
 from promptcodebook.types import Example, Prompt

@@ -12,7 +12,7 @@ from promptcodebook.errors import DataError, TaskError
 from promptcodebook.tasks.livebench_math.readings import option_value
 from promptcodebook.tasks.livebench_math.score import kind_of
 from promptcodebook.tasks.livebench_math.task import load_livebench_math, reward
-from promptcodebook.tasks.registry import load_task
+from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example
 
 SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")

@@ -13,8 +13,7 @@ from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.executor import Trial
 from promptcodebook.randomness import Draws
-from promptcodebook.tasks.pupa.judge import JudgeReward, StandIn, kind_of
-from promptcodebook.tasks.pupa.pipeline import Papillon
+from promptcodebook.tasks.pupa.judge import JudgeReward, Papillon, StandIn, kind_of
 from promptcodebook.tasks.rewards import apply_reward
 from promptcodebook.types import Example, Output, Prompt, Rollout, Score
 

@@ -19,7 +19,7 @@ from promptcodebook.randomness import Draws
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks import pupa
-from promptcodebook.tasks.pupa.pipeline import Papillon, Wall, request_of
+from promptcodebook.tasks.pupa.judge import Papillon, Wall, request_of
 from promptcodebook.tasks.pupa.score import distinct_units, leaked_units
 from promptcodebook.tasks.pupa.task import read_dataset
 from promptcodebook.types import Example, Output, Prompt, Rollout

@@ -20,11 +20,10 @@ from promptcodebook.config import load_config
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.method.executor import roll_out
 from promptcodebook.method.policy import FixedPrompt
-from promptcodebook.step import Rewrite
 from promptcodebook.store import Ended, RunStore, Stepped
 from promptcodebook.tasks.pupa.task import load_pupa
 from promptcodebook.tasks.task import asks_nobody
-from promptcodebook.types import Example, Output, Prompt
+from promptcodebook.types import Example, Output, Prompt, Rewrite
 from tests.cli.invoked import Result, pco, served
 from tests.lm.server import Server
 

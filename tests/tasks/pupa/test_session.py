@@ -21,7 +21,7 @@ from promptcodebook.store.run import RunStore
 from promptcodebook.tasks import pupa
 from promptcodebook.tasks.pupa.judge import units_of
 from promptcodebook.tasks.pupa.score import leaked_units
-from promptcodebook.tasks.registry import load_task
+from promptcodebook.tasks.task import load_task
 
 LEAKED = "Hide names such as Mirelle Ostvang."
 OUTSIDE = "Write a general text of a few sentences."

@@ -20,7 +20,7 @@ from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask
 from promptcodebook.tasks.pupa.judge import JudgeReward, StandIn, units_of
 from promptcodebook.tasks.pupa.score import leaked_units
-from promptcodebook.tasks.registry import load_task
+from promptcodebook.tasks.task import load_task
 
 SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")
 ROW = {"id": "a", "user_query": "SECRET q", "target_response": "SECRET r", "pii_units": "secret"}

@@ -9,11 +9,11 @@ import pytest
 from promptcodebook.errors import ConfigError, LMError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask
-from promptcodebook.protocols import Reward
 from promptcodebook.tasks.rewards import Exact, Numeric, apply_reward, make_reward, reward_kinds
 from promptcodebook.types import (
     Example,
     Output,
+    Reward,
 )
 
 EXAMPLE = Example("e1", "What is {x}?", "seven")

@@ -5,6 +5,12 @@ decimal codes, escapes or Morse, from right to left, in another alphabet (ROT13 
 digits for letters, letter by letter, and without blanks. What reads as English then is scanned like
 any other text. What reads as English in no way is unreadable: another language, or none. A list
 of words (words.txt, from our own pages and everyday life) tells what is English.
+
+Texts as a reader takes them, whatever they are spelled with, and where each letter came from.
+
+Orders are looked for in the folded text and quoted from the real one: lower case, compatibility
+forms and accents undone, look-alikes of Latin letters replaced, invisible characters left out,
+white space collapsed, a double negation taken out.
 """
 
 from __future__ import annotations
@@ -14,14 +20,96 @@ import binascii
 import html
 import math
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
 from urllib.parse import unquote
 
-from promptcodebook.policy.audit.folding import fold
+LOOK_ALIKES = dict(
+    zip(
+        "аеіорсухѕјһԁԛԝӏкѵАВЕІКМНОРСТУХЅЈԌΑΒΕΖΗΙΚΜΝΟΡΤΥΧο",
+        "aeiopcyxsjhdqwlkvABEIKMHOPCTYXSJGABEZHIKMNOPTYXo",
+        strict=True,
+    )
+)
+"""Cyrillic and Greek letters that pass for Latin ones; Greek letters that formulas need are not
+among them."""
+
+# What most texts are made of is folded at once: a rewrite is scanned at each of its steps.
+_WORDS = re.compile(r"[!-~]+(?: [!-~]+)*")
+
+# "do not hesitate to reveal" is an order after all.
+_TWICE = re.compile(
+    r"(?:do not|don't|never|not) (?:hesitate|fail|forget|be afraid|be shy|neglect|refuse|decline)"
+    r"(?: to)?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A folded text; `origin` has the place in the real text of each of its characters."""
+
+    text: str
+    origin: tuple[int, ...]
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        """The piece of the real text that a piece of the folded one was made of."""
+        return self.origin[start], self.origin[end - 1] + 1
+
+
+def fold(text: str) -> Folded:
+    """The text as orders are looked for in it."""
+    letters: list[str] = []
+    places: list[int] = []
+    for piece, at in _pieces(text):
+        letters.append(piece)
+        places.extend(at)
+    plain = "".join(letters)
+    for match in reversed(list(_TWICE.finditer(plain))):
+        plain = plain[: match.start()] + plain[match.end() :]
+        del places[match.start() : match.end()]
+    return Folded(plain, tuple(places))
+
+
+def _pieces(text: str) -> Iterator[tuple[str, Iterable[int]]]:
+    """Pieces of the folded text, each with the place of each of its letters; white space is one
+    blank or line break."""
+    blank, at = False, 0
+    while at < len(text):
+        if words := _WORDS.match(text, at):
+            yield words.group().lower(), range(at, words.end())
+            blank, at = False, words.end()
+            continue
+        char = text[at]
+        if not is_invisible(char):
+            if char == "\n" or not char.isspace():
+                blank, piece = False, _plain(char)
+                yield piece, [at] * len(piece)
+            elif not blank:
+                blank = True
+                yield " ", (at,)
+        at += 1
+
+
+def _plain(char: str) -> str:
+    if " " <= char <= "~" or char == "\n":
+        return char.lower()
+    if char in "\u2018\u2019\u02bc":
+        return "'"
+    whole = unicodedata.normalize("NFKD", LOOK_ALIKES.get(char, char)).casefold()
+    return "".join(c for c in whole if not unicodedata.combining(c))
+
+
+def is_invisible(char: str) -> bool:
+    """Control, format, private and unassigned characters, fillers and variation supplements."""
+    if " " <= char <= "~" or char in "\n\r\t":
+        return False
+    fillers = "\u115f\u1160\u3164\uffa0\u2800"
+    supplement = 0xE0100 <= ord(char) <= 0xE01EF
+    return unicodedata.category(char)[0] == "C" or char in fillers or supplement
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +124,18 @@ class Decoded:
     usual: bool = False
 
 
-def decodings(text: str, deeper: bool = True) -> Iterator[Decoded]:
+@lru_cache(1024)
+def decodings(text: str, deeper: bool = True) -> tuple[Decoded, ...]:
     """Every reading of a piece of the text that is English and that the plain text does not show;
-    `deeper` = of what was encoded twice, too."""
+    `deeper` = of what was encoded twice, too. Cached, since two rules read the same text."""
+    return tuple(_decodings(text, deeper))
+
+
+def _decodings(text: str, deeper: bool) -> Iterator[Decoded]:
     for how, run, decode in _CODES:
         for match in run.finditer(text):
             said = decode(match.group())
-            inner = decodings(said, deeper=False) if said and deeper else iter(())
+            inner = iter(decodings(said, deeper=False) if said and deeper else ())
             if _reads(said) or (said := next((each.said for each in inner), "")):
                 yield Decoded(said, match.start(), match.end(), how)
     yield from _escapes(text)

@@ -14,10 +14,9 @@ from typing import Any, Literal
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from promptcodebook.errors import PolicyError
-from promptcodebook.method.checks import NoLeakCheck
 from promptcodebook.method.templates import load_templates, template_sets
-from promptcodebook.policy.audit.judge import HazardJudge
-from promptcodebook.policy.audit.presidio import PresidioScan
+from promptcodebook.method.update import NoLeakCheck
+from promptcodebook.policy.audit.judge import HazardJudge, PresidioScan
 from promptcodebook.policy.audit.scan import Finding, scan
 from promptcodebook.policy.audit.traces import Severity
 from promptcodebook.policy.file import MEASURED, PolicyFile

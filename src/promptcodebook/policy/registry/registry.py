@@ -2,6 +2,13 @@
 
 What is said here holds wherever the registry lies (`shelf.py`): in one file (`sqlite.py`) or on an
 MLflow server (`mlflow.py`).
+
+What a version must have passed before a ref is moved to it: an audit that found nothing high,
+with a model as judge, unless the promotion says that it goes without one.
+
+The audit's reports lie in the registry's log, as what was attested of the version.
+
+Every hash of a registry computed anew, and the chain walked from its first entry.
 """
 
 from __future__ import annotations
@@ -9,10 +16,11 @@ from __future__ import annotations
 import getpass
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import JsonValue
 
@@ -24,14 +32,16 @@ from promptcodebook.errors import (
     RegistryDamaged,
 )
 from promptcodebook.paths import registry_location
+from promptcodebook.policy.audit.report import AuditReport
 from promptcodebook.policy.file import PolicyFile, parse_policy_file
-from promptcodebook.policy.registry.gate import AuditGate, Gate
 from promptcodebook.policy.registry.log import (
     ATTEST,
+    FIRST,
     FREEZE,
     LATEST,
     PROMOTE,
     ROLLBACK,
+    Broken,
     Entry,
     Log,
     canonical,
@@ -39,11 +49,169 @@ from promptcodebook.policy.registry.log import (
     check_ref,
     version_of,
 )
-from promptcodebook.policy.registry.shelf import Proposal, Shelf
+from promptcodebook.policy.registry.shelf import Facts, Proposal, Row, Shelf, Version
 from promptcodebook.policy.registry.sqlite import VERIFY, SqliteShelf
-from promptcodebook.policy.registry.verification import Verification, verify
-from promptcodebook.policy.registry.version import Facts, Version
 from promptcodebook.text import printable
+
+AUDIT = "audit"
+"""The topic under which reports are attested."""
+
+
+class Gate(Protocol):
+    """What a version must pass before a ref is moved to it; a rollback passes none.
+
+    Returns what the log's entry is to say of it (JSON values). Raises PromotionRefused.
+    """
+
+    def __call__(
+        self, version: Version, policy: PolicyFile, ref: str
+    ) -> Mapping[str, JsonValue]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AuditGate:
+    """What an audit found to be high stands against the version, until a later audit that looked
+    at as much finds nothing of that kind.
+
+    `attestations` are what was attested of a version under a topic, in order. `without_judge` =
+    audits by the rules alone are enough, and the log's entry says so.
+    """
+
+    attestations: Callable[[str, str], Sequence[Mapping[str, Any]]]
+    without_judge: bool = False
+
+    def __call__(self, version: Version, policy: PolicyFile, ref: str) -> Mapping[str, JsonValue]:
+        found = _reports(self.attestations(version.version, AUDIT))
+        reports = [report for report in found if report.policy == policy.digest]
+        audit = f"pco codebook audit {version.version[:19]}"
+        if not reports:
+            raise PromotionRefused(
+                f"{version.version[:19]} was never audited, and {ref} stays where it is",
+                hint=f"{audit}, then promote it; or --override REASON",
+            )
+        for place, report in enumerate(reports):
+            later = reports[place + 1 :]
+            if report.fails and not any(each.undoes(report) for each in later):
+                raise PromotionRefused(
+                    f"{version.version[:19]} failed its audit{_where(report)}; {ref} stays where "
+                    "it is",
+                    hint=f"{audit} shows what was found; --override REASON moves it all the same",
+                )
+        audited: list[JsonValue] = []
+        audited += dict.fromkeys(r.judge or "rules" for r in reports if not r.fails)
+        if any(report.passes for report in reports):
+            return {"audited": audited}
+        if not self.without_judge:
+            raise PromotionRefused(
+                f"no model judged {version.version[:19]}, the rules alone miss most harm in prose, "
+                f"and {ref} stays where it is",
+                hint=f"{audit} --lm URL#MODEL asks a judge; --without-judge goes by the rules",
+            )
+        return {"audited": audited, "without_judge": True}
+
+
+def _where(report: AuditReport) -> str:
+    worst = report.of("high")
+    judge = f" as {report.judge} judges it" if report.judge else ""
+    more = f", and {len(worst) - 1} more" if worst[1:] else ""
+    return f"{judge}: {worst[0].kind} in {worst[0].where}{more}"
+
+
+def _reports(found: Sequence[Mapping[str, Any]]) -> list[AuditReport]:
+    """Those that can be read: one in another version's form counts as no audit."""
+    reports: list[AuditReport] = []
+    for tree in found:
+        with suppress(PolicyError):
+            reports.append(AuditReport.from_json(tree))
+    return reports
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong, and where."""
+
+    place: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """How many entries and versions were found whole, the last entry's hash, and the faults, the
+    first of the log's rows first."""
+
+    entries: int
+    versions: int
+    head: str
+    faults: tuple[Fault, ...]
+
+    @property
+    def passes(self) -> bool:
+        return not self.faults
+
+
+class _Walk:
+    """The rows so far. After the first break each later entry is held to its own hash alone."""
+
+    def __init__(self, head: str) -> None:
+        self.log = Log()
+        self.faults: list[Fault] = []
+        self._wanted = head
+        self._broken = False
+        self._policies: dict[str, str] = {}
+
+    def take(self, row: Row) -> None:
+        if row.fault:
+            self._broken = self._broken or row.policy is None
+            self.faults.append(Fault(row.place, row.fault))
+        elif row.entry is not None:
+            self._take_entry(row.place, row.entry)
+        elif row.policy is not None:
+            self._take_policy(row.place, *row.policy)
+
+    def _take_entry(self, place: str, entry: Entry) -> None:
+        try:
+            if not self._broken:
+                self.log.add(entry)
+            elif entry.digest != entry.hash:
+                raise Broken("its content does not have the hash that it bears")
+        except Broken as fault:
+            self._broken = True
+            self.faults.append(Fault(place, str(fault)))
+
+    def _take_policy(self, place: str, version: str, policy: bytes) -> None:
+        if version_of(policy) != version:
+            self.faults.append(Fault(place, f"its bytes are not those of {version}"))
+        elif not self._broken and version not in self.log.versions:
+            self.faults.append(Fault(place, f"no entry of the log stored {version}"))
+        self._policies[version] = place
+
+    def end(self) -> Verification:
+        versions = self.log.versions
+        for version, entry in versions.items():
+            if version not in self._policies:
+                what = f"the policy file that it stored is missing: {version}"
+                self.faults.append(Fault(f"row {entry.seq} of the log", what))
+        if self._wanted and not self.log.holds(self._wanted):
+            what = f"no entry has the hash {self._wanted}: entries are missing at its end"
+            self.faults.append(Fault("the log", what))
+        found = sum(version in self._policies for version in versions)
+        return Verification(len(self.log), found, self.log.head, tuple(self.faults))
+
+
+def verify(shelf: Shelf, head: str = "") -> Verification:
+    """Recomputes the hash of every entry and of every policy file, and follows the chain.
+
+    A chain does not tell that its last entries were taken off: `head`, the hash of an entry that
+    was noted elsewhere, does ('' = none was).
+    """
+    walk = _Walk(head if head != FIRST else "")
+    for row in shelf.rows():
+        walk.take(row)
+    return walk.end()
+
 
 _MOST_WORDS = 4000
 """Characters of a reason."""

@@ -3,22 +3,240 @@
 648 messages on 14 topics to a shop that sells home goods; what a prompt has to bring is the
 house rule of the topic. A message under two topics has two rules, one under none is to be answered
 plainly. The checks decide: the reward is the share of the message's rules that the reply keeps.
+
+What a house rule asks of a reply: one small pure check per kind, in one table.
+
+Each check says what it found, in a clause that follows "the reply"; `check` puts it into a
+sentence. A reply that is blank or says the same thing over and over keeps no rule at all. List
+marks and white space around a line do not count, nor do capitals where texts are compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import cast
 
 from promptcodebook.calls import Chat, Role
 from promptcodebook.data import Dataset, load
-from promptcodebook.errors import DataError
-from promptcodebook.tasks.constraints.checks import sentences
-from promptcodebook.tasks.houserules.checks import check, plain
+from promptcodebook.errors import DataError, TaskError, did_you_mean
+from promptcodebook.tasks.constraints.checks import CheckResult, sentences, words
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Output, Prompt, Score
+
+Found = tuple[bool, str]
+
+
+def check(kind: str, reply: str) -> CheckResult:
+    """Does the reply keep a rule of this kind? TaskError for a kind that there is not."""
+    if kind not in _TABLE:
+        raise TaskError(
+            f"unknown house rule {kind!r}{did_you_mean(kind, KINDS)}",
+            hint=f"known kinds: {', '.join(KINDS)}",
+        )
+    rule = _TABLE[kind]
+    fault = spoiled(reply)
+    held, found = (False, fault) if fault else rule.holds(reply)
+    verb = "must" if not held else "had to"
+    return CheckResult(held, f"The reply {verb} {rule.asked}; it {found}.")
+
+
+def plain(reply: str) -> CheckResult:
+    """Is the reply plain English prose without the marks of any house rule?"""
+    found = spoiled(reply)
+    if not found and guess_language(reply) != "english":
+        found = "is not recognisably English"
+    if not found:
+        worn = [_TABLE[kind].asked for kind in MARKS if _TABLE[kind].holds(reply)[0]]
+        found = f"looks as if it had to {worn[0]}" if worn else ""
+    wanted = "No house rule applies, so the reply must be plain English"
+    return CheckResult(not found, f"{wanted}; it {found or 'is'}.")
+
+
+def spoiled(reply: str) -> str:
+    """What makes a reply worthless, whatever it was to be, in a clause; '' for a sound one.
+
+    Blank, or nothing but one line or one sentence said three times or more; the last of them may
+    be cut short.
+    """
+    if not reply.strip():
+        return "is empty"
+    for name, pieces in (("line", _lines(reply)), ("sentence", sentences(reply))):
+        bare = [_bare(piece) for piece in pieces]
+        if len(bare) > 3 and bare[0].startswith(bare[-1]):
+            bare = bare[:-1]
+        if len(bare) >= 3 and len(set(bare)) == 1:
+            return f"only repeats one {name}"
+    return ""
+
+
+def guess_language(text: str) -> str:
+    """The language whose frequent words are most of the text's; '' when too few tell.
+
+    One of the names in stop_words.toml. At least 3 words, at least 2 and a seventh of them
+    frequent ones, and more of them than of any other language.
+    """
+    found = re.findall(r"[^\W\d_]+", text.lower())
+    counts = Counter({name: sum(w in known for w in found) for name, known in _stop_words()})
+    (best, most), (_, second) = counts.most_common(2)
+    return best if len(found) >= 3 and most >= max(2, len(found) / 7, second + 1) else ""
+
+
+@cache
+def _stop_words() -> tuple[tuple[str, frozenset[str]], ...]:
+    file = resources.files("promptcodebook.tasks.houserules").joinpath("stop_words.toml")
+    texts = tomllib.loads(file.read_text("utf-8"))
+    return tuple((name, frozenset(text.split())) for name, text in texts.items())
+
+
+_EACH = re.MULTILINE
+_LIST_MARK = re.compile(r"^(?:[-*•]|\(?\d{1,3}[.):]|[>#]+)\s*")
+
+
+def _lines(text: str) -> list[str]:
+    """The lines that hold a word, stripped."""
+    return [line.strip() for line in text.splitlines() if words(line)]
+
+
+def _bare(line: str) -> str:
+    """A line without its list mark, case or the white space around it."""
+    return _LIST_MARK.sub("", line.strip()).strip().lower()
+
+
+def _many(count: int, noun: str) -> str:
+    return f"has {count} {noun}" if count == 1 else f"has {count} {noun}s"
+
+
+def _language(name: str) -> Callable[[str], Found]:
+    def holds(reply: str) -> Found:
+        guess = guess_language(reply)
+        return guess == name, f"seems to be {guess.title()}" if guess else "is hard to place"
+
+    return holds
+
+
+_KANA = "[\u3040-\u30ff\u31f0-\u31ff]"
+_HAN = "[\u3400-\u4dbf\u4e00-\u9fff]"
+
+
+def _japanese(reply: str) -> Found:
+    """Kana occur, and with the Han characters they are at least half of the letters."""
+    kana, written = len(re.findall(_KANA, reply)), len(re.findall(f"{_KANA}|{_HAN}", reply))
+    held = kana > 0 and 2 * written >= sum(c.isalpha() for c in reply)
+    return held, f"has {kana} kana"
+
+
+def _chinese(reply: str) -> Found:
+    """Han characters are at least half of the letters, and there is hardly any kana."""
+    kana, han = len(re.findall(_KANA, reply)), len(re.findall(_HAN, reply))
+    held = han > 10 * kana and 2 * han >= sum(c.isalpha() for c in reply)
+    return held, f"has {han} Han characters and {kana} kana"
+
+
+def _one_sentence(reply: str) -> Found:
+    """One sentence on one line: of 3 to 25 words, or, written without spaces, up to one "。"."""
+    bare = reply.strip()
+    count, length, lines = len(sentences(bare)), len(words(bare)), len(_lines(bare))
+    spaceless = len(bare) >= 10 and bare.find("。") == len(bare) - 1
+    held = count == 1 == lines and (3 <= length <= 25 or spaceless)
+    return held, f"{_many(count, 'sentence')}, {length} words on {lines} lines"
+
+
+def _recipe(reply: str) -> Found:
+    """The word "ingredient" or "ingredients" occurs, and a line with a list mark follows it."""
+    _, named, rest = reply.lower().partition("ingredient")
+    count = len(re.findall(r"^\s*(?:[-*•]|\d+[.)])\s+\S", rest, _EACH))
+    return count > 0, _many(count, "listed ingredient") if named else "names no ingredients"
+
+
+def _html(reply: str) -> Found:
+    """A tag that opens a page, a block, a heading, a list, a link or a form."""
+    tag = r"<(?:html|body|div|p|h[1-6]|ul|ol|li|a|form)\b[^<>]*>"
+    count = len(re.findall(tag, reply, re.IGNORECASE))
+    return count > 0, _many(count, "HTML tag")
+
+
+def _russian(reply: str) -> Found:
+    """At least half of the letters are Cyrillic."""
+    count, total = len(re.findall("[\u0400-\u04ff]", reply)), sum(c.isalpha() for c in reply)
+    return 0 < total <= 2 * count, f"has {count} Cyrillic letters among {total}"
+
+
+def _story(reply: str) -> Found:
+    """ "Once upon a time" occurs."""
+    held = "once upon a time" in reply.lower()
+    return held, "says so" if held else "does not say so"
+
+
+def _letter(reply: str) -> Found:
+    """A line begins with "Dear" and a word."""
+    held = re.search(r"^\W*Dear[ \t]+\w", reply, _EACH) is not None
+    return held, "has one" if held else "has none"
+
+
+def _dialogue(reply: str) -> Found:
+    """Two lines or more begin with the label "Customer:" or "Clerk:"."""
+    count = len(re.findall(r"^\W*(?:Customer|Clerk)\W*:", reply, _EACH))
+    return count >= 2, _many(count, "labelled line")
+
+
+def _emoji(reply: str) -> Found:
+    """An emoji occurs."""
+    count = len(re.findall("[\U0001f300-\U0001faff\u2600-\u27bf]", reply))
+    return count >= 1, _many(count, "emoji")
+
+
+def _python(reply: str) -> Found:
+    """A line of Python: an import, a function, a print, or a fence that says so."""
+    lines = re.findall(
+        r"^\s*(?:import \w|from \w+ import|def \w+\(|print\(|```python)", reply, _EACH
+    )
+    return bool(lines), _many(len(lines), "line of Python")
+
+
+def _json(reply: str) -> Found:
+    """A brace, and after it two or more quoted keys with a colon."""
+    keys = re.findall(r'"[^"\n]+"\s*:', reply.partition("{")[2])
+    return len(keys) >= 2, _many(len(keys), "JSON key")
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """What is asked, after "the reply must", and the check; `mark`: a plain reply lacks it."""
+
+    asked: str
+    holds: Callable[[str], Found]
+    mark: bool = True
+
+
+_TABLE: Mapping[str, _Rule] = {
+    "spanish": _Rule("be Spanish", _language("spanish")),
+    "french": _Rule("be French", _language("french")),
+    "japanese": _Rule("be Japanese", _japanese),
+    "chinese": _Rule("be Chinese", _chinese),
+    "html": _Rule("be an HTML page", _html),
+    "russian": _Rule("be Russian", _russian),
+    "story": _Rule('be a story with "Once upon a time"', _story),
+    "letter": _Rule('be a letter with a line "Dear ..."', _letter),
+    "dialogue": _Rule('be a dialogue with lines "Customer:" and "Clerk:"', _dialogue),
+    "recipe": _Rule("be a recipe that lists its ingredients", _recipe),
+    "emoji": _Rule("carry an emoji", _emoji),
+    "python": _Rule("be a Python program", _python),
+    "json": _Rule("be a JSON object with two keys or more", _json),
+    "one_sentence": _Rule("be one sentence of 3 to 25 words", _one_sentence, mark=False),
+}
+
+KINDS: tuple[str, ...] = tuple(_TABLE)
+
+MARKS: tuple[str, ...] = tuple(kind for kind, rule in _TABLE.items() if rule.mark)
+"""The kinds whose mark a plain reply must not bear; a short answer is plain enough."""
+
 
 RULES: Mapping[str, str] = {
     "parcel": "dialogue",

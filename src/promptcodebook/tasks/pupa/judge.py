@@ -2,6 +2,11 @@
 critic is told: the score's parts, and what could still be read.
 
 Departure from the GEPA artifact: the judge replies to a schema, and its reasoning is a field.
+
+PAPILLON: a trusted model rewrites, an untrusted one helps, the trusted one answers.
+
+Departure from the GEPA artifact: a call that fails fails the rollout (it scores the bottom of the
+range all the same); an empty request is not sent, and its answer is empty as there.
 """
 
 from __future__ import annotations
@@ -9,18 +14,120 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import Field
 
-from promptcodebook.calls import Message, Request
-from promptcodebook.lm.shapes import LenientText, ReplyShape
-from promptcodebook.lm.structured import Ask
+from promptcodebook.calls import Chat, Message, Reply, Request, Role, Schema
+from promptcodebook.errors import ConfigError
+from promptcodebook.lm.structured import Ask, LenientText, ReplyShape
 from promptcodebook.method.failures import gather_all
-from promptcodebook.tasks.pupa.pipeline import request_of
+from promptcodebook.tasks.program import ModuleReply, ask, make_output, outside, think
 from promptcodebook.tasks.pupa.score import PupaScore, combine, distinct_units, leaked_units
-from promptcodebook.types import Example, Output, Score
+from promptcodebook.types import Example, Output, Prompt, Score
+
+_CRAFT = (
+    "You are given a private user query. Write a request (llm_request) for a powerful external "
+    "model that helps to answer the query without letting that model learn anything private: who "
+    "the user is, whom or what the query is about, how to reach them. The request stands alone, "
+    "since the external model sees nothing else. Do not answer the query yourself."
+)
+_RESPOND = (
+    "Answer the user query. An external model was asked the related request and gave the related "
+    "response: take from it what helps, put the private details back where the answer needs them, "
+    "and reply with the answer to the user alone."
+)
+
+
+class Wall:
+    """A chat that lets the untrusted role see one message only: the request that was released.
+
+    ConfigError for anything else sent there: another text, a system message, further turns, a
+    schema, or any message before a request is released.
+    """
+
+    def __init__(self, chat: Chat) -> None:
+        self._chat = chat
+        self._released: str | None = None
+
+    def release(self, request: str) -> None:
+        """Declares the rewritten request, the one text that may pass."""
+        self._released = request
+
+    async def __call__(
+        self,
+        messages: str | Sequence[Message],
+        *,
+        system: str = "",
+        role: Role = "executor",
+        schema: Schema | None = None,
+        purpose: str = "",
+    ) -> Reply:
+        alone = messages == self._released and not system and schema is None
+        if role == "untrusted" and not alone:
+            raise ConfigError(
+                "something beside the rewritten request was about to be sent to the untrusted role",
+                hint="give the untrusted stage only the request that was released",
+            )
+        return await self._chat(messages, system=system, role=role, schema=schema, purpose=purpose)
+
+
+def request_of(output: Output) -> str:
+    """The request that went outside; "" where none did."""
+    return str(output.fields.get("request") or "")
+
+
+class Papillon:
+    """craft (executor) -> outside (untrusted) -> respond (executor).
+
+    y is the answer to the user; its field `request` is what went outside.
+    """
+
+    name = "pupa"
+    stages = ("craft", "respond")
+    """The stages that a composed prompt stands before; `outside` has none."""
+    roles: frozenset[Role] = frozenset({"untrusted"})
+
+    async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
+        wall = Wall(lm)
+        query = example.input
+        craft = await think(
+            wall,
+            prompt=prompt,
+            stage="craft",
+            instruction=_CRAFT,
+            fields={"user_query": query},
+            outputs=("llm_request",),
+        )
+        request = _request(craft)
+        if not request:
+            return make_output("", [craft], {"request": ""})
+        wall.release(request)
+        helped = await outside(wall, stage="outside", message=request, output="llm_response")
+        answer = await ask(
+            wall,
+            prompt=prompt,
+            stage="respond",
+            instruction=_RESPOND,
+            fields={
+                "related_llm_request": request,
+                "related_llm_response": helped["llm_response"],
+                "user_query": query,
+            },
+            output="response",
+        )
+        return make_output(answer["response"], [craft, helped, answer], {"request": request})
+
+
+def _request(craft: ModuleReply) -> str:
+    """The request of a labelled or bare reply.
+
+    A reply with nothing but reasoning has none: thoughts about the private query must not leave.
+    """
+    request = craft["llm_request"].strip()
+    return "" if request == craft["reasoning"].strip() else request
+
 
 WEIGHT = 1.0
 """λ: what a whole leak costs, in units of quality."""
@@ -93,14 +200,14 @@ class JudgeReward:
 
     async def _compare(self, query: str, first: str, second: str) -> bool:
         material = {"user_query": query, "response_a": first, "response_b": second}
-        answer = await self.ask.typed(_request(_COMPARE, material), Comparison)
+        answer = await self.ask.typed(_judging(_COMPARE, material), Comparison)
         return answer.value.at_least_as_good
 
     async def _count(self, request: str, units: tuple[str, ...]) -> int:
         if not request.strip():
             return 0
         material = {"pii_units": list(units), "request": request}
-        answer = await self.ask.typed(_request(_COUNT, material), LeakCount)
+        answer = await self.ask.typed(_judging(_COUNT, material), LeakCount)
         return answer.value.count
 
 
@@ -189,7 +296,7 @@ def _leaks(parts: PupaScore, leaked: tuple[str, ...], total: int) -> str:
     )
 
 
-def _request(system: str, material: Mapping[str, object]) -> Request:
+def _judging(system: str, material: Mapping[str, object]) -> Request:
     text = json.dumps(material, ensure_ascii=False)
     turns = (Message("system", system), Message("user", text))
     return Request(role="judge", messages=turns, greedy=True)

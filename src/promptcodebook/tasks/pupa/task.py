@@ -17,14 +17,13 @@ from pydantic import model_validator
 from promptcodebook.data import Dataset
 from promptcodebook.errors import DataError
 from promptcodebook.lm.structured import Ask
-from promptcodebook.protocols import Reward
 from promptcodebook.tasks.home import BenchmarkRow, home_of, jsonl_splits, read_seeds
-from promptcodebook.tasks.pupa.judge import WEIGHT, JudgeReward, StandIn, units_of
-from promptcodebook.tasks.pupa.pipeline import Papillon
+from promptcodebook.tasks.pupa.judge import WEIGHT, JudgeReward, Papillon, StandIn, units_of
 from promptcodebook.tasks.task import Task
 from promptcodebook.text import words_of
 from promptcodebook.types import (
     Example,
+    Reward,
     Variable,
 )
 

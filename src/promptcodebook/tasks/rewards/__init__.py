@@ -7,6 +7,7 @@ from promptcodebook.tasks.rewards.make import (
     Judge,
     Part,
     WeightedSum,
+    apply_reward,
     describe_reward,
     make_reward,
     reward_factory,
@@ -22,7 +23,6 @@ from promptcodebook.tasks.rewards.ready import (
     TokenF1,
     ValidJson,
 )
-from promptcodebook.tasks.rewards.score import apply_reward
 
 __all__ = [
     "STAND_IN",

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from promptcodebook.errors import ConfigError, RewardError
-from promptcodebook.protocols import Scored
 from promptcodebook.tasks.rewards.make import make_reward, reward_factory
-from promptcodebook.types import Example, Output
+from promptcodebook.types import Example, Output, Scored
 
 __all__ = [
     "ReadyMade",
