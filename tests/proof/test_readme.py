@@ -1,4 +1,4 @@
-"""The commands of README.md, taken from it and run as they are printed, in an empty home."""
+"""The commands of README.md and of pages that it links to, run as printed, in an empty home."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+ROOT = Path(__file__).parents[2]
 
 
-def blocks(heading: str) -> list[str]:
-    """The command blocks below a heading, in order."""
-    section = README.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    return re.findall(r"^```\n(.*?)^```$", section, flags=re.M | re.S)
+def blocks(text: str) -> list[str]:
+    """The command blocks of a text, in order."""
+    return re.findall(r"^```\n(.*?)^```$", text, flags=re.M | re.S)
 
 
 def commands(text: str) -> str:
@@ -80,7 +79,9 @@ def shell(tmp_path: Path) -> Shell:
 
 
 def test_the_three_minutes_run_as_printed(shell: Shell) -> None:
-    begin, serve, use = map(commands, blocks("Three minutes on your own data and endpoint"))
+    heading = "\n## Three minutes on your own data and endpoint\n"
+    section = (ROOT / "README.md").read_text("utf-8").split(heading)[1].split("\n## ")[0]
+    begin, serve, use = map(commands, blocks(section))
     shell.run(begin)
     with socket.socket() as free:  # 8000 may be taken on this machine
         free.bind(("127.0.0.1", 0))
@@ -100,15 +101,17 @@ def test_the_three_minutes_run_as_printed(shell: Shell) -> None:
 
 
 def test_the_quick_suite_runs_as_printed(shell: Shell) -> None:
-    [block] = blocks("The benchmarks of the paper")
-    [line] = [line for line in block.splitlines() if line.startswith("pco bench")]
+    page = (ROOT / "docs" / "experiments.md").read_text("utf-8")
+    typed = "".join(blocks(page)).splitlines()
+    [line] = [line for line in typed if line.startswith("pco bench")]
     done = shell.run(line)
     assert "suite quick: 6 finished, 0 failed" in done.stdout
     assert "6 finished" in shell.run(line).stdout.replace("skipped", "")
 
 
 def test_templates_and_a_prompt_of_ones_own_are_used_as_the_page_says(shell: Shell) -> None:
-    flowing = " ".join(README.split())
+    page = (ROOT / "docs" / "how-to" / "start-from-a-prompt.md").read_text("utf-8")
+    flowing = " ".join(page.split())
     assert "pco templates copy my-prompts" in flowing
     assert 'templates = "./my-prompts"' in flowing
     shell.run("pco init mytask")
