@@ -18,9 +18,10 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
 
-def blocks(text: str) -> list[str]:
-    """The command blocks of a text, in order."""
-    return re.findall(r"^```\n(.*?)^```$", text, flags=re.M | re.S)
+def blocks(page: str, heading: str) -> list[str]:
+    """The command blocks of a page below a heading, in order."""
+    section = (ROOT / page).read_text("utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return re.findall(r"^```\n(.*?)^```$", section, flags=re.M | re.S)
 
 
 def commands(text: str) -> str:
@@ -79,9 +80,8 @@ def shell(tmp_path: Path) -> Shell:
 
 
 def test_the_three_minutes_run_as_printed(shell: Shell) -> None:
-    heading = "\n## Three minutes on your own data and endpoint\n"
-    section = (ROOT / "README.md").read_text("utf-8").split(heading)[1].split("\n## ")[0]
-    begin, serve, use = map(commands, blocks(section))
+    heading = "Three minutes on your own data and endpoint"
+    begin, serve, use = map(commands, blocks("README.md", heading))
     shell.run(begin)
     with socket.socket() as free:  # 8000 may be taken on this machine
         free.bind(("127.0.0.1", 0))
@@ -101,9 +101,8 @@ def test_the_three_minutes_run_as_printed(shell: Shell) -> None:
 
 
 def test_the_quick_suite_runs_as_printed(shell: Shell) -> None:
-    page = (ROOT / "docs" / "experiments.md").read_text("utf-8")
-    typed = "".join(blocks(page)).splitlines()
-    [line] = [line for line in typed if line.startswith("pco bench")]
+    [block] = blocks("docs/experiments.md", "The benchmarks by themselves")
+    [line] = [line for line in block.splitlines() if line.startswith("pco bench")]
     done = shell.run(line)
     assert "suite quick: 6 finished, 0 failed" in done.stdout
     assert "6 finished" in shell.run(line).stdout.replace("skipped", "")
