@@ -174,7 +174,7 @@ async def test_what_the_model_refuses_takes_no_tokens(tmp_path: Path) -> None:
 async def test_a_call_that_the_model_failed_counts_and_one_that_never_reached_it_does_not(
     tmp_path: Path,
 ) -> None:
-    for status, left in ((400, 429), (401, 502)):
+    for status, left in ((400, 429), (401, 502), (403, 502), (407, 502)):
         setup = limited(tmp_path / f"{status}.sqlite", anna="2calls")
         async with up(setup=setup) as served:
             served.upstream.default = fails(status)
