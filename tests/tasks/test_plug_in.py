@@ -161,7 +161,7 @@ def test_the_benchmark_of_the_documentation_loads(tmp_path: Path) -> None:
     script = (
         "import promptcodebook as pco; from promptcodebook.tasks import load_task; "
         "task = load_task('orders'); (example,) = task.dataset.test; "
-        "print(task.seeds, task.reward(None)(example, pco.Output('It was Ada.')).value)"
+        "print(task.seeds, task.reward(None)(example, 'It was Ada.').value)"
     )
     done = python(tmp_path, "-c", script)
     assert done.stdout == "('Be brief.',) 1.0\n", done.stderr
