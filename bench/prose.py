@@ -25,7 +25,9 @@ GENERATED = {"cli.md", "config.md", "rewards.md"}
 """Written from strings of the package, where they are checked."""
 MAX_WORDS = 25
 
-_FENCE = re.compile(r"^ *(```|~~~).*?^ *\1$|^\$\$$.*?^\$\$$|^ {4}\S.*$|^:::.*$", re.M | re.S)
+_FENCE = re.compile(
+    r"^ *(```|~~~).*?^ *\1$|^\$\$$.*?^\$\$$|^ {4}\S[^\n]*|^:::[^\n]*|^>[^\n]*", re.M | re.S
+)
 _BLOCK = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )|(?<=\|)\s|\s(?=\|)|\n(?=#)")
 _END = re.compile(r"(?<=[.!?])[)\"*]*\s+(?=[\"(*`]*[A-Z0-9`])")
 
@@ -41,8 +43,8 @@ def pages(root: Path = ROOT) -> Iterator[Path]:
 
 
 def prose_of(markdown: str) -> str:
-    """The page without blocks of code, formulas and the addresses of links, line for line. What is
-    between backticks becomes one word."""
+    """The page without code, formulas, quotations and the addresses of links, line for line. What
+    is between backticks becomes one word."""
 
     def blank(found: re.Match[str]) -> str:
         return "\n" * found[0].count("\n")

@@ -34,6 +34,7 @@ def faults(house: Path) -> list[str]:
         ("There are so\nmany.", "docs/page.md:3: 'so many'; write the number"),
         (LONG, "'sentences': 1, at most 0; write sentences of at most 25 words"),
         ("- " + LONG, "'sentences': 1, at most 0; write sentences of at most 25 words"),
+        (f"    code\n\n{LONG}", "'sentences': 1, at most 0; write sentences of at most 25 words"),
     ],
 )
 def test_a_planted_sentence_is_found(house: Path, text: str, fault: str) -> None:
