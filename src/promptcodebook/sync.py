@@ -130,7 +130,14 @@ class LoopThread:
 
 
 def _end_loop(loop: asyncio.AbstractEventLoop) -> None:
-    _cancel_what_is_left(loop)
+    # The user's own agent or reward may have left tasks behind.
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        _, deaf = loop.run_until_complete(asyncio.wait(left, timeout=_PATIENCE_S))
+        if deaf:
+            _keep(deaf)
     loop.run_until_complete(loop.shutdown_asyncgens())
     asyncio.set_event_loop(None)
     loop.close()
@@ -145,17 +152,6 @@ def _run_to_end(loop: asyncio.AbstractEventLoop, task: asyncio.Future[_T]) -> _T
         except (SystemExit, KeyboardInterrupt):
             if task.done():
                 raise
-
-
-def _cancel_what_is_left(loop: asyncio.AbstractEventLoop) -> None:
-    """Tasks that the user's own agent or reward began and did not wait for."""
-    left = asyncio.all_tasks(loop)
-    for task in left:
-        task.cancel()
-    if left:
-        _, deaf = loop.run_until_complete(asyncio.wait(left, timeout=_PATIENCE_S))
-        if deaf:
-            _keep(deaf)
 
 
 def _keep(tasks: set[asyncio.Task[Any]]) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 
 from promptcodebook.assemble import Assembled
 from promptcodebook.calls import Usage
-from promptcodebook.config import Config, load_config
+from promptcodebook.config import load_config
 from promptcodebook.errors import LMError
 from promptcodebook.experiments.experiment import Experiment, Measured, Order
 from promptcodebook.experiments.grid import about, base, missing
@@ -232,10 +232,6 @@ def _wanted(order: Order) -> int:
     return {"quick": 4, "default": 20}.get(order.preset, 50)
 
 
-def _config(order: Order, spec: str) -> Config:
-    return load_config(base(order, spec, PAPER), where="the experiment")
-
-
 def _cells(order: Order, spec: str) -> Sequence[Cell]:
     settings = {**base(order, spec, PAPER), "traces": _wanted(order)}
 
@@ -243,7 +239,7 @@ def _cells(order: Order, spec: str) -> Sequence[Cell]:
         async def work(assembled: Assembled) -> list[tuple[Fault, Channel | None]]:
             return await measure_blame(assembled, _wanted(order))
 
-        found = lab.work(_config(order, spec), work)
+        found = lab.work(load_config(base(order, spec, PAPER), where="the experiment"), work)
         return {"blamed": [[fault, channel or ""] for fault, channel in found]}
 
     return [Cell("attribution", settings, measure)]

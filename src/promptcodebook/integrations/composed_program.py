@@ -149,14 +149,12 @@ def attend(student: Any) -> Any:
     hold one in several places, and may be of a class of its own."""
     for name, predictor in student.named_predictors():
         if not isinstance(predictor, _Attending):
-            predictor.__class__ = _attending(predictor.__class__)
+            predictor.__class__ = types.new_class(
+                predictor.__class__.__name__, (_Attending, predictor.__class__)
+            )
         predictor.stage_name = name
     student._compiled = False  # a compiled part hides its predictors, and so its state
     return student
-
-
-def _attending(own: type) -> type:
-    return types.new_class(own.__name__, (_Attending, own))
 
 
 @contextmanager

@@ -276,7 +276,12 @@ class BudgetGate:
             try:
                 await place.turn
             except asyncio.CancelledError:
-                self._give_up(place)
+                if place in self._waiting:
+                    self._waiting.remove(place)
+                    self._wake()
+                elif not place.turn.cancelled() and place.turn.exception() is None:
+                    # Its turn came in the very moment of the cancellation.
+                    self.leave(place.most)
                 raise
 
     def leave(self, most: Usage) -> None:
@@ -290,7 +295,13 @@ class BudgetGate:
         late = self._time_over()
         passed = self._limit_passed(most)
         if not late and not passed:
-            self._reserved = _more(self._reserved, most)
+            # An unknown price counts as none.
+            self._reserved = Usage(
+                self._reserved.calls + most.calls,
+                self._reserved.prompt_tokens + most.prompt_tokens,
+                self._reserved.completion_tokens + most.completion_tokens,
+                cost=(self._reserved.cost or 0.0) + (most.cost or 0.0),
+            )
             self._in_flight += 1
             return True
         if late or not self._in_flight:
@@ -317,14 +328,6 @@ class BudgetGate:
                 continue
             self._waiting.popleft()
             place.turn.set_result(None)
-
-    def _give_up(self, place: _Place) -> None:
-        if place in self._waiting:
-            self._waiting.remove(place)
-            self._wake()
-        elif not place.turn.cancelled() and place.turn.exception() is None:
-            # Its turn came in the very moment of the cancellation.
-            self.leave(place.most)
 
     def _arm(self) -> None:
         """Sets the alarm that ends every wait at the deadline: a Retry-After, a line, a slot."""
@@ -387,16 +390,6 @@ def prompt_bound(request: Request) -> int:
     """Never less than the prompt's tokens: a token stands for at least one byte of the text."""
     size = _PREAMBLE + sum(byte_size(m.content) + _PER_MESSAGE for m in request.messages)
     return size if request.schema is None else size + request.schema.size
-
-
-def _more(a: Usage, b: Usage) -> Usage:
-    """The sum, an unknown price counting as none."""
-    return Usage(
-        a.calls + b.calls,
-        a.prompt_tokens + b.prompt_tokens,
-        a.completion_tokens + b.completion_tokens,
-        cost=(a.cost or 0.0) + (b.cost or 0.0),
-    )
 
 
 def _less(a: Usage, b: Usage) -> Usage:

@@ -291,7 +291,13 @@ class Retrying:
             self._stop.check()
             reply = await self._inner(request)
         except LMError as error:
-            self._incident(error, limit, started)
+            if error.incident is not None:
+                self._tally(error.incident)
+            self._reached = self._reached or not isinstance(error, EndpointDown)
+            if isinstance(error, RateLimited):
+                # Nobody waits longer than the patience lasts: that call fails, the others go on.
+                patient = error.retry_after <= self._backoff.patience
+                limit.record_objection(started, error.retry_after if patient else 0.0)
             raise
         finally:
             limit.release()
@@ -299,15 +305,6 @@ class Retrying:
         # Its own time: an attempt may have waited for its budget before it left.
         limit.record_answer(request.role, reply.usage.latency_s)
         return reply
-
-    def _incident(self, error: LMError, limit: AdaptiveLimit, started: float) -> None:
-        if error.incident is not None:
-            self._tally(error.incident)
-        self._reached = self._reached or not isinstance(error, EndpointDown)
-        if isinstance(error, RateLimited):
-            # Nobody waits longer than the patience lasts: that call fails, the others go on.
-            patient = error.retry_after <= self._backoff.patience
-            limit.record_objection(started, error.retry_after if patient else 0.0)
 
     def _may_retry(self, error: LMError, attempt: int) -> bool:
         if not error.retryable or error.retry_after > self._backoff.patience:

@@ -62,7 +62,11 @@ def parse_spec(text: str, environment: Mapping[str, str] | None = None) -> Spec:
         return _parse_url(text)
     head, slash, name = text.partition("/")
     if head == "openai" and slash:
-        return _parse_openai(text, name, env)
+        base = env.get("OPENAI_BASE_URL", "").strip()
+        # The override is an address like any other and is read with the same care.
+        _refuse_password(base)
+        url = _parse_url(base).base_url if base else _OPENAI
+        return Spec(text, "openai", url, _require_name(text, name), key_names=("OPENAI_API_KEY",))
     if head == "litellm" and slash:
         return Spec(text, "litellm", model=_require_name(text, name))
     head, question, query = text.partition("?")
@@ -111,14 +115,6 @@ def _split(address: str) -> SplitResult:
             hint=f"write {FORMS}",
         ) from None
     return parts
-
-
-def _parse_openai(text: str, name: str, env: Mapping[str, str]) -> Spec:
-    base = env.get("OPENAI_BASE_URL", "").strip()
-    # The override is an address like any other and is read with the same care.
-    _refuse_password(base)
-    url = _parse_url(base).base_url if base else _OPENAI
-    return Spec(text, "openai", url, _require_name(text, name), key_names=("OPENAI_API_KEY",))
 
 
 def _require_name(text: str, name: str) -> str:

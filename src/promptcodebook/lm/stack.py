@@ -187,7 +187,10 @@ class Models:
         specs = specs_of(config)
         if supplies.own is None:
             require_keys(specs)
-            _require_variables(config)
+            # Refuse a body field whose environment variable is not set.
+            for role in ROLES:
+                if role in config.roles and not simulated_here([config.model_of(role)]):
+                    fill_secrets(config.roles[role].extra, os.environ)
         prices, elapsed = PriceTable(config.prices), supplies.elapsed or _no_time
         budget = BudgetGate(config.budget, prices, ledger, elapsed, stop)
         budget.check_prices(specs)
@@ -268,13 +271,6 @@ def specs_of(config: Config) -> dict[str, dict[str, str]]:
             )
         specs[spec] = headers or specs.get(spec, {})
     return specs
-
-
-def _require_variables(config: Config) -> None:
-    """ConfigError where a body field takes its value from a variable that is not set."""
-    for role in ROLES:
-        if role in config.roles and not simulated_here([config.model_of(role)]):
-            fill_secrets(config.roles[role].extra, os.environ)
 
 
 def uses_simulated(config: Config) -> bool:

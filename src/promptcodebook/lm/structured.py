@@ -276,21 +276,18 @@ def read_number(value: object) -> float:
     if isinstance(value, bool) or value is None:
         raise ValueError("it is not a number")
     if isinstance(value, str):
-        return _number_in(value.strip())
+        text = value.strip()
+        fraction = _FRACTION.fullmatch(text)
+        if fraction is not None and float(fraction[2]) > 0.0:
+            return float(fraction[1]) / float(fraction[2])
+        share = text.removesuffix("%").strip()
+        plain = re.sub(r"\A(-?\d+),(\d+)\Z", r"\1.\2", share)
+        if re.fullmatch(rf"-?(?:{_NUMBER}|\.\d{{1,30}})", plain) is None:
+            raise ValueError("it is not a number")
+        return float(plain) / (100.0 if share != text else 1.0)
     if isinstance(value, int | float) and abs(value) < _LARGEST:
         return float(value)
     raise ValueError("it is not a number")
-
-
-def _number_in(text: str) -> float:
-    fraction = _FRACTION.fullmatch(text)
-    if fraction is not None and float(fraction[2]) > 0.0:
-        return float(fraction[1]) / float(fraction[2])
-    share = text.removesuffix("%").strip()
-    plain = re.sub(r"\A(-?\d+),(\d+)\Z", r"\1.\2", share)
-    if re.fullmatch(rf"-?(?:{_NUMBER}|\.\d{{1,30}})", plain) is None:
-        raise ValueError("it is not a number")
-    return float(plain) / (100.0 if share != text else 1.0)
 
 
 def leading_index(text: str) -> int | None:

@@ -158,7 +158,10 @@ class Batch:
             self._drop(place)
         if renews or self._pipeline is None:
             try:
-                self._renew()
+                # Free the old pipeline's memory before the new one is loaded.
+                self._pipeline = None
+                self._pipeline = self._load()
+                self._tokenizer = self._pipeline.get_tokenizer()
             except (RuntimeError, OSError) as error:
                 again = "the local model could not be loaded again"
                 self._fail(fresh, ServerFault(f"{again}: {first_line(error)}"))
@@ -184,12 +187,6 @@ class Batch:
                 self._kept.add(place.grammar.text)
                 self._states += place.grammar.states
         return taken
-
-    def _renew(self) -> None:
-        """Another pipeline in the place of this one, whose memory is given back first."""
-        self._pipeline = None
-        self._pipeline = self._load()
-        self._tokenizer = self._pipeline.get_tokenizer()
 
     def _fail(self, places: list[Place], error: PcoError) -> None:
         """A step that raises is the doing of those that were new in it, if there were any: a
@@ -222,7 +219,13 @@ class Batch:
             )
             return
         if place.streams:
-            self._show(place, last=status != "RUNNING")
+            last = status != "RUNNING"
+            text = self._decode(place.tokens)
+            # A character may lie across tokens: its first bytes are no character yet.
+            whole = text if last else text.rstrip("\ufffd")
+            if len(whole) > len(place.shown) and whole.startswith(place.shown):
+                place.tell(whole[len(place.shown) :])
+                place.shown = whole
         if status != "RUNNING":
             self._finish(place)
             place.tell(self._generation(place, "length" if reason == "LENGTH" else "stop"))
@@ -235,14 +238,6 @@ class Batch:
                 place.logprobs += output.generated_log_probs
                 reason = output.finish_reason.name
         return reason
-
-    def _show(self, place: Place, *, last: bool) -> None:
-        text = self._decode(place.tokens)
-        # A character may lie across tokens: its first bytes are no character yet.
-        whole = text if last else text.rstrip("\ufffd")
-        if len(whole) > len(place.shown) and whole.startswith(place.shown):
-            place.tell(whole[len(place.shown) :])
-            place.shown = whole
 
     def _decode(self, tokens: list[int]) -> str:
         return str(self._tokenizer.decode(tokens)) if tokens else ""

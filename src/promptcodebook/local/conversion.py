@@ -256,7 +256,14 @@ class _Model:
     def write(self, folder: Path) -> None:
         """Configuration, tokenizer and weights, as `save_pretrained` writes them."""
         names = self._names()
-        self._check_tokenizer()
+        kind, split = self._text("tokenizer.ggml.model"), self._text("tokenizer.ggml.pre")
+        if kind != "gpt2":
+            raise self._refuse(f"its tokenizer is of kind {kind}, and only gpt2 is known here")
+        if split not in (_AT_WORDS, _AT_WORDS_AND_DIGITS):
+            raise self._refuse(
+                f"its tokenizer splits text as {split} does, which is not known here"
+            )
+        self._text("tokenizer.chat_template")
         library = self._import("transformers")
         marks = self._marks()
         config = library.LlamaConfig(**self._shape(), **marks)
@@ -355,17 +362,6 @@ class _Model:
         fields = ((ours, f"tokenizer.ggml.{theirs}_token_id") for ours, theirs in given.items())
         found = {ours: self._count(key) for ours, key in fields if key in self.contents.fields}
         return {"pad_token_id": end, **found, "eos_token_id": end}
-
-    def _check_tokenizer(self) -> None:
-        """Raises ConfigError for one of another kind than is known."""
-        kind, split = self._text("tokenizer.ggml.model"), self._text("tokenizer.ggml.pre")
-        if kind != "gpt2":
-            raise self._refuse(f"its tokenizer is of kind {kind}, and only gpt2 is known here")
-        if split not in (_AT_WORDS, _AT_WORDS_AND_DIGITS):
-            raise self._refuse(
-                f"its tokenizer splits text as {split} does, which is not known here"
-            )
-        self._text("tokenizer.chat_template")
 
     def _tokenizer(self, library: Any) -> Any:
         """Byte-level BPE, with marks that are never cut into parts."""

@@ -234,7 +234,7 @@ class _Printer:
         """Depth 0 = a rule's whole body, 1 = within a choice, 2 = within a row or repetition."""
         match node:
             case Literal(text):
-                return _quoted(text)
+                return json.dumps(text, ensure_ascii=False)
             case Chars(ranges, negated):
                 return f"[{'^' if negated else ''}{''.join(_range(a, b) for a, b in ranges)}]"
             case Row(parts):
@@ -256,10 +256,6 @@ def _times(least: int, most: int) -> str:
     if (least, most) == (0, 1):
         return "?"
     return f"{{{least}}}" if least == most else f"{{{least},{most}}}"
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
 
 
 def _range(low: str, high: str) -> str:

@@ -134,18 +134,14 @@ def load_openvino(weights: Weights) -> OpenVinoEngine:
     scheduler = genai.SchedulerConfig()
     scheduler.enable_prefix_caching = True
     scheduler.max_num_seqs = AT_ONCE
-    scheduler.cache_size = _cache_gigabytes(header)
+    wanted = _CACHED_JOBS * header.context_length * header.cache_bytes
+    scheduler.cache_size = max(_LEAST_CACHE, min(_MOST_CACHE, -(-wanted // 2**30)))
 
     def load() -> Any:
         return genai.ContinuousBatchingPipeline(weights.source, scheduler, "CPU", {}, {})
 
     states = HiddenStates(weights.source, weights.name, header.context_length)
     return OpenVinoEngine(Runtime(genai, _tensor), load, weights.name, header, states)
-
-
-def _cache_gigabytes(header: GgufHeader) -> int:
-    wanted = _CACHED_JOBS * header.context_length * header.cache_bytes
-    return max(_LEAST_CACHE, min(_MOST_CACHE, -(-wanted // 2**30)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,11 @@ class TransformersEngine:
         self._model: Any = model.eval()
         self._tokenizer = tokenizer
         self._name = name
-        self._ends = _end_tokens(model, tokenizer)
+        given: int | list[int] | None = model.generation_config.eos_token_id
+        listed = given if isinstance(given, list) else [given]
+        self._ends = frozenset(
+            each for each in (*listed, tokenizer.eos_token_id) if each is not None
+        )
         self._grammars = lru_cache(maxsize=64)(self._compile)
         self._waiting: deque[Row] = deque()
         self._batch: list[Row] = []
@@ -249,9 +253,3 @@ class TransformersEngine:
             states = self._model(batch, output_hidden_states=True).hidden_states[-1]
         vector = torch.nn.functional.normalize(states[0].float().mean(0), dim=0)
         return Embedding(tuple(vector.tolist()), len(ids))
-
-
-def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
-    given: int | list[int] | None = model.generation_config.eos_token_id
-    listed = given if isinstance(given, list) else [given]
-    return frozenset(each for each in (*listed, tokenizer.eos_token_id) if each is not None)

@@ -77,15 +77,11 @@ def read_stage(request: ChatRequest, known: str) -> Staged | None:
     asked = f"{request.system}\n\n{tail}"
     outputs, as_json = _outputs(asked, request.schema)
     kind = _kind(outputs, asked, fields)
-    weighed = _weighed(request, outputs)
-    return Staged(kind, fields, outputs, as_json, weighed) if kind else None
-
-
-def _weighed(request: ChatRequest, outputs: Sequence[str]) -> str:
     parts = _paragraphs(request.system)
     if outputs and parts and says("part", parts[-1].split("\n")[-1].strip()):
         parts = parts[:-1]
-    return "\n\n".join(parts[:-1] if len(parts) > 1 else parts)
+    weighed = "\n\n".join(parts[:-1] if len(parts) > 1 else parts)
+    return Staged(kind, fields, outputs, as_json, weighed) if kind else None
 
 
 def _paragraphs(text: str) -> list[str]:

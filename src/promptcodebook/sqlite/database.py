@@ -111,7 +111,15 @@ def _open(name: str, path: Path, layout: Layout, write: bool) -> sqlite3.Connect
             _create(db, path, layout)
         else:
             db.execute("PRAGMA query_only = ON")
-        _check_version(db, path, layout)
+        version = _version(db)
+        if version > layout.version:
+            raise StoreTooNew(
+                f"the {layout.what} {path} has format {version}; "
+                f"this version reads formats up to {layout.version}",
+                hint="pip install -U promptcodebook",
+            )
+        if not layout.reads(version):
+            raise _foreign(path, layout)
         db.set_progress_handler(None, 0)
     except BaseException:
         db.close()
@@ -174,18 +182,6 @@ def _keep_a_log(db: sqlite3.Connection) -> None:
 
 def _version(db: sqlite3.Connection) -> int:
     return int(db.execute("PRAGMA user_version").fetchone()[0])
-
-
-def _check_version(db: sqlite3.Connection, path: Path, layout: Layout) -> None:
-    version = _version(db)
-    if version > layout.version:
-        raise StoreTooNew(
-            f"the {layout.what} {path} has format {version}; "
-            f"this version reads formats up to {layout.version}",
-            hint="pip install -U promptcodebook",
-        )
-    if not layout.reads(version):
-        raise _foreign(path, layout)
 
 
 def _foreign(path: Path, layout: Layout) -> StoreError:
@@ -287,7 +283,8 @@ class Packer:
         self._compressor = zstandard.ZstdCompressor(write_checksum=True)
 
     def pack(self, value: object) -> bytes:
-        data = _encode(value)
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        data = text.encode("utf-8", "surrogatepass")
         if len(data) > _MOST_BYTES or _has_too_many_parts(data):
             raise StoreError(f"a value of {len(data)} bytes is too large to be stored")
         return self._compressor.compress(data)
@@ -325,8 +322,3 @@ def _has_too_many_parts(data: bytes) -> bool:
         return sum(text.count(sign) for sign in (b",", b"[", b"{"))
 
     return count(data) > _MOST_PARTS and count(_STRING.sub(b"", data)) > _MOST_PARTS
-
-
-def _encode(value: object) -> bytes:
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text.encode("utf-8", "surrogatepass")

@@ -197,21 +197,21 @@ class Writer:
             return fault
         return error
 
-    def _keep_unheard(self, error: Exception) -> None:
-        if self._unheard is None:
-            _log.warning("%s", error)
-            self._unheard = error
-
     def _answer(self, batch: list[_Unit], results: Iterable[Exception | None]) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, list[_Answer]] = {}
         for unit, error in zip(batch, results, strict=True):
             waiter = unit.waiter
             if isinstance(waiter, ThreadFuture):
-                _settle_thread(waiter, error)
+                if error is None:
+                    waiter.set_result(None)
+                else:
+                    waiter.set_exception(error)
             elif waiter is not None:
                 by_loop.setdefault(waiter.get_loop(), []).append((waiter, error))
             elif error is not None:
-                self._keep_unheard(error)
+                if self._unheard is None:
+                    _log.warning("%s", error)
+                    self._unheard = error
             elif unit.then is not None:
                 unit.then()
         for loop, answers in by_loop.items():
@@ -244,13 +244,6 @@ def _settle(answers: list[_Answer]) -> None:
             waiter.set_result(None)
         else:
             waiter.set_exception(error)
-
-
-def _settle_thread(waiter: ThreadFuture[None], error: Exception | None) -> None:
-    if error is None:
-        waiter.set_result(None)
-    else:
-        waiter.set_exception(error)
 
 
 def _copy(full: DiskFull) -> DiskFull:

@@ -146,13 +146,11 @@ class _Outcome:
 
 def _outcome_of(error: BaseException) -> _Outcome:
     """Signals reach the main thread alone: an interrupt there may be the user's, and is passed."""
-    if isinstance(error, KeyboardInterrupt) and _in_main_thread():
+    if isinstance(error, KeyboardInterrupt) and (
+        threading.current_thread() is threading.main_thread()
+    ):
         raise error
     return _Outcome(error=error)
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 async def _call_here(function: Callable[..., object], arguments: Sequence[object]) -> _Outcome:

@@ -163,7 +163,12 @@ class Worker:
                 process.end()  # interrupted half-way: an answer may still be on its way
                 raise
             finally:
-                self._put_back(process)
+                with self._lock:
+                    self._busy.discard(process)
+                    if process.alive:
+                        self._idle.append(process)
+                    else:
+                        process.end()
 
     async def acall(self, function: str, args: Sequence[object], limit_s: float) -> CallResult:
         """`call` without blocking the event loop."""
@@ -196,14 +201,6 @@ class Worker:
             process = _Process()
             self._busy.add(process)
             return process
-
-    def _put_back(self, process: _Process) -> None:
-        with self._lock:
-            self._busy.discard(process)
-            if process.alive:
-                self._idle.append(process)
-            else:
-                process.end()
 
 
 def _end_all(idle: list[_Process], busy: set[_Process]) -> None:

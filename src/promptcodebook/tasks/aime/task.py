@@ -52,7 +52,12 @@ class ProblemRow(BenchmarkRow):
 def load_aime(data_dir: Path | None = None) -> Task:
     """The task on the data in `data_dir` (or its folder aime/), else where `home_of` finds it."""
     home = home_of("aime", data_dir)
-    dataset = _read(home.folder)
+    splits: dict[Split, tuple[Example, ...]] = {
+        split: tuple(_example(row) for _, row in rows)
+        for split, rows in jsonl_splits(home.folder, ProblemRow).items()
+    }
+    unique_ids(splits)
+    dataset = Dataset(**splits, name="aime", input="problem")
     return Task(
         name="aime",
         dataset=dataset,
@@ -65,15 +70,6 @@ def load_aime(data_dir: Path | None = None) -> Task:
         output_format="A worked solution that ends with the final answer as \\boxed{integer}, "
         "an integer from 0 to 999.",
     )
-
-
-def _read(folder: Path) -> Dataset:
-    splits: dict[Split, tuple[Example, ...]] = {
-        split: tuple(_example(row) for _, row in rows)
-        for split, rows in jsonl_splits(folder, ProblemRow).items()
-    }
-    unique_ids(splits)
-    return Dataset(**splits, name="aime", input="problem")
 
 
 def _example(row: ProblemRow) -> Example:

@@ -68,7 +68,8 @@ def spoiled(reply: str) -> str:
     if not reply.strip():
         return "is empty"
     for name, pieces in (("line", _lines(reply)), ("sentence", sentences(reply))):
-        bare = [_bare(piece) for piece in pieces]
+        # Compare lines without their list marks, case and white space.
+        bare = [_LIST_MARK.sub("", piece.strip()).strip().lower() for piece in pieces]
         if len(bare) > 3 and bare[0].startswith(bare[-1]):
             bare = bare[:-1]
         if len(bare) >= 3 and len(set(bare)) == 1:
@@ -102,11 +103,6 @@ _LIST_MARK = re.compile(r"^(?:[-*•]|\(?\d{1,3}[.):]|[>#]+)\s*")
 def _lines(text: str) -> list[str]:
     """The lines that hold a word, stripped."""
     return [line.strip() for line in text.splitlines() if words(line)]
-
-
-def _bare(line: str) -> str:
-    """A line without its list mark, case or the white space around it."""
-    return _LIST_MARK.sub("", line.strip()).strip().lower()
 
 
 def _many(count: int, noun: str) -> str:

@@ -80,7 +80,12 @@ def load_ifbench(data_dir: Path | None = None) -> Task:
     DataError with file and line for an unknown constraint or one whose arguments are wrong.
     """
     home = home_of("ifbench", data_dir)
-    dataset = _read(home.folder)
+    splits: dict[Split, tuple[Example, ...]] = {
+        split: tuple(Example(str(r.key), r.prompt, fields=r.columns()) for _, r in rows)
+        for split, rows in jsonl_splits(home.folder, RequestRow).items()
+    }
+    unique_ids(splits)
+    dataset = Dataset(splits["train"], splits["val"], splits["test"], "ifbench", "prompt")
     nltk_data = next((p for p in _nltk_places(home.folder) if p.is_dir()), None)
     constraints = ConstraintReward(Language(nltk_data))
     return Task(
@@ -198,15 +203,6 @@ class ConstraintReward:
 
 def _nltk_places(folder: Path) -> tuple[Path, ...]:
     return (folder / "nltk_data", folder.parent / "nltk_data")
-
-
-def _read(folder: Path) -> Dataset:
-    splits: dict[Split, tuple[Example, ...]] = {
-        split: tuple(Example(str(r.key), r.prompt, fields=r.columns()) for _, r in rows)
-        for split, rows in jsonl_splits(folder, RequestRow).items()
-    }
-    unique_ids(splits)
-    return Dataset(splits["train"], splits["val"], splits["test"], "ifbench", "prompt")
 
 
 def _constraints(fields: Mapping[str, object]) -> tuple[list[str], list[dict[str, object]]]:

@@ -79,7 +79,14 @@ def choice_path(question: str, letter: str, answer: str) -> str:
     value = option_value(question, letter)
     if value in answer[-(_TAIL + len(value)) :]:
         return "option value"
-    return _last_line_path(letter, answer)
+    line = answer.strip().split("\n")[-1].strip()
+    if line.replace("*", "").lower() == letter.lower():
+        return "last line"
+    if "(" in line and ")" in line:
+        inside = line.split("(", 1)[1].split(")", 1)[0]
+        if inside.lower() == letter.lower():
+            return "last parentheses"
+    return ""
 
 
 def last_solution(answer: str) -> str:
@@ -134,17 +141,6 @@ def _is_letter(text: str, letter: str) -> bool:
 def _boxed_letter(answer: str) -> str:
     box = last_boxed(answer) or ""
     return box.replace("\\text{", "").replace("}", "").replace("\\", "").lower()
-
-
-def _last_line_path(letter: str, answer: str) -> str:
-    line = answer.strip().split("\n")[-1].strip()
-    if line.replace("*", "").lower() == letter.lower():
-        return "last line"
-    if "(" in line and ")" in line:
-        inside = line.split("(", 1)[1].split(")", 1)[0]
-        if inside.lower() == letter.lower():
-            return "last parentheses"
-    return ""
 
 
 def read_ids(answer: str) -> tuple[Ids, str]:
@@ -254,7 +250,12 @@ def parse_answer(response: str) -> tuple[str | None, str]:
     box = last_boxed(response)
     if box is not None:
         return normalise(box), "box"
-    formula = _last_formula(response)
+    # The text between the last two "$" (or "$$").
+    close = response.rfind("$")
+    if close > 0 and response[close - 1] == "$":
+        close -= 1
+    start = response.rfind("$", 0, close) if close > 0 else -1
+    formula = response[start + 1 : close].strip() if start >= 0 else None
     return (None, "") if formula is None else (normalise(formula), "formula")
 
 
@@ -271,12 +272,3 @@ def normalise(text: str) -> str:
 def compact(text: str) -> str:
     """For comparing texts: without blanks, except between two digits."""
     return _BLANK.sub("", text.strip())
-
-
-def _last_formula(text: str) -> str | None:
-    """What stands between the last two "$" (or "$$"); None when there is no such pair."""
-    close = text.rfind("$")
-    if close > 0 and text[close - 1] == "$":
-        close -= 1
-    start = text.rfind("$", 0, close) if close > 0 else -1
-    return text[start + 1 : close].strip() if start >= 0 else None

@@ -15,7 +15,6 @@ from promptcodebook.tasks.ifbench.instruction import (
     Text,
     without_marks,
 )
-from promptcodebook.tasks.ifbench.language import Language
 
 _OPENER = {")": "(", "]": "[", "}": "{"}
 _LETTERED = re.compile(r"\W*[aA]\W*[bB]\W*[cC]\W*")
@@ -71,14 +70,10 @@ def _emoji(text: Text, args: Arguments) -> bool:
     cleaned = [without_marks(sentence).strip() for sentence in text.sentences]
     # Punkt puts an emoji after a full stop at the head of the next sentence.
     return all(
-        _ends_in_emoji(sentence, text.language)
+        any(text.language.is_emoji(character) for character in sentence[-2:])
         or (bool(sentence and after) and text.language.is_emoji(after[0]))
         for sentence, after in pairwise([*cleaned, ""])
     )
-
-
-def _ends_in_emoji(sentence: str, language: Language) -> bool:
-    return any(language.is_emoji(character) for character in sentence[-2:])
 
 
 def _line_indent(text: Text, args: Arguments) -> bool:
