@@ -17,8 +17,7 @@ from promptcodebook.experiments.attribution import (
     measure_blame,
     scores,
 )
-from promptcodebook.experiments.experiment import Order
-from promptcodebook.experiments.grid import base
+from promptcodebook.experiments.experiment import Order, base
 from promptcodebook.experiments.lab import open_lab
 from promptcodebook.experiments.reproduce import experiment_named, measure
 from promptcodebook.method.critic import History

@@ -78,9 +78,7 @@ def _measure(lab: Lab) -> Mapping[str, Any]:
 
 
 def _written(out: Path) -> str:
-    one = Experiment(
-        "ablation", "Table 3", "", 1, lambda *_: [Cell("only", {}, _measure)], lambda _: PAGE
-    )
+    one = Experiment("ablation", "Table 3", lambda *_: [Cell("only", {}, _measure)], lambda _: PAGE)
     lab = open_lab(out / "lab", "http://127.0.0.1:9/v1#scripted", lm=ScriptedLM())
     try:
         return write_page(out, measure(Order(one, "quick", 1), lab, lambda _: None)).read_text()

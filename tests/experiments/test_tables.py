@@ -12,8 +12,7 @@ import pytest
 from promptcodebook.config import Explore, load_config
 from promptcodebook.errors import ConfigError
 from promptcodebook.experiments.codebook import _spearman  # pyright: ignore[reportPrivateUsage]
-from promptcodebook.experiments.experiment import Measured, Order
-from promptcodebook.experiments.grid import about, base, judged_by_words
+from promptcodebook.experiments.experiment import Measured, Order, about, base, judged_by_words
 from promptcodebook.experiments.lab import Lab, open_lab
 from promptcodebook.experiments.main import METHODS, cells_of, methods_of
 from promptcodebook.experiments.page import Page

@@ -12,8 +12,7 @@ import pytest
 
 from promptcodebook.calls import Reply, Request
 from promptcodebook.errors import DataError, DiskFull, Interrupted
-from promptcodebook.experiments.experiment import Experiment, Measured, Order
-from promptcodebook.experiments.grid import trained
+from promptcodebook.experiments.experiment import Experiment, Measured, Order, trained
 from promptcodebook.experiments.lab import Cell, Gate, Lab, Result, open_lab
 from promptcodebook.experiments.page import Page
 from promptcodebook.experiments.reproduce import Threads, measure
@@ -55,7 +54,7 @@ class Counting:
 
 def order(cells: Sequence[Cell]) -> Order:
     one = Experiment(
-        "e", "", SPEC, 1, lambda order, spec: cells, lambda measured: Page("e", []), ("quick",)
+        "e", "", lambda order, spec: cells, lambda measured: Page("e", []), presets=("quick",)
     )
     return Order(one, "quick", 1)
 

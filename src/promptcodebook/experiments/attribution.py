@@ -22,8 +22,7 @@ from promptcodebook.assemble import Assembled
 from promptcodebook.calls import Usage
 from promptcodebook.config import load_config
 from promptcodebook.errors import LMError
-from promptcodebook.experiments.experiment import Experiment, Measured, Order
-from promptcodebook.experiments.grid import about, base, missing
+from promptcodebook.experiments.experiment import Experiment, Measured, Order, about, base, missing
 from promptcodebook.experiments.lab import Cell, Lab, Result
 from promptcodebook.experiments.page import Page, Table
 from promptcodebook.experiments.published import published
@@ -289,5 +288,5 @@ def _table(found: Sequence[tuple[Any, Any]]) -> Table:
 
 
 EXPERIMENT = Experiment(
-    "attribution", "Tables 9 and 10", "smollm2", 1, _cells, _page, lm_quick="simulated"
+    "attribution", "Tables 9 and 10", _cells, _page, seeds=1, lm_quick="simulated"
 )

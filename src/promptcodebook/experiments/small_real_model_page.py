@@ -352,8 +352,6 @@ def _cells(order: Order, spec: str) -> Sequence[Cell]:
 EXPERIMENT = Experiment(
     name="small-real-model",
     paper="",
-    lm="smollm2",
-    seeds=5,
     cells=_cells,
     page=_page,
     presets=("quick", "default"),
