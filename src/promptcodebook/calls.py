@@ -13,14 +13,7 @@ from functools import cached_property
 from typing import Literal, Protocol, get_args
 
 Role = Literal[
-    "encoder",
-    "generator",
-    "executor",
-    "critic",
-    "attribution",
-    "updater",
-    "judge",
-    "untrusted",
+    "encoder", "generator", "executor", "critic", "attribution", "updater", "judge", "untrusted"
 ]
 
 

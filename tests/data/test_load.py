@@ -75,11 +75,7 @@ def test_csv_and_tsv(tmp_path: Path, from_list: Dataset, name: str, delimiter: s
             ("question", "answer, if any"),
             ("What, and why?", "So, that."),
         ),
-        (
-            ['"question; asked";answer', '"a;b";c,d'],
-            ("question; asked", "answer"),
-            ("a;b", "c,d"),
-        ),
+        (['"question; asked";answer', '"a;b";c,d'], ("question; asked", "answer"), ("a;b", "c,d")),
         (
             ["question,answer;note", "What; where?,So;yes"],
             ("question", "answer;note"),

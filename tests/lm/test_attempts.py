@@ -220,8 +220,7 @@ async def test_a_closed_run_lets_no_attempt_leave(server: Server, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "garbage",
-    [b"\xff" * 4096, b"not a slot " * 300, struct.pack("<QQQQd", 1, 99, 5, 5, 0.1)],
+    "garbage", [b"\xff" * 4096, b"not a slot " * 300, struct.pack("<QQQQd", 1, 99, 5, 5, 0.1)]
 )
 def test_a_damaged_file_of_attempts_is_named_with_what_to_do(
     tmp_path: Path, garbage: bytes

@@ -438,8 +438,7 @@ def _read_input(row: Record, column: str) -> str:
     kind = type(value).__name__
     chat = f'; for chat messages set messages to "{column}"' if isinstance(value, list) else ""
     raise DataError(
-        f"{row.where}: column {column!r} holds {kind!r}, not text",
-        hint=f"make it a string{chat}",
+        f"{row.where}: column {column!r} holds {kind!r}, not text", hint=f"make it a string{chat}"
     )
 
 

@@ -91,8 +91,7 @@ def difference(a: Rewards, b: Rewards) -> Interval:
     runs = max(len(a), len(b))
     wide_a, wide_b = (list(x) * runs if len(x) == 1 else x for x in (a, b))
     return crossed_interval(
-        [_minus(one, other) for one, other in zip(wide_a, wide_b, strict=True)],
-        bounds=(-1.0, 1.0),
+        [_minus(one, other) for one, other in zip(wide_a, wide_b, strict=True)], bounds=(-1.0, 1.0)
     )
 
 

@@ -76,12 +76,7 @@ def _searching(name: str, title: str) -> Method:
 
 METHODS: Mapping[str, Method] = {
     "pco": Method(
-        "PCO",
-        {},
-        "learned",
-        "PCO",
-        {"calls": 7.5, "tokens": 4_000},
-        {"calls": 3, "tokens": 2_000},
+        "PCO", {}, "learned", "PCO", {"calls": 7.5, "tokens": 4_000}, {"calls": 3, "tokens": 2_000}
     ),
     "gepa": _searching("gepa", "GEPA"),
     "gepa-merge": _searching("gepa-merge", "GEPA+Merge"),
@@ -100,10 +95,7 @@ METHODS: Mapping[str, Method] = {
     ),
     # Replies to one example are compared, and so are drawn.
     "grpo": Method(
-        "GRPO",
-        {"optimizer": "grpo", "roles": {"executor": {"temperature": 1.0}}},
-        "grpo",
-        "GRPO",
+        "GRPO", {"optimizer": "grpo", "roles": {"executor": {"temperature": 1.0}}}, "grpo", "GRPO"
     ),
     "random-routes": Method(
         "random routes over the first codebook", {"optimizer": "random_routes"}, "random_routes"

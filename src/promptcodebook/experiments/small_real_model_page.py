@@ -18,13 +18,7 @@ from promptcodebook.experiments.experiment import (
 )
 from promptcodebook.experiments.lab import Cell
 from promptcodebook.experiments.page import Block, Page, Table, shown
-from promptcodebook.experiments.small_real_model import (
-    ACCEPTING,
-    COUNTS,
-    SELECTS,
-    cells,
-    scale_of,
-)
+from promptcodebook.experiments.small_real_model import ACCEPTING, COUNTS, SELECTS, cells, scale_of
 from promptcodebook.units import percent
 
 Results = Mapping[str, Mapping[str, Any]]

@@ -296,10 +296,7 @@ def _sweep_blocks(
         for value, made in runs.items()
     ]
     columns = {} if sweep.row else {"Acc": "loose_share", "CSR": "csr"}
-    blocks: list[Block] = [
-        f"## {sweep.title}",
-        compared(sweep.key, rows, paper.name, columns),
-    ]
+    blocks: list[Block] = [f"## {sweep.title}", compared(sweep.key, rows, paper.name, columns)]
     if sweep.row:
         points = [f"{v.column}: {v.printed}" for v in paper.values if v.row == sweep.row]
         blocks.append(f"The paper, in exact match of HotpotQA (%): {', '.join(points)}.")

@@ -111,11 +111,7 @@ def settings_of(order: Order) -> Mapping[str, Setting]:
 
 def _cells(order: Order, spec: str) -> Sequence[Cell]:
     most = {"quick": 8, "default": 96}.get(order.preset)
-    base = {
-        "task": TASK,
-        "lm": spec,
-        "roles": {"executor": {"temperature": 0.0, "max_tokens": 64}},
-    }
+    base = {"task": TASK, "lm": spec, "roles": {"executor": {"temperature": 0.0, "max_tokens": 64}}}
     return [
         Cell(name, {**base, "place": str(place), "most": most}, _measured(base, place, most))
         for name, place in settings_of(order).items()

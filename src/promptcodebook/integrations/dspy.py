@@ -28,12 +28,7 @@ from promptcodebook.config import Config
 from promptcodebook.data import Dataset
 from promptcodebook.data.dataset import Split, draw_splits
 from promptcodebook.data.table import parse_input_template
-from promptcodebook.errors import (
-    ConfigError,
-    DataError,
-    RewardError,
-    import_extra,
-)
+from promptcodebook.errors import ConfigError, DataError, RewardError, import_extra
 from promptcodebook.integrations.composed_program import (
     ComposedProgram,
     attend,

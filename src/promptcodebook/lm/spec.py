@@ -111,8 +111,7 @@ def _split(address: str) -> SplitResult:
         _ = parts.port
     except ValueError:
         raise ConfigError(
-            "cannot read the model's address: host or port is malformed",
-            hint=f"write {FORMS}",
+            "cannot read the model's address: host or port is malformed", hint=f"write {FORMS}"
         ) from None
     return parts
 
@@ -199,11 +198,7 @@ class ApiKey:
     __slots__ = ("_others", "_value", "header", "name")
 
     def __init__(
-        self,
-        name: str,
-        value: str,
-        header: str = "Authorization",
-        others: tuple[ApiKey, ...] = (),
+        self, name: str, value: str, header: str = "Authorization", others: tuple[ApiKey, ...] = ()
     ) -> None:
         self.name = name
         self.header = header

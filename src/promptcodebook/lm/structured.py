@@ -102,10 +102,7 @@ class Ask:
         return TextAnswer(text, truncated, reply.usage, wrong), reply
 
     async def typed(
-        self,
-        request: Request,
-        shape: type[T],
-        fault: Callable[[T], str | None] | None = None,
+        self, request: Request, shape: type[T], fault: Callable[[T], str | None] | None = None
     ) -> Answer[T]:
         """The reply as `shape`; one re-ask quotes what was wrong, be it form or `fault(value)`.
 

@@ -331,11 +331,7 @@ class Transport:
             return HttpResponse(response.status, await self._body(response), response.headers)
 
     async def _begin(
-        self,
-        method: str,
-        url: str,
-        data: bytes | None,
-        limits: aiohttp.ClientTimeout | None = None,
+        self, method: str, url: str, data: bytes | None, limits: aiohttp.ClientTimeout | None = None
     ) -> aiohttp.ClientResponse:
         for stale in self._sessions.orphans():
             # Its loop has ended without closing it.

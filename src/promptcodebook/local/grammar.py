@@ -110,10 +110,7 @@ def text(least: int, most: int) -> Node:
         body: tuple[Node, ...] = (Repeat(char, 0, left),) if left else ()
     else:
         blocks = left // _BLOCK - 1
-        body = (
-            Rule(Repeat(_block(), 0, blocks)),
-            Rule(Repeat(char, 0, left - blocks * _BLOCK)),
-        )
+        body = (Rule(Repeat(_block(), 0, blocks)), Rule(Repeat(char, 0, left - blocks * _BLOCK)))
     return Rule(row('"', *head, *body, '"'))
 
 

@@ -47,9 +47,7 @@ class LocalModels:
     modules without which no GGUF file is taken."""
 
     def __init__(
-        self,
-        load: Callable[[Weights], Engine] = load_engine,
-        needs: Sequence[str] = GGUF_NEEDS,
+        self, load: Callable[[Weights], Engine] = load_engine, needs: Sequence[str] = GGUF_NEEDS
     ) -> None:
         self._load = load
         self._needs = needs

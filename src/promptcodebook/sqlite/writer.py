@@ -14,13 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from promptcodebook.errors import DiskFull, StoreError
-from promptcodebook.sqlite.database import (
-    Layout,
-    connect,
-    roll_back,
-    store_error,
-    store_os_error,
-)
+from promptcodebook.sqlite.database import Layout, connect, roll_back, store_error, store_os_error
 
 if TYPE_CHECKING:
     import asyncio

@@ -216,8 +216,7 @@ def _download(remote: Remote, name: str, folder: Path) -> Path:
         reason = f"it cannot be reached ({_root(error)})"
     variable = _BASES[remote.host][0]
     raise TaskError(
-        f"{name}: {url}: {reason}",
-        hint=f"offline? {_elsewhere(name)}; a mirror? set {variable}",
+        f"{name}: {url}: {reason}", hint=f"offline? {_elsewhere(name)}; a mirror? set {variable}"
     )
 
 

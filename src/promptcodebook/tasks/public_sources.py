@@ -68,11 +68,7 @@ def _ifbench(files: Sequence[Rows]) -> Mapping[str, Rows]:
     ifeval, test = files
     rows = [_request(r, "ifeval-") for r in sorted(ifeval, key=lambda r: int(str(r["key"])))]
     parts = _cut(_shuffle(rows, 0), 150, 300)
-    return {
-        "train": parts["train"],
-        "val": parts["val"],
-        "test": [_request(r, "") for r in test],
-    }
+    return {"train": parts["train"], "val": parts["val"], "test": [_request(r, "") for r in test]}
 
 
 def _request(row: Mapping[str, object], prefix: str) -> dict[str, object]:

@@ -27,17 +27,7 @@ _START_S = 30.0
 _PATIENCE = 5.0 if hasattr(signal, "setitimer") else 1.0
 """How many times its limit a call may take in all, waiting included."""
 
-_PASSED = (
-    "HOME",
-    "LANG",
-    "LC_ALL",
-    "NLTK_DATA",
-    "PATH",
-    "SYSTEMROOT",
-    "TEMP",
-    "TMP",
-    "TMPDIR",
-)
+_PASSED = ("HOME", "LANG", "LC_ALL", "NLTK_DATA", "PATH", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR")
 """The environment of a worker process: no API key is in it."""
 
 

@@ -198,9 +198,7 @@ REPLIES: tuple[Scripted, ...] = (
 
 
 async def run(
-    prompt: Prompt = PROMPT,
-    replies: Sequence[Scripted] = REPLIES,
-    search: Shelf | None = None,
+    prompt: Prompt = PROMPT, replies: Sequence[Scripted] = REPLIES, search: Shelf | None = None
 ) -> tuple[Output, ScriptedLM]:
     lm = ScriptedLM().enqueue(*replies)
     chat = BoundChat(lm, lambda purpose: len(purpose))
@@ -212,9 +210,7 @@ async def test_each_hop_asks_for_seven_passages() -> None:
     output, _ = await run(search=shelf)
     assert shelf.asked == [(QUESTION.input, 7), ("Skerry tower builder", 7)]
     assert output.text == "Ruth Calloway"
-    assert output.fields == {
-        "retrieved": [[f"Page {hop}.{n}" for n in range(7)] for hop in (1, 2)],
-    }
+    assert output.fields == {"retrieved": [[f"Page {hop}.{n}" for n in range(7)] for hop in (1, 2)]}
     assert json.loads(json.dumps(output.fields)) == output.fields
 
 

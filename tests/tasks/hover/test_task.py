@@ -303,11 +303,7 @@ async def run(
 async def test_the_hops_ask_for_7_7_and_10_passages() -> None:
     shelf = Shelf()
     output, _ = await run(search=shelf)
-    assert shelf.asked == [
-        (CLAIM.input, 7),
-        ("river of the mill", 7),
-        ("hill of the river", 10),
-    ]
+    assert shelf.asked == [(CLAIM.input, 7), ("river of the mill", 7), ("hill of the river", 10)]
     retrieved = retrieved_titles(output)
     assert [len(hop) for hop in retrieved] == [7, 7, 10]
     assert retrieved[0][0] == "Page 1.0" and retrieved[-1][-1] == "Page 3.9"

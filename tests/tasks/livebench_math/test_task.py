@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 from promptcodebook.data import SPLITS
 from promptcodebook.errors import DataError, TaskError
 from promptcodebook.tasks.livebench_math.readings import closeness, option_value, read_ids
-from promptcodebook.tasks.livebench_math.score import (
-    kind_of,
-    math_score,
-    score,
-    without_thoughts,
-)
+from promptcodebook.tasks.livebench_math.score import kind_of, math_score, score, without_thoughts
 from promptcodebook.tasks.livebench_math.task import load_livebench_math, reward
 from promptcodebook.tasks.task import load_task
 from promptcodebook.tasks.worker import Worker

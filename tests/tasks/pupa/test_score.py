@@ -466,8 +466,7 @@ async def test_no_removed_unit_and_no_prompt_reaches_the_untrusted_role(
     untrusted = Untrusted(roles_played(example, helped))
     cache = Cache(untrusted, tmp_path / "cache.sqlite", Counts())
     store = RunStore.create(
-        tmp_path / "runs",
-        Header("", "2025-01-01T00:00:00+00:00", "0", "pupa", "", "", {}, "", {}),
+        tmp_path / "runs", Header("", "2025-01-01T00:00:00+00:00", "0", "pupa", "", "", {}, "", {})
     )
     lm = Journaled(cache, store.reply_log, Counts())
     trial = Trial(Papillon(), None, lm)

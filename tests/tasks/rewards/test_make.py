@@ -14,12 +14,7 @@ from promptcodebook.errors import BudgetReached, ConfigError, LMError, RewardErr
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask
 from promptcodebook.tasks.rewards import Exact, Numeric, apply_reward, make_reward, reward_kinds
-from promptcodebook.types import (
-    Example,
-    Output,
-    Reward,
-    Score,
-)
+from promptcodebook.types import Example, Output, Reward, Score
 
 EXAMPLE = Example("e1", "What is {x}?", "seven")
 

@@ -51,12 +51,7 @@ INSTRUCTIONS: dict[str, str] = {
     "answer": "Given the question and both summaries, write the answer to the question.",
 }
 
-_OUTPUTS = {
-    "summarize1": "summary",
-    "query2": "query",
-    "summarize2": "summary",
-    "answer": "answer",
-}
+_OUTPUTS = {"summarize1": "summary", "query2": "query", "summarize2": "summary", "answer": "answer"}
 
 
 class HotpotProgram:

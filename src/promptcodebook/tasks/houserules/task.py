@@ -321,12 +321,7 @@ def _task(name: str, count: str, topics: Collection[str]) -> Task:
 def _messages(name: str, topics: Collection[str]) -> Dataset:
     """Those that are on no other topic."""
     whole = load(
-        _shipped("data.jsonl"),
-        input="message",
-        target=None,
-        id="id",
-        split="split",
-        name=name,
+        _shipped("data.jsonl"), input="message", target=None, id="id", split="split", name=name
     )
     kept = {
         split: tuple(e for e in examples if set(topics_of(e)) <= set(topics))

@@ -81,10 +81,7 @@ def _supports(sentence: str) -> bool | None:
 
 
 def hover_score(
-    retrieved_docs: Sequence[str],
-    gold_titles: Sequence[str],
-    predicted_label: str,
-    gold_label: str,
+    retrieved_docs: Sequence[str], gold_titles: Sequence[str], predicted_label: str, gold_label: str
 ) -> float:
     """1.0 iff the retrieval is complete (`titles_subset`) and the label is the gold one."""
     wanted = parse_label(gold_label)

@@ -21,11 +21,7 @@ from promptcodebook.tasks.home import BenchmarkRow, home_of, jsonl_splits, read_
 from promptcodebook.tasks.pupa.judge import WEIGHT, JudgeReward, Papillon, StandIn, units_of
 from promptcodebook.tasks.task import Task
 from promptcodebook.text import words_of
-from promptcodebook.types import (
-    Example,
-    Reward,
-    Variable,
-)
+from promptcodebook.types import Example, Reward, Variable
 
 _FORM = "one JSON object a line with the texts id, user_query, target_response and pii_units"
 _LEAST = 4

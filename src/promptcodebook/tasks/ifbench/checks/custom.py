@@ -195,8 +195,7 @@ CUSTOM: Mapping[str, Instruction] = {
         "lettered options each, every question longer than the one before.",
     ),
     "custom:reverse_newline": Instruction(
-        _reverse_newline,
-        "The response must list the African countries from Z to A, one a line.",
+        _reverse_newline, "The response must list the African countries from Z to A, one a line."
     ),
     "custom:word_reverse": Instruction(
         _word_reverse,

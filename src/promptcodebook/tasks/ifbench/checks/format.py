@@ -201,8 +201,7 @@ FORMAT: Mapping[str, Instruction] = {
         "Each part of the response must start with a thesis in HTML italics, followed by text.",
     ),
     "format:sub-bullets": Instruction(
-        _sub_bullets,
-        "Each bullet point (*) of the response must have at least one sub-bullet (-).",
+        _sub_bullets, "Each bullet point (*) of the response must have at least one sub-bullet (-)."
     ),
     "format:no_bullets_bullets": Instruction(
         _no_bullets_bullets,

@@ -80,10 +80,7 @@ def _english_lowercase(text: Text, args: Arguments) -> bool:
     return text.value.islower() and text.language.guess(text.value) in ("", "en")
 
 
-_POSTSCRIPTS = {
-    "P.P.S": re.compile(r"p\.\s?p\.\s?s"),
-    "P.S.": re.compile(r"p\.\s?s\."),
-}
+_POSTSCRIPTS = {"P.P.S": re.compile(r"p\.\s?p\.\s?s"), "P.S.": re.compile(r"p\.\s?s\.")}
 
 # Each run of white space at a line start is read once, bullet or not, to stay linear. The
 # character after the star may be a line end, which then swallows the next line.
@@ -278,8 +275,7 @@ IFEVAL: Mapping[str, Instruction] = {
         _title, "The response must contain a title in double angle brackets, as in <<title>>."
     ),
     "combination:two_responses": Instruction(
-        _two_responses,
-        "The response must consist of two different responses, separated by ******.",
+        _two_responses, "The response must consist of two different responses, separated by ******."
     ),
     "combination:repeat_prompt": Instruction(
         _repeat_prompt,

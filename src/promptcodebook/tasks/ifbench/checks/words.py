@@ -122,9 +122,7 @@ WORDS: Mapping[str, Instruction] = {
     ),
     "words:start_verb": Instruction(_start_verb, "The response must start with a verb."),
     "words:repeats": Instruction(
-        _repeats,
-        "No word may occur more than {small_n} times in the response.",
-        ("small_n",),
+        _repeats, "No word may occur more than {small_n} times in the response.", ("small_n",)
     ),
     "words:odd_even_syllables": Instruction(
         _odd_even_syllables,
