@@ -27,7 +27,7 @@ from promptcodebook.calls import Limits, Request, Role, Usage
 from promptcodebook.config import Budget, Price
 from promptcodebook.errors import BudgetReached, ConfigError, PcoError, Stop
 from promptcodebook.lm.limit import StopSignal
-from promptcodebook.lm.spec import parse_spec
+from promptcodebook.lm.spec import parse_spec, providers
 from promptcodebook.lm.wire import byte_size
 
 
@@ -84,19 +84,6 @@ class Ledger:
             self._log.end(attempt.ticket, role, usage, lost)
 
 
-# USD per million tokens: prompt, completion, cached prompt.
-_LISTED: Mapping[str, tuple[float, float, float]] = {
-    "gpt-4o": (2.50, 10.00, 1.25),
-    "gpt-4o-mini": (0.15, 0.60, 0.075),
-    "gpt-4.1": (2.00, 8.00, 0.50),
-    "gpt-4.1-mini": (0.40, 1.60, 0.10),
-    "gpt-4.1-nano": (0.10, 0.40, 0.025),
-    "gpt-5": (1.25, 10.00, 0.125),
-    "gpt-5-mini": (0.25, 2.00, 0.025),
-    "gpt-5-nano": (0.05, 0.40, 0.005),
-    "o3": (2.00, 8.00, 0.50),
-    "o4-mini": (1.10, 4.40, 0.275),
-}
 _DATED = re.compile(r"-\d{4}-\d{2}-\d{2}$")
 _FREE = Price(prompt=0.0, completion=0.0)
 
@@ -156,7 +143,7 @@ class PriceTable:
         if spec.model in self._extra:
             return self._extra[spec.model]
         listed = spec.base_url.startswith("https://api.openai.com/")
-        row = _LISTED.get(_DATED.sub("", spec.model)) if listed else None
+        row = providers()["prices"].get(_DATED.sub("", spec.model)) if listed else None
         return Price(prompt=row[0], completion=row[1], cached=row[2]) if row else None
 
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import os
 import re
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from promptcodebook.config import refuse_password
@@ -248,6 +251,12 @@ def read_key(
             )
         return ApiKey(name, value, header)
     return None
+
+
+@cache
+def providers() -> Mapping[str, Any]:
+    """providers.toml: who wants a key, where it is looked for, and OpenAI's prices."""
+    return tomllib.loads(Path(__file__).with_name("providers.toml").read_text("utf-8"))
 
 
 def any_simulated(specs: Iterable[str]) -> bool:
