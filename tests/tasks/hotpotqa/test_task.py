@@ -11,7 +11,7 @@ from promptcodebook.calls import Reply
 from promptcodebook.errors import DataError, LMError, PcoError, TaskError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.executor import BoundChat
-from promptcodebook.tasks.hotpotqa.task import INSTRUCTIONS, STAGES, HotpotProgram, load_hotpotqa
+from promptcodebook.tasks.hotpotqa.task import MODULES, STAGES, HotpotProgram, load_hotpotqa
 from promptcodebook.tasks.retrieval.retriever import retrieved_titles
 from promptcodebook.tasks.rewards import apply_reward
 from promptcodebook.tasks.task import load_task
@@ -232,7 +232,7 @@ async def test_the_prompt_stands_before_the_instruction_of_each_stage() -> None:
     _, lm = await run(Prompt("Take care."))
     systems = [request.messages[0].content for request in lm.history]
     for stage, system in zip(STAGES, systems, strict=True):
-        assert system.startswith(f"Take care.\n\n{INSTRUCTIONS[stage]}")
+        assert system.startswith(f"Take care.\n\n{MODULES[stage][0]}")
     assert {request.role for request in lm.history} == {"executor"}
     assert len({request.sample for request in lm.history}) > 1
 

@@ -18,7 +18,7 @@ from promptcodebook.tasks.hover.score import (
     titles_subset,
 )
 from promptcodebook.tasks.hover.task import (
-    INSTRUCTIONS,
+    MODULES,
     OFFICIAL,
     STAGES,
     HoverProgram,
@@ -334,7 +334,7 @@ async def test_the_prompt_stands_before_each_stage_s_instruction() -> None:
     _, lm = await run(Prompt("Take care."))
     for request, stage in zip(lm.history, STAGES, strict=True):
         system = request.messages[0].content
-        assert system.startswith(f"Take care.\n\n{INSTRUCTIONS[stage]}")
+        assert system.startswith(f"Take care.\n\n{MODULES[stage][0]}")
 
 
 async def test_a_prompt_for_each_stage() -> None:
