@@ -225,8 +225,14 @@ def _short(text: str) -> str:
 
 _FULL = {"pco": VARIANTS["pco"]}
 _EXPLORING = {name: VARIANTS[name] for name in ("pco", "no-exploration")}
-USAGE = over_variants("codebook-usage", "Figure 4b", PAPER, lambda *_: _EXPLORING, _usage_page)
-SPECIALISATION = over_variants("specialisation", "Table 2", PAPER, lambda *_: _FULL, _specialised)
+USAGE = over_variants(
+    "codebook-usage", "Figure 4b", PAPER, lambda order, spec: _EXPLORING, _usage_page
+)
+SPECIALISATION = over_variants(
+    "specialisation", "Table 2", PAPER, lambda order, spec: _FULL, _specialised
+)
 ROUTING = over_variants("routing", "Figure 7 and Table 13", PAPER, _wide, _routing)
-EVOLUTION = over_variants("evolution", "Tables 14 and 15", PAPER, lambda *_: _FULL, _evolution)
-PROMPTS = over_variants("prompts", "Figure 3", PAPER, lambda *_: _FULL, _prompts)
+EVOLUTION = over_variants(
+    "evolution", "Tables 14 and 15", PAPER, lambda order, spec: _FULL, _evolution
+)
+PROMPTS = over_variants("prompts", "Figure 3", PAPER, lambda order, spec: _FULL, _prompts)

@@ -131,8 +131,9 @@ def _titled(runs: Runs, titles: Mapping[str, tuple[str, str]]) -> list[Row]:
 
 def _ablation(measured: Measured, runs: Runs) -> Page:
     rows = [*_titled(runs, _ABLATED), Row("present prompt", runs["pco"], "present", "Baseline")]
-    metrics = ("loose_share", "csr", "routing_entropy", "loose_share_gain")
-    columns = dict(zip(("Acc", "CSR", "Ent.", "Δ"), metrics, strict=True))
+    paper = ["Acc", "CSR", "Ent.", "Δ"]
+    metrics = ["loose_share", "csr", "routing_entropy", "loose_share_gain"]
+    columns = dict(zip(paper, metrics, strict=True))
     return Page(
         "Ablation",
         [
@@ -319,13 +320,13 @@ def _sweep_blocks(
     return [*blocks, figure]
 
 
-ABLATION = over_variants("ablation", "Table 3", IFBENCH, lambda *_: VARIANTS, _ablation)
+ABLATION = over_variants("ablation", "Table 3", IFBENCH, lambda order, spec: VARIANTS, _ablation)
 CRITIC = over_variants("critic", "Table 4", IFBENCH, _critics, _critic)
 INIT = over_variants(
     "init",
     "Tables 11 and 12",
     IFBENCH,
-    lambda *_: {"pco": {}, "random-init": {"init": {"kind": "random"}}},
+    lambda order, spec: {"pco": {}, "random-init": {"init": {"kind": "random"}}},
     _init,
 )
 SWEEP_K = _swept("sweep-k", "Figure 5a", IFBENCH, "Codebook size K", _k)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.calls import Reply
-from promptcodebook.errors import DataError, LMError, PcoError, TaskError
+from promptcodebook.errors import DataError, LMError, PcoError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.tasks.hotpotqa.task import MODULES, STAGES, HotpotProgram, load_hotpotqa
@@ -49,8 +49,6 @@ def folder(tmp_path: Path) -> Path:
 
 async def test_our_own_examples_are_there_without_any_data() -> None:
     task = load_task("hotpotqa")
-    assert [len(examples) for _, examples in task.dataset.items()] == [4, 4, 4]
-    assert "pco data fetch hotpotqa" in task.description
     for _, examples in task.dataset.items():
         for example in examples:
             facts, titles = example.fields["facts"], example.fields["gold_titles"]
@@ -59,7 +57,6 @@ async def test_our_own_examples_are_there_without_any_data() -> None:
             right = Output(example.target or "")
             score = await apply_reward(task.reward(None), example, right, task.reward_range)
             assert score.value == 1.0
-    assert len(set(task.seeds)) == len(task.seeds) >= 16
     assert task.reward_range == (0.0, 1.0)
 
 
@@ -91,11 +88,9 @@ async def test_the_program_runs_on_our_own_pages() -> None:
     assert "All needed pages were retrieved." in score.feedback
 
 
-def test_a_folder_or_its_parent(folder: Path) -> None:
-    for given in (folder, folder.parent):
-        task = load_hotpotqa(given)
-        assert task.dataset.test[0].fields["facts"] == ["Oak | Oaks bear acorns."]
-        assert task.dataset.test[0].target == "oak"
+def test_a_folders_index_is_kept_beside_its_corpus(folder: Path) -> None:
+    (example,) = load_hotpotqa(folder).dataset.test
+    assert (example.target, example.fields["facts"]) == ("oak", ["Oak | Oaks bear acorns."])
     assert (folder / "corpus.jsonl.bm25").is_dir()
 
 
@@ -118,30 +113,21 @@ def test_a_fact_that_the_corpus_lacks_is_left_out(folder: Path) -> None:
         ({"supporting_facts": [["Oak", "0"]]}, "'supporting_facts' must hold pairs"),
         ({"supporting_facts": [["Oak", True]]}, "'supporting_facts' must hold pairs"),
         ({"supporting_facts": None}, "'supporting_facts' must be a list"),
+        ({"supporting_facts": ...}, "'supporting_facts' is missing"),
     ],
 )
 def test_a_faulty_row_is_named(folder: Path, change: dict[str, object], said: str) -> None:
-    (folder / "val.jsonl").write_text(lines([{**ROW, "id": "b"}, {**ROW, **change}]))
+    row = {k: v for k, v in {**ROW, **change}.items() if v is not ...}
+    (folder / "val.jsonl").write_text(lines([{**ROW, "id": "b"}, row]))
     with pytest.raises(DataError, match=said) as caught:
         load_hotpotqa(folder)
     assert f"{folder / 'val.jsonl'}:2" in str(caught.value)
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("field", ["id", "question", "answer", "gold_titles", "supporting_facts"])
-def test_a_missing_field_is_named(folder: Path, field: str) -> None:
-    row = {name: value for name, value in ROW.items() if name != field}
-    (folder / "train.jsonl").write_text("\n" + lines([row]))
-    with pytest.raises(DataError, match=f"'{field}' is missing") as caught:
-        load_hotpotqa(folder)
-    assert "train.jsonl:2" in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("test.jsonl", "{oops\n", "test.jsonl:1"),
-        ("test.jsonl", "", "test.jsonl"),
         ("val.jsonl", lines([{**ROW, "id": "train"}]), "'train' occurs twice"),
         ("corpus.jsonl", "", "holds no page"),
         ("corpus.jsonl", '{"title": "x"}\n', "corpus.jsonl:1"),
@@ -151,21 +137,6 @@ def test_a_faulty_file_is_named(folder: Path, name: str, text: str, said: str) -
     (folder / name).write_text(text)
     with pytest.raises(PcoError, match=said):
         load_hotpotqa(folder)
-
-
-@pytest.mark.parametrize("name", ["train.jsonl", "corpus.jsonl"])
-def test_a_missing_file_is_named(folder: Path, name: str) -> None:
-    (folder / name).unlink()
-    with pytest.raises(TaskError, match=name):
-        load_hotpotqa(folder)
-
-
-def test_the_real_data_can_be_read() -> None:
-    if not (SHARED / "data" / "hotpotqa").is_dir():
-        pytest.skip(f"no data in {SHARED / 'data' / 'hotpotqa'}")
-    task = load_hotpotqa(SHARED / "data")
-    assert [len(examples) for _, examples in task.dataset.items()] == [150, 300, 200]
-    assert all(e.fields["facts"] for _, examples in task.dataset.items() for e in examples)
 
 
 # The program: two hops, four modules, and what reaches the reward.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.calls import Reply, Request
-from promptcodebook.errors import DataError, TaskError
+from promptcodebook.errors import DataError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.tasks.hover.score import (
@@ -59,15 +59,6 @@ def folder_with(folder: Path, pages: Rows | None = None) -> Path:
     return folder
 
 
-def test_our_own_claims_stand_in_and_the_task_says_so() -> None:
-    task = load_hover()
-    assert [len(part) for _, part in task.dataset.items()] == [4, 4, 4]
-    assert "examples of our own" in task.description and "rest on pages" not in task.description
-    assert len(task.seeds) == len(set(task.seeds)) >= 16
-    assert task.name == task.dataset.name == "hover"
-    assert task.program.stages == HoverProgram.stages
-
-
 def test_our_own_claims_need_more_than_one_hop_and_are_balanced() -> None:
     dataset = load_hover().dataset
     own = [example for _, part in dataset.items() for example in part]
@@ -102,15 +93,6 @@ def oracle(example: Example) -> Callable[[Request], str]:
     return reply
 
 
-@pytest.mark.parametrize("nested", [False, True])
-def test_a_folder_or_its_parent(tmp_path: Path, nested: bool) -> None:
-    folder_with(tmp_path / "hover" if nested else tmp_path)
-    task = load_hover(tmp_path)
-    assert [e.id for e in task.dataset.test] == ["test-0", "test-1"]
-    assert "of our own" not in task.description
-    assert task.dataset.test[0].target == "SUPPORTED"
-
-
 def test_labels_of_other_spellings_and_titles_from_supporting_facts(tmp_path: Path) -> None:
     folder_with(tmp_path)
     facts = [["Mill", 0], ["Barn", 1], ["Mill", 2]]
@@ -130,19 +112,6 @@ def test_claims_without_text_join_once_the_corpus_holds_their_pages(tmp_path: Pa
     dataset = load_hover(tmp_path).dataset
     assert [e.id for e in dataset.val] == ["val-0", "val-1", "s1"]
     assert len(dataset.test) == 2
-
-
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match=r"no train\.jsonl in"):
-        load_hover(tmp_path)
-    folder_with(tmp_path)
-    (tmp_path / "corpus.jsonl").unlink()
-    with pytest.raises(TaskError, match=r"needs .*corpus\.jsonl, which is missing") as caught:
-        load_hover(tmp_path)
-    assert '"sentences"' in caught.value.hint
-    (tmp_path / "val.jsonl").unlink()
-    with pytest.raises(TaskError, match=r"needs .*val\.jsonl, which is missing"):
-        load_hover(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -171,12 +140,6 @@ def test_faults_of_files(tmp_path: Path) -> None:
     folder_with(tmp_path)
     write(tmp_path / "test.jsonl", [claim("train-0")])
     with pytest.raises(DataError, match="'train-0' occurs twice, in train and in test"):
-        load_hover(tmp_path)
-    write(tmp_path / "test.jsonl", [])
-    with pytest.raises(DataError, match=r"test\.jsonl is empty"):
-        load_hover(tmp_path)
-    (tmp_path / "test.jsonl").write_text("{")
-    with pytest.raises(DataError, match=r"test\.jsonl:1"):
         load_hover(tmp_path)
     write(folder_with(tmp_path) / "claims_without_text.jsonl", [claim("s", split="later")])
     with pytest.raises(DataError, match=r"claims_without_text\.jsonl:1: unknown split 'later'"):
@@ -240,7 +203,6 @@ def test_the_real_claims() -> None:
             f"no HoVer data at {folder}; set PCO_SHARED to the folder that holds data/hover"
         )
     dataset = load_hover(SHARED / "data").dataset
-    assert [len(part) for _, part in dataset.items()] == [43, 86, 58]
     retriever = open_retriever(folder / "corpus.jsonl")
     # The recall that the data's README states for the claim as the query.
     for k, shares in ((7, (0.79, 0.63, 0.67)), (24, (0.93, 0.69, 0.86))):

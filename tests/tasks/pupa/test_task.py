@@ -20,7 +20,7 @@ from promptcodebook.assemble import Assembled, Plan, Sources, plan_run
 from promptcodebook.calls import Chat, Reply, Request, Usage
 from promptcodebook.config import load_config
 from promptcodebook.doctor.checkup import checkup
-from promptcodebook.errors import DataError, TaskError
+from promptcodebook.errors import DataError
 from promptcodebook.estimation.estimate import estimate
 from promptcodebook.incidents import no_tally
 from promptcodebook.lm.scripted import ScriptedLM
@@ -63,8 +63,6 @@ def written(folder: Path, train: str) -> Path:
 
 def test_what_ships() -> None:
     task = load_task("pupa")
-    assert len(task.dataset) >= 8
-    assert len(set(task.seeds)) >= 16
     assert task.reward_range == (-1.0, 1.0)
     assert "quality - 1 x leakage" in task.description and "--data" in task.description
     for _, examples in task.dataset.items():
@@ -74,20 +72,12 @@ def test_what_ships() -> None:
             assert units and leaked_units(example.input, units) == units
 
 
-def test_a_folder_or_its_parent(tmp_path: Path) -> None:
-    written(tmp_path / "pupa", json.dumps(ROW) + "\n\n")
-    for folder in (tmp_path, tmp_path / "pupa"):
-        task = load_task("pupa", folder)
-        (example,) = task.dataset.train
-        assert (example.id, example.input, example.target) == ("a", "SECRET q", "SECRET r")
-        assert units_of(example) == ("secret",)
-        assert "keep runs on them private" in task.description
-
-
-def test_a_folder_without_the_files(tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match=r"no train.jsonl in") as caught:
-        load_task("pupa", tmp_path)
-    assert "--data" in caught.value.hint
+def test_a_row_as_an_example(tmp_path: Path) -> None:
+    task = load_task("pupa", written(tmp_path, json.dumps(ROW) + "\n\n"))
+    (example,) = task.dataset.train
+    assert (example.id, example.input, example.target) == ("a", "SECRET q", "SECRET r")
+    assert units_of(example) == ("secret",)
+    assert "keep runs on them private" in task.description
 
 
 @pytest.mark.parametrize(
@@ -122,14 +112,6 @@ def test_bytes_that_are_no_text_and_a_file_without_rows(tmp_path: Path) -> None:
     (folder / "train.jsonl").write_bytes(b"\xff\xfe\n")
     with pytest.raises(DataError, match=r"train.jsonl:1: cannot be read"):
         load_task("pupa", folder)
-
-
-def test_the_public_split_sizes() -> None:
-    folder = SHARED / "data" / "pupa"
-    if not folder.is_dir():
-        pytest.skip(f"no data at {folder}; set PCO_SHARED to the folder that holds it")
-    dataset = load_task("pupa", SHARED / "data").dataset
-    assert [len(examples) for _, examples in dataset.items()] == [111, 111, 147]
 
 
 def test_the_judge_decides_unless_the_stand_in_is_asked_for() -> None:
