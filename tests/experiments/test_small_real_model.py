@@ -17,7 +17,7 @@ from promptcodebook.experiments.experiment import Measured, Order
 from promptcodebook.experiments.lab import Cell, open_lab
 from promptcodebook.experiments.page import markdown
 from promptcodebook.experiments.reproduce import measure
-from promptcodebook.experiments.small_real_model_page import EXPERIMENT
+from promptcodebook.experiments.small_real_model import EXPERIMENT
 from promptcodebook.store.lock import RunLock
 
 SPEC = "http://127.0.0.1:9/v1#scripted"

@@ -1,14 +1,14 @@
-"""`attribution` (Tables 9 and 10): does a verdict land on the part that is to blame?
+"""`attribution` (Tables 9 and 10): does a verdict blame the part that is at fault?
 
-A causal intervention, as in the appendix: of traces whose answer is right, one part is broken and
-the answer made again. Only interventions after which the reward has really fallen are asked about.
+A causal intervention, as in the appendix: in traces whose answer is right, one part is broken and
+the answer is made again. Only interventions that really lowered the reward count.
 
 - routing: other instincts than the right ones, put together faithfully;
 - composition: the right instincts were chosen, and the prompt leaves them out;
-- instinct: the right place was chosen, and a harmful text stands in it.
+- instinct: the right place was chosen, and it holds a harmful text.
 
-The channel with the greatest severity counts as blamed; without a single greatest one, the channels
-that got a complaint, if it is only one.
+The channel with the greatest severity is blamed. Without a single greatest one, a channel is blamed
+if it is the only one with a complaint.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class _Broken:
 
 
 def blamed(gradients: Gradients) -> Channel | None:
-    """The channel that a verdict was laid at first and foremost; None where there is none."""
+    """The channel that a verdict blames most; None where it blames none."""
     shares: list[tuple[float, Channel]] = [
         (v, k) for k, v in gradients.severity.items() if k != "critic"
     ]

@@ -86,8 +86,8 @@ def score(runs: Rewards) -> Interval:
 
 
 def difference(a: Rewards, b: Rewards) -> Interval:
-    """The mean of a - b; where only one of the two has several runs, the other stands beside each
-    of them."""
+    """The mean of a - b; where only one of the two has several runs, each of them is compared with
+    the other."""
     runs = max(len(a), len(b))
     wide_a, wide_b = (list(x) * runs if len(x) == 1 else x for x in (a, b))
     return crossed_interval(
@@ -134,7 +134,7 @@ def trained(name: str, settings: Mapping[str, Any]) -> Cell:
 
 def read_run(path: Path, stopped: str = "") -> Result:
     """What the tables show of a run. `whole` and `training` are what was paid; `lost` are attempts
-    that brought no answer, be it for a kill or for a failure, at the most they can have cost."""
+    without an answer, after a kill or a failure, at the most they can have cost."""
     store = RunStore.open(path)
     try:
         outline = store.outline()

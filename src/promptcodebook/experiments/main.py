@@ -1,14 +1,10 @@
 """`main` (Table 1): PCO and other optimizers on the same tasks, once at equal tokens and once at
-equal calls.
+equal calls; `prompt-length` (Figure 4a) and `cost` (Table 5) are views of its runs.
 
-All methods begin with the same prompt, validate on the same examples, and pay for training and for
-validation from the same budget; what judging takes is kept apart. A benchmark of
-the paper takes part where the model leaves its floor: where, on up to 50 test examples without any
-optimizing, the interval of its reward does not touch 0.
-
-`prompt-length` (Figure 4a) and `cost` (Table 5): what the methods of Table 1 take to deploy.
-
-Both are views of its runs.
+All methods begin with the same prompt and validate on the same examples. Training and validation
+share one budget; judging does not count. A benchmark of the paper takes part where the model leaves
+its floor: where the interval of its reward, on up to 50 test examples without any optimizing, does
+not touch 0.
 """
 
 from __future__ import annotations
@@ -315,11 +311,11 @@ def _main_page(measured: Measured) -> Page:
             blocks.append(f"## At equal {kind}: at most {cap.training:,} for training")
             blocks += [_rewards_table(lines, tasks, kind), *left_out(measured, kind)]
             blocks += _failed(measured, kind)
-    told = [_TOLD, _ENGINES if "grpo" in methods_of(measured.lab.spec) else _NO_GRPO]
-    return Page("PCO and other optimizers", [*blocks, *told, *_printed(), *missing(measured)])
+    notes = [_NOTE, _ENGINES if "grpo" in methods_of(measured.lab.spec) else _NO_GRPO]
+    return Page("PCO and other optimizers", [*blocks, *notes, *_printed(), *missing(measured)])
 
 
-_TOLD = (
+_NOTE = (
     "GEPA, GEPA+Merge and MIPROv2 begin with the instincts of PCO's first codebook in one prompt. "
     "Their own texts are drawn at temperature 1, with room for 1,024 tokens. All validate on the "
     "same examples and pay for that from the same budget; the learned router keeps its last state "
@@ -424,7 +420,7 @@ def _failed(measured: Measured, kind: str) -> list[Block]:
 
 
 def _printed() -> list[Block]:
-    """The paper's Table 1 as it stands there, apart from ours."""
+    """The paper's own Table 1, apart from ours."""
     blocks: list[Block] = ["## The paper's own figures"]
     for executor in ("Qwen3-8B", "LLaMA-3.1-8B"):
         table = published("Table 1", executor)

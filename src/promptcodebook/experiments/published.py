@@ -1,4 +1,4 @@
-"""What the paper printed, number by number: to stand beside a figure of ours, never in its column.
+"""What the paper printed, number by number, to show beside our figures, never in their column.
 
 `published.json` has every number of the paper's tables and plots of results (plots by the
 coordinates in their source), and those that it states of a figure elsewhere. Left out because they

@@ -84,7 +84,7 @@ def _gap(lab: Lab, settings: Mapping[str, Any]) -> Result:
 def active_after(
     explore: Explore, select: int, ema: Sequence[float], steps: Sequence[float], world: int
 ) -> set[int]:
-    """Which entries were ever drawn: of exploration alone, with r̄ as it stands and ε by step."""
+    """Which entries were ever drawn: of exploration alone, with a fixed r̄ and ε by step."""
     explorer, draw = Explorer(explore, select), keyed_random("theory", world)
     active: set[int] = set()
     for epsilon in steps:

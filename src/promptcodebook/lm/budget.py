@@ -1,17 +1,12 @@
-"""The budget of all roles together: checked before each attempt, with all in flight reserved.
+"""Money, tokens, calls and seconds: what a run may spend, what it spent, and what calls cost.
 
-An attempt reserves the most it can cost: one call, an upper bound of its prompt tokens, its whole
-length cap, and their price. So spending plus reservations never passes a limit, as long as the
-endpoint keeps to the length cap it was given. The place is below the retries and inside the limit
-of calls in flight: a reservation is held only while a request is out, and whoever waits for one
-waits for requests that end.
+The budget covers all roles together. Each attempt reserves the most it can cost before it leaves:
+one call, an upper bound of its prompt tokens, its whole length cap, and their price. So spending
+plus reservations never passes a limit, as long as the endpoint keeps to its length cap. An attempt
+holds its reservation only while its request is out, so every wait for a reservation ends.
 
-What a run spent, by role: what was answered, and apart from it what was lost to failures.
-
-A lost attempt went out and brought nothing usable back: its answer came too late, cut, unreadable
-or not at all. Nobody knows what the server bills for it, so it is booked at the most it can be.
-
-What calls cost: prices by model, the user's own before the built-in ones.
+The ledger books answered attempts by role, and lost ones apart. A lost attempt brought nothing
+usable back. The server may bill it all the same, so it is booked at the most it can cost.
 """
 
 from __future__ import annotations
@@ -113,7 +108,7 @@ class PriceTable:
         return (total + usage.completion_tokens * price.completion) / 1e6
 
     def bound(self, model: str, prompt: int, completion: int) -> float | None:
-        """USD for so many tokens at the most, whatever of the prompt is cached; None = unknown."""
+        """The most USD that these tokens can cost, cached or not; None = unknown."""
         price = self.price(model)
         if price is None:
             return None
@@ -341,7 +336,7 @@ class BudgetGate:
         return f"{limit:g} seconds ({spent:.0f} s gone{self._kept_back('s', self._kept.seconds)})"
 
     def _limit_passed(self, most: Usage) -> str:
-        """The limit that this call on top of all else could pass, and where it stands; or ''."""
+        """The limit that this call could pass, and how much of it is spent; or ''."""
         limits, kept, spent = self._limits, self._kept, self.ledger.total
         if limits.calls is not None:
             ahead = spent.calls + self._reserved.calls + most.calls
@@ -374,7 +369,7 @@ class BudgetGate:
 
 
 def prompt_bound(request: Request) -> int:
-    """Never less than the prompt's tokens: a token stands for at least one byte of the text."""
+    """Never less than the prompt's tokens: a token covers at least one byte of text."""
     size = _PREAMBLE + sum(byte_size(m.content) + _PER_MESSAGE for m in request.messages)
     return size if request.schema is None else size + request.schema.size
 

@@ -1,9 +1,7 @@
 """Connected models: a spec becomes an LM behind the retries and the limit of its address.
 
-All models of one address share its limit. Around each single request stands what the caller wants
-there: the budget, for one.
-
-Providers whose servers answer nobody without a key: told before anything is begun.
+All models of one address share its limit. The caller may wrap every single request, for instance
+in the budget. A missing key is reported before anything else happens.
 """
 
 from __future__ import annotations

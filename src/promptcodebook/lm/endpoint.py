@@ -1,7 +1,6 @@
 """One model behind one chat-completions address, over one pooled HTTP session.
 
-What the endpoint refuses (a sampling field, `max_tokens`, a schema) is learned from its first
-refusal and left out from then on.
+When the endpoint refuses a sampling field, `max_tokens` or a schema, later requests leave it out.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _ATTEMPTS = 7
 _NO_SUCH_PLACE = (404, 405, 501)
 _MOST_MODELS = 2000
 _LONGEST_NAME = 200
-# Longer bodies are parsed in a thread: other calls go on meanwhile.
+# Longer bodies are parsed in a thread, so that other calls continue.
 _QUICK_BYTES = 200_000
 
 

@@ -2,7 +2,7 @@
 
 `http://host:port/v1#model` (https too), `openai/NAME`, `litellm/NAME`, `simulated[?key=value&...]`,
 or a model of this process: `smollm2`, `PATH.gguf`, `hf:DIR-or-NAME`.
-A key never stands in it: `find_credentials` takes it from the environment.
+A spec never contains a key: `find_credentials` takes it from the environment.
 """
 
 from __future__ import annotations

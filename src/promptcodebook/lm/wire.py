@@ -1,6 +1,6 @@
 """The client's side of the chat-completions wire: a Request as a body, a body as a Reply.
 
-Also what an endpoint may refuse of it (`Quirks`), token estimates and schemas of typed replies.
+Also: which fields an endpoint refuses (`Quirks`), token estimates, and schemas of typed replies.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ def count_usage(request: Request, text: str, seconds: float) -> Usage:
 def schema_of(shape: type[BaseModel]) -> Schema:
     """The shape's schema: its bounds and descriptions kept, titles dropped, no further fields."""
     body = cast("dict[str, Any]", _lean(shape.model_json_schema()))
-    # A docstring speaks to us; what the model should know stands in the fields' descriptions.
+    # A docstring is for us; the fields' descriptions are for the model.
     body.pop("description", None)
     return Schema(shape.__name__.strip("_"), body)
 

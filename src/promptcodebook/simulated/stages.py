@@ -1,8 +1,8 @@
-"""One module of a compound executor: which stage a request is, and what comes of it.
+"""One module of a compound executor: which stage a request is, and what it makes.
 
-Told from what the request asks: the parts its last paragraph wants, or the verbs of its order, and
-the labelled texts that it hands over. Names of stages are not seen. What comes of a stage is the
-consequence of one outcome: an answer, say, can be right only if what is shown holds it.
+The stage follows from the request: the parts that its last paragraph wants, or the verbs of its
+order, and its labelled texts. Names of stages are not seen. A stage makes what one outcome implies:
+an answer, for example, can be right only if the material holds it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def read_stage(request: ChatRequest, known: str) -> Staged | None:
     fields = _fields(request.user)
     if not known or not fields:
         return None
-    # The order stands last: what comes before it may be anybody's prompt.
+    # The order comes last: anything before it may be any prompt.
     last = max(request.user.rfind(text) + len(text) if text else 0 for text in fields.values())
     tail = re.sub(r"</[\w -]+>", " ", request.user[last:])
     asked = f"{request.system}\n\n{tail}"

@@ -90,7 +90,7 @@ def connect(path: Path, layout: Layout, *, write: bool) -> sqlite3.Connection:
             "needs a folder that can be written to",
             hint=f"copy {path.parent} to such a folder",
         )
-    # A folder we may not write to: WAL needs its side files, except for a file nobody changes.
+    # A read-only folder: WAL needs its side files there, unless no process changes the file.
     try:
         return _open(f"file:{quote(str(path))}?mode=ro&immutable=1", path, layout, False)
     except sqlite3.Error as error:
@@ -200,7 +200,7 @@ def roll_back(db: sqlite3.Connection) -> None:
 
 class Reader:
     """A connection for reading, shared by threads; sees every commit made before the call. No
-    statement takes longer than `most_s`, whoever made the file."""
+    statement takes longer than `most_s`, even in a hostile file."""
 
     def __init__(self, path: Path, layout: Layout, most_s: float = _MOST_S) -> None:
         self._path = path
@@ -299,7 +299,7 @@ def unpack(blob: bytes) -> Any:
 
 
 def _decompress(blob: bytes) -> bytes:
-    # A size that is not told (-1) is not ours; one that is too large would fill the memory.
+    # An unknown size (-1) is not ours; one that is too large would fill the memory.
     size = zstandard.frame_content_size(blob)
     if not 0 <= size <= _MOST_BYTES:
         raise _damaged(f"it would unpack to {size} bytes")

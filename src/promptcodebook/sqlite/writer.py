@@ -241,7 +241,7 @@ def _settle(answers: list[_Answer]) -> None:
 
 
 def _copy(full: DiskFull) -> DiskFull:
-    """One of its own for everyone told: a shared exception gathers everybody's traceback."""
+    """One for each waiter: a shared exception would gather the tracebacks of all."""
     copy = DiskFull(str(full), hint=full.hint)
     copy.__cause__ = full.__cause__
     return copy

@@ -1,8 +1,8 @@
 """Where a benchmark's rows come from, and how they are read and checked.
 
-The folder handed in, the public copy, or our own examples: each is a folder with train.jsonl,
-val.jsonl and test.jsonl, so that all three are read alike. A benchmark declares its fields as a
-`BenchmarkRow`.
+Rows come from the given folder, the public copy, or our own examples. Each is a folder with
+train.jsonl, val.jsonl and test.jsonl, so all three are read alike. A benchmark declares its fields
+as a `BenchmarkRow`.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Remote:
 class Source:
     """A benchmark's public home; `arrange` makes its files' rows into train, val, test (, corpus).
 
-    `note` says how the result differs from the paper's data, for whoever fetches it.
+    `note` says how the result differs from the paper's data.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Where the copy lies, how many rows each of its files has, and which files were downloaded."""
+    """Where the copy is, how many rows each of its files has, and which files were downloaded."""
 
     folder: Path
     counts: Mapping[str, int]
@@ -228,7 +228,7 @@ def _root(error: BaseException) -> str:
 
 
 def _rows(remote: Remote, path: Path) -> Rows:
-    """The rows of a downloaded file; its format is told by its name."""
+    """The rows of a downloaded file; its name tells its format."""
     try:
         _check_unpacked_size(remote, path)
         table = read_source(path)

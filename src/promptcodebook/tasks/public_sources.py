@@ -126,7 +126,7 @@ def _question(row: Mapping[str, object]) -> dict[str, object]:
 def _hover(files: Sequence[Rows]) -> Mapping[str, Rows]:
     """Train, val and test by the paper's protocol, and the corpus in the order of the titles.
 
-    The paper searches five million abstracts, which lie in no table of any hub that we know of.
+    The paper searches five million abstracts, which no hub that we know of has as a table.
     HoVer grew out of HotpotQA, so the paragraphs that come with HotpotQA's questions (hundreds of
     thousands of pages) hold the gold pages of most claims; the other claims are left out.
     """

@@ -1,9 +1,9 @@
 """Functions that Python cannot interrupt, run in processes that are killed at a time limit.
 
-A regular expression can take exponential time and a SymPy simplification may never end; neither
-can be stopped in a thread. A `Worker` keeps a few processes, gives each one call at a time over
-pipes (JSON lines), and kills and replaces one that is late. Late is who has used its processor
-time, where the system counts it: a score must not hang on what else the machine does.
+A regular expression can take exponential time and a SymPy simplification may never end; a thread
+can stop neither. A `Worker` keeps a few processes, gives each one call at a time over pipes (JSON
+lines), and kills and replaces one that is late. Where the system counts processor time, that is the
+limit, so that a score does not depend on the machine's other work.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is the caller's to answer: a call in progress goes on
+            start_new_session=True,  # Ctrl-C is for the caller: a call in progress continues
             env={**passed, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
         )
 

@@ -1,13 +1,12 @@
 """`hotpotqa`: questions whose answer takes two pages of an encyclopedia, found by search.
 
-Reward: exact match of the answer. The folder handed in holds train.jsonl, val.jsonl and test.jsonl
-with the fields id, question, answer, gold_titles and supporting_facts, and corpus.jsonl with title
-and sentences.
+Reward: exact match of the answer. The folder holds train.jsonl, val.jsonl and test.jsonl with the
+fields id, question, answer, gold_titles and supporting_facts, and corpus.jsonl with title and
+sentences.
 
-HotpotQA's program: two hops of retrieval, 7 passages each, then the answer.
-
-search(question) -> summarize1 -> query2, search -> summarize2 -> answer. The four named stages are
-chain-of-thought modules; hops and field names are those of the GEPA artifact.
+The program makes two hops of retrieval, with 7 passages each: search(question) -> summarize1 ->
+query2, search -> summarize2 -> answer. The four named stages are chain-of-thought modules; hops and
+field names are those of the GEPA artifact.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
 """`hover`: is a claim that spans several Wikipedia pages supported? Find the pages, then decide.
 
-The folder handed in holds corpus.jsonl and either train.jsonl, val.jsonl and test.jsonl or the
-official claims file (then split as the paper does); docs/tasks/hover.md says which fields. A row
-holds uid, claim, label and gold_titles; without gold_titles the distinct titles of its
-supporting_facts ([[title, sentence], ...]), which is what the official file has. Without a folder
-the few claims of our own, with a corpus of invented pages, stand in.
+The folder holds corpus.jsonl and either train.jsonl, val.jsonl and test.jsonl or the official
+claims file (then split as in the paper); docs/tasks/hover.md names the fields. A row holds uid,
+claim, label and gold_titles. Without gold_titles, the distinct titles of its supporting_facts
+([[title, sentence], ...]) count, as in the official file.
 
-HoVer's program: three hops of retrieval (7, 7 and 10 passages), then the verification.
-
-search(claim) -> summarize1 -> query2, search -> summarize2 -> query3, search -> verify. The five
-named stages are chain-of-thought modules; hops and field names are those of the GEPA artifact,
-`verify` is ours, since our metric asks for the label too.
+The program makes three hops of retrieval (7, 7 and 10 passages): search(claim) -> summarize1 ->
+query2, search -> summarize2 -> query3, search -> verify. The five named stages are chain-of-thought
+modules. Hops and field names are those of the GEPA artifact; we added `verify`, because our metric
+needs the label too.
 """
 
 from __future__ import annotations

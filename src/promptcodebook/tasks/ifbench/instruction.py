@@ -27,12 +27,12 @@ _RELATIONS = ("less than", "at least")
 
 
 Check = Callable[["Text", "Arguments"], bool]
-"""Decides on a text as it stands."""
+"""Decides whether a text, unchanged, meets the demand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One constraint; what it demands in words stands in instructions.toml."""
+    """One constraint; instructions.toml has its demand in words."""
 
     name: str
     met: Check

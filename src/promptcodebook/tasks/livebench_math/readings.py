@@ -1,10 +1,10 @@
 r"""How an answer is read, by kind: the last box, a choice's letter, an order of ids, LaTeX.
 
-Boxes are read as LiveBench reads them. Multiple choice (AMC, SMC) is a cascade of readings, of
-which one must give the right letter. Olympiad proofs with masked formulas give an order of
-formulas. An AMPS_Hard answer is LaTeX: which part of a response it is, and its normal form, which
-is the recipe of the Minerva paper in the shape that LiveBench uses (what follows the last "=",
-without wrappers such as \text, with \frac and \sqrt in braces).
+Boxes are read as LiveBench reads them. Multiple choice (AMC, SMC) is a cascade of readings; one of
+them must give the right letter. Olympiad proofs with masked formulas give an order of formulas. An
+AMPS_Hard answer is LaTeX: here it is found in the response and normalised by the recipe of the
+Minerva paper in LiveBench's shape (what follows the last "=", without wrappers such as \text, with
+\frac and \sqrt in braces).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _REPEATED = re.compile(r"([A-E])\1{3,}")
 _TAIL = 20
 
 Ids = list[int | None]
-"""Expression ids in order; None stands for a piece that is not a number."""
+"""Expression ids in order; None means a piece that is not a number."""
 
 _DIGITS = re.compile(r"\d+")
 _DROPPED = ("$", "{", "}", "\\", "boxed", "<", ">")
@@ -52,7 +52,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def _braces(text: str, start: int) -> str | None:
-    """What stands in the first balanced braces from `start` on."""
+    """The content of the first balanced braces from `start` on."""
     opened, depth = -1, 0
     for i in range(start, len(text)):
         if text[i] == "{":
@@ -90,7 +90,7 @@ def choice_path(question: str, letter: str, answer: str) -> str:
 
 
 def last_solution(answer: str) -> str:
-    """What stands in the last <solution>...</solution> on one line, or ""."""
+    """The content of the last <solution>...</solution> on one line, or ""."""
     found = ""
     for line in answer.split("\n"):
         at = 0
@@ -123,7 +123,7 @@ def option_value(question: str, letter: str) -> str:
 
 
 def read_letter(answer: str) -> str:
-    """The letter an answer seems to give, for the feedback; "" when none can be told."""
+    """The letter an answer seems to give, for the feedback; "" when it is unclear."""
     tag = last_solution(answer).strip()
     if tag and len(set(tag)) == 1 and tag[0].upper() in "ABCDE":
         return tag[0].upper()
@@ -262,7 +262,7 @@ def parse_answer(response: str) -> tuple[str | None, str]:
 def normalise(text: str) -> str:
     """The normal form of an answer."""
     text = text.rsplit("=", 1)[-1].strip()
-    for _ in range(4):  # wrappers may stand in each other
+    for _ in range(4):  # wrappers may be nested
         text = _WRAPPER.sub(r"\1", text)
     text = _FRAC.sub(r"\\frac{\1}{\2}", text)
     text = _SQRT.sub(r"\\sqrt{\1}", text).replace("$", "").strip()

@@ -1,8 +1,7 @@
-"""Queries in, passages out: BM25 over one corpus, and as an executor awaits it.
+"""Queries in, passages out: BM25 over one corpus, and the programs that search in several hops.
 
-A `Retriever` searches; a `Search` does so off the event loop, batched and memoised.
-
-Programs that search in several hops: what their modules read, and what a critic is told.
+A `Retriever` searches. A `Search` does so off the event loop, batched and memoised. `Hops` runs a
+program's modules between searches; `describe_hops` says for the critic what they found.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`reward = ...` of the configuration -> a Reward.
-
-What a reward returned, as a Score inside its range.
-"""
+"""`reward = ...` of the configuration as a Reward, and what a reward returned as a Score."""
 
 from __future__ import annotations
 
