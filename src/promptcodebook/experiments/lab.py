@@ -217,24 +217,21 @@ class Lab:
         ended it early, unless its budget did.
         """
         with self.turns.setdefault(config.model_dump_json(), threading.Lock()):
-            return self._train(config, counted=counted)
-
-    def _train(self, config: Config, *, counted: bool) -> Training:
-        fitting = fitting_runs(self.folder, plan_run(config, self._sources))
-        # A resumed run may get a higher budget; here runs are compared at equal budgets.
-        runs = [run for run in fitting if _budget_of(run.path) == config.budget]
-        still = [run for run in runs if not run.running]
-        ended = [run for run in still if not run.resumable or run.ended == "budget"]
-        if ended:
-            return read_training(ended[-1].path)
-        resume = runs[-1].path if runs else None
-        where = Where(self.folder, resume, self.command)
-        sources = self._counted if counted else self._sources
-        opened = open_run(config, sources, where, self.listener)
-        run = run_sync(finish(opened), opened.session.interrupt, self.relay)
-        if run.stop is not None and not isinstance(run.stop, BudgetReached):
-            raise run.stop
-        return read_training(run.path)
+            fitting = fitting_runs(self.folder, plan_run(config, self._sources))
+            # A resumed run may get a higher budget; here runs are compared at equal budgets.
+            runs = [run for run in fitting if _budget_of(run.path) == config.budget]
+            still = [run for run in runs if not run.running]
+            ended = [run for run in still if not run.resumable or run.ended == "budget"]
+            if ended:
+                return read_training(ended[-1].path)
+            resume = runs[-1].path if runs else None
+            where = Where(self.folder, resume, self.command)
+            sources = self._counted if counted else self._sources
+            opened = open_run(config, sources, where, self.listener)
+            run = run_sync(finish(opened), opened.session.interrupt, self.relay)
+            if run.stop is not None and not isinstance(run.stop, BudgetReached):
+                raise run.stop
+            return read_training(run.path)
 
     def work(self, config: Config, work: Callable[[Assembled], Awaitable[T]]) -> T:
         """What a piece of work comes to that has no run of its own: with data, task and models."""
