@@ -449,6 +449,11 @@ class Config(Group):
         return self.router.kind == "encoder" and self.encoder.mode != "none"
 
     @property
+    def learns_routes(self) -> bool:
+        """Whether training learns what each instinct earns, in place of θ."""
+        return self.router.kind == "outcomes"
+
+    @property
     def randomness(self) -> Randomness:
         """All draws of the run, keyed by what they are for."""
         return Randomness(self.seed)

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from itertools import count, islice
 
 from promptcodebook.config import Update
-from promptcodebook.method.outcomes import Outcome
 from promptcodebook.randomness import Randomness
 from promptcodebook.types import (
     Example,
+    Outcome,
     Parameters,
     Ranking,
     Step,
@@ -101,9 +101,9 @@ class State:
     """Θ and the routing statistics; `step` is the index of the next update.
 
     `outcomes` are the rollouts so far and `versions` how often each instinct was rewritten, where a
-    router learns from them; a stored step does not hold them (`method/router.py::recall`).
+    router learns from them; a stored step does not hold them (`Router.recall`).
     `harmful` are the texts that verdicts have called so: a state that holds one is not kept.
-    `trial` is θ's, while it is on trial (`method/guard.py`).
+    `trial` is θ's, while it is on trial (`routing/guard.py`).
     """
 
     step: int

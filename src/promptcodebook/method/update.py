@@ -16,9 +16,9 @@ from promptcodebook.incidents import Incident, Tally
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.failures import failure_of, gather_all
 from promptcodebook.method.gradients import nearest_instinct, split_shared
-from promptcodebook.method.safety import calls_harmful
 from promptcodebook.method.templates import TemplateSet
 from promptcodebook.randomness import Draws
+from promptcodebook.safety import calls_harmful
 from promptcodebook.text import cut_at_sentence, strip_wrapping, word_spans, words_of
 from promptcodebook.types import (
     Check,
