@@ -16,30 +16,30 @@ PACKAGE = "promptcodebook"
 EXAMPLE = "examples/algorithm1.py"
 READING: Mapping[str, tuple[str, ...]] = {
     "method.policy": (
-        *("route_fault", "repair_route", "RouteReply", "route_schema", "Encoder"),
-        *("success_weighted", "_open_unit", "gamma_for", "epsilon_at"),
-        *("Composition", "Generator", "_fault", "join_instincts", "join_prompts"),
+        *("route_fault", "repair_route", "Encoder", "success_weighted", "_open_unit", "gamma_for"),
+        *("epsilon_at", "Composition", "Generator", "_fault", "join_instincts", "join_prompts"),
     ),
-    "method.templates": ("CodebookLines", "instinct_lines"),
     "method.executor": ("Trial",),
     "method.critic": (
-        *("VerdictReply", "ReadVerdict", "RubricReply", "score_fault", "unit_score", "History"),
-        *("Critic", "Attribution", "unit_reward", "penalty", "reference", "stage_lines"),
+        *("score_fault", "unit_score", "History", "Critic", "Attribution", "unit_reward"),
+        "penalty",
     ),
     "method.gradients": (
-        *("_read_severity", "AttributionReply", "blame_schema", "gradients_of", "_by_index"),
-        *("nearest_instinct", "split_shared", "_alike", "_long_words"),
-        *("rho", "rate", "additivity_residual"),
+        *("gradients_of", "_by_index", "nearest_instinct", "split_shared", "_alike"),
+        *("_long_words", "rho", "rate", "additivity_residual"),
     ),
     "method.update": (
-        *("word_cap", "LengthCheck", "_describe", "Pending", "collect_gradients", "_said", "_lone"),
-        *("_instincts", "_mending", "apply_rewrites", "_Task", "Updater", "_template", "_purpose"),
-        *("_others", "_title"),
+        *("word_cap", "LengthCheck", "Pending", "collect_gradients", "_mending"),
+        *("apply_rewrites", "Updater", "_ask_again"),
     ),
-    "method.state": ("RoutingStatistics", "State.advance", "Schedule"),
+    "method.state": (
+        *("RoutingStatistics.fresh", "RoutingStatistics.known", "RoutingStatistics.standing"),
+        *("RoutingStatistics.discount", "State.advance", "Schedule"),
+    ),
 }
 """What one reads after EXAMPLE, to the last function that decides a route, a prompt, a gradient or
-an update. A name that there is no longer is an error."""
+an update. What only words a request or reads a reply is left out: templates, schemas, shapes. A
+name that there is no longer is an error."""
 LOOP = {"method.train": ("train", "Learner", "Credit", "_Part", "_joined")}
 """The same steps as `pco train` runs them, with batches and failures."""
 OUTER = ("serve", "batch", "viewer", "local", "experiments", "simulated", "integrations")

@@ -267,18 +267,11 @@ def _mending(pending: Pending, traces: Sequence[Trace]) -> Pending:
 def apply_rewrites(parameters: Parameters, rewrites: Sequence[Rewrite]) -> Parameters:
     """Θ with every kept rewrite in place."""
     for rewrite in rewrites:
-        if not rewrite.kept:
-            continue
-        match rewrite.variable:
-            case "encoder":
-                parameters = replace(parameters, encoder=rewrite.after)
-            case "generator":
-                parameters = replace(parameters, generator=rewrite.after)
-            case "critic":
-                parameters = replace(parameters, critic=rewrite.after)
-            case k:
-                book = parameters.codebook.reword(k, rewrite.after)
-                parameters = replace(parameters, codebook=book)
+        if rewrite.kept and isinstance(rewrite.variable, int):
+            book = parameters.codebook.reword(rewrite.variable, rewrite.after)
+            parameters = replace(parameters, codebook=book)
+        elif rewrite.kept:
+            parameters = replace(parameters, **{rewrite.variable: rewrite.after})
     return parameters
 
 
