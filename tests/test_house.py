@@ -21,7 +21,7 @@ def test_circles_are_found() -> None:
 
 
 def test_the_method_can_be_read_in_an_hour() -> None:
-    """From the example to the last function that decides a route, a prompt, a gradient, an update."""
+    """From the example to the last function that decides a route, prompt, gradient or update."""
     example = (Path(__file__).parents[1] / EXAMPLE).read_text("utf-8").splitlines()
     assert len(example) + reading(HOUSE, READING) <= 900
 
