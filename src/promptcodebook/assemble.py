@@ -30,12 +30,12 @@ from promptcodebook.method.init import Earlier, check_seeds
 from promptcodebook.method.policy import (
     Composer,
     Composition,
-    Embedder,
     Encoder,
     Generator,
     join_prompts,
 )
 from promptcodebook.method.templates import TemplateSet, load_templates
+from promptcodebook.routing.ranking import Embedder, RankedRoutes
 from promptcodebook.simulated.model import SimulatedLM
 from promptcodebook.simulated.parameters import SimulatedSettings
 from promptcodebook.simulated.world import World
@@ -203,6 +203,11 @@ class Assembled:
 
         return _discreet_scorer(score) if self.task.private else score
 
+    @property
+    def ranks(self) -> RankedRoutes:
+        """Routes by a ranking, for policies that have learned one."""
+        return RankedRoutes(self.config.select, Embedder(self.models.lm))
+
     def composer(
         self, stages: Sequence[str] = (), templates: TemplateSet | None = None
     ) -> Composer:
@@ -213,7 +218,7 @@ class Assembled:
         composition = Composition(config.compose, config.base_prompt, config.output_format)
         encoder = Encoder(models.ask, templates, config.select, models.tally)
         generator = Generator(models.ask, templates, composition, models.tally)
-        return Composer(encoder, generator, config.select, stages, Embedder(models.lm))
+        return Composer(encoder, generator, self.ranks, config.select, stages)
 
     def trial(self, *, greedy: bool = False, scored: bool = True, model: str = "") -> Trial:
         """The program with the reward bound to it; `greedy` is how it is evaluated. `model` is the

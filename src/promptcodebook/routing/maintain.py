@@ -8,7 +8,7 @@ passes the checks that all rewrites pass, and is not tried by `update.accept`: v
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -18,11 +18,13 @@ from promptcodebook.errors import LMError
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.failures import failure_of
 from promptcodebook.method.init import InstinctsReply, instincts_schema
+from promptcodebook.method.policy import Made
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import TemplateSet
 from promptcodebook.method.update import Pending, Updater, apply_rewrites
+from promptcodebook.routing.guard import RouteGuard
 from promptcodebook.text import strip_wrapping, words_of
-from promptcodebook.types import Check, Codebook, Rewrite, Trace, variable_name
+from promptcodebook.types import Check, Codebook, Example, Rewrite, Trace, variable_name
 
 PLACES = 2
 """Dead entries replaced in one round at the most."""
@@ -181,6 +183,44 @@ class Maintainer:
         rewrite = await self._updater.write(pending, step)
         why = f"{variable_name(twins.goes)} said much the same ({twins.alike:.0%} of their words)"
         return [replace(rewrite, reason=why) if rewrite.kept else rewrite]
+
+
+class Upkeep:
+    """What a run does beside Algorithm 1: θ's trial, and maintenance every so many steps.
+
+    It keeps the traces since the last maintenance.
+    """
+
+    def __init__(self, guard: RouteGuard, maintainer: Maintainer) -> None:
+        self._guard = guard
+        self._maintainer = maintainer
+        self._since: list[Trace] = []
+
+    def recall(self, traces: Callable[[int], Sequence[Trace]], step: int) -> None:
+        """Reads back the traces that the next maintenance after `step` looks at."""
+        every = self._maintainer.every
+        earlier = range(step - step % every, step) if every else ()
+        self._since = [trace for k in earlier for trace in traces(k)]
+
+    async def before(
+        self, state: State, batch: Sequence[Example], epsilon: float
+    ) -> tuple[State, Mapping[str, Made], tuple[Rewrite, ...]]:
+        """A θ on trial routes the batch first, and may be replaced by the θ before it."""
+        return await self._guard.settle(state, batch, epsilon)
+
+    async def after(
+        self, before: State, rewrites: Sequence[Rewrite], traces: Sequence[Trace], state: State
+    ) -> tuple[State, tuple[Rewrite, ...]]:
+        """A rewritten θ goes on trial; after every so many steps the codebook is tidied."""
+        state = self._guard.watch(before, rewrites, traces, state)
+        if not self._maintainer.every:
+            return state, ()
+        self._since += traces
+        if state.step % self._maintainer.every:
+            return state, ()
+        recent, self._since = self._since, []
+        tidy = await self._maintainer.maintain(state, recent, before.step)
+        return tidied(state, tidy), tidy
 
 
 def rounds_every(config: Config) -> int:

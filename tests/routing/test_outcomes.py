@@ -18,16 +18,18 @@ import threadpoolctl
 
 from promptcodebook.config import RouterSettings
 from promptcodebook.errors import MissingExtra
-from promptcodebook.method.outcomes import Outcome, OutcomeModel
-from promptcodebook.method.ranking import Expected, Features, Ranker, dot
-from promptcodebook.method.router import OutcomeRouter, outcomes_of
 from promptcodebook.method.state import State
 from promptcodebook.randomness import Draws
+from promptcodebook.routing.outcomes import OutcomeModel
+from promptcodebook.routing.ranking import Features, Ranker, dot
+from promptcodebook.routing.router import OutcomeRouter, outcomes_of
 from promptcodebook.types import (
     Codebook,
     Example,
+    Expected,
     Gradients,
     Instinct,
+    Outcome,
     Parameters,
     Rollout,
     Route,
@@ -331,7 +333,7 @@ def test_blame_alone_leaves_the_middle_of_the_range_as_the_mean() -> None:
 def test_of_very_many_outcomes_the_latest_count(monkeypatch: pytest.MonkeyPatch) -> None:
     outcomes = sets(lambda z: float(0 in z), 50)
     latest, one_more = learned(outcomes[-30:]), learned(outcomes[-31:])
-    monkeypatch.setattr("promptcodebook.method.outcomes.MOST", 30)
+    monkeypatch.setattr("promptcodebook.routing.outcomes.MOST", 30)
     assert learned(outcomes) == latest != one_more
 
 

@@ -12,16 +12,8 @@ from itertools import combinations
 import pytest
 
 from promptcodebook.errors import PolicyError
-from promptcodebook.method.ranking import (
-    BUCKETS,
-    Expected,
-    Features,
-    Ranker,
-    Vocabulary,
-    chosen,
-    dot,
-)
-from promptcodebook.types import Ranking
+from promptcodebook.routing.ranking import BUCKETS, Features, Ranker, Vocabulary, chosen, dot
+from promptcodebook.types import Expected, Ranking
 
 TEXTS = ("where is my parcel", "my parcel is late", "reset my password", "Ärger mit dem Paket")
 HALF = BUCKETS // 2

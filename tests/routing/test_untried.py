@@ -9,11 +9,11 @@ from itertools import combinations
 import pytest
 
 from promptcodebook.config import RouterSettings
-from promptcodebook.method.outcomes import Outcome, OutcomeModel, Terms, off_policy
-from promptcodebook.method.router import OutcomeRouter
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.randomness import Randomness
-from promptcodebook.types import Codebook, Example, Instinct, Parameters
+from promptcodebook.routing.outcomes import OutcomeModel, Terms, off_policy
+from promptcodebook.routing.router import OutcomeRouter
+from promptcodebook.types import Codebook, Example, Instinct, Outcome, Parameters
 
 EXAMPLES = tuple(
     Example(f"x{i}", f"message {i} about {'a parcel' if i % 2 else 'money'}") for i in range(24)

@@ -10,15 +10,15 @@ import pytest
 from promptcodebook.calls import Request
 from promptcodebook.errors import EndpointDown
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.method.maintain import (
+from promptcodebook.method.state import RoutingStatistics, State
+from promptcodebook.method.update import AllChecks, LengthCheck, NearCopyCheck
+from promptcodebook.routing.maintain import (
     Twins,
     count_things,
     find_dead,
     find_twins,
     tidied,
 )
-from promptcodebook.method.state import RoutingStatistics, State
-from promptcodebook.method.update import AllChecks, LengthCheck, NearCopyCheck
 from promptcodebook.types import Gradients, Parameters, Rewrite, Rollout, Route, Trace, Verdict
 from tests.method.build import (
     ENCODED,
@@ -438,6 +438,7 @@ async def test_taken_up_in_between_it_tidies_alike():
     whole = await World(settings(), ScriptedLM().reply_with(tidy_up)).run(data)
     for done in (1, 2, 3):
         world = World(settings(), ScriptedLM().reply_with(tidy_up))
-        recent = [t for s in whole[done - done % 2 : done] for t in s.traces]
-        rest = await world.run(data, state=State.after(whole[done - 1]), recent=recent)
+        rest = await world.run(
+            data, state=State.after(whole[done - 1]), traces=lambda k: whole[k].traces
+        )
         assert rest == whole[done:]

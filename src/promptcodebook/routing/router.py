@@ -5,7 +5,7 @@ adds (`outcomes.py`) make as many routes, each the best under its draw; with pro
 of them is taken (Thompson sampling), with η a set drawn uniformly, its size first (of none as often
 as any single one). So the chance
 that a route had is known exactly given the draws, (1 - η)·share + η·uniform, and is logged with it:
-an off-policy estimate needs it (`offpolicy.py`). With `router.explore: upper` there is one route
+an off-policy estimate needs it (`outcomes.py`). With `router.explore: upper` there is one route
 instead of the draws', the best by upper bounds. All is keyed by seed, step and example.
 
 What is learned stands in `Step.ranking`; the outcomes themselves are the traces of the steps, so a
@@ -20,15 +20,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from promptcodebook.calls import Usage
-from promptcodebook.config import RouterSettings
+from promptcodebook.calls import LM, Usage
+from promptcodebook.config import Config, RouterSettings
 from promptcodebook.method.failures import gather_all
-from promptcodebook.method.outcomes import Outcome, OutcomeModel, Posterior
-from promptcodebook.method.policy import Embedder
-from promptcodebook.method.ranking import Expected, Features, chosen, dot
+from promptcodebook.method.policy import Composer, EpsilonGreedy, Explorer, OffPolicy, Router
 from promptcodebook.method.state import State
 from promptcodebook.randomness import Draws
-from promptcodebook.types import Codebook, Example, Route, Step, Trace
+from promptcodebook.routing.outcomes import OutcomeModel, Posterior, Terms, off_policy
+from promptcodebook.routing.ranking import Embedder, Features, chosen, dot
+from promptcodebook.types import Codebook, Example, Expected, Outcome, Route, Step, Trace
 
 _DRAWS = 64
 """Posterior draws for an example."""
@@ -36,6 +36,20 @@ _WORDS = {"words": 1.0, "embeddings": 0.0, "both": 0.5}
 """The share of words and letters in what an input is told by."""
 _BLAME = 0.25
 """Weight of what a critic lays at an instinct, beside a reward's 1."""
+
+
+def make_router(config: Config, examples: Sequence[Example], composer: Composer, lm: LM) -> Router:
+    """Who routes the training examples. MissingExtra where the settings need one that is not
+    installed."""
+    if not config.learns_routes:
+        always = config.encoder.mode == "none"
+        return EpsilonGreedy(composer, Explorer(config.explore, config.select, always=always))
+    executor = config.roles.get("executor")
+    steady = executor is not None and executor.temperature == 0.0
+    repeats = not steady if config.router.repeats == "auto" else config.router.repeats == "yes"
+    embedder = None if config.router.features == "words" else Embedder(lm)
+    model = OutcomeModel({example.id: example.input for example in examples})
+    return OutcomeRouter(config.router, config.select, model, repeats, embedder)
 
 
 def outcomes_of(model: OutcomeModel, before: State, traces: Sequence[Trace]) -> list[Outcome]:
@@ -92,14 +106,6 @@ class _Texts:
         return [round(dot(features, own), 5) for own in self._features]
 
 
-def recall(router: OutcomeRouter, first: State, steps: Iterable[Step]) -> State:
-    """The state after stored steps, their traces with them, as training left it."""
-    state = router.begin(first)
-    for step in steps:
-        state = router.note(state, step.traces, State.after(step))
-    return state
-
-
 @dataclass(frozen=True)
 class _Fitted:
     """The last fit, by what it was made of: a batch's examples share one."""
@@ -130,7 +136,7 @@ class OutcomeRouter:
         self._fitted: _Fitted | None = None
         self._texts: tuple[Codebook, _Texts] | None = None
 
-    async def read(self) -> None:
+    async def prepare(self) -> None:
         """Has the inputs embedded, where `router.features` says so: before the first route, and
         again where a run goes on. Raises LMError where the model makes no embeddings."""
         if self._embedder is None or self.model.vocabulary.center:
@@ -144,6 +150,13 @@ class OutcomeRouter:
     def begin(self, state: State) -> State:
         """A state that nothing was learned in yet."""
         return replace(state, outcomes=(), versions=(0,) * len(state.parameters.codebook))
+
+    def recall(self, state: State, first: State, steps: Iterable[Step]) -> State:
+        """The state after the steps, as training left it."""
+        state = self.begin(first)
+        for step in steps:
+            state = self.note(state, step.traces, State.after(step))
+        return state
 
     def attend(
         self, planned: Sequence[Example], examples: Sequence[Example], state: State, draws: Draws
@@ -207,6 +220,14 @@ class OutcomeRouter:
         )
         new = outcomes_of(self.model, before, traces)
         return replace(after, outcomes=(*before.outcomes, *new), versions=versions)
+
+    def estimate(self, state: State, seed: int) -> OffPolicy | None:
+        """By all outcomes of the state; without repeats each example's first visit counts alone."""
+        terms = Terms(self._select, self._settings.least, seed, first_visits=not self.repeats)
+        texts = state.parameters.codebook.texts
+        return off_policy(
+            self.model, self.model.inputs, texts, state.outcomes, state.versions, terms
+        )
 
     def _posterior(self, state: State) -> Posterior:
         fitted = self._fitted

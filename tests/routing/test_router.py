@@ -15,18 +15,19 @@ import pytest
 
 from promptcodebook.calls import Usage
 from promptcodebook.config import RouterSettings
-from promptcodebook.method.outcomes import Outcome, OutcomeModel
-from promptcodebook.method.policy import Embedder
-from promptcodebook.method.ranking import Expected, dot
-from promptcodebook.method.router import OutcomeRouter, outcomes_of, recall
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.randomness import Draws
+from promptcodebook.routing.outcomes import OutcomeModel
+from promptcodebook.routing.ranking import Embedder, dot
+from promptcodebook.routing.router import OutcomeRouter, outcomes_of
 from promptcodebook.types import (
     Channel,
     Codebook,
     Example,
+    Expected,
     Gradients,
     Instinct,
+    Outcome,
     Parameters,
     Rollout,
     Route,
@@ -355,9 +356,9 @@ def test_stored_steps_are_recalled_as_training_left_them() -> None:
                 selected=own.selected, evidence=own.evidence, ranking=own.ranking,
             )
         )  # fmt: skip
-    assert recall(router(), BEGUN, steps) == state
+    assert router().recall(BEGUN, BEGUN, steps) == state
     assert isinstance(state.statistics, RoutingStatistics) and len(state.outcomes) == 6
-    assert recall(router(), state, []).outcomes == ()
+    assert router().recall(state, state, []).outcomes == ()
 
 
 # --- embeddings ---
@@ -379,8 +380,8 @@ async def test_inputs_are_embedded_once_where_that_is_what_tells_them(features: 
     reading = Reading()
     settings = RouterSettings(kind="outcomes", features=features)
     by = OutcomeRouter(settings, 1, model(), embedder=cast("Embedder", reading))
-    await by.read()
-    await by.read()
+    await by.prepare()
+    await by.prepare()
     assert reading.asked == list(INPUTS.values())
     vocabulary = by.model.vocabulary
     assert vocabulary.words == words and len(vocabulary.center) == 3
@@ -393,5 +394,5 @@ async def test_inputs_are_embedded_once_where_that_is_what_tells_them(features: 
 
 async def test_without_an_embedder_nothing_is_read() -> None:
     by = router()
-    await by.read()
+    await by.prepare()
     assert by.model is model()

@@ -36,8 +36,9 @@ from typing import Any
 
 from promptcodebook.errors import import_extra
 from promptcodebook.intervals import Interval, mean_interval
-from promptcodebook.method.ranking import Expected, Features, Ranker, Vocabulary, chosen
-from promptcodebook.types import Ranking
+from promptcodebook.method.policy import OffPolicy
+from promptcodebook.routing.ranking import Features, Ranker, Vocabulary, chosen
+from promptcodebook.types import Expected, Outcome, Ranking
 
 _DIGITS = 100
 """Weights are kept in whole parts of the greatest, so many of them."""
@@ -57,25 +58,6 @@ class Priors:
     more: float = 0.1
     noise: float = 0.35
     kept: float = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """One rollout as the model sees it: reward in [0, 1] with the instincts `indices`, each in the
-    version that it had (how often it had been rewritten) and as like the input as it was then.
-
-    `part` = an observation of one instinct's own part, not of a whole reward. `propensity` is the
-    chance that the route had.
-    """
-
-    example_id: str
-    indices: tuple[int, ...]
-    versions: tuple[int, ...]
-    likeness: tuple[float, ...]
-    reward: float
-    weight: float = 1.0
-    part: bool = False
-    propensity: float | None = None
 
 
 _WHAT = "a router that learns from outcomes"
@@ -272,17 +254,6 @@ _FEWEST = 20
 
 
 @dataclass(frozen=True, slots=True)
-class OffPolicy:
-    """Expected reward (in [0, 1]) of the learned routes, and their gain over the best single
-    instinct and over none; n counts examples, `rollouts` what was logged of them."""
-
-    value: Interval
-    over_single: Interval
-    over_none: Interval
-    rollouts: int
-
-
-@dataclass(frozen=True, slots=True)
 class Terms:
     """What routes are chosen under, and whether only first visits are judged by."""
 
@@ -361,3 +332,22 @@ def _doubly_robust(outcome: Outcome, expected: Expected, route: tuple[int, ...])
         return forecast
     weight = min(MOST_WEIGHT, 1.0 / outcome.propensity)
     return forecast + weight * (outcome.reward - forecast)
+
+
+def in_words(estimate: OffPolicy | None, reward_range: tuple[float, float]) -> str:
+    """The estimate as a sentence of the verdict, in the task's range of rewards."""
+    if estimate is None:
+        return ""
+    low, high = reward_range
+    width = high - low
+
+    def shown(of: Interval, start: float = 0.0, sign: str = "") -> str:
+        mean, bottom, top = (start + width * x for x in (of.mean, of.low, of.high))
+        return f"{mean:{sign}.3f} (95 % {bottom:{sign}.3f} to {top:{sign}.3f})"
+
+    return (
+        f"Off-policy, before the test: by {estimate.rollouts} logged rollouts on "
+        f"{estimate.value.n} training examples (doubly robust, cross-fitted) the learned routes "
+        f"earn {shown(estimate.value, low)}, {shown(estimate.over_single, sign='+')} over one "
+        f"instinct for all and {shown(estimate.over_none, sign='+')} over none."
+    )

@@ -9,16 +9,10 @@ from typing import Any, cast
 import pytest
 
 from promptcodebook.intervals import mean_interval
-from promptcodebook.method.outcomes import (
-    FOLDS,
-    OffPolicy,
-    Outcome,
-    OutcomeModel,
-    Terms,
-    off_policy,
-)
-from promptcodebook.method.ranking import BUCKETS, Features
-from promptcodebook.types import Ranking
+from promptcodebook.method.policy import OffPolicy
+from promptcodebook.routing.outcomes import FOLDS, OutcomeModel, Terms, off_policy
+from promptcodebook.routing.ranking import BUCKETS, Features
+from promptcodebook.types import Outcome, Ranking
 
 TEXTS = ("one", "two", "three")
 ONE = Terms(1, 0)

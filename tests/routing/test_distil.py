@@ -12,8 +12,8 @@ import pytest
 
 from promptcodebook.errors import MissingExtra
 from promptcodebook.intervals import mean_interval
-from promptcodebook.method.distil import Imitated, agreement, cross_agreement, distil
-from promptcodebook.method.ranking import BUCKETS, Ranker, Vocabulary, dot
+from promptcodebook.routing.distil import Imitated, agreement, cross_agreement, distil
+from promptcodebook.routing.ranking import BUCKETS, Ranker, Vocabulary, dot
 
 TEXTS = ("one", "two", "three")
 RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)

@@ -17,9 +17,10 @@ from functools import reduce
 from itertools import chain
 from operator import add, itemgetter, mul
 
-from promptcodebook.errors import PolicyError
+from promptcodebook.calls import LM, Message, Request, Usage
+from promptcodebook.errors import LMError, PolicyError
 from promptcodebook.text import words_of
-from promptcodebook.types import Ranking
+from promptcodebook.types import Codebook, Expected, Ranking, Route
 
 BUCKETS = 4096
 """Hashed features: words fall into the first half, letters into the second."""
@@ -30,6 +31,9 @@ _MOST_WORDS = 200
 """Words of an input that are read: the first half of them from its start, the rest its end."""
 _MOST_READ = 2**14
 """Characters of an input in which these words are looked for, likewise."""
+
+_MOST_CHARACTERS = 2000
+"""Of a text that is embedded: the first half from its start, the rest its end."""
 
 Features = Mapping[int, float]
 """A sparse unit vector: bucket -> value."""
@@ -136,25 +140,6 @@ def _significant(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """Of one input: the reward without any instinct, and what each of the K adds to it alone;
-    `more` is what any further instinct adds beside its own."""
-
-    nothing: float
-    marginal: tuple[float, ...]
-    more: float = 0.0
-
-    def alone(self, k: int) -> float:
-        """The reward with c_k and no other."""
-        return self.nothing + self.marginal[k]
-
-    def of(self, indices: Sequence[int]) -> float:
-        """The reward with these instincts."""
-        crowd = self.more * max(0, len(indices) - 1)
-        return self.nothing + math.fsum(self.marginal[k] for k in indices) + crowd
-
-
 def chosen(marginal: Sequence[float], more: float, select: int, least: int = 0) -> tuple[int, ...]:
     """The set of `least` to `select` instincts that promises most, sorted; of equals the fewest."""
     order = sorted(range(len(marginal)), key=lambda k: (-marginal[k], k))[:select]
@@ -214,3 +199,51 @@ class Ranker:
 def dot(a: Features, b: Features) -> float:
     """φ·φ', in the order of the first."""
     return math.fsum(value * b[bucket] for bucket, value in a.items() if bucket in b)
+
+
+class Embedder:
+    """Reads inputs by the encoder's model: the vector that it makes of a text."""
+
+    def __init__(self, lm: LM) -> None:
+        self._lm = lm
+
+    async def read(self, text: str) -> tuple[tuple[float, ...], Usage]:
+        """Raises LMError where the model cannot be reached, or makes no embeddings."""
+        if len(text) > _MOST_CHARACTERS:
+            text = text[: _MOST_CHARACTERS // 2] + text[-_MOST_CHARACTERS // 2 :]
+        # Nobody embeds nothing.
+        message = Message("user", text if text.strip() else "-")
+        reply = await self._lm(Request(role="encoder", messages=(message,), embeds=True))
+        if not reply.vector:
+            raise LMError(
+                "the model answered a request for an embedding with a text",
+                hint="router.features = 'words', or name a model that embeds: roles.encoder.model",
+                role="encoder",
+            )
+        return reply.vector, reply.usage
+
+
+class RankedRoutes:
+    """Routes inputs by a ranking; `embedder` reads them, where the ranking was learned on
+    embeddings."""
+
+    def __init__(self, select: int, embedder: Embedder | None = None) -> None:
+        self._select = select
+        self._embedder = embedder
+        self._ready: tuple[Ranking, tuple[str, ...], Ranker] | None = None
+
+    async def rank(
+        self, codebook: Codebook, ranking: Ranking, text: str
+    ) -> tuple[Route, Expected, Usage]:
+        """The route of an input, and what each instinct promises for it."""
+        vector: Sequence[float] = ()
+        usage = Usage()
+        if ranking.center and self._embedder is not None:
+            vector, usage = await self._embedder.read(text)
+        # The ranker is made once for many inputs.
+        texts = codebook.texts
+        if self._ready is None or self._ready[0] is not ranking or self._ready[1] != texts:
+            self._ready = ranking, texts, Ranker(ranking, texts)
+        expected = self._ready[2].expected(text, vector)
+        picked = chosen(expected.marginal, expected.more, self._select, ranking.least)
+        return Route(picked), expected, usage

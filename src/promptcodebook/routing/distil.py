@@ -15,7 +15,7 @@ from typing import Any
 
 from promptcodebook.errors import import_extra
 from promptcodebook.intervals import Interval, mean_interval
-from promptcodebook.method.ranking import BUCKETS, Ranker, Vocabulary
+from promptcodebook.routing.ranking import BUCKETS, Ranker, Vocabulary
 from promptcodebook.types import Ranking
 
 OLDER = 0.25
