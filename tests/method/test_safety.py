@@ -15,7 +15,7 @@ from promptcodebook.method.critic import Credit, Critic, History, VerdictReply
 from promptcodebook.method.safety import LOOK, SafetyClause
 from promptcodebook.method.state import State
 from promptcodebook.method.update import collect_gradients
-from promptcodebook.policy.audit.scan import OrderCheck
+from promptcodebook.policy.scan import OrderCheck
 from promptcodebook.randomness import Randomness
 from promptcodebook.store.header import Header
 from promptcodebook.types import Rollout, Route, Trace

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcodebook.errors import StoreError
-from promptcodebook.policy.registry.registry import Registry
-from promptcodebook.policy.registry.shelf import Facts
-from promptcodebook.policy.registry.sqlite import SqliteShelf
+from promptcodebook.registry.registry import Registry
+from promptcodebook.registry.shelf import Facts
+from promptcodebook.registry.sqlite import SqliteShelf
 from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
 
 FLIPS = st.integers(1, 255)

@@ -10,13 +10,10 @@ from typing import Annotated
 import typer
 
 from promptcodebook.cli.console import emit, note
-from promptcodebook.cli.settings import Json, Trust, command_group
+from promptcodebook.cli.settings import Json, Trust
 from promptcodebook.paths import runs_dir
 
-app = command_group()
 
-
-@app.command()
 def view(
     run: Annotated[
         str, typer.Argument(metavar="[RUN]", help="A run: its id or name, a path, or 'last'.")
@@ -39,7 +36,7 @@ def view(
     measures what an instinct adds: that says before what it may take, and keeps to a budget. Ctrl-C
     ends it.
     """
-    from promptcodebook.cli.serve import listen
+    from promptcodebook.serve.cli import listen
     from promptcodebook.store.runs import find_run
     from promptcodebook.viewer.frame import address
     from promptcodebook.viewer.server import HOST, Site, viewing

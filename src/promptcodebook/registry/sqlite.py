@@ -16,8 +16,8 @@ from pathlib import Path
 
 from promptcodebook.errors import PcoError, RegistryDamaged, StoreError
 from promptcodebook.paths import data_folder, tighten
-from promptcodebook.policy.registry.log import Broken, Entry, Log
-from promptcodebook.policy.registry.shelf import Propose, Row
+from promptcodebook.registry.log import Broken, Entry, Log
+from promptcodebook.registry.shelf import Propose, Row
 from promptcodebook.sqlite import Layout, connect, store_os_error
 from promptcodebook.sqlite.database import roll_back, store_error
 

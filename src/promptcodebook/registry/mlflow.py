@@ -29,8 +29,8 @@ from promptcodebook.errors import (
     StoreError,
     import_extra,
 )
-from promptcodebook.policy.registry.log import LATEST, LOG_NAME, Broken, Entry, Log, canonical
-from promptcodebook.policy.registry.shelf import Proposal, Propose, Row
+from promptcodebook.registry.log import LATEST, LOG_NAME, Broken, Entry, Log, canonical
+from promptcodebook.registry.shelf import Proposal, Propose, Row
 
 _VERSION, _NUMBER, _PIECES, _PIECE = "pco.version", "pco.number", "pco.pieces", "pco.piece."
 _ASCII_PIECE, _PIECE_LENGTH = 60_000, 15_000
