@@ -1,9 +1,9 @@
 """Core without each outer part: a copy of the package in which that part is deleted.
 
-All of core's tests, once for each of five parts, would take an hour. These stand for them: importing
-every module of core finds a wrong arrow wherever it is, and a training from `pco.toml` to the policy's
-prompt passes through config, data, models, method, store, verdict, policy and CLI. The contract in
-`pyproject.toml`, which the list of parts is read from, holds the rest.
+All of core's tests, once for each of five parts, would take an hour. These stand for them: an
+import of every module of core finds a wrong arrow wherever it is. A training from `pco.toml` to
+the policy's prompt passes through config, data, models, method, store, verdict, policy and CLI.
+The contract in `pyproject.toml` names the parts, and holds the rest.
 """
 
 from __future__ import annotations
@@ -92,12 +92,12 @@ def test_core_does_not_notice_that_a_part_is_deleted(part: str, tmp_path: Path) 
     with served(Server()) as server:
         trained = pco(tmp_path, "train", "--lm", server.spec, "--json", "--plain")
         assert trained.returncode == 0, trained.stderr
-        prompt = pco(tmp_path, "prompt", "last", "--row", "learned")
+        explained = pco(tmp_path, "explain", "last", "Is 7 a number?", "--lm", server.spec)
         for command, extra in COMMANDS[part].items():
             said = pco(tmp_path, *command.split()).stderr
             assert f"  next: pip install 'promptcodebook[{extra}]'\n" in said, (command, said)
     assert json.loads(trained.stdout)["ended"] == "finished"
-    assert "Answer." in prompt.stdout, prompt.stderr
+    assert "Answer." in explained.stdout, explained.stderr
 
 
 def pco(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
