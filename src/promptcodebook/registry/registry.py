@@ -209,8 +209,11 @@ def verify(shelf: Shelf, head: str = "") -> Verification:
     was noted elsewhere, does ('' = none was).
     """
     walk = _Walk(head if head != FIRST else "")
-    for row in shelf.rows():
-        walk.take(row)
+    try:
+        for row in shelf.rows():
+            walk.take(row)
+    except RegistryDamaged as error:
+        walk.faults.append(Fault(shelf.place, str(error)))
     return walk.end()
 
 
