@@ -311,7 +311,7 @@ async def test_while_the_model_is_loading_callers_are_asked_to_wait() -> None:
         assert (await ask(url, "/healthz"))[:2] == (503, {"status": "loading"})
         assert (await ask(url, "/v1/models"))[0] == 503
         ready.set()
-        await loading
+        assert isinstance(await loading, ScriptedEngine)
         assert (await ask(url, "/healthz"))[:2] == (200, {"status": "ok"})
         assert (await ask(url, json={"messages": SAID}))[0] == 200
 
