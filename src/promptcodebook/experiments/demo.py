@@ -94,7 +94,9 @@ def missing_model() -> MissingExtra | None:
 
 
 def demonstrate(*, plain: bool, as_json: bool) -> int:
-    """The demo on the model of this machine; its exit code."""
+    """The demo on the model of this machine; its exit code. MissingExtra where it cannot run."""
+    if (missing := missing_model()) is not None:
+        raise missing
     from promptcodebook.assemble import Sources
 
     return show(demo_config(), Sources(), plain=plain, as_json=as_json)

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import astuple, fields
 from pathlib import Path
 
 from promptcodebook.errors import PcoError, RegistryDamaged, StoreError
 from promptcodebook.paths import data_folder, tighten
-from promptcodebook.policy.registry.log import Broken, Entry, Log
-from promptcodebook.policy.registry.shelf import Propose, Row
+from promptcodebook.registry.log import Broken, Entry, Log
+from promptcodebook.registry.shelf import Propose, Row
 from promptcodebook.sqlite import Layout, connect, store_os_error
 from promptcodebook.sqlite.database import roll_back, store_error
 
@@ -182,20 +182,20 @@ class SqliteShelf:
         if not self._path.is_file():
             return
         try:
-            db = connect(self._path, _LAYOUT, write=False)
-        except (PcoError, UnicodeError) as error:
+            with closing(connect(self._path, _LAYOUT, write=False)) as db:
+                for row in db.execute(f"SELECT {_COLUMNS} FROM log ORDER BY seq"):
+                    yield _log_row(f"row {row[0]} of the log", row)
+                for number, version, policy in db.execute("SELECT * FROM policies ORDER BY id"):
+                    place = f"row {number} of the policies"
+                    if isinstance(version, str) and isinstance(policy, bytes):
+                        yield Row(place, policy=(version, policy))
+                    else:
+                        yield Row(place, fault="it does not hold a policy file under its version")
+                for (said,) in db.execute("PRAGMA integrity_check").fetchall():
+                    if said != "ok":
+                        yield Row("the file", fault=" ".join(str(said).split()))
+        except (PcoError, *_UNREADABLE) as error:
             yield Row("the file", fault=str(error))
-            return
-        with closing(db):
-            # Half of a character is as good as any other byte that is wrong.
-            db.text_factory = _text
-            yield from _rows(db, "log", "seq", _COLUMNS, _log_row)
-            yield from _rows(db, "policies", "id", "id, version, policy", _policy_row)
-            yield from _structure(db, self._path)
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")
 
 
 def _entry(row: Sequence[object]) -> Entry:
@@ -211,71 +211,3 @@ def _log_row(place: str, row: Sequence[object]) -> Row:
         return Row(place, _entry(row))
     except Broken as fault:
         return Row(place, fault=str(fault))
-
-
-def _policy_row(place: str, row: Sequence[object]) -> Row:
-    _, version, policy = row
-    if not isinstance(version, str) or not isinstance(policy, bytes):
-        return Row(place, fault="it does not hold a policy file under its version")
-    return Row(place, policy=(version, policy))
-
-
-def _rows(
-    db: sqlite3.Connection,
-    table: str,
-    key: str,
-    columns: str,
-    read: Callable[[str, Sequence[object]], Row],
-) -> Iterator[Row]:
-    """Each row by its number: a damaged page takes no row away but its own."""
-    try:
-        count = int(db.execute(f"SELECT count(*) FROM {table} NOT INDEXED").fetchone()[0])
-        beyond = f"SELECT {key} FROM {table} WHERE {key} > ? OR {key} < 1 LIMIT 1"
-        odd = db.execute(beyond, (count,)).fetchone()
-    except _UNREADABLE as error:
-        yield Row(f"the table {table}", fault=f"it cannot be counted: {error}")
-        return
-    for number in range(1, count + 1):
-        place = f"row {number} of the {table}"
-        try:
-            one = f"SELECT {columns} FROM {table} WHERE {key} = ?"
-            row = db.execute(one, (number,)).fetchone()
-        except _UNREADABLE as error:
-            yield Row(place, fault=f"it cannot be read: {error}")
-            continue
-        yield Row(place, fault="it is missing") if row is None else read(place, row)
-    if odd is not None:
-        yield Row(f"row {odd[0]} of the {table}", fault="it has no place in the order of the rows")
-
-
-_HEAD = 100
-_CHANGES, _CHANGES_AGAIN = slice(24, 28), slice(92, 96)
-_MADE = "SELECT type, name, tbl_name, rootpage, sql FROM sqlite_master ORDER BY rowid"
-
-
-def _structure(db: sqlite3.Connection, path: Path) -> Iterator[Row]:
-    """What SQLite says of its own trees, and whether tables and head of the file are as made."""
-    try:
-        for (said,) in db.execute("PRAGMA integrity_check").fetchall():
-            if said != "ok":
-                yield Row("the file", fault=" ".join(str(said).split()))
-        tables = db.execute(_MADE).fetchall()
-    except _UNREADABLE as error:
-        yield Row("the file", fault=str(error))
-        return
-    with closing(sqlite3.connect(":memory:")) as fresh:
-        fresh.execute(f"PRAGMA user_version = {_LAYOUT.version}")
-        for statement in _LAYOUT.script:
-            fresh.execute(statement)
-        if tables != fresh.execute(_MADE).fetchall():
-            yield Row("the file", fault="its tables are not those of a registry")
-        made = fresh.serialize()
-    with path.open("rb") as file:
-        head = file.read(_HEAD)
-    if head[_CHANGES] != head[_CHANGES_AGAIN] or _lasting(head) != _lasting(made):
-        yield Row("the file", fault="its first 100 bytes are not those of a registry")
-
-
-def _lasting(head: bytes) -> bytes:
-    """The head of a SQLite file but for its counters, its size, and the library that wrote last."""
-    return head[:24] + head[32:40] + head[44:92]

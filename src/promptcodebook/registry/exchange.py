@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from promptcodebook.errors import RegistryDamaged, StoreError
 from promptcodebook.policy.file import parse_policy_file
-from promptcodebook.policy.registry.log import (
+from promptcodebook.registry.log import (
     IMPORT,
     LATEST,
     Broken,
@@ -29,8 +29,8 @@ from promptcodebook.policy.registry.log import (
     check_name,
     version_of,
 )
-from promptcodebook.policy.registry.registry import Registry
-from promptcodebook.policy.registry.shelf import Proposal
+from promptcodebook.registry.registry import Registry
+from promptcodebook.registry.shelf import Proposal
 
 FORMAT = "promptcodebook registry 1"
 _KINDS = {"registry": ("format",), "version": ("version", "policy", "facts"), "entry": ("entry",),

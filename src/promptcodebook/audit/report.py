@@ -13,13 +13,13 @@ from typing import Any, Literal
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
+from promptcodebook.audit.judge import HazardJudge, PresidioScan
 from promptcodebook.errors import PolicyError
 from promptcodebook.method.templates import load_templates, template_sets
 from promptcodebook.method.update import NoLeakCheck
-from promptcodebook.policy.audit.judge import HazardJudge, PresidioScan
-from promptcodebook.policy.audit.scan import Finding, scan
-from promptcodebook.policy.audit.traces import Severity
 from promptcodebook.policy.file import MEASURED, PolicyFile
+from promptcodebook.policy.scan import Finding, scan
+from promptcodebook.policy.traces import Severity
 from promptcodebook.types import Example, variable_name
 
 FORMAT = "promptcodebook audit 1"

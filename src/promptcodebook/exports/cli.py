@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from promptcodebook.cli.console import emit, note
-from promptcodebook.cli.registry import export_registry
-from promptcodebook.cli.settings import Json, Trust, command_group
+from promptcodebook.cli.settings import Json, Trust
 from promptcodebook.errors import ConfigError
 from promptcodebook.paths import runs_dir
+from promptcodebook.registry.cli import export_registry
 
 if TYPE_CHECKING:
     from promptcodebook.policy.references import Reference
 
-app = command_group()
 
-
-@app.command()
 def export(
     refs: Annotated[
         list[str] | None,
@@ -69,7 +66,7 @@ def export(
 def _export_policy(
     ref: str, reference: Reference, to: str, output: Path | None, as_json: bool
 ) -> None:
-    from promptcodebook.policy.exports.export import export_policy
+    from promptcodebook.exports.export import export_policy
 
     made = export_policy(reference.file, to, reference.name, trusted=reference.trusted)
     if output is None:

@@ -20,10 +20,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from pydantic import JsonValue
 
+from promptcodebook.audit.report import AuditReport
 from promptcodebook.errors import (
     ConfigError,
     PolicyError,
@@ -32,9 +33,9 @@ from promptcodebook.errors import (
     RegistryDamaged,
 )
 from promptcodebook.paths import registry_location
-from promptcodebook.policy.audit.report import AuditReport
 from promptcodebook.policy.file import PolicyFile, parse_policy_file
-from promptcodebook.policy.registry.log import (
+from promptcodebook.policy.references import Reference, StoredVersion
+from promptcodebook.registry.log import (
     ATTEST,
     FIRST,
     FREEZE,
@@ -49,8 +50,8 @@ from promptcodebook.policy.registry.log import (
     check_ref,
     version_of,
 )
-from promptcodebook.policy.registry.shelf import Facts, Proposal, Row, Shelf, Version
-from promptcodebook.policy.registry.sqlite import VERIFY, SqliteShelf
+from promptcodebook.registry.shelf import Facts, Proposal, Row, Shelf, Version
+from promptcodebook.registry.sqlite import VERIFY, SqliteShelf
 from promptcodebook.text import printable
 
 AUDIT = "audit"
@@ -208,8 +209,11 @@ def verify(shelf: Shelf, head: str = "") -> Verification:
     was noted elsewhere, does ('' = none was).
     """
     walk = _Walk(head if head != FIRST else "")
-    for row in shelf.rows():
-        walk.take(row)
+    try:
+        for row in shelf.rows():
+            walk.take(row)
+    except RegistryDamaged as error:
+        walk.faults.append(Fault(shelf.place, str(error)))
     return walk.end()
 
 
@@ -482,7 +486,37 @@ def open_registry(location: str | Path | None = None, who: str = "") -> Registry
     """
     place = str(location or registry_location())
     if place.startswith(("http://", "https://")):
-        from promptcodebook.policy.registry.mlflow import MlflowShelf
+        from promptcodebook.registry.mlflow import MlflowShelf
 
         return Registry(MlflowShelf(place), who)
     return Registry(SqliteShelf(Path(place).expanduser()), who)
+
+
+def stored_version(ref: str) -> StoredVersion:
+    """What core reads of a version. Raises RefNotFound."""
+    with open_registry() as registry:
+        version, text = registry.version(ref), registry.text(ref)
+        before = registry.before(ref) if "@" in ref else None
+    run = version.facts.get("run")
+    return StoredVersion(version.version, text, run if isinstance(run, str) else "", before or "")
+
+
+def facts_of(reference: Reference) -> Facts:
+    """Where a policy came from, as a registry keeps it beside the version."""
+    header, best, about = reference.header, reference.best, reference.file.about
+    if header is None or best is None:
+        run, score, data = (about.get(key) for key in ("run", "score", "data"))
+        return Facts(
+            run=run if isinstance(run, str) else "",
+            score=float(score) if isinstance(score, int | float) else None,
+            data=cast("dict[str, Any]", data) if isinstance(data, dict) else {},
+            written_by=str(about.get("version") or ""),
+        )
+    return Facts(
+        run=header.id,
+        step=best.step + 1,
+        score=best.score,
+        configuration=header.settings,
+        data=dict(header.fingerprints),
+        written_by=header.version,
+    )

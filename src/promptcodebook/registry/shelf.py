@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from promptcodebook.errors import ConfigError
 from promptcodebook.policy.file import PolicyFile
-from promptcodebook.policy.registry.log import Entry, Log
+from promptcodebook.registry.log import Entry, Log
 
 
 def _none() -> Mapping[str, str]:

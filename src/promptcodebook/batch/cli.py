@@ -21,7 +21,6 @@ from promptcodebook.cli.settings import (
     Sets,
     TaskName,
     Trust,
-    command_group,
 )
 from promptcodebook.paths import runs_dir
 from promptcodebook.units import cost_text, count_text, duration, lost_text, plural
@@ -32,10 +31,7 @@ if TYPE_CHECKING:
     from promptcodebook.config import Config
     from promptcodebook.policy.file import PolicyFile
 
-app = command_group()
 
-
-@app.command()
 def batch(
     ref: Ref,
     source: Annotated[

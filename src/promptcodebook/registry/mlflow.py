@@ -11,7 +11,6 @@ readers that know MLflow only, and set again by whoever moves on where its write
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -29,8 +28,8 @@ from promptcodebook.errors import (
     StoreError,
     import_extra,
 )
-from promptcodebook.policy.registry.log import LATEST, LOG_NAME, Broken, Entry, Log, canonical
-from promptcodebook.policy.registry.shelf import Proposal, Propose, Row
+from promptcodebook.registry.log import LATEST, LOG_NAME, Broken, Entry, Log, canonical
+from promptcodebook.registry.shelf import Proposal, Propose, Row
 
 _VERSION, _NUMBER, _PIECES, _PIECE = "pco.version", "pco.number", "pco.pieces", "pco.piece."
 _ASCII_PIECE, _PIECE_LENGTH = 60_000, 15_000
@@ -229,48 +228,13 @@ class MlflowShelf:
             self._refresh()
 
     def rows(self) -> Iterator[Row]:
-        log, numbers = Log(), dict[tuple[str, str], int]()
-        for number, found in self._entries_after(0):
-            try:
-                if found is None:
-                    raise Broken("it is missing")
-                entry = _entry(found)
-                if _is_void(entry, log):
-                    continue
-                if entry.name:
-                    numbers[entry.name, entry.after] = _number(found)
-            except Broken as fault:
-                yield Row(_place(number), fault=str(fault))
-                continue
-            with contextlib.suppress(Broken):  # whoever walks the rows finds the same
-                log.add(entry)
-            yield Row(_place(number), entry)
-        for (name, version), number in numbers.items():
-            place = f"version {number} of the prompt {name}"
-            try:
+        with self._lock:
+            self._log, self._read_to, self._numbers = Log(), 0, {}
+            for entry in self.read():
+                yield Row(f"entry {entry.seq} of the prompt {LOG_NAME}", entry)
+            for (name, version), number in self._numbers.items():
+                place = f"version {number} of the prompt {name}"
                 yield Row(place, policy=(version, self._policy_at(name, number)))
-            except RegistryDamaged:
-                yield Row(place, fault="it is missing")
-        with contextlib.suppress(RegistryDamaged):  # then the rows were named, and no ref is known
-            yield from self._alias_rows()
-
-    def _alias_rows(self) -> Iterator[Row]:
-        for ref in self.read().refs:
-            name, _, word = ref.partition("@")
-            if word != LATEST and not self._stands(name, word):
-                yield Row(
-                    f"the alias {ref}",
-                    fault="it does not stand where the log says: whoever set it was killed; "
-                    f"pco codebook promote {self._log.at(ref)} {ref} sets it",
-                )
-
-    def _stands(self, name: str, word: str) -> bool:
-        try:
-            found = self._client.get_prompt_version_by_alias(name, word)
-        except self._fails:
-            return False
-        version = "" if found is None else _tags(found).get(_VERSION)
-        return version == self.read().at(f"{name}@{word}")
 
     def _ask(self, call: Any) -> Any:
         try:

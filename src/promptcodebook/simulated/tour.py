@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from promptcodebook.assemble import Sources, simulated_world
+from promptcodebook.assemble import Sources
 from promptcodebook.calls import Usage
 from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError
@@ -16,6 +16,7 @@ from promptcodebook.optimizers.base import Problem, evaluate
 from promptcodebook.progress import Listener, silent
 from promptcodebook.randomness import Draws
 from promptcodebook.run.opening import Opened, Where, open_run
+from promptcodebook.simulated.model import simulated_world
 from promptcodebook.simulated.world import World, oracle_prompt
 from promptcodebook.sync import run_sync
 from promptcodebook.types import Evaluation, Example, Prompt, Route

@@ -10,13 +10,10 @@ from typing import Annotated
 import typer
 
 from promptcodebook.cli.console import emit, note
-from promptcodebook.cli.settings import Json, Trust, command_group
+from promptcodebook.cli.settings import Json, Trust
 from promptcodebook.paths import runs_dir
 
-app = command_group()
 
-
-@app.command()
 def view(
     run: Annotated[
         str, typer.Argument(metavar="[RUN]", help="A run: its id or name, a path, or 'last'.")
@@ -26,20 +23,17 @@ def view(
         Path, typer.Option(help="Folder of pco reproduce's pages, for the screen Paper.")
     ] = Path("docs/results"),
     browse: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
-    read_only: Annotated[
-        bool, typer.Option("--read-only", help="No button that asks a model.")
-    ] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", hidden=True)] = False,
     trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Runs as pages that follow them while they train: curves, codebook, examples, comparisons.
 
     The first line on stdout is the address. It is reached from this machine only (from another
-    one: ssh -L 8642:localhost:8642). It asks no model and writes nothing, but for the button that
-    measures what an instinct adds: that says before what it may take, and keeps to a budget. Ctrl-C
-    ends it.
+    one: ssh -L 8642:localhost:8642). It asks no model and writes nothing. Ctrl-C ends
+    it.
     """
-    from promptcodebook.cli.serve import listen
+    from promptcodebook.serve.cli import listen
     from promptcodebook.store.runs import find_run
     from promptcodebook.viewer.frame import address
     from promptcodebook.viewer.server import HOST, Site, viewing
@@ -50,7 +44,7 @@ def view(
     path = "/" if folder is None else address("run", find_key(home, folder))
 
     async def serve() -> None:
-        site = Site(home, trust=trust, results=results, read_only=read_only)
+        site = Site(home, trust=trust, results=results)
         async with viewing(site, port) as base:
             _tell(base + path, browse=browse, as_json=as_json)
             await asyncio.Event().wait()

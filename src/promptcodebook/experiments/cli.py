@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 import typer
 
 from promptcodebook.cli.console import emit, note
-from promptcodebook.cli.settings import Json, Model, Plain, command_group
+from promptcodebook.cli.settings import Json, Model, Plain
 from promptcodebook.paths import BENCH, runs_dir
 
 if TYPE_CHECKING:
@@ -21,12 +21,10 @@ if TYPE_CHECKING:
     from promptcodebook.experiments.lab import Lab
     from promptcodebook.progress import Listener
 
-app = command_group()
 _NAMED = 8
 """Cells without a result that a summary names."""
 
 
-@app.command()
 def reproduce(
     name: Annotated[
         str, typer.Argument(help="A table or figure (docs/experiments.md lists them), or all.")

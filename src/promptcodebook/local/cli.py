@@ -1,90 +1,36 @@
-"""`pco lm` and `pco cache`: models over HTTP, and the replies kept between runs."""
+"""`pco lm serve`: a model of this machine, or the simulated one, over HTTP."""
 
 from __future__ import annotations
 
 import asyncio
-import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from promptcodebook.cli.console import confirm, emit, note
-from promptcodebook.cli.serve import listen
+from promptcodebook.cli.app import COMMAND_GROUP
+from promptcodebook.cli.console import emit, note
 from promptcodebook.cli.settings import (
     ConfigOption,
     DataDir,
     Json,
     TaskName,
-    Yes,
     command_group,
     flag_layer,
     gather_settings,
 )
-from promptcodebook.errors import ConfigError
-from promptcodebook.units import bytes_text, plural
+from promptcodebook.errors import ConfigError, import_part
+from promptcodebook.serve.cli import listen
 
 if TYPE_CHECKING:
     from promptcodebook.local.engine import Engine
-    from promptcodebook.serve.local import Terms
+    from promptcodebook.local.server import Terms
     from promptcodebook.serve.server import Address
-    from promptcodebook.simulated.model import SimulatedLM
 
-app = command_group()
 lm = command_group("Serve a model of this machine, or the simulated one, over HTTP.")
-app.add_typer(lm, name="lm")
-cache = command_group(
-    "Replies kept between runs ($PCO_CACHE). Runs resume from their own journal, not from it."
-)
-app.add_typer(cache, name="cache")
-
-
-@cache.command()
-def stats(as_json: Json = False) -> None:
-    """Where the cache is, how many replies it holds, and its size."""
-    from promptcodebook.lm.cache import ReplyCache
-    from promptcodebook.paths import reply_cache_path
-
-    path = reply_cache_path()
-    replies, size = 0, 0
-    if path.exists():
-        store = ReplyCache(path)
-        try:
-            figures = store.stats()
-        finally:
-            store.close()
-        replies, size = figures.replies, figures.size
-    if as_json:
-        emit({"path": str(path), "replies": replies, "bytes": size})
-    else:
-        print(f"{path}: {plural(replies, 'reply', 'replies')}, {bytes_text(size)}")
-
-
-@cache.command()
-def clear(yes: Yes = False, as_json: Json = False) -> None:
-    """Forget every reply, those of evaluations that were stopped as well. No run needs them."""
-    from promptcodebook.lm.cache import ReplyCache
-    from promptcodebook.paths import reply_cache_path, unfinished_folder
-
-    path, unfinished = reply_cache_path(), unfinished_folder()
-    count = 0
-    if path.exists() or unfinished.exists():
-        confirm(f"Remove every reply from {path}?", "no reply was removed", yes=yes)
-        shutil.rmtree(unfinished, ignore_errors=True)
-    if path.exists():
-        store = ReplyCache(path)
-        try:
-            count = store.clear()
-        finally:
-            store.close()
-    if as_json:
-        emit({"path": str(path), "removed": count})
-    else:
-        print(f"removed {plural(count, 'reply', 'replies')} from {path}")
 
 
 @lm.command()
@@ -137,13 +83,15 @@ def serve(
     /healthz and /metrics. The simulated one is made of the task's data, or of a pco.toml's; its
     counts are at GET /stats.
     """
+    from promptcodebook.lm.spec import parse_spec
     from promptcodebook.serve.door import require_keys
+    from promptcodebook.serve.server import serve as serve_site
 
     typed = {"latency": latency, "faults": faults, "load": load, "world": world}
     simulated_only = {"task": task, "data": data, "config": config, **typed}
     if not model.startswith("simulated"):
         _check_fits(simulated_only, "the simulated model")
-        from promptcodebook.serve.local import Terms
+        from promptcodebook.local.server import Terms
 
         terms = Terms(host, port, key, aliases=(model,))
         terms = terms if queue is None else replace(terms, queue=queue)
@@ -151,9 +99,19 @@ def serve(
         return
     _check_fits({"queue": queue, "4bit": four_bit}, "models of this machine")
     require_keys((key,), host, "pco lm serve simulated")
-    given = {key: value for key, value in typed.items() if value is not None}
-    simulated = _simulated(model, given, config, flag_layer(task, data))
-    _serve_simulated(simulated, key, (host, port), partial(_ready, as_json))
+    open_site = import_part(COMMAND_GROUP, "lm.simulated", "the simulated model", "simulated")
+    given = {name: value for name, value in typed.items() if value is not None}
+    spec = parse_spec(model, {})
+    spec = replace(spec, params={**spec.params, **given})
+    site = open_site(spec, *gather_settings(config, flag_layer(task, data)), key)
+
+    def ready(address: Address) -> None:
+        _tell(f"{address.base_url}#simulated", address, as_json)
+        stats = f"{address.base_url.removesuffix('/v1')}/stats"
+        note(f"the simulated model is listening; Ctrl-C ends it; counts: {stats}")
+
+    hint = "pco lm serve simulated --port 0"
+    listen(partial(serve_site, site, host, port, ready), host, port, hint)
 
 
 def _check_fits(options: Mapping[str, object], whose: str) -> None:
@@ -168,7 +126,7 @@ def _check_fits(options: Mapping[str, object], whose: str) -> None:
 def _serve_local(model: str, terms: Terms, four_bit: bool, as_json: bool) -> None:
     from promptcodebook.local.engine import HF, find_weights
     from promptcodebook.local.lm import load_engine
-    from promptcodebook.serve.local import check_terms, serving_locally
+    from promptcodebook.local.server import check_terms, serving_locally
 
     if four_bit and not model.startswith(HF):
         raise ConfigError(
@@ -193,26 +151,6 @@ def _serve_local(model: str, terms: Terms, four_bit: bool, as_json: bool) -> Non
     listen(serve, terms.host, terms.port, f"pco lm serve {model} --port 0")
 
 
-def _simulated(
-    model: str, given: Mapping[str, str], config: Path | None, flags: Mapping[str, Any]
-) -> SimulatedLM:
-    """The model in the world of a task's or a configuration's data; without data a general one."""
-    from promptcodebook.assemble import NO_DATA, plan_data, simulated_model
-    from promptcodebook.lm.spec import parse_spec
-
-    spec = parse_spec(model, {})
-    configured, base = gather_settings(config, flags)
-    named = configured.task or configured.data.path or configured.data.train
-    data = plan_data(configured, base) if named else NO_DATA
-    return simulated_model(configured.task, data, replace(spec, params={**spec.params, **given}))
-
-
-def _ready(as_json: bool, address: Address) -> None:
-    _tell(f"{address.base_url}#simulated", address, as_json)
-    stats = f"{address.base_url.removesuffix('/v1')}/stats"
-    note(f"the simulated model is listening; Ctrl-C ends it; counts: {stats}")
-
-
 def _tell(spec: str, address: Address, as_json: bool) -> None:
     """The spec on stdout, at once: a script may wait for it."""
     if as_json:
@@ -220,13 +158,3 @@ def _tell(spec: str, address: Address, as_json: bool) -> None:
         sys.stdout.flush()
     else:
         print(spec, flush=True)
-
-
-def _serve_simulated(
-    model: SimulatedLM, key: str, where: tuple[str, int], ready: Callable[[Address], None]
-) -> None:
-    from promptcodebook.serve.server import serve as serve_site
-    from promptcodebook.serve.server import simulated_site
-
-    hint = "pco lm serve simulated --port 0"
-    listen(partial(serve_site, simulated_site(model, key), *where, ready), *where, hint)

@@ -331,7 +331,7 @@ _ENDINGS = ("'s", "\u2019s", "s", "es", "ed", "d", "ing", "er", "r", "ly", "n't"
 
 @cache
 def _words() -> frozenset[str]:
-    text = (resources.files("promptcodebook.policy.audit") / "words.txt").read_text("utf-8")
+    text = (resources.files("promptcodebook.policy") / "words.txt").read_text("utf-8")
     return frozenset(line for line in text.split() if line.isalpha())
 
 

@@ -19,8 +19,8 @@ from importlib import resources
 from typing import Literal
 
 from promptcodebook.method.update import NoLeakCheck
-from promptcodebook.policy.audit.decoding import Folded, decodings, fold, foreign
-from promptcodebook.policy.audit.traces import TRACES, Severity
+from promptcodebook.policy.decoding import Folded, decodings, fold, foreign
+from promptcodebook.policy.traces import TRACES, Severity
 from promptcodebook.types import Variable
 
 
@@ -38,7 +38,7 @@ class Order:
 @cache
 def orders() -> tuple[Order, ...]:
     """The kinds of order of orders.toml."""
-    text = (resources.files("promptcodebook.policy.audit") / "orders.toml").read_text("utf-8")
+    text = (resources.files("promptcodebook.policy") / "orders.toml").read_text("utf-8")
     tree = tomllib.loads(text)
     words: dict[str, str] = {}
     for name, pattern in tree["words"].items():

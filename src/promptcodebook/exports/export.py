@@ -81,7 +81,7 @@ def _how(file: PolicyFile) -> str:
 
 def _filled(template: str, known: Mapping[str, str]) -> str:
     """In one pass: what is put in is text, never a template."""
-    text = resources.files("promptcodebook.policy.exports").joinpath("files", f"{template}.txt")
+    text = resources.files("promptcodebook.exports").joinpath("files", f"{template}.txt")
     return re.sub(r"<<(\w+)>>", lambda found: known[found[1]], text.read_text("utf-8"))
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from promptcodebook.cli.console import emit, note, wrap_text
-from promptcodebook.cli.settings import ConfigOption, Json, Model, Ref, Sets, Trust, command_group
+from promptcodebook.cli.settings import ConfigOption, Json, Model, Ref, Sets, Trust
 from promptcodebook.errors import ConfigError, PcoError
 from promptcodebook.paths import runs_dir
 
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from promptcodebook.serve.server import Address
     from promptcodebook.serve.spending import Record, Spending
 
-app = command_group()
-
 Keys = Annotated[
     Path | None,
     typer.Option(
@@ -44,7 +42,6 @@ Keys = Annotated[
 ]
 
 
-@app.command()
 def serve(
     ref: Ref,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -153,7 +150,7 @@ class _Asked:
 
     def source(self) -> PolicySource:
         """A ref may move and a file be replaced; a run's state and a version stay what they are."""
-        from promptcodebook.policy.registry.registry import open_registry
+        from promptcodebook.registry.registry import open_registry
         from promptcodebook.serve.live import FileSource, FixedSource, RegistrySource, Version
 
         if self.reference.version and "@" in self.ref:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from promptcodebook.policy.audit.decoding import LOOK_ALIKES, decodings, is_invisible, random_runs
+from promptcodebook.policy.decoding import LOOK_ALIKES, decodings, is_invisible, random_runs
 
 Severity = Literal["high", "medium", "low"]
 """high = not to be promoted; medium = to be looked at by a person; low = worth knowing."""

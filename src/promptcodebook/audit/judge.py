@@ -27,8 +27,8 @@ from promptcodebook.errors import import_extra
 from promptcodebook.lm.structured import Ask, LenientText, ReplyShape
 from promptcodebook.method.failures import gather_all
 from promptcodebook.method.templates import Template
-from promptcodebook.policy.audit.scan import Finding, excerpt
-from promptcodebook.policy.audit.traces import Severity
+from promptcodebook.policy.scan import Finding, excerpt
+from promptcodebook.policy.traces import Severity
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def hazards() -> Mapping[str, Hazard]:
 
 
 def _read(name: str) -> str:
-    return (resources.files("promptcodebook.policy.audit") / name).read_text("utf-8")
+    return (resources.files("promptcodebook.audit") / name).read_text("utf-8")
 
 
 def _read_severity(value: object) -> Severity:

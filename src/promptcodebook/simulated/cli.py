@@ -22,15 +22,13 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from promptcodebook.cli.console import columns, emit, note, range_text, wrap_text
-from promptcodebook.cli.settings import Plain, command_group
-from promptcodebook.errors import PcoError
+from promptcodebook.cli.settings import Plain
+from promptcodebook.errors import MissingExtra, PcoError, import_part
 from promptcodebook.paths import runs_dir
 from promptcodebook.units import number
 
 if TYPE_CHECKING:
     from promptcodebook.config import Config
-
-app = command_group()
 
 _SETTINGS: dict[str, Any] = {
     "task": "constraints",
@@ -50,7 +48,6 @@ _TITLES = {
 """What a stranger understands by a row; one that is not here is called by its name."""
 
 
-@app.command()
 def demo(
     simulated: Annotated[
         bool, typer.Option("--simulated", help="The tour on the simulated model instead.")
@@ -75,12 +72,14 @@ def demo(
         emit(_raw_world(world))
         return None
     if not (simulated or worlds is not None):
-        from promptcodebook.cli.demo_real import demonstrate, missing_model
+        from promptcodebook.cli.app import COMMAND_GROUP
 
-        missing = missing_model()
-        if missing is None:
+        try:
+            demonstrate = import_part(COMMAND_GROUP, "demo.real", "the demo", "bench")
             return demonstrate(plain=plain, as_json=as_json)
-        note(f"no real model here: {missing}\n  next: {missing.hint}\nthe simulated tour instead:")
+        except MissingExtra as missing:
+            next_step = f"  next: {missing.hint}\nthe simulated tour instead:"
+            note(f"no real model here: {missing}\n{next_step}")
     _tour(worlds or _WORLDS, plain=plain, as_json=as_json)
     return None
 
@@ -138,7 +137,7 @@ def _raw_world(world: int) -> dict[str, Any]:
     """One world at both loads, its runs thrown away."""
     from promptcodebook.assemble import Sources
     from promptcodebook.run.opening import Where
-    from promptcodebook.run.tour import tour
+    from promptcodebook.simulated.tour import tour
     from promptcodebook.tasks.constraints.task import draw_constraints
 
     sources = Sources(data=draw_constraints(world))
@@ -156,7 +155,7 @@ def _show_first_world(extra: str, poll: Callable[[], None], *, plain: bool) -> d
     from promptcodebook.cli.runs import write_run_report
     from promptcodebook.cli.views import make_view
     from promptcodebook.run.opening import Where
-    from promptcodebook.run.tour import tour
+    from promptcodebook.simulated.tour import tour
 
     with make_view(sys.stderr, plain=plain) as view:
 

@@ -34,15 +34,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from promptcodebook.errors import RequestRefused, import_extra
 from promptcodebook.local.engine import Embedder, Engine, Generation, Job, Load
-from promptcodebook.serve.completions import (
-    Completion,
-    Refusal,
-    error_body,
-    read_call,
-    require_json,
-)
-from promptcodebook.serve.door import Callers, require_keys
-from promptcodebook.serve.jobs import (
+from promptcodebook.local.jobs import (
     embeddings_body,
     generate_all,
     logprobs_tree,
@@ -51,7 +43,15 @@ from promptcodebook.serve.jobs import (
     to_jobs,
     to_reply,
 )
-from promptcodebook.serve.metrics import ModelMetrics, kind_and_place
+from promptcodebook.serve.completions import (
+    Completion,
+    Refusal,
+    error_body,
+    read_call,
+    require_json,
+)
+from promptcodebook.serve.door import Callers, require_keys
+from promptcodebook.serve.metrics import Metrics, kind_and_place
 from promptcodebook.serve.server import Address
 
 _LONGEST_BODY = 16 * 2**20
@@ -431,3 +431,22 @@ def _unavailable(text: str) -> Refusal:
 async def _nothing(request: Any, response: Response) -> None:
     text = f"nothing at {request.method} {request.url.path}"
     raise Refusal(text, status=404, kind="not_found")
+
+
+class ModelMetrics(Metrics):
+    """Those of a local model; `load` is asked when the page is read."""
+
+    def __init__(self, in_flight: Callable[[], int], load: Callable[[], Load]) -> None:
+        super().__init__("serving a local model", in_flight)
+        about = "Tokens read in prompts, taken from the cache, and written."
+        self._tokens = self._counter("pco_tokens", about, "kind")
+        self._gauge("pco_running", "Completions that are generated now.", lambda: load().running)
+        self._gauge("pco_waiting", "Completions that wait for a place.", lambda: load().waiting)
+        for kind in ("prompt", "cached", "completion"):
+            self._tokens.labels(kind)
+
+    def generated(self, *choices: Generation) -> None:
+        """The choices of one request, which share its prompt."""
+        self._tokens.labels("prompt").inc(choices[0].prompt_tokens)
+        self._tokens.labels("cached").inc(choices[0].cached_tokens or 0)
+        self._tokens.labels("completion").inc(sum(each.completion_tokens for each in choices))

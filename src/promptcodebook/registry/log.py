@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, cast
 
 from promptcodebook.errors import ConfigError, RefNotFound, did_you_mean
+from promptcodebook.policy.references import REF, VERSION, WORD
 
 LATEST = "latest"
 """The ref of every codebook that stands at what was stored last; it is never promoted by hand."""
@@ -27,12 +28,7 @@ _STORES = (FREEZE, IMPORT)
 FIRST = "0" * 64
 """What the first entry has in place of the hash before it."""
 _SCHEME = "sha256:"
-_LEAST_DIGITS = 6
-"""Of a version's name, to be recognised by its start."""
-_WORD = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}"
-_NAME = re.compile(_WORD)
-_REF = re.compile(rf"({_WORD})@({_WORD})")
-_VERSION = re.compile(rf"{_SCHEME}[0-9a-f]{{{_LEAST_DIGITS},64}}")
+_NAME = re.compile(WORD)
 _NUMBERED = re.compile(r"v\d+", re.IGNORECASE)
 """No name of a ref: MLflow keeps these for itself."""
 
@@ -106,11 +102,6 @@ def version_of(policy: bytes) -> str:
     return _SCHEME + hashlib.sha256(policy).hexdigest()
 
 
-def is_reference(text: str) -> bool:
-    """Whether a text can be nothing but a ref or a version: NAME@REF or sha256:DIGITS."""
-    return bool(_REF.fullmatch(text) or _VERSION.fullmatch(text))
-
-
 def check_name(name: str) -> str:
     """The name of a codebook. Raises ConfigError."""
     if not _NAME.fullmatch(name) or name == LOG_NAME:
@@ -123,7 +114,7 @@ def check_name(name: str) -> str:
 
 def check_ref(ref: str) -> str:
     """A ref that may be promoted to and rolled back, NAME@REF. Raises ConfigError."""
-    match = _REF.fullmatch(ref)
+    match = REF.fullmatch(ref)
     if match is None or match[1] == LOG_NAME or _NUMBERED.fullmatch(match[2]):
         raise ConfigError(
             f"{ref!r} is no ref",
@@ -251,7 +242,7 @@ class Log:
 
     def resolve(self, text: str) -> str:
         """The version that NAME@REF or sha256:DIGITS means. Raises RefNotFound."""
-        if _VERSION.fullmatch(text):
+        if VERSION.fullmatch(text):
             return self._by_start(text)
         version = self.at(text)
         if version is None:
