@@ -32,8 +32,8 @@ from promptcodebook.units import number
 
 if TYPE_CHECKING:
     from promptcodebook.assemble import Assembled
-    from promptcodebook.method.distil import Agreement, Imitated
     from promptcodebook.policy.references import Reference
+    from promptcodebook.routing.distil import Agreement, Imitated
     from promptcodebook.run.distilling import Distillation
 
 app = command_group()
