@@ -149,7 +149,7 @@ def _end(run: ScriptedRun) -> Iterator[Event]:
     for entry in entries:
         yield Compared(entry.evaluation)
     conclusion = conclude(entries, Terms(3, simulated=run.simulated))
-    rows = conclusion.rows_as_json()
+    rows = conclusion.table.as_json()
     yield Concluded(conclusion.sentence, conclusion.worth, rows, conclusion.deploy)
     yield Ended("finished")
 

@@ -128,7 +128,7 @@ async def test_a_run_that_was_made_longer_says_that_it_looks_again_and_corrects_
         made = await judge(court.problem, court.result())
         assert ("same test split" in made.sentence) == (look > 1)
         assert f"({level} +0." in made.sentence
-        store.append(Concluded(made.sentence, made.worth, made.rows_as_json()))
+        store.append(Concluded(made.sentence, made.worth, made.table.as_json()))
         assert await judge(court.problem, court.result()) == made, (
             "the same look, not a further one"
         )

@@ -430,3 +430,17 @@ def test_a_reference_is_shown_and_decides_nothing() -> None:
         Terms(),
     )
     assert none.worth is False and none.deploy != "oracle"
+
+
+def test_a_verdict_is_one_table_of_words_for_terminals_notebooks_and_json() -> None:
+    made = conclude(list(four(0.3, 0.4, 0.4, 0.7)), Terms())
+    present, *_, learned = made.table.cells()
+    assert (present["prompt"], present["reward"], present["gain"]) == ("present", "0.300", "-")
+    gain = learned["gain"], learned["gain 95 %"]
+    assert gain[0] == "+0.400" and " (95 % ".join(gain) in made.rows[-1].gain.text(signed=True)  # type: ignore[union-attr]
+    assert [*made.table.cells(query=False)[0], *[*made.table.cells(query=True)[0]][1:]] == [
+        *present
+    ]
+    html = made.table.only("gain", "cost").html("four", deploy="learned")
+    assert "+0.400" in html and "$" in html and "deploy" in html and "0.700" not in html
+    assert [row["name"] for row in made.table.as_json()] == [row.name for row in made.rows]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptcodebook.cli.console import columns, emit, note, range_text
+from promptcodebook.cli.console import BETWEEN, columns, emit, note
 from promptcodebook.cli.settings import (
     Budget,
     DataDir,
@@ -26,7 +26,7 @@ from promptcodebook.cli.settings import (
     set_layer,
 )
 from promptcodebook.paths import BENCH, runs_dir
-from promptcodebook.units import count_text, number
+from promptcodebook.units import count_text
 
 if TYPE_CHECKING:
     from promptcodebook.errors import Stop
@@ -184,12 +184,11 @@ def _run_cells(result: CellResult) -> dict[str, str]:
     }
 
 
-def _interval(score: Mapping[str, float] | None, *, signed: bool = False) -> str:
+def _interval(score: Mapping[str, Any] | None, *, signed: bool = False) -> str:
     """0.500 (0.400..0.600)."""
-    if not score:
-        return "-"
-    ends = range_text(score["low"], score["high"], signed=signed)
-    return f"{number(score['mean'], signed=signed)} ({ends})"
+    from promptcodebook.intervals import Interval
+
+    return Interval(**score).text(signed=signed, level="", between=BETWEEN) if score else "-"
 
 
 def _result_json(result: CellResult) -> dict[str, Any]:

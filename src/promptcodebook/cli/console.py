@@ -11,10 +11,15 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from promptcodebook.text import printable
 
+if TYPE_CHECKING:
+    from promptcodebook.run.verdict import VerdictTable
+
+BETWEEN = ".."
+"""Stands between the ends of an interval, as 0.120..0.340."""
 _GAP = 2
 """Blanks between two columns."""
 _LEAST_TEXT = 24
@@ -47,11 +52,6 @@ def confirm(question: str, refusal: str, *, yes: bool) -> None:
         agreed = typer.confirm(question, prompt_suffix=" ")
     if not agreed:
         raise ConfigError(refusal, hint="answer y, or add --yes")
-
-
-def range_text(low: float, high: float, *, signed: bool = False) -> str:
-    """The ends of an interval: 0.120..0.340."""
-    return f"{low:+.3f}..{high:+.3f}" if signed else f"{low:.3f}..{high:.3f}"
 
 
 def screen_width() -> int:
@@ -124,6 +124,12 @@ def _table(parts: Sequence[_Column]) -> str:
         cells = zip(*(part.lines(row, height) for part in parts), strict=True)
         lines += [(" " * _GAP).join(line).rstrip() for line in cells]
     return "\n".join(lines)
+
+
+def verdict_text(table: VerdictTable, per: str = "per query:") -> str:
+    """A verdict in two tables: the rewards, then what a query costs."""
+    scores, costs = (columns(table.cells(BETWEEN, query=query)) for query in (False, True))
+    return f"{scores}\n\n{per}\n\n{costs}"
 
 
 def wrap_text(text: str, first: str = "  ") -> str:

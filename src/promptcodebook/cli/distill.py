@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from promptcodebook.cli.console import emit, note, range_text, wrap_text
+from promptcodebook.cli.console import BETWEEN, emit, note, wrap_text
 from promptcodebook.cli.settings import (
     Budget,
     ConfigOption,
@@ -138,7 +138,7 @@ def _text(made: Distillation, target: Path) -> str:
         of, (ours, theirs) = made.difference, made.per_query
         lines += [
             "",
-            f"reward, distilled - encoder: {_signed(of.mean, of.low, of.high)}, n = {of.n}",
+            f"reward, distilled - encoder: {of.text(signed=True, more='paired')}, n = {of.n}",
             f"calls per query: {number(ours, 1)} instead of {number(theirs, 1)}",
         ]
     return "\n".join([*lines, "", wrap_text(_verdict(made), ""), "", f"wrote {target}"])
@@ -147,15 +147,8 @@ def _text(made: Distillation, target: Path) -> str:
 def _agreement(name: str, of: Agreement | None) -> list[str]:
     if of is None:
         return []
-    exact, overlap = (
-        f"{number(each.mean)} (95 % {range_text(each.low, each.high)})"
-        for each in (of.exact, of.overlap)
-    )
+    exact, overlap = (each.text(between=BETWEEN) for each in (of.exact, of.overlap))
     return [f"  {name}, n = {of.exact.n}: {exact}, {overlap}"]
-
-
-def _signed(mean: float, low: float, high: float) -> str:
-    return f"{mean:+.3f} (95 % {low:+.3f} to {high:+.3f}, paired)"
 
 
 def _verdict(made: Distillation) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from promptcodebook.cli.console import columns, emit, note, range_text, wrap_text
+from promptcodebook.cli.console import BETWEEN, columns, emit, note, wrap_text
 from promptcodebook.cli.settings import (
     Budget,
     ConfigOption,
@@ -267,7 +267,7 @@ def _assessment_text(assessment: Assessment) -> str:
     facts = {
         "policy": assessment.name,
         **({} if assessment.kind == "learned" else {"row": assessment.kind}),
-        "reward": f"{number(row.score.mean)} (95 % {range_text(row.score.low, row.score.high)})",
+        "reward": row.score.text(between=BETWEEN),
         "answered only": number(row.answered),
         "failed": str(row.failed),
         "truncated": str(row.truncated),
@@ -315,7 +315,7 @@ def _comparison_text(comparison: Comparison) -> str:
             "": mark,
             "policy": side.name,
             "reward": number(side.score.mean),
-            "95 %": range_text(side.score.low, side.score.high),
+            "95 %": side.score.ends(between=BETWEEN),
         }
         for mark, side in (("A", comparison.a), ("B", comparison.b))
     ]

@@ -188,5 +188,5 @@ class RouterSection:
 def _row(
     name: str, of: Interval, start: float, width: float, *, signed: bool = False
 ) -> tuple[Content, ...]:
-    mean, low, high = (number(start + width * x, signed=signed) for x in (of.mean, of.low, of.high))
-    return name, mean, f"{low} to {high}"
+    scaled = of.scaled(start, width)
+    return name, number(scaled.mean, signed=signed), scaled.ends(signed=signed)

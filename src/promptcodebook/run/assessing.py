@@ -34,7 +34,6 @@ from promptcodebook.sync import run_sync
 from promptcodebook.tasks.user_calls import UserCalls
 from promptcodebook.text import shown_table
 from promptcodebook.types import Example, Executor, Reward, Rollout
-from promptcodebook.units import number
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +155,7 @@ class Comparison:
     @property
     def sentence(self) -> str:
         """The gain in words."""
-        gain = self.gain
-        figures = f"{gain.mean:+.3f} (95 % {gain.low:+.3f} to {gain.high:+.3f}, paired)"
+        figures = self.gain.text(signed=True, more="paired")
         better = {"a": "A is better.", "b": "B is better.", "": "no clear difference."}
         return f"A - B: {figures}: {better[self.better]}"
 
@@ -168,22 +166,15 @@ class Comparison:
         return {"a": first, "b": second, "gain": asdict(self.gain), **facts}
 
     def __repr__(self) -> str:
-        gain = self.gain
-        interval = f"{gain.mean:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"
-        return f"Comparison({self.a.name!r} - {self.b.name!r} = {interval}, n={gain.n})"
+        gain = self.gain.text(signed=True)
+        return f"Comparison({self.a.name!r} - {self.b.name!r} = {gain}, n={self.gain.n})"
 
     def _repr_html_(self) -> str:
         model = "simulated model, " if self.simulated else ""
-        scores = [(mark, side.name, side.score) for mark, side in (("A", self.a), ("B", self.b))]
-        rows = [
-            (mark, name, number(score.mean), f"{number(score.low)} to {number(score.high)}")
-            for mark, name, score in scores
-        ]
-        gain = self.gain
-        interval = f"{number(gain.low, signed=True)} to {number(gain.high, signed=True)}"
-        rows.append(("A - B", "", number(gain.mean, signed=True), interval))
-        title = f"{model}{self.split} split, n = {gain.n}; {self.sentence}"
-        return shown_table(title, ("", "policy", "reward", "95 %"), rows)
+        rows = [(mark, s.name, s.score.text()) for mark, s in (("A", self.a), ("B", self.b))]
+        rows.append(("A - B", "", self.gain.text(signed=True)))
+        title = f"{model}{self.split} split, n = {self.gain.n}; {self.sentence}"
+        return shown_table(title, ("", "policy", "reward"), rows)
 
 
 AnyPolicy = str | Path | Run | Policy

@@ -139,11 +139,7 @@ def _effect_words(effect: _Effect) -> str:
     rollouts = f"{effect.held:,} and {effect.others:,} rollouts"
     if effect.difference is None:
         return f"too few ({n}, {rollouts})"
-    mean, low, high = (
-        number(x, signed=True)
-        for x in (effect.difference.mean, effect.difference.low, effect.difference.high)
-    )
-    return f"{mean} ({low} to {high}, {n}, {rollouts})"
+    return effect.difference.text(signed=True, level="", more=f"{n}, {rollouts}")
 
 
 def _routed(steps: Sequence[Step]) -> Iterator[tuple[int, Rollout]]:

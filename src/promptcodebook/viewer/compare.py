@@ -158,11 +158,10 @@ def _comparison(contexts: Sequence[Context], results: Sequence[Evaluation]) -> C
 
 def _difference(between: Comparison, pairs: Sequence[Pair]) -> str:
     gain = between.gain
-    mean, low, high = (number(x, signed=True) for x in (gain.mean, gain.low, gain.high))
+    figures = gain.text(signed=True, more=f"n = {gain.n}")
     counts = {kind: sum(p.outcome == kind for p in pairs) for kind in ("win", "loss", "tie")}
     return (
-        f"{'Simulated: ' if between.simulated else ''}second less first: {mean} "
-        f"(95 % {low} to {high}, n = {gain.n}); "
+        f"{'Simulated: ' if between.simulated else ''}second less first: {figures}; "
         f"{plural(counts['win'], 'win')}, {plural(counts['loss'], 'loss', 'losses')}, "
         f"{plural(counts['tie'], 'tie')}."
     )
