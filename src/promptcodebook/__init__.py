@@ -94,7 +94,7 @@ _HOME = {
     "aevaluate": "run.assessing",
     "compare": "run.assessing",
     "evaluate": "run.assessing",
-    "Comparison": "run.comparison",
+    "Comparison": "run.assessing",
     "Effect": "store.effects",
     "aeffect": "run.effect",
     "effect": "run.effect",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from promptcodebook.calls import ROLES
-from promptcodebook.config import Config, Key, describe, describe_group, groups, load_config
+from promptcodebook.config import Config, Key, describe, describe_group, load_config, schema
 from promptcodebook.errors import ConfigError
 from promptcodebook.store.header import digest
 
@@ -56,7 +56,7 @@ def test_every_group_has_a_line() -> None:
 
 
 def test_the_line_is_the_docstring_below_the_field() -> None:
-    tree = ast.parse(Path(groups.__file__).read_text("utf-8"))
+    tree = ast.parse(Path(schema.__file__).read_text("utf-8"))
     (update,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Update")
     named = [n.target.id for n in update.body if isinstance(n, ast.AnnAssign)]  # type: ignore[union-attr]
     strings = [
