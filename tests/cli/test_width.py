@@ -66,8 +66,8 @@ def test_the_verdict_and_the_estimate(folder: Path) -> None:
 
 
 def test_the_table_of_a_suite_with_its_widest_figures() -> None:
-    worst = {"mean": -0.375, "low": -0.750, "high": -0.125}
-    row = {"score": {"n": 294, **worst}, "gain": worst, "failed": 294}
+    worst = {"mean": -0.375, "low": -0.750, "high": -0.125, "n": 294}
+    row = {"score": worst, "gain": worst, "failed": 294}
     cell = CellResult(
         "livebench_math", "id", Path("runs/id"), "resumed", (row, row), "", 1000, 999_000, True, {}
     )
