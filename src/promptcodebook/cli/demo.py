@@ -213,7 +213,11 @@ def _row(row: Mapping[str, Any]) -> Row:
     from promptcodebook.run.verdict import Row
     from promptcodebook.types import PromptLength
 
-    score, gain = (each and Interval(*each, row["n"]) for each in (row["score"], row["gain"]))
+    def interval(given: Sequence[float]) -> Interval:
+        mean, low, high = given
+        return Interval(mean, low, high, row["n"])
+
+    score, gain = interval(row["score"]), row["gain"] and interval(row["gain"])
     used, longest = Usage(prompt_tokens=round(row["tokens"])), round(row["longest_prompt"])
     length = PromptLength(longest, longest)
     name, calls = row["name"], row["calls"]
