@@ -270,7 +270,7 @@ def test_a_run_from_python_says_what_is_missing_and_how_to_name_it(folder: Path)
         "    return (await lm(example.input, system=prompt)).text\n"
     )
     named = ("--set", "data.path=data.jsonl", "--set", "reward=reward.py:reward")
-    pco("eval", "last", *named, cwd=folder).error(2, "not here: executor")
+    pco("eval", "last", *named, cwd=folder).error(2, "took executor as objects")
     result = pco("eval", "last", *named, "--set", "executor=agent.py:agent", "--json", cwd=folder)
     assert result.code == 0, result.err
     assert result.json["n"] > 0

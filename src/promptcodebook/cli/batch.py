@@ -83,16 +83,13 @@ def batch(
     from promptcodebook.batch.session import Batch, Order
     from promptcodebook.cli.settings import (
         Typed,
-        keeps_own_settings,
-        require_objects,
         settings_for,
     )
     from promptcodebook.policy.references import resolve
 
     typed = Typed(config, task, data, lm, budget, sets or (), trust)
     reference = resolve(runs_dir(), ref, trust=trust)
-    if keeps_own_settings(reference, typed):
-        require_objects(reference, typed)
+    typed.given("pco batch").require_objects(reference)
     if input_column:
         file = reference.file.model_copy(update={"input": input_column})
         reference = replace(reference, file=file)

@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,16 @@ def emit(value: object) -> None:
 def note(text: str) -> None:
     """A line on stderr."""
     print(text, file=sys.stderr)
+
+
+def announced(interrupt: Callable[[], None]) -> Callable[[], None]:
+    """The same interrupt, which says what it waits for."""
+
+    def stop() -> None:
+        note("stopping: waiting for calls in flight (Ctrl-C again to stop at once)")
+        interrupt()
+
+    return stop
 
 
 def confirm(question: str, refusal: str, *, yes: bool) -> None:

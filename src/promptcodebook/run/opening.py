@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from promptcodebook.assemble import Assembled, Plan, Sources, plan_run
 from promptcodebook.calls import ROLES, Role
@@ -34,7 +34,7 @@ from promptcodebook.method.templates import TemplateSet
 from promptcodebook.optimizers.base import Problem, make_optimizer
 from promptcodebook.paths import run_reference
 from promptcodebook.policy.policy import Policy
-from promptcodebook.policy.references import kept_state, policy_file, with_measured
+from promptcodebook.policy.references import kept_state, policy_file, texts_in, with_measured
 from promptcodebook.progress import Began, Listener, Note, silent
 from promptcodebook.run.session import IN_PYTHON, Session
 from promptcodebook.store.events import Amended, EndReason, RunState
@@ -242,7 +242,7 @@ def code_files(plan: Plan) -> dict[str, str]:
     if config.task:
         return {}
     found: dict[str, str] = {}
-    for text in _texts([config.reward, config.executor, plan.sources.executor]):
+    for text in texts_in([config.reward, config.executor, plan.sources.executor]):
         name, colon, _ = text.rpartition(":")
         if colon and name.endswith(".py"):
             found[name] = file_digest(plan.sources.base / name)
@@ -255,17 +255,6 @@ def file_digest(path: Path) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
         return ""
-
-
-def _texts(value: object) -> Iterator[str]:
-    """Every text in a setting: a reward may be a sum of others."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from _texts(list(cast("Mapping[str, object]", value).values()))
-    elif isinstance(value, list | tuple):
-        for each in cast("list[object]", value):
-            yield from _texts(each)
 
 
 def _data_files(config: Config) -> str:

@@ -154,7 +154,7 @@ class Measuring:
 
     def _measure(self, job: _Job, run: Path) -> None:
         from promptcodebook.run.effect import Question, measuring
-        from promptcodebook.run.handed import Handed
+        from promptcodebook.run.subject import Subject, handed
         from promptcodebook.sync import run_sync
 
         order = job.standing.order
@@ -164,14 +164,10 @@ class Measuring:
                 self._say(job, doing=event.name, done=event.done, total=event.total)
 
         parse_budget(order.budget)  # none is refused here: whoever clicked is told what it may take
-        handed = Handed("effect()", budget=order.budget, trust=self._trust)
-        used = handed.use(str(run))
-        try:
-            question = Question(order.instinct, order.split)
-            with measuring(used.reference, used.assembled, question, run) as measurement:
-                run_sync(measurement.measure(hear), measurement.interrupt, job.relay)
-        finally:
-            used.assembled.plan.calls.close()
+        given = handed("effect()", budget=order.budget, trust=self._trust)
+        question = Question(order.instinct, order.split)
+        with measuring(Subject.resolve(str(run), given), question) as measurement:
+            run_sync(measurement.measure(hear), measurement.interrupt, job.relay)
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         """The two forms of a biography."""
