@@ -109,8 +109,6 @@ def settings_then_and_now(
     defaults, and template files are settings too."""
     then = load_config(header.settings, where="the stored configuration").model_dump(mode="json")
     now = plan.config.model_dump(mode="json")
-    if header.without_clause:
-        now["critic"]["safety"] = False
     if header.templates is not None and then["templates"] == now["templates"]:
         then.update(_prints(header.templates))
         now.update(_prints(plan.templates))
@@ -350,7 +348,7 @@ def open_run(config: Config, sources: Sources, where: Where, listener: Listener 
     Raises ConfigError, DataError, TaskError, RunBusy, RunChanged; a run folder made for nothing is
     removed again.
     """
-    plan = plan_run(_as_begun(config, where.resume), sources)
+    plan = plan_run(config, sources)
     plan = plan.require_training(begun=where.resume is not None)
     optimizer = make_optimizer(config.optimizer)
     specs = specs_of(plan.config)
@@ -367,20 +365,6 @@ def open_run(config: Config, sources: Sources, where: Where, listener: Listener 
         if where.resume is None:
             remove_run(store.path)
         raise
-
-
-def _as_begun(config: Config, resumed: Path | None) -> Config:
-    """Without the critic's safety clause where the run that goes on is older than that: else its
-    replies would be asked for, and paid, again."""
-    if resumed is None:
-        return config
-    store = RunStore.open(resumed)
-    try:
-        older = store.header.without_clause
-    finally:
-        store.close()
-    critic = config.critic.model_copy(update={"safety": False})
-    return config.model_copy(update={"critic": critic}) if older else config
 
 
 def _files(plan: Plan, settings_file: Path | None) -> dict[str, str]:
@@ -450,6 +434,12 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
     store = RunStore.open(path, write=True)
     try:
         header = store.header
+        if not header.resumable:
+            raise RunChanged(
+                f"the run {header.id} was begun by version {header.version}, which this version "
+                "cannot resume",
+                hint=f"start a new run; what it learned can be used: pco codebook show {header.id}",
+            )
         if store.recovered.calls:
             booked = lost_text(store.recovered)
             listener(Note(f"the last session was killed with calls in flight; {booked}"))

@@ -65,7 +65,7 @@ def fitting_runs(folder: Path, plan: Plan) -> Sequence[RunSummary]:
 
 def _fits(header: Header, plan: Plan) -> bool:
     same_data = header.fingerprints == plan.dataset.fingerprint()
-    return same_data and not differences(*settings_then_and_now(header, plan))
+    return header.resumable and same_data and not differences(*settings_then_and_now(header, plan))
 
 
 def _spent(run: RunSummary, at_budget: bool) -> bool:
