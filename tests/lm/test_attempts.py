@@ -15,7 +15,8 @@ from promptcodebook.errors import BudgetReached, Interrupted, LMError, PcoError,
 from promptcodebook.incidents import Counts
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.stack import Models, Supplies, credible
-from promptcodebook.store import Header, RunStore
+from promptcodebook.store.header import Header
+from promptcodebook.store.run import RunStore
 from tests.lm.server import Server, Step, drops, fails, raw, refusing, says
 
 HEADER = Header("run", "2026-01-01T00:00:00+00:00", "0")

@@ -12,17 +12,17 @@ from promptcodebook.calls import Usage
 from promptcodebook.config import Config
 from promptcodebook.randomness import keyed_random
 from promptcodebook.run.verdict import Entry, Terms, conclude
-from promptcodebook.store import (
+from promptcodebook.store.events import (
     Compared,
     Concluded,
     Ended,
     Event,
-    Header,
-    RunStore,
     Started,
     Stepped,
     Validated,
 )
+from promptcodebook.store.header import Header
+from promptcodebook.store.run import RunStore
 from promptcodebook.types import (
     Codebook,
     Evaluation,

@@ -21,7 +21,9 @@ from promptcodebook.report.judged import (
 )
 from promptcodebook.report.summary import VerdictSection, masthead
 from promptcodebook.run.verdict import Entry, Terms, conclude
-from promptcodebook.store import Amended, Compared, Concluded, Ended, Header, RunStore, Started
+from promptcodebook.store.events import Amended, Compared, Concluded, Ended, Started
+from promptcodebook.store.header import Header
+from promptcodebook.store.run import RunStore
 from promptcodebook.types import Codebook, Evaluation, Instinct, Rollout, Route
 from tests.report.scripted_run import HOSTILE, ScriptedRun
 from tests.report.strict import Page, read_page

@@ -19,7 +19,9 @@ from promptcodebook.method.templates import load_templates
 from promptcodebook.optimizers.base import Problem, Result
 from promptcodebook.progress import Phase
 from promptcodebook.run.verdict import Terms, judge, row_of
-from promptcodebook.store import Amended, Compared, Concluded, Header, RunStore, Stepped, fold
+from promptcodebook.store.events import Amended, Compared, Concluded, Stepped, fold
+from promptcodebook.store.header import Header
+from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Codebook, Evaluation, Example, Parameters, Rollout, Step

@@ -16,7 +16,8 @@ from promptcodebook.config import load_config
 from promptcodebook.errors import RunChanged
 from promptcodebook.policy.references import first_policy, resolve
 from promptcodebook.run.opening import Where, open_run
-from promptcodebook.store import RunStore, list_runs
+from promptcodebook.store.run import RunStore
+from promptcodebook.store.runs import list_runs
 
 STORED = Path(__file__).parent / "runs_0_1_0"
 ID = "20261121-211650-data"

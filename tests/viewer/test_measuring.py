@@ -22,8 +22,8 @@ from promptcodebook.intervals import Interval
 from promptcodebook.paths import run_reference
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.references import POLICY
-from promptcodebook.store import Compared
 from promptcodebook.store.effects import Effect, EffectStore, read_effects
+from promptcodebook.store.events import Compared
 from promptcodebook.viewer.codebook import biography_screen, codebook_screen
 from promptcodebook.viewer.effect import offers
 from promptcodebook.viewer.frame import frame

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -33,7 +30,6 @@ from promptcodebook.units import cost_text, number, percent
 if TYPE_CHECKING:
     from promptcodebook.run.assessing import Comparison
     from promptcodebook.run.evaluation import Assessment
-    from promptcodebook.types import Rollout
 
 app = command_group()
 
@@ -139,38 +135,6 @@ def compare(
     if margin is not None and not comparison.gain.low >= -margin:
         note(f"A may lose {number(-comparison.gain.low)} against B, more than --margin {margin:g}")
         raise typer.Exit(1)
-
-
-class EvaluationProgress:
-    """Counts finished rollouts, or rows, in a `ProgressLine`."""
-
-    def __init__(
-        self,
-        name: str,
-        total: int,
-        stream: TextIO,
-        clock: Callable[[], float] = time.monotonic,
-        before: int = 0,
-        *,
-        simulated: bool = False,
-    ) -> None:
-        """`before` are done already, and say nothing of how long one takes."""
-        from promptcodebook.progress import Phase, ProgressLine
-
-        self._line = ProgressLine(stream, clock, simulated=simulated)
-        self._phase = Phase(name, before, total)
-        self._line(self._phase)
-
-    def __enter__(self) -> EvaluationProgress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Clears the line."""
-        self._line.close()
-
-    def __call__(self, rollout: Rollout | None = None) -> None:
-        self._phase = replace(self._phase, done=self._phase.done + 1)
-        self._line(self._phase)
 
 
 def _assessment_text(assessment: Assessment) -> str:

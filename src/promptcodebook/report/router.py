@@ -10,7 +10,7 @@ from promptcodebook.intervals import Interval
 from promptcodebook.method.outcomes import OffPolicy
 from promptcodebook.report.context import Context
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, together
-from promptcodebook.store import Compared, Event, Stepped
+from promptcodebook.store.events import Compared, Event, Stepped
 from promptcodebook.types import Ranking, Rollout
 from promptcodebook.units import number, percent
 

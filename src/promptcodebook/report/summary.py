@@ -14,7 +14,7 @@ from promptcodebook.report.context import Context, state_name, step_name
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, together
 from promptcodebook.report.svg import Numbers, Picture, ticks, word
 from promptcodebook.run.verdict import FIGURES, Row
-from promptcodebook.store import Event
+from promptcodebook.store.events import Event
 from promptcodebook.text import shorten
 from promptcodebook.units import (
     count_text,

@@ -17,7 +17,7 @@ from promptcodebook.config import Config
 from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError, DataError, did_you_mean
 from promptcodebook.intervals import Bounds, Interval, mean_interval
-from promptcodebook.progress import Phase, ProgressLine
+from promptcodebook.progress import counting
 from promptcodebook.run.evaluation import (
     LEARNED,
     ROWS,
@@ -30,7 +30,7 @@ from promptcodebook.run.optimize import require_type
 from promptcodebook.run.subject import AnyPolicy, Given, Subject, handed
 from promptcodebook.sync import run_sync
 from promptcodebook.text import shown_table
-from promptcodebook.types import Example, Executor, Reward, Rollout
+from promptcodebook.types import Example, Executor, Reward
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,22 +217,13 @@ class Evaluating:
 
     async def answer(self) -> Assessment:
         """Asks the models; Ctrl-C, by way of `assessor.interrupt`, ends it in order."""
-        line = ProgressLine(sys.stderr, simulated=self.assessor.simulated)
-        name, done = f"evaluating {self.assessor.name}", -1
-        total = len(self.examples) * self.sample.runs
-
-        def count(rollout: Rollout | None = None) -> None:
-            nonlocal done
-            done += 1
-            if self.progress:
-                line(Phase(name, done, total))
-
+        name, total = f"evaluating {self.assessor.name}", len(self.examples) * self.sample.runs
+        stream = sys.stderr if self.progress else None
         try:
-            count()
-            return await self.assessor.assess(self.examples, self.sample, count)
+            with counting(name, total, stream, simulated=self.assessor.simulated) as count:
+                return await self.assessor.assess(self.examples, self.sample, count)
         finally:
             self.subject.assembled.plan.calls.close()
-            line.close()
 
 
 @dataclass(frozen=True)

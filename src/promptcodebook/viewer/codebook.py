@@ -12,8 +12,8 @@ from promptcodebook.report.context import render_sections, step_name
 from promptcodebook.report.history import DIRECTIVES, kept_entry, refused_entry
 from promptcodebook.report.html import Column, Content, Html, el, table, together
 from promptcodebook.report.svg import meter
-from promptcodebook.store import Started
 from promptcodebook.store.effects import Effect
+from promptcodebook.store.events import Started
 from promptcodebook.types import Directive, Parameters, Rollout, Step, Variable, variable_name
 from promptcodebook.units import number, percent, plural
 from promptcodebook.viewer.effect import effects_section, latest_effects, measured_words

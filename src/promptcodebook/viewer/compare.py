@@ -11,7 +11,7 @@ from promptcodebook.report.judged import Pair, pairs_of, result_of
 from promptcodebook.report.operation import HIDDEN, value_text
 from promptcodebook.report.summary import facts
 from promptcodebook.run.assessing import Comparison, Side
-from promptcodebook.store import Header, differences
+from promptcodebook.store.header import Header, differences
 from promptcodebook.tasks.rewards import describe_reward
 from promptcodebook.types import Evaluation
 from promptcodebook.units import number, plural

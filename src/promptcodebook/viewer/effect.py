@@ -12,8 +12,9 @@ from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.references import POLICY
 from promptcodebook.report.context import without_credentials
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, together
-from promptcodebook.store import Compared, Header, Validated
 from promptcodebook.store.effects import Effect, read_effects, signed
+from promptcodebook.store.events import Compared, Validated
+from promptcodebook.store.header import Header
 from promptcodebook.types import Evaluation, Rollout
 from promptcodebook.units import cost_text, money, plural
 from promptcodebook.viewer.frame import address

@@ -20,7 +20,8 @@ from promptcodebook.config import load_config
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.method.executor import roll_out
 from promptcodebook.method.policy import FixedPrompt
-from promptcodebook.store import Ended, RunStore, Stepped
+from promptcodebook.store.events import Ended, Stepped
+from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.pupa.task import load_pupa
 from promptcodebook.tasks.task import asks_nobody
 from promptcodebook.types import Example, Output, Prompt, Rewrite
