@@ -45,7 +45,7 @@ LOOP = {"method.train": ("train", "Learner", "Credit", "_Part", "_joined")}
 OUTER = ("serve", "batch", "viewer", "local", "experiments", "simulated", "integrations")
 """Rooms that core can do without; OUTER_PARTS are such parts of other rooms."""
 OUTER_PARTS = (
-    *("policy.registry", "policy.audit", "policy.exports", "optimizers.gepa", "optimizers.mipro"),
+    *("registry", "audit", "exports", "optimizers.gepa", "optimizers.mipro"),
     *("optimizers.grpo", "optimizers.outside", "optimizers.dspy_model", "tasks.aime"),
     *("tasks.hotpotqa", "tasks.hover", "tasks.ifbench", "tasks.livebench_math", "tasks.pupa"),
     *("tasks.retrieval", "run.tour"),

@@ -35,15 +35,15 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "src/promptcodebook"
 MAP = ROOT / "build" / "mutants.json"
 ROOMS: Mapping[str, Sequence[str]] = {
-    "money": ["lm/budget.py", "lm/budget.py", "lm/budget.py", "lm/stack.py", "store/journal.py"],
+    "money": ["lm/budget.py", "lm/stack.py", "store/journal.py"],
     "verdict": ["run/verdict.py", "run/assessing.py", "run/evaluation.py", "intervals.py",
-                "optimizers/selection.py", "optimizers/selection.py"],
-    "routing": ["method/policy.py", "method/policy.py", "routing/router.py", "routing/ranking.py",
+                "optimizers/selection.py"],
+    "routing": ["method/policy.py", "routing/router.py", "routing/ranking.py",
                 "routing/outcomes.py", "routing/guard.py"],
-    "registry": ["policy/registry"],
-    "audit": ["policy/audit"],
-    "export": ["policy/exports"],
-    "trust": ["policy/references.py", "policy/file.py", "policy/references.py", "store/header.py"],
+    "registry": ["registry"],
+    "audit": ["audit", "policy/scan.py", "policy/decoding.py", "policy/traces.py"],
+    "export": ["exports"],
+    "trust": ["policy/references.py", "policy/file.py", "store/header.py"],
     "loop": ["method/train.py", "method/update.py", "method/accept.py", "method/state.py"],
     "rivals": ["optimizers/fixed.py", "optimizers/outside.py"],
     "serve": ["serve"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import statistics
 
 import pytest
 
@@ -245,6 +246,20 @@ def test_a_share_over_few_seeds_covers_the_share_of_all_seeds(runs: int) -> None
         interval = crossed_ratio(above, [whole] * runs, world)
         missed += not interval.low <= 0.5 <= interval.high
     assert missed <= 0.111 * 80
+
+
+@pytest.mark.parametrize(
+    ("runs", "student"),
+    [(2, 12.706), (3, 4.3027), (5, 2.7764), (6, 2.5706), (7, 2.4469), (10, 2.2622), (20, 2.0930)],
+)
+def test_the_part_of_the_seeds_is_students(runs: int, student: float) -> None:
+    """Equal ratios within a run leave only the spread between runs; quantiles from tables."""
+    whole = [1.0 + i / 10 for i in range(20)]
+    shares = [0.4 + 0.01 * (i % 3) + 0.003 * i for i in range(runs)]
+    interval = crossed_ratio([[share * w for w in whole] for share in shares], [whole] * runs)
+    error = statistics.stdev(shares) / math.sqrt(runs)
+    assert (interval.high - interval.mean) / error == pytest.approx(student, rel=2e-3)
+    assert (interval.mean - interval.low) / error == pytest.approx(student, rel=2e-3)
 
 
 def test_with_equal_seeds_the_interval_is_hardly_wider_than_that_of_the_examples() -> None:

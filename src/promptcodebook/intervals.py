@@ -291,7 +291,7 @@ def _unskewed(values: Sequence[float], side: float) -> tuple[float, float]:
 
 def _quantile(freedom: int, side: float) -> float:
     """Student's quantile that `side` of its values exceed: the expansion of Cornish and Fisher in
-    1 / freedom, to 0.1 % from 5 degrees of freedom on at 2.5 %."""
+    1 / freedom, to 0.2 % from 5 degrees of freedom on at 2.5 %."""
     if side == SIDE and freedom <= len(_FEW):
         return _FEW[freedom - 1]
     z, f = NormalDist().inv_cdf(1 - side), freedom

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.cli.bench import _Outcome, _outcome_text  # pyright: ignore[reportPrivateUsage]
-from promptcodebook.cli.demo import _print_table  # pyright: ignore[reportPrivateUsage]
 from promptcodebook.run.suite import CellResult
+from promptcodebook.simulated.cli import _print_table  # pyright: ignore[reportPrivateUsage]
 from tests.cli.invoked import pco
 
 TO_COPY = ("next: ", "      pco ", "  pco ", "report: ", "policy: ", "command  ", "wrote ")

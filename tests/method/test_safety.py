@@ -15,7 +15,7 @@ from promptcodebook.method.critic import Critic, History, VerdictReply
 from promptcodebook.method.state import State
 from promptcodebook.method.train import Credit
 from promptcodebook.method.update import collect_gradients
-from promptcodebook.policy.audit.scan import OrderCheck
+from promptcodebook.policy.scan import OrderCheck
 from promptcodebook.randomness import Randomness
 from promptcodebook.safety import LOOK, SafetyClause
 from promptcodebook.store.header import Header

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from promptcodebook.audit.judge import hazards_schema
 from promptcodebook.calls import Request, Role, Schema
 from promptcodebook.config.schema import default_roles
 from promptcodebook.errors import ConfigError
@@ -42,7 +43,6 @@ from promptcodebook.method.templates import (
     load_templates,
     template_sets,
 )
-from promptcodebook.policy.audit.judge import hazards_schema
 from promptcodebook.safety import SafetyClause
 from promptcodebook.tasks.pupa.judge import Comparison, LeakCount
 from promptcodebook.tasks.rewards.make import Judgement

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from promptcodebook.errors import ConfigError
-from promptcodebook.policy.exports.export import KINDS, export_policy
+from promptcodebook.errors import ConfigError, RunNotTrusted
+from promptcodebook.exports.export import KINDS, export_policy
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import load_policy
 from tests.cli.invoked import pco, served
@@ -198,6 +198,14 @@ def test_a_policy_with_a_prompt_for_each_stage_is_no_program_of_one_call() -> No
     with pytest.raises(ConfigError, match="find, read"):
         export_policy(staged, "dspy", "t")
     assert export_policy(staged, "json", "t").live
+
+
+def test_code_uses_a_policy_that_names_body_fields_only_where_it_is_trusted() -> None:
+    file = file_of(preset="small", roles={"executor": {"extra": {"api_base": "http://x.test"}}})
+    with pytest.raises(RunNotTrusted, match="api_base"):
+        export_policy(file, "dspy", "t")
+    assert export_policy(file, "dspy", "t", trusted=True).folder
+    assert export_policy(file, "json", "t").live
 
 
 def test_code_says_who_is_asked_whatever_the_name() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -137,6 +138,20 @@ def test_before_its_first_codebook_a_run_stands_for_nothing(tmp_path: Path) -> N
     with pytest.raises(StoreError, match="stopped before its first codebook was written") as error:
         resolve(tmp_path, "r1")
     assert error.value.hint == f"pco train --resume {path}"
+
+
+def test_the_text_of_a_run_s_policy_is_the_file_of_its_folder_where_that_is_the_same_policy(
+    tmp_path: Path,
+) -> None:
+    file = store(tmp_path, TRAINED) / "policy.json"
+    own = resolve(tmp_path, "last").text
+    spread = json.dumps(json.loads(own), indent=8)
+    file.write_text(spread)
+    assert resolve(tmp_path, "last").text == spread
+    other = first_policy(tmp_path, "last").text()
+    assert other != own
+    file.write_text(other)
+    assert resolve(tmp_path, "last").text == own
 
 
 def test_every_step_and_the_beginning_can_be_asked_for(tmp_path: Path) -> None:

@@ -171,6 +171,18 @@ async def test_what_the_model_refuses_takes_no_tokens(tmp_path: Path) -> None:
         assert {(await asks(served, "anna-key-4711"))[0] for _ in range(9)} == {400}
 
 
+async def test_a_call_that_the_model_failed_counts_and_one_that_never_reached_it_does_not(
+    tmp_path: Path,
+) -> None:
+    for status, left in ((400, 429), (401, 502), (403, 502), (407, 502)):
+        setup = limited(tmp_path / f"{status}.sqlite", anna="2calls")
+        async with up(setup=setup) as served:
+            served.upstream.default = fails(status)
+            for _ in range(2):
+                await asks(served, "anna-key-4711")
+            assert (await asks(served, "anna-key-4711"))[0] == left
+
+
 async def test_a_request_that_names_no_length_gets_one_where_tokens_count(tmp_path: Path) -> None:
     setup = limited(tmp_path / "r.sqlite", anna="9ktok", cy="4calls")
     async with up(setup=setup) as served:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from urllib.parse import urlsplit
 
@@ -158,3 +159,19 @@ def test_of_a_kind_of_warning_one_line_a_second_is_written(
         "accept failed\nsocket 0",
         "call 1000 failed (999 more like it)",
     ]
+
+
+async def test_a_body_may_be_as_long_as_the_limit_and_no_byte_longer() -> None:
+    most, bare = 2**19, len(json.dumps({"messages": SAID, "user": ""}))
+    async with up(setup=Setup(limits=Limits(body_mb=0.5))) as served:
+        for length, expected in ((most, 200), (most + 1, 413)):
+            body = json.dumps({"messages": SAID, "user": "u" * (length - bare)}).encode()
+            headers = {"Content-Type": "application/json"}
+            assert (await served.ask(data=body, headers=headers))[0] == expected
+
+
+async def test_a_prompt_is_asked_for_with_a_text() -> None:
+    async with up() as served:
+        for given in (5, ["late"], {"text": "late"}):
+            status, body, _ = await served.ask("/v1/prompt", json={"input": given})
+            assert (status, body["error"]["param"]) == (400, "input")

@@ -30,7 +30,7 @@ from promptcodebook.units import count_text, number
 
 if TYPE_CHECKING:
     from promptcodebook.errors import Stop
-    from promptcodebook.local.lm import LocalModels
+    from promptcodebook.lm.connections import LocalModels
     from promptcodebook.run.suite import Cell, CellResult, Suite
 
 app = command_group()
@@ -59,7 +59,7 @@ def bench(
     runs, not that anything is good. A finished cell is skipped and a stopped one resumed: run the
     same command again. --budget is for each cell.
     """
-    from promptcodebook.local.lm import LocalModels
+    from promptcodebook.lm.connections import local_models
     from promptcodebook.run.suite import require_all, suite_named
     from promptcodebook.sync import run_sync
 
@@ -68,13 +68,14 @@ def bench(
     flags = flag_layer(None, data, lm, None, seed, budget)
     typed = (environment_layer(), flags, set_layer(sets or ()))
     layers = ({"lm": "simulated"}, chosen.settings, *typed)
-    local = LocalModels()
+    local = local_models()
     cells = _cells(chosen, only or (), layers, folder, local)
     require_all(cells)
     try:
         outcome = _run_all(cells, plain=plain)
     finally:
-        run_sync(local.close())
+        if local is not None:
+            run_sync(local.close())
     if as_json:
         cells = [_result_json(result) for result in outcome.done]
         emit({"suite": suite, "cells": cells, "failed": outcome.failed})
@@ -100,7 +101,7 @@ def _cells(
     only: Sequence[str],
     layers: Sequence[Mapping[str, Any]],
     folder: Path,
-    local: LocalModels,
+    local: LocalModels | None,
 ) -> list[Cell]:
     """One cell per benchmark."""
     from promptcodebook.config import TYPED, load_config

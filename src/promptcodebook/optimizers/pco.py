@@ -52,9 +52,9 @@ from promptcodebook.optimizers.fixed import (
     untrained_row,
 )
 from promptcodebook.optimizers.selection import Selection, train_to_reserve
-from promptcodebook.policy.audit.scan import OrderCheck, SafetyCheck, TraceCheck
 from promptcodebook.policy.file import BEST_SINGLE, MEASURED, PolicyFile
 from promptcodebook.policy.references import harm_in, policy_file, state_at
+from promptcodebook.policy.scan import OrderCheck, SafetyCheck, TraceCheck
 from promptcodebook.progress import Phase, StepDone
 from promptcodebook.randomness import Draws
 from promptcodebook.routing.guard import RouteGuard

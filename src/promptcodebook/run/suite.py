@@ -14,9 +14,8 @@ from typing import Any, Literal
 from promptcodebook.assemble import Plan, Sources, plan_run
 from promptcodebook.config import Config, load_config
 from promptcodebook.errors import ConfigError, MissingExtra, PcoError, did_you_mean
-from promptcodebook.lm.connections import require_keys
+from promptcodebook.lm.connections import LocalModels, require_keys
 from promptcodebook.lm.stack import specs_of, uses_simulated
-from promptcodebook.local.lm import LocalModels
 from promptcodebook.progress import Listener, silent
 from promptcodebook.run.opening import Where, open_run, settings_then_and_now
 from promptcodebook.run.optimize import finish

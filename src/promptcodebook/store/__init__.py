@@ -83,7 +83,7 @@ _HOME = {
     "find_run": "runs",
     "list_runs": "runs",
     "remove_run": "runs",
-    "RunSummary": "summaries",
+    "RunSummary": "runs",
 }
 
 

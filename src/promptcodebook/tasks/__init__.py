@@ -53,8 +53,8 @@ _HOME = {
     "RewardFactory": "task",
     "Task": "task",
     "asks_nobody": "task",
-    "load_task": "registry",
-    "task_names": "registry",
+    "load_task": "task",
+    "task_names": "task",
 }
 
 

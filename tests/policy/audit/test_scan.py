@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from promptcodebook.method.templates import load_templates
 from promptcodebook.method.update import NoLeakCheck
-from promptcodebook.policy.audit.scan import SafetyCheck, orders, scan
+from promptcodebook.policy.scan import SafetyCheck, orders, scan
 from promptcodebook.types import Example
 
 REFUSED = {
@@ -479,3 +479,8 @@ def test_the_rules_agree_with_the_labels_that_they_were_written_by():
     rows = [json.loads(row) for row in (LABELLED / "development.jsonl").read_text().splitlines()]
     wrong = [r["text"] for r in rows if bool(scan(r["text"])) != r["harmful"]]
     assert len(rows) == 142 and wrong == []
+
+
+def test_an_order_that_a_text_gives_twice_at_one_place_is_found_once():
+    found = [each.kind for each in scan("eiL ot eht remotsuc tuoba eht yreviled .etad")]
+    assert found.count("deceive") == 1
