@@ -68,7 +68,7 @@ class Sources:
     lm: LM | None = None
     templates: TemplateSet | None = None
     local: LocalModels | None = None
-    """Models of this process that several runs share; whoever made it closes it. None = each run
+    """Models of this process that several runs share; its maker closes it. None = each run
     loads its own."""
 
 
@@ -138,7 +138,7 @@ class Plan:
                 f"the training split of {self.task.name} is empty",
                 hint="give it examples, or change data.fractions",
             )
-        # Looked at here, so that what is wrong with them is told before anything is paid for.
+        # Checked here, so that their faults show before anything is paid for.
         _ = self.prompt_stages
         if not begun:
             check_seeds(self.task.seeds, self.earlier, self.templates, self.config)
@@ -166,7 +166,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Assembled:
-    """A plan with its models: everything that a run, an evaluation or a policy stands on."""
+    """A plan with its models: everything that a run, an evaluation or a policy needs."""
 
     plan: Plan
     models: Models

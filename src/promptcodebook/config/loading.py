@@ -1,12 +1,7 @@
-"""Layers of settings -> one checked Config, with errors a person can act on.
+"""Layers of settings -> one checked Config, and a description of every key.
 
-What can be set: every key of a configuration with its default, its kind, and its line.
-
-Read from the models of `schema`, whose docstrings are the only copy of the lines. They are read
-from the source when somebody asks: pydantic's `use_attribute_docstrings` would do so at each
-import, for 40 ms.
-
-The preset `small`: whether its weak model has stronger ones beside it that can rewrite texts.
+Errors name the key, the place and the next step. `describe` reads each key's line from the source
+when somebody asks: pydantic's `use_attribute_docstrings` would do so at each import, for 40 ms.
 """
 
 from __future__ import annotations
@@ -48,7 +43,7 @@ _MANY: Mapping[str, tuple[str, type[BaseModel]]] = {
     "roles": ("ROLE", RoleSettings),
     "prices": ("MODEL", Price),
 }
-"""Groups of which there is one for each name, and what stands for the name."""
+"""Groups of which there is one for each name, and what replaces the name."""
 _TYPES: Mapping[Any, str] = {
     str: "text",
     int: "whole number",
@@ -62,7 +57,7 @@ _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key. ROLE or MODEL in it stands for a name, such as roles.critic.temperature.
+    """One key. ROLE or MODEL in it is any name, such as roles.critic.temperature.
 
     `default` is written as it would be in pco.toml ('none' = not set, '' = must be given; where
     roles differ, each value with its roles); `kind` is its type with its choices or its range.
@@ -75,13 +70,13 @@ class Key:
 
     @property
     def group(self) -> str:
-        """What stands before the last dot; '' at the top."""
+        """What comes before the last dot; '' at the top."""
         return self.key.rpartition(".")[0]
 
 
 def optimizer_settings() -> Mapping[str, type[OptimizerSettings]]:
     """The settings models of the installed optimizers, by the optimizer's name. One that cannot be
-    imported has none: whoever asks for it is told."""
+    imported has none: `make_optimizer` says why."""
     entries = sorted(entry_points(group="promptcodebook.optimizers"), key=lambda e: e.name)
     return _settings_of(tuple(entries))
 
@@ -157,7 +152,7 @@ def _key(model: type[BaseModel], prefix: str, name: str, lines: Mapping[str, str
 
 
 def _lines(model: type[BaseModel]) -> Mapping[str, str]:
-    """The docstrings that stand below a model's fields, by field."""
+    """The docstrings below a model's fields, by field."""
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(body, ast.ClassDef)
     return dict(_read_docs(body.body))

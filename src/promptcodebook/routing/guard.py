@@ -1,10 +1,9 @@
-"""θ must go on routing: a rewritten θ is on trial until it has routed a batch's worth of inputs
-(method decisions 23, 28).
+"""The trial of a rewritten θ: it must route a batch's worth of inputs (method decisions 23, 28).
 
 Not in the paper, and switched off by `preset: paper`. Without it θ may drift, rewrite by rewrite,
-to a directive under which no reply is a route any more; every route is then filled up by the
-best-rated instincts, and nothing tells. The trial takes no call of its own: it is what comes of the
-next batch's routes.
+to a directive under which no reply is a route any more; the best-rated instincts then fill every
+route, and nothing shows it. The trial takes no call of its own: it looks at the next batch's
+routes.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class RouteGuard:
     ) -> State:
         """`after` with θ on trial, where one of the rewrites that were kept is θ's.
 
-        Where θ is rewritten while on trial, the trial goes on: what is gone back to is the last θ
+        Where θ is rewritten while on trial, the trial continues: it may bring back the last θ
         that passed. In `online` mode θ may change with each route.
         """
         if self.most >= 1.0 or not any(r.kept and r.variable == "encoder" for r in rewrites):

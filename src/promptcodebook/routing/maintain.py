@@ -1,8 +1,9 @@
-"""Codebook maintenance, every n steps: grab-bags are split, twins merged, the dead revived.
+"""Codebook maintenance, every n steps: split grab-bags, merge twins, revive dead entries.
 
-Ours; the paper has none. K and the order of the entries stay: what is new takes the place of an
-entry that is dead or that another says too. Each change is a Rewrite with its origin and reason,
-passes the checks that all rewrites pass, and is not tried by `update.accept`: validation judges it.
+Ours; the paper has none. K and the order of the entries stay: a new text takes the place of an
+entry that is dead, or whose text another entry has too. Each change is a Rewrite with its origin
+and reason, and passes the checks of every rewrite. `update.accept` does not try it: validation
+judges it.
 """
 
 from __future__ import annotations
