@@ -34,7 +34,7 @@ from promptcodebook.method.policy import Explorer, epsilon_at
 from promptcodebook.method.state import Schedule
 from promptcodebook.optimizers.base import Problem, make_optimizer
 from promptcodebook.optimizers.pco import initialise
-from promptcodebook.routing.maintain import rounds_every
+from promptcodebook.routing.upkeep import rounds_every
 from promptcodebook.run.session import Session
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore

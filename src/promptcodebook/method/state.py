@@ -102,7 +102,7 @@ class State:
     `outcomes` are the rollouts so far and `versions` how often each instinct was rewritten, where a
     router learns from them; a stored step does not hold them (`Router.recall`).
     `harmful` are the texts that verdicts have called so: a state that holds one is not kept.
-    `trial` is θ's, while it is on trial (`routing/guard.py`).
+    `trial` is θ's, while it is on trial (`routing/upkeep.py`).
     """
 
     step: int

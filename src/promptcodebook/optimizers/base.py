@@ -97,8 +97,8 @@ async def evaluate(
     phase: str,
     model: str = "",
 ) -> Evaluation:
-    """The prompter over examples of one split, greedily; progress is reported as `phase`. `model` is the
-    spec of the executor, '' = the configured one.
+    """The prompter over examples of one split, greedily; progress is reported as `phase`.
+    `model` is the spec of the executor, '' = the configured one.
 
     Raises TooManyFailures when more than half failed, retries included: that is an endpoint or a
     reward, not a policy. As zeros on record it would decide what is kept and what the verdict says;

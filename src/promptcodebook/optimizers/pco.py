@@ -56,10 +56,9 @@ from promptcodebook.policy.references import harm_in, policy_file, state_at
 from promptcodebook.policy.scan import OrderCheck, SafetyCheck, TraceCheck
 from promptcodebook.progress import Phase, StepDone
 from promptcodebook.randomness import Draws
-from promptcodebook.routing.guard import RouteGuard
-from promptcodebook.routing.maintain import Maintainer, Upkeep
 from promptcodebook.routing.outcomes import in_words
 from promptcodebook.routing.router import make_router
+from promptcodebook.routing.upkeep import Maintainer, RouteGuard, Upkeep
 from promptcodebook.safety import SafetyClause
 from promptcodebook.store.events import EndReason, Resumed, Started, Stepped
 from promptcodebook.store.run import RunStore
