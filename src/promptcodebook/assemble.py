@@ -128,7 +128,7 @@ class Plan:
         """Itself. Raises DataError for a split that training cannot do without, ConfigError for a
         first codebook (unless it has `begun`) or a prompt for each stage that cannot be had, and
         MissingExtra or TaskError for what the task needs beside its data."""
-        if self.config.router.kind == "distilled":
+        if self.config.imitates_encoder:
             raise ConfigError(
                 "router.kind = 'distilled' is not trained: it is made of a run's encoder",
                 hint="train with router.kind = 'encoder', then: pco distill RUN",

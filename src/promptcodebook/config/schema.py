@@ -434,6 +434,11 @@ class Config(Group):
         return self.router.kind == "outcomes"
 
     @property
+    def imitates_encoder(self) -> bool:
+        """Whether a model routes that `pco distill` made of an encoder; it is not trained."""
+        return self.router.kind == "distilled"
+
+    @property
     def randomness(self) -> Randomness:
         """All draws of the run, keyed by what they are for."""
         return Randomness(self.seed)
