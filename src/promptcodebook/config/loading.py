@@ -13,7 +13,7 @@ import re
 import textwrap
 import tomllib
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -229,8 +229,8 @@ def text_updates_layer(tree: Mapping[str, Any]) -> dict[str, Any]:
     presets, and where one of them has not."""
     if tree.get("preset") != "small":
         return {}
-    executor = _model(tree, "executor")
-    stronger = all(_model(tree, role) not in ("", executor) for role in REWRITING)
+    executor = _spec(tree, "executor")
+    stronger = all(_spec(tree, role) not in ("", executor) for role in REWRITING)
     return {"update": {"text_updates": True}} if stronger else {}
 
 
@@ -243,13 +243,6 @@ def text_updates_remark(config: Config) -> str:
         models = " and ".join(dict.fromkeys(config.model_of(role) for role in REWRITING))  # type: ignore[arg-type]
         return f"preset small: texts are rewritten by {models}"
     return f"preset small: texts stay as they are; a stronger model in {named} would rewrite them"
-
-
-def _model(tree: Mapping[str, Any], role: str) -> str:
-    roles = tree.get("roles")
-    own: Any = cast("Mapping[str, Any]", roles).get(role) if isinstance(roles, Mapping) else None
-    spec = cast("Mapping[str, Any]", own).get("model") if isinstance(own, Mapping) else None
-    return str(spec or tree.get("lm") or "")
 
 
 TYPED = "the command line or PCO_*"
@@ -277,22 +270,6 @@ def load_config(*layers: Mapping[str, Any], where: str = "the configuration") ->
     A layer that sends a role to another address takes away the headers, and the secrets in
     the body, that layers below gave for the old one.
     """
-    return _checked(layers, where)
-
-
-def load_typed(
-    *layers: Mapping[str, Any], typed: Mapping[str, Any], where: str, typed_where: str = TYPED
-) -> Config:
-    """`load_config` of what was `typed` over the layers, which are those of `where`: an error names
-    the one of the two that is at fault."""
-    try:
-        return _checked((*layers, typed), typed_where)
-    except ConfigError:
-        _checked(layers, where)
-        raise
-
-
-def _checked(layers: Sequence[Mapping[str, Any]], where: str) -> Config:
     merged: dict[str, Any] = {}
     for layer in layers:
         merged = merge(_without_moved_headers(merged, layer), layer)
@@ -303,6 +280,18 @@ def _checked(layers: Sequence[Mapping[str, Any]], where: str) -> Config:
         return full_config().model_validate(tree)
     except ValidationError as error:
         raise _readable(error, where) from None
+
+
+def load_typed(
+    *layers: Mapping[str, Any], typed: Mapping[str, Any], where: str, typed_where: str = TYPED
+) -> Config:
+    """`load_config` of what was `typed` over the layers, which are those of `where`: an error names
+    the one of the two that is at fault."""
+    try:
+        return load_config(*layers, typed, where=typed_where)
+    except ConfigError:
+        load_config(*layers, where=where)
+        raise
 
 
 def _without_moved_headers(below: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
