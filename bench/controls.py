@@ -50,7 +50,8 @@ from promptcodebook.randomness import Draws, keyed_int
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
 from promptcodebook.run.session import Session
-from promptcodebook.store import Concluded, RunStore
+from promptcodebook.store.events import Concluded
+from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.constraints.checks import KINDS
 from promptcodebook.tasks.constraints.compose import compatible
 from promptcodebook.tasks.constraints.task import draw_constraints, reward

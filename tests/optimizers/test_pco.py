@@ -29,8 +29,9 @@ from promptcodebook.policy.references import state_at
 from promptcodebook.progress import Note, Phase, StepDone, ValidationDone
 from promptcodebook.routing.router import OutcomeRouter
 from promptcodebook.run.verdict import Row
-from promptcodebook.store import Header, RunStore
 from promptcodebook.store.events import Resumed, Started, Stepped
+from promptcodebook.store.header import Header
+from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.text import sentences_of

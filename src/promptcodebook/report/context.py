@@ -33,9 +33,10 @@ from promptcodebook.report.svg import (
     legend_of,
     numbers_of,
 )
-from promptcodebook.store import Event, Header, RunState, RunStore
-from promptcodebook.store.header import specs_in
+from promptcodebook.store.events import Event, RunState
+from promptcodebook.store.header import Header, specs_in
 from promptcodebook.store.lock import holder
+from promptcodebook.store.run import RunStore
 from promptcodebook.text import printable
 from promptcodebook.types import Codebook, Rollout
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from promptcodebook.assemble import Assembled, Plan, Sources, plan_run
 from promptcodebook.calls import ROLES, Role
@@ -34,7 +34,7 @@ from promptcodebook.method.templates import TemplateSet
 from promptcodebook.optimizers.base import Problem, make_optimizer
 from promptcodebook.paths import run_reference
 from promptcodebook.policy.policy import Policy
-from promptcodebook.policy.references import kept_state, policy_file, with_measured
+from promptcodebook.policy.references import kept_state, policy_file, texts_in, with_measured
 from promptcodebook.progress import Began, Listener, Note, silent
 from promptcodebook.run.session import IN_PYTHON, Session
 from promptcodebook.store.events import Amended, EndReason, RunState
@@ -113,8 +113,6 @@ def settings_then_and_now(
     defaults, and template files are settings too."""
     then = load_config(header.settings, where="the stored configuration").model_dump(mode="json")
     now = plan.config.model_dump(mode="json")
-    if header.without_clause:
-        now["critic"]["safety"] = False
     if header.templates is not None and then["templates"] == now["templates"]:
         then.update(_prints(header.templates))
         now.update(_prints(plan.templates))
@@ -245,7 +243,7 @@ def code_files(plan: Plan) -> dict[str, str]:
     if config.task:
         return {}
     found: dict[str, str] = {}
-    for text in _texts([config.reward, config.executor, plan.sources.executor]):
+    for text in texts_in([config.reward, config.executor, plan.sources.executor]):
         name, colon, _ = text.rpartition(":")
         if colon and name.endswith(".py"):
             found[name] = file_digest(plan.sources.base / name)
@@ -258,17 +256,6 @@ def file_digest(path: Path) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
         return ""
-
-
-def _texts(value: object) -> Iterator[str]:
-    """Every text in a setting: a reward may be a sum of others."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from _texts(list(cast("Mapping[str, object]", value).values()))
-    elif isinstance(value, list | tuple):
-        for each in cast("list[object]", value):
-            yield from _texts(each)
 
 
 def _data_files(config: Config) -> str:
@@ -364,7 +351,7 @@ def open_run(config: Config, sources: Sources, where: Where, listener: Listener 
     Raises ConfigError, DataError, TaskError, RunBusy, RunChanged; a run folder made for nothing is
     removed again.
     """
-    plan = plan_run(_as_begun(config, where.resume), sources)
+    plan = plan_run(config, sources)
     plan = plan.require_training(begun=where.resume is not None)
     optimizer = make_optimizer(config.optimizer)
     specs = specs_of(plan.config)
@@ -381,20 +368,6 @@ def open_run(config: Config, sources: Sources, where: Where, listener: Listener 
         if where.resume is None:
             remove_run(store.path)
         raise
-
-
-def _as_begun(config: Config, resumed: Path | None) -> Config:
-    """Without the critic's safety clause where the run that goes on is older than that: else its
-    replies would be asked for, and paid, again."""
-    if resumed is None:
-        return config
-    store = RunStore.open(resumed)
-    try:
-        older = store.header.without_clause
-    finally:
-        store.close()
-    critic = config.critic.model_copy(update={"safety": False})
-    return config.model_copy(update={"critic": critic}) if older else config
 
 
 def _files(plan: Plan, settings_file: Path | None) -> dict[str, str]:
@@ -464,6 +437,12 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
     store = RunStore.open(path, write=True)
     try:
         header = store.header
+        if not header.resumable:
+            raise RunChanged(
+                f"the run {header.id} was begun by version {header.version}, which this version "
+                "cannot resume",
+                hint=f"start a new run; what it learned can be used: pco codebook show {header.id}",
+            )
         if store.recovered.calls:
             booked = lost_text(store.recovered)
             listener(Note(f"the last session was killed with calls in flight; {booked}"))
