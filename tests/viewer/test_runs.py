@@ -12,7 +12,7 @@ import pytest
 from promptcodebook.calls import Usage
 from promptcodebook.store import RunStore, Validated
 from promptcodebook.types import Evaluation, Rollout
-from promptcodebook.viewer.frame import frame
+from promptcodebook.viewer.page import render
 from promptcodebook.viewer.runs import Runs
 from tests.report.scripted_run import ScriptedRun, write_run
 from tests.viewer.test_screens import flat
@@ -26,7 +26,7 @@ def validated(step: int, score: float, n: int) -> Validated:
 
 
 def page_of(runs: Runs) -> str:
-    return frame(runs.screen(), "/").decode()
+    return render(runs.screen(), "/").decode()
 
 
 def shown(runs: Runs) -> str:
