@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from bench.house import circles, read_house
+from bench.house import EXAMPLE, READING, circles, read_house, reading
 
 HOUSE = read_house(Path(__file__).parents[1])
 
@@ -18,6 +18,12 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 def test_circles_are_found() -> None:
     imports = {"a": frozenset("b"), "b": frozenset("c"), "c": frozenset("a"), "d": frozenset("a")}
     assert circles(imports) == [["a", "b", "c"]]
+
+
+def test_the_method_can_be_read_in_an_hour() -> None:
+    """From the example to the last function that decides a route, prompt, gradient or update."""
+    example = (Path(__file__).parents[1] / EXAMPLE).read_text("utf-8").splitlines()
+    assert len(example) + reading(HOUSE, READING) <= 900
 
 
 def test_models_are_built_from_a_configuration_in_one_place() -> None:

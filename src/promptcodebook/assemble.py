@@ -31,12 +31,12 @@ from promptcodebook.method.init import Earlier, check_seeds
 from promptcodebook.method.policy import (
     Composer,
     Composition,
-    Embedder,
     Encoder,
     Generator,
     join_prompts,
 )
 from promptcodebook.method.templates import TemplateSet, load_templates
+from promptcodebook.routing.ranking import Embedder, RankedRoutes
 from promptcodebook.tasks.program import Agent, make_program, user_task
 from promptcodebook.tasks.rewards import STAND_IN, apply_reward, describe_reward, reward_factory
 from promptcodebook.tasks.task import RewardFactory, Task, asks_nobody, load_task
@@ -201,6 +201,11 @@ class Assembled:
 
         return _discreet_scorer(score) if self.task.private else score
 
+    @property
+    def ranks(self) -> RankedRoutes:
+        """Routes by a ranking, for policies that have learned one."""
+        return RankedRoutes(self.config.select, Embedder(self.models.lm))
+
     def composer(
         self, stages: Sequence[str] = (), templates: TemplateSet | None = None
     ) -> Composer:
@@ -211,7 +216,7 @@ class Assembled:
         composition = Composition(config.compose, config.base_prompt, config.output_format)
         encoder = Encoder(models.ask, templates, config.select, models.tally)
         generator = Generator(models.ask, templates, composition, models.tally)
-        return Composer(encoder, generator, config.select, stages, Embedder(models.lm))
+        return Composer(encoder, generator, self.ranks, config.select, stages)
 
     def trial(self, *, greedy: bool = False, scored: bool = True, model: str = "") -> Trial:
         """The program with the reward bound to it; `greedy` is how it is evaluated. `model` is the

@@ -57,7 +57,7 @@ _NEXT = "next: "
 
 
 def message_of(error: BaseException) -> str:
-    """What an exception says, also one of a class that cannot say it."""
+    """An exception's message, even where its class cannot print it."""
     try:
         return str(error)
     except Exception:
@@ -70,8 +70,8 @@ class PcoError(Exception):
     exit_code = 1
     retryable = False
     run: Any = None
-    """The `Run` as it stands, where the error ended one: its policy, cost, and what of its verdict
-    is missing."""
+    """The unfinished `Run`, where the error ended one: its policy, cost, and what its verdict
+    lacks."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -154,7 +154,7 @@ takes a stub of its own."""
 
 
 def import_extra(module: str, what: str, extra: str) -> Any:
-    """A module of an optional dependency, which then reports its use to nobody.
+    """A module of an optional dependency, with its usage reports switched off.
 
     MissingExtra says that `what` needs the `extra`.
     """

@@ -30,7 +30,7 @@ from promptcodebook.method.gradients import (
 )
 from promptcodebook.method.init import instincts_schema
 from promptcodebook.method.policy import route_schema
-from promptcodebook.method.safety import SafetyClause
+from promptcodebook.safety import SafetyClause
 from promptcodebook.tasks.pupa.judge import Comparison, LeakCount
 from promptcodebook.tasks.rewards.make import Judgement
 

@@ -11,7 +11,7 @@ import pytest
 
 from promptcodebook.registry.registry import open_registry
 from promptcodebook.registry.storage import Facts
-from promptcodebook.store import RunStore
+from promptcodebook.store.run import RunStore
 from promptcodebook.viewer.runs import Runs
 from tests.policy.registry.build import policy
 from tests.report.strict import read_page

@@ -11,7 +11,8 @@ from promptcodebook.errors import StoreError
 from promptcodebook.experiments.reproduce import experiment_names
 from promptcodebook.paths import BENCH
 from promptcodebook.report.html import el
-from promptcodebook.store import Ended, RunStore
+from promptcodebook.store.events import Ended
+from promptcodebook.store.run import RunStore
 from promptcodebook.viewer.following import FollowedRun, OpenRuns, find_key, key_of, root_of
 from promptcodebook.viewer.page import Screen, address, render
 from promptcodebook.viewer.runs import Runs

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from promptcodebook.cli.console import emit, note, wrap_text
+from promptcodebook.cli.console import announced, emit, note, wrap_text
 from promptcodebook.cli.settings import (
     Budget,
     ConfigOption,
@@ -79,16 +78,13 @@ def batch(
     from promptcodebook.batch.session import Batch, Order
     from promptcodebook.cli.settings import (
         Typed,
-        keeps_own_settings,
-        require_objects,
         settings_for,
     )
     from promptcodebook.policy.references import resolve
 
     typed = Typed(config, task, data, lm, budget, sets or (), trust)
     reference = resolve(runs_dir(), ref, trust=trust)
-    if keeps_own_settings(reference, typed):
-        require_objects(reference, typed)
+    typed.given("pco batch").require_objects(reference)
     if input_column:
         file = reference.file.model_copy(update={"input": input_column})
         reference = replace(reference, file=file)
@@ -123,8 +119,8 @@ def _again() -> str:
 
 def _run(opened: Batch, file: PolicyFile, settings: Config, sources: Sources, ray: str) -> Summary:
     """Progress on stderr; Ctrl-C ends it in order."""
-    from promptcodebook.cli.evaluate import EvaluationProgress
     from promptcodebook.lm.stack import uses_simulated
+    from promptcodebook.progress import counting
     from promptcodebook.sync import run_sync
 
     total, before = opened.source.count, opened.resumed
@@ -132,20 +128,17 @@ def _run(opened: Batch, file: PolicyFile, settings: Config, sources: Sources, ra
         note(f"{before} of {total} rows are done; going on from there")
 
     name, simulated = opened.order.target.name, uses_simulated(settings)
-    line = EvaluationProgress(name, total, sys.stderr, before=before, simulated=simulated)
-    if ray:
-        from promptcodebook.batch.on_ray import OnRay
+    with counting(name, total, sys.stderr, before=before, simulated=simulated) as count:
 
-        with line as progress:
-            return OnRay(ray).run(opened, file, settings, sources.base, progress)
+        def done() -> None:
+            count(None)
 
-    def interrupt() -> None:
-        note("stopping: waiting for calls in flight (Ctrl-C again to stop at once)")
-        opened.interrupt()
+        if ray:
+            from promptcodebook.batch.on_ray import OnRay
 
-    with line as progress:
-        done: Callable[[], None] = progress
-        return run_sync(opened.run(file, settings, sources, done), interrupt)
+            return OnRay(ray).run(opened, file, settings, sources.base, done)
+        working = opened.run(file, settings, sources, done)
+        return run_sync(working, announced(opened.interrupt))
 
 
 def _summary_text(target: Path, summary: Summary) -> str:

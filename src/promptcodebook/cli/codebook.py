@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from promptcodebook.cli.console import emit, note, wrap_text
+from promptcodebook.cli.console import announced, emit, note, wrap_text
 from promptcodebook.cli.settings import (
     Budget,
     ConfigOption,
@@ -25,9 +25,6 @@ from promptcodebook.cli.settings import (
     TaskName,
     Trust,
     Typed,
-    keeps_own_settings,
-    require_objects,
-    settings_for,
 )
 from promptcodebook.paths import runs_dir
 from promptcodebook.text import printable
@@ -74,20 +71,13 @@ def effect(
     before. Of a run, replies and the result are kept with it: nothing is paid for twice, also what
     the run itself has asked, and pco view shows the result.
     """
-    from promptcodebook.assemble import Sources, assemble
-    from promptcodebook.lm.stack import Supplies
-    from promptcodebook.policy.references import resolve
     from promptcodebook.run.effect import Question, measuring
-    from promptcodebook.store.runs import find_run
+    from promptcodebook.run.subject import Subject
 
-    typed = Typed(config, task, data, lm, budget, sets or (), trust)
-    reference = resolve(runs_dir(), ref, trust=trust)
-    if keeps_own_settings(reference, typed):
-        require_objects(reference, typed)
-    settings, base = settings_for(reference, typed)
-    assembled = assemble(settings, Sources(base), Supplies.of_one_budget())
-    run = None if reference.header is None else find_run(runs_dir(), ref)
-    with measuring(reference, assembled, Question(index, split, count), run) as measurement:
+    given = Typed(config, task, data, lm, budget, sets or (), trust).given("pco codebook effect")
+    subject = Subject.resolve(ref, given)
+    reference = subject.reference
+    with measuring(subject, Question(index, split, count)) as measurement:
         made = _measure(measurement)
         paid = measurement.calls_paid
     if as_json:
@@ -101,10 +91,6 @@ def _measure(measurement: Measurement) -> Effect:
     from promptcodebook.progress import ProgressLine
     from promptcodebook.sync import run_sync
 
-    def interrupt() -> None:
-        note("stopping: waiting for calls in flight (Ctrl-C again to stop at once)")
-        measurement.interrupt()
-
     def routed(held: int) -> None:
         line.close()
         inputs = f"routed to it: {held} of {plural(len(measurement.examples), 'input')}"
@@ -117,7 +103,7 @@ def _measure(measurement: Measurement) -> Effect:
     )
     line = ProgressLine(sys.stderr, simulated=measurement.simulated)
     try:
-        return run_sync(measurement.measure(line, routed), interrupt)
+        return run_sync(measurement.measure(line, routed), announced(measurement.interrupt))
     finally:
         line.close()
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from promptcodebook.cli.console import columns, emit, note, range_text, wrap_text
+from promptcodebook.cli.console import emit, note, verdict_text, wrap_text
 from promptcodebook.errors import MissingExtra, require_modules
 from promptcodebook.paths import runs_dir
 from promptcodebook.text import shorten
@@ -50,6 +50,7 @@ _TITLES: Mapping[str, str] = {
     "oracle": "the right rules (oracle)",
 }
 """The rows in the order they are shown: all that the verdict may name, and the references."""
+_FIGURES = ("reward", "gain", "calls", "tokens", "seconds")
 _ABOUT = (
     "SmolLM2-135M-Instruct runs in this process: a real model, and a very small one (135 million "
     "parameters, 4 bits each). Nothing below is simulated. It answers messages to a shop whose "
@@ -228,6 +229,8 @@ class _Shown:
         return [self.run.rows[name] for name in _TITLES if name in self.run.rows]
 
     def text(self) -> str:
+        from promptcodebook.run.verdict import VerdictTable
+
         rows = self.rows
         n = rows[0].score.n if rows else 0
         parts = [
@@ -236,9 +239,10 @@ class _Shown:
                 "are over the present prompt:",
                 "",
             ),
-            columns([_score_cells(row) for row in rows]),
-            "per message (seconds: of a reply while up to 32 are written at once):",
-            columns([_price_cells(row) for row in rows]),
+            verdict_text(
+                VerdictTable(rows, titles=_TITLES).only(*_FIGURES),
+                "per message (seconds: of a reply while up to 32 are written at once):",
+            ),
             wrap_text(self.run.verdict, ""),
             f"{len(self.samples)} of these messages, drawn before any reply was seen "
             "([reward] reply, cut):",
@@ -268,23 +272,3 @@ class _Shown:
             "deploy": run.deploy,
             "samples": [each.as_json() for each in self.samples],
         }
-
-
-def _score_cells(row: Row) -> dict[str, str]:
-    gain = row.gain
-    return {
-        "prompt": _TITLES[row.name],
-        "reward": number(row.score.mean),
-        "95 %": range_text(row.score.low, row.score.high),
-        "gain": "" if gain is None else number(gain.mean, signed=True),
-        "gain 95 %": "" if gain is None else range_text(gain.low, gain.high, signed=True),
-    }
-
-
-def _price_cells(row: Row) -> dict[str, str]:
-    return {
-        "prompt": _TITLES[row.name],
-        "calls": number(row.calls_per_query, 1),
-        "tokens": number(row.per_query.tokens, 0),
-        "seconds": number(row.per_query.latency_s, 2),
-    }

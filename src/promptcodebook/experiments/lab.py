@@ -1,12 +1,11 @@
 """Where an experiment runs: its folder, its model, its training runs and its evaluations.
 
-A folder holds `replies.sqlite`, a run for every training, and `cells/NAME.json` for each cell that
-is finished. A lab that was killed and is opened again finds all three.
+A folder holds `replies.sqlite`, a run for every training, and `cells/NAME.json` for each finished
+cell. A lab that was killed finds all three when it opens again.
 
-Replies shared by all runs of an experiment: a greedy one is a fact, and paid for once.
-
-The reply cache of `lm/cache.py` keeps no reply that was cut at its cap, since another run may allow
-more. Here the cap is part of the question, and most replies of a small model are cut.
+All runs of an experiment share replies, and pay for each greedy one once. The reply cache of
+`lm/cache.py` keeps no reply that was cut at its cap, since another run may allow more. Here the cap
+is part of the key, because most replies of a small model are cut.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ from typing import Any, TypeVar
 
 from promptcodebook.assemble import Assembled, Sources, plan_run
 from promptcodebook.calls import LM, Reply, Request, Usage, request_key
-from promptcodebook.config import Budget, Config, load_config
-from promptcodebook.errors import BudgetReached
+from promptcodebook.config import Config
 from promptcodebook.lm.cache import ReplyCache
 from promptcodebook.lm.connections import AT_ONCE, CallSettings, Endpoints, InProcess
 from promptcodebook.lm.spec import is_local, parse_spec
@@ -37,9 +35,8 @@ from promptcodebook.method.state import State
 from promptcodebook.paths import write_whole
 from promptcodebook.policy.references import state_at
 from promptcodebook.progress import Listener, Phase, silent
-from promptcodebook.run.opening import Where, open_run
-from promptcodebook.run.optimize import finish
-from promptcodebook.run.suite import fitting_runs
+from promptcodebook.run.opening import Where
+from promptcodebook.run.suite import run_once
 from promptcodebook.store.run import RunStore
 from promptcodebook.sync import LoopThread, Relay, run_sync
 from promptcodebook.types import Evaluation, Example
@@ -140,7 +137,7 @@ class Training:
         return sum(self.made)
 
     def rollouts_after(self, steps: int) -> int:
-        """Of the first so many steps; the last batch of a pass over the examples is shorter."""
+        """Of the first `steps` steps; the last batch of a pass over the examples is shorter."""
         return sum(self.made[:steps])
 
 
@@ -178,7 +175,7 @@ class Lab:
         return kept["result"] if kept["cell"] == self._mark(cell) else None
 
     def keep(self, cell: Cell, result: Result) -> None:
-        """Finishes a cell, all at once: a cell that is half written is none."""
+        """Finishes a cell, all at once: a half-written cell does not count."""
         path = self._path(cell)
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"cell": self._mark(cell), "result": result}, ensure_ascii=False)
@@ -211,31 +208,17 @@ class Lab:
         return found
 
     def train(self, config: Config, *, counted: bool = False) -> Training:
-        """The run of this configuration: found finished, gone on with, or made now. `counted`:
+        """The run of this configuration: found finished, resumed, or made now. `counted`:
         replies that are known already count against its budget as well.
 
         Raises what a run raises, StoreError where another process is at it, and the Stop that
         ended it early, unless its budget did.
         """
         with self.turns.setdefault(config.model_dump_json(), threading.Lock()):
-            return self._train(config, counted=counted)
-
-    def _train(self, config: Config, *, counted: bool) -> Training:
-        fitting = fitting_runs(self.folder, plan_run(config, self._sources))
-        # A budget may be raised for a run that goes on; here it is what runs are compared at.
-        runs = [run for run in fitting if _budget_of(run.path) == config.budget]
-        still = [run for run in runs if not run.running]
-        ended = [run for run in still if not run.resumable or run.ended == "budget"]
-        if ended:
-            return read_training(ended[-1].path)
-        resume = runs[-1].path if runs else None
-        where = Where(self.folder, resume, self.command)
-        sources = self._counted if counted else self._sources
-        opened = open_run(config, sources, where, self.listener)
-        run = run_sync(finish(opened), opened.session.interrupt, self.relay)
-        if run.stop is not None and not isinstance(run.stop, BudgetReached):
-            raise run.stop
-        return read_training(run.path)
+            sources = self._counted if counted else self._sources
+            where = Where(self.folder, command=self.command)
+            path, _ = run_once(config, sources, where, self.listener, self.relay, at_budget=True)
+            return read_training(path)
 
     def work(self, config: Config, work: Callable[[Assembled], Awaitable[T]]) -> T:
         """What a piece of work comes to that has no run of its own: with data, task and models."""
@@ -332,14 +315,6 @@ def open_lab(
 
     replies = Replies(OneLoop(inner, loop), folder / "replies.sqlite")
     return Lab(folder, spec, replies, command, listener, close)
-
-
-def _budget_of(path: Path) -> Budget:
-    store = RunStore.open(path)
-    try:
-        return load_config(store.header.settings, where="the stored configuration").budget
-    finally:
-        store.close()
 
 
 def read_training(path: Path) -> Training:

@@ -84,27 +84,27 @@ def require_trust(
     raise RunNotTrusted(
         f"the run {header.id} does not bear your mark (it was made by somebody else, on another "
         f"machine, or by version 0.1), and it would {' and '.join(would)}",
-        hint=f"pco runs show {ref or header.id} --json shows its settings; if you trust them, type "
-        f"the command again with --trust{own}",
+        hint=f"pco runs show {ref or header.id} --json shows its settings; if you trust them, add "
+        f"--trust (in Python trust=True){own}",
     )
 
 
 def _code(stored: Mapping[str, Any], typed: Mapping[str, Any]) -> Iterator[str]:
     for key in _CODE:
         if not typed.get(key):
-            yield from (text for text in _texts(stored.get(key)) if ".py" in text)
+            yield from (text for text in texts_in(stored.get(key)) if ".py" in text)
 
 
-def _texts(value: object) -> Iterator[str]:
+def texts_in(value: object) -> Iterator[str]:
     """Every text in a setting: a reward may be a sum of others."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
         for each in cast("Mapping[str, object]", value).values():
-            yield from _texts(each)
+            yield from texts_in(each)
     elif isinstance(value, list | tuple):
         for each in cast("list[object]", value):
-            yield from _texts(each)
+            yield from texts_in(each)
 
 
 def _addresses(config: Config, typed: Mapping[str, Any]) -> Iterator[str]:
@@ -206,26 +206,6 @@ class Reference:
         roles: Mapping[str, Mapping[str, Any]] = settings.get("roles") or {}
         kept = {role: {k: s[k] for k in _ADDRESS if s.get(k)} for role, s in roles.items()}
         return {"lm": settings.get("lm"), "roles": {role: s for role, s in kept.items() if s}}
-
-    def settings(self, above: Mapping[str, Any], below: Mapping[str, Any] | None = None) -> Config:
-        """The configuration this policy is used under: over `below` (the run's own settings where
-        it is None), under `above`, which is what was typed.
-
-        Raises ConfigError when the run's model was an object that only its program had, and
-        RunNotTrusted when the run's own settings, or the policy's, would be used and must not be.
-        """
-        own: Mapping[str, Any] = self.header.settings if self.header is not None else {}
-        if self.header is not None and below is None:
-            require_trust(self.header, above, trusted=self.trusted, ref=self.ref)
-        config = self.file.settings(
-            own if below is None else below, above, name=self.name, trusted=self.trusted
-        )
-        if config.lm == OWN_LM:
-            raise ConfigError(
-                f"the run {self.name} was made with an LM object, which is not here",
-                hint="pass --lm (lm= in Python) with a model's spec",
-            )
-        return config
 
 
 def without_models(layer: Mapping[str, Any]) -> dict[str, Any]:

@@ -465,12 +465,12 @@ def _no_reward(example: Example, output: str) -> float:
 def _training(reference: Reference, typed: Typed) -> tuple[Sequence[Example] | None, str]:
     """The training examples that texts are compared with, or None and why."""
     from promptcodebook.assemble import plan_data
-    from promptcodebook.cli.settings import flag_layer, gather_settings, keeps_own_settings
+    from promptcodebook.cli.settings import flag_layer, gather_settings
     from promptcodebook.policy.references import stored_dataset
 
     header, data = reference.header, None
     try:
-        if header is not None and keeps_own_settings(reference, typed) and typed.data is None:
+        if header is not None and typed.given().keeps_own(reference) and typed.data is None:
             if not reference.trusted:
                 return None, f"{_COPIES}: the run is not yours, and its data are not read (--trust)"
             data = stored_dataset(header)

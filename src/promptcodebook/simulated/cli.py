@@ -21,14 +21,14 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptcodebook.cli.console import columns, emit, note, range_text, wrap_text
+from promptcodebook.cli.console import emit, note, verdict_text, wrap_text
 from promptcodebook.cli.settings import Plain
 from promptcodebook.errors import MissingExtra, PcoError, import_part
 from promptcodebook.paths import runs_dir
-from promptcodebook.units import number
 
 if TYPE_CHECKING:
     from promptcodebook.config import Config
+    from promptcodebook.run.verdict import Row
 
 _SETTINGS: dict[str, Any] = {
     "task": "constraints",
@@ -110,13 +110,15 @@ def _tour(worlds: int, *, plain: bool, as_json: bool) -> None:
 
 
 def _print_table(name: str, rows: Sequence[Mapping[str, Any]], worlds: int) -> None:
+    from promptcodebook.run.verdict import VerdictTable
+
     what = (
         f"simulated model, {name}: held-out test split, {worlds} worlds x "
         f"{rows[0]['n'] // worlds} examples, 95 % intervals over both"
     )
     print(f"\n{wrap_text(what, '')}\n")
-    print(columns([_score_cells(row) for row in rows]))
-    print(f"\nper query:\n\n{columns([_price_cells(row) for row in rows])}")
+    table = VerdictTable(tuple(map(_row, rows)), titles=_TITLES, head="simulated")
+    print(verdict_text(table.only("reward", "gain", "calls", "tokens", "longest prompt")))
 
 
 def _program() -> str:
@@ -203,28 +205,22 @@ def _table(worlds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def _title(name: str) -> str:
-    return _TITLES.get(name, name)
+def _row(row: Mapping[str, Any]) -> Row:
+    """A row of the tables as one of a verdict."""
+    from promptcodebook.calls import Usage
+    from promptcodebook.intervals import Interval
+    from promptcodebook.run.verdict import Row
+    from promptcodebook.types import PromptLength
 
+    def interval(given: Sequence[float]) -> Interval:
+        mean, low, high = given
+        return Interval(mean, low, high, row["n"])
 
-def _score_cells(row: Mapping[str, Any]) -> dict[str, str]:
-    score, gain = row["score"], row["gain"]
-    return {
-        "simulated": _title(row["name"]),
-        "reward": number(score[0]),
-        "95 %": range_text(*score[1:]),
-        "gain": "" if gain is None else number(gain[0], signed=True),
-        "gain 95 %": "" if gain is None else range_text(*gain[1:], signed=True),
-    }
-
-
-def _price_cells(row: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        "simulated": _title(row["name"]),
-        "calls": number(row["calls"], 1),
-        "tokens": number(row["tokens"], 0),
-        "longest prompt": number(row["longest_prompt"], 0),
-    }
+    score, gain = interval(row["score"]), row["gain"] and interval(row["gain"])
+    used, longest = Usage(prompt_tokens=round(row["tokens"])), round(row["longest_prompt"])
+    length = PromptLength(longest, longest)
+    name, calls = row["name"], row["calls"]
+    return Row(name, score, gain, None, 0, 0, used, calls, prompt_length=length)
 
 
 @dataclass

@@ -12,8 +12,8 @@ from promptcodebook.report.context import render_sections, step_name
 from promptcodebook.report.history import DIRECTIVES, kept_entry, refused_entry
 from promptcodebook.report.html import Column, Content, Html, el, table, together
 from promptcodebook.report.svg import meter
-from promptcodebook.store import Started
 from promptcodebook.store.effects import Effect
+from promptcodebook.store.events import Started
 from promptcodebook.types import Directive, Parameters, Rollout, Step, Variable, variable_name
 from promptcodebook.units import number, percent, plural
 from promptcodebook.viewer.effect import (
@@ -143,11 +143,7 @@ def _effect_words(effect: _Effect) -> str:
     rollouts = f"{effect.held:,} and {effect.others:,} rollouts"
     if effect.difference is None:
         return f"too few ({n}, {rollouts})"
-    mean, low, high = (
-        number(x, signed=True)
-        for x in (effect.difference.mean, effect.difference.low, effect.difference.high)
-    )
-    return f"{mean} ({low} to {high}, {n}, {rollouts})"
+    return effect.difference.text(signed=True, level="", more=f"{n}, {rollouts}")
 
 
 def _routed(steps: Sequence[Step]) -> Iterator[tuple[int, Rollout]]:

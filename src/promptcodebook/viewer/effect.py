@@ -13,8 +13,8 @@ from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.references import POLICY
 from promptcodebook.report.context import without_credentials
 from promptcodebook.report.html import MISSING, Column, Content, Html, el
-from promptcodebook.store import Header
 from promptcodebook.store.effects import Effect, effects_mark, read_effects, signed
+from promptcodebook.store.header import Header
 from promptcodebook.viewer.following import FollowedRun, Look
 
 _COLUMNS = (
