@@ -14,12 +14,12 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from promptcodebook.errors import PcoError
+from promptcodebook.errors import PcoError, import_part
 from promptcodebook.report.html import read_script, read_style
 from promptcodebook.viewer.codebook import biography_screen, codebook_screen
 from promptcodebook.viewer.compare import compare_screen
@@ -27,7 +27,6 @@ from promptcodebook.viewer.effect import measured_mark
 from promptcodebook.viewer.example import example_screen, examples_screen
 from promptcodebook.viewer.following import GONE, FollowedRun, OpenRuns, rests, run_screen
 from promptcodebook.viewer.page import LIVE, Screen, missing, render
-from promptcodebook.viewer.paper import figure_file, paper_mark, paper_screen, result_screen
 from promptcodebook.viewer.registry import Versions
 from promptcodebook.viewer.runs import Runs
 
@@ -92,14 +91,14 @@ class Site:
         add("/run/{run}/codebook/{text}", self._shown(partial(self._of_run, self._biography)))
         add("/compare", self._shown(self._compared))
         add("/registry", self._shown(lambda _: self._versions.screen(self.open_runs)))
-        add("/paper", self._shown(lambda _: paper_screen(self._results)))
+        add("/paper", self._shown(lambda _: _paper().paper_screen(self._results)))
         add("/paper/{name}", self._shown(self._result))
         add("/paper/{name}/{file}", self._figure)
         add("/static/{name}", _static)
         add(f"{LIVE}/runs", self._told(lambda _: self._runs.mark(), _POLL_ALL_S))
         add(f"{LIVE}/run/{{run}}", self._told(self._run_mark))
         add(f"{LIVE}/registry", self._told(lambda _: self._versions.mark()))
-        add(f"{LIVE}/paper", self._told(lambda _: paper_mark(self._results)))
+        add(f"{LIVE}/paper", self._told(lambda _: _paper().paper_mark(self._results)))
         add(f"{LIVE}/paper/{{name}}", self._told(self._result_mark))
         add(f"{LIVE}/measured/{{run}}", self._told(self._measured_mark))
         add("/{rest:.*}", self._shown(lambda _: missing("There is nothing at this address.")))
@@ -127,14 +126,14 @@ class Site:
             return compare_screen(first, second)
 
     def _result(self, request: web.Request) -> Screen:
-        return result_screen(self._results, request.match_info["name"])
+        return _paper().result_screen(self._results, request.match_info["name"])
 
     def _result_mark(self, request: web.Request) -> str:
-        return paper_mark(self._results, request.match_info["name"])
+        return _paper().paper_mark(self._results, request.match_info["name"])
 
     async def _figure(self, request: web.Request) -> web.StreamResponse:
         name, file = request.match_info["name"], request.match_info["file"]
-        path = await asyncio.to_thread(figure_file, self._results, name, file)
+        path = await asyncio.to_thread(_paper().figure_file, self._results, name, file)
         if path is None:
             raise web.HTTPNotFound
         text = await asyncio.to_thread(path.read_text, "utf-8")
@@ -195,6 +194,11 @@ class Site:
             return response
 
         return answer
+
+
+def _paper() -> Any:
+    """The screen Paper, which the experiments register. MissingExtra where they are not there."""
+    return import_part("promptcodebook.screens", "paper", "the screen Paper", "bench")
 
 
 def _made(make: Callable[[web.Request], Screen], request: web.Request) -> Screen:
