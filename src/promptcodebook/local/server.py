@@ -43,6 +43,7 @@ from promptcodebook.local.jobs import (
     to_jobs,
     to_reply,
 )
+from promptcodebook.serve.admission import Callers, require_keys
 from promptcodebook.serve.completions import (
     Completion,
     Refusal,
@@ -50,7 +51,6 @@ from promptcodebook.serve.completions import (
     read_call,
     require_json,
 )
-from promptcodebook.serve.door import Callers, require_keys
 from promptcodebook.serve.metrics import Metrics, kind_and_place
 from promptcodebook.serve.server import Address
 
