@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from promptcodebook.errors import ConfigError, PcoError, Stop, did_you_mean, message_of
-from promptcodebook.signals import stop_signals
+from promptcodebook.sync import stop_signals
 from promptcodebook.text import printable
 
 COMMANDS: dict[str, tuple[str, str]] = {

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from promptcodebook.calls import Message, Reply, Request, Schema, request_key
 from promptcodebook.errors import ConfigError, ParseError, ServerFault
 from promptcodebook.incidents import Counts, no_tally
-from promptcodebook.lm.cache import Cache, unpack_reply
-from promptcodebook.lm.journal import Journaled
+from promptcodebook.lm.cache import Cache, Journaled, unpack_reply
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.executor import BoundChat, Trial
