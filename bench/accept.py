@@ -25,7 +25,7 @@ from promptcodebook.config import load_config
 from promptcodebook.intervals import Interval, clustered_interval
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
-from promptcodebook.store import RunStore
+from promptcodebook.store.run import RunStore
 
 WORLDS = int(os.environ.get("PCO_BENCH_WORLDS", "5"))
 RULES = os.environ.get(

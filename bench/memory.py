@@ -29,7 +29,9 @@ from promptcodebook.lm.budget import BudgetGate, Ledger, PriceTable
 from promptcodebook.lm.cache import Cache, Journaled
 from promptcodebook.lm.stack import Attempted
 from promptcodebook.randomness import keyed_random
-from promptcodebook.store import Header, RunStore, Started, Stepped
+from promptcodebook.store.events import Started, Stepped
+from promptcodebook.store.header import Header
+from promptcodebook.store.run import RunStore
 from promptcodebook.types import (
     Codebook,
     Gradients,

@@ -26,7 +26,8 @@ from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.stack import Models, Supplies
-from promptcodebook.store import Header, RunStore
+from promptcodebook.store.header import Header
+from promptcodebook.store.run import RunStore
 from tests.proof.served import served
 
 CALLS = 1_000

@@ -14,7 +14,8 @@ from pathlib import Path
 from bench.figures import Figure, shown
 from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.randomness import keyed_random
-from promptcodebook.store import Header, RunStore
+from promptcodebook.store.header import Header
+from promptcodebook.store.run import RunStore
 
 ROWS = 20_000
 IN_FLIGHT = 64

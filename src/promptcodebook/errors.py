@@ -117,6 +117,23 @@ class MissingExtra(PcoError, ImportError):
         )
 
 
+def import_part(group: str, name: str, what: str, extra: str) -> Any:
+    """What an outer part of this package, or a plug-in, registered as an entry point.
+
+    MissingExtra says that `what` needs the `extra`: the part is not installed.
+    """
+    from importlib.metadata import entry_points  # takes a tenth of what `pco --help` may take
+
+    entries = entry_points(group=group, name=name)
+    try:
+        return next(iter(entries)).load()
+    except (StopIteration, ModuleNotFoundError) as error:
+        own = "" if isinstance(error, StopIteration) else error.name or ""
+        if entries and not own.startswith("promptcodebook."):
+            raise  # the part is there, and what it needs is not
+        raise MissingExtra(what, extra) from error
+
+
 def require_modules(modules: Iterable[str], what: str, extra: str) -> None:
     """Raises MissingExtra unless all are installed; imports none of them, for some take long."""
     if any(find_spec(module) is None for module in modules):

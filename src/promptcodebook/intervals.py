@@ -55,6 +55,24 @@ class Interval:
     high: float
     n: int
 
+    def ends(self, *, signed: bool = False, between: str = " to ") -> str:
+        """Both ends: 0.120 to 0.340."""
+        form = "+.3f" if signed else ".3f"
+        return f"{self.low:{form}}{between}{self.high:{form}}"
+
+    def text(
+        self, *, signed: bool = False, level: str = "95 %", between: str = " to ", more: str = ""
+    ) -> str:
+        """The interval in words: 0.230 (95 % 0.120 to 0.340), with `more` before the bracket."""
+        mean = f"{self.mean:+.3f}" if signed else f"{self.mean:.3f}"
+        parts = f"{level} {self.ends(signed=signed, between=between)}".strip(), more
+        return f"{mean} ({', '.join(filter(None, parts))})"
+
+    def scaled(self, start: float, width: float) -> Interval:
+        """Of the values start + width * x."""
+        mean, low, high = (start + width * x for x in (self.mean, self.low, self.high))
+        return Interval(mean, low, high, self.n)
+
 
 def mean_interval(
     values: Sequence[float], seed: int = 0, bounds: Bounds = (0.0, 1.0), side: float = SIDE

@@ -325,6 +325,35 @@ def _mean_reward(step: Step) -> str:
 
 
 @contextmanager
+def counting(
+    name: str,
+    total: int,
+    stream: TextIO | None,
+    *,
+    before: int = 0,
+    simulated: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+) -> Generator[Callable[[object], None]]:
+    """Counts one more of `total` at each call, in a `ProgressLine` on `stream` (None = nowhere).
+    `before` are done already, and say nothing of how long one takes."""
+    line = None if stream is None else ProgressLine(stream, clock, simulated=simulated)
+    done = before - 1
+
+    def count(_: object = None) -> None:
+        nonlocal done
+        done += 1
+        if line is not None:
+            line(Phase(name, done, total))
+
+    count()
+    try:
+        yield count
+    finally:
+        if line is not None:
+            line.close()
+
+
+@contextmanager
 def watch(listener: Listener | None, stream: TextIO | None) -> Generator[Listener]:
     """Who hears of a run: the user's listener, else the log, and a line on `stream` if there is
     one."""

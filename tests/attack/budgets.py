@@ -10,7 +10,7 @@ from typing import Any
 
 from promptcodebook.calls import Usage
 from promptcodebook.errors import PcoError
-from promptcodebook.store import RunStore
+from promptcodebook.store.run import RunStore
 from tests.attack.proxy import Spoiler, proxied
 from tests.proof.runs import run
 from tests.proof.served import Served

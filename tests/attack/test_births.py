@@ -8,14 +8,16 @@ import sys
 import time
 from pathlib import Path
 
-from promptcodebook.store import Header, RunStore, find_run, list_runs
+from promptcodebook.store.header import Header
 from promptcodebook.store.lock import is_unborn
-from promptcodebook.store.runs import remove_unborn
+from promptcodebook.store.run import RunStore
+from promptcodebook.store.runs import find_run, list_runs, remove_unborn
 
 HEADER = Header(id="", created="2026-01-31T15:45:02+00:00", version="0", task="attack")
 MAKE = """
 import pathlib, sys
-from promptcodebook.store import Header, RunStore
+from promptcodebook.store.header import Header
+from promptcodebook.store.run import RunStore
 header = Header(id="", created=sys.argv[2], version="0", task="attack")
 print("ready", flush=True)
 while True:

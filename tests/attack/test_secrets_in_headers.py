@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from promptcodebook.store import RunStore
+from promptcodebook.store.run import RunStore
 from tests.cli.invoked import Result, pco, served
 from tests.lm.server import Server, says
 

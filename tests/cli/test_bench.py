@@ -5,10 +5,16 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from promptcodebook.run.suite import BENCHMARKS
+from promptcodebook.assemble import Sources
+from promptcodebook.config import Budget, load_config
+from promptcodebook.errors import BudgetReached, MissingExtra, TaskError
+from promptcodebook.run.opening import Where
+from promptcodebook.run.suite import BENCHMARKS, CellState, run_once
+from promptcodebook.store.runs import list_runs
 from tests.cli.invoked import pco
 
 SMALL = (
@@ -94,5 +100,66 @@ def test_a_missing_extra_stops_the_suite_before_its_first_cell(
 
 
 def test_what_was_mistyped(tmp_path: Path) -> None:
-    pco("bench", "quik", cwd=tmp_path).error(2, "unknown suite 'quik'", "quick")
+    pco("bench", "quik", cwd=tmp_path).error(2, "no suite 'quik' (did you mean 'quick'?)")
     pco("bench", "quick", "--task", "amie", cwd=tmp_path).error(2, "no task 'amie'", "aime")
+    pco("bench", "quick", "--task", "constraints", cwd=tmp_path).error(2, "no task 'constraints'")
+
+
+def once(folder: Path, **changed: Any) -> tuple[Path, CellState]:
+    """A run of a few steps, by its settings."""
+    small = {
+        "lm": "simulated",
+        "preset": "quick",
+        "task": "aime",
+        "update": {"epochs": 1, "batch_size": 2},
+        "validation": {"every": 0},
+        "keep": "last",
+    }
+    return run_once(load_config(small, changed), Sources(folder), Where(folder / "cells"))
+
+
+def test_another_setting_or_other_data_is_another_run(tmp_path: Path) -> None:
+    first = once(tmp_path)
+    seeded = once(tmp_path, seed=7)
+    data = tmp_path / "data"
+    data.mkdir()
+    for split in ("train", "val", "test"):
+        rows = [f'{{"id":"{split}{n}","problem":"{split} {n}","answer":"{n}"}}' for n in range(4)]
+        (data / f"{split}.jsonl").write_text("\n".join(rows), "utf-8")
+    other = once(tmp_path, data_dir=str(data))
+    assert [state for _, state in (first, seeded, other)] == ["ran"] * 3
+    assert len({path for path, _ in (first, seeded, other)}) == 3
+    # How much may be spent and how fast is no part of what a run is.
+    again = once(tmp_path, concurrency=2, budget={"calls": 10**6})
+    assert again == (first[0], "skipped")
+
+
+def test_a_stopped_run_is_resumed_unless_it_is_compared_at_its_budget(tmp_path: Path) -> None:
+    with pytest.raises(BudgetReached):
+        once(tmp_path, budget={"calls": 20})
+    [stopped] = list_runs(tmp_path / "cells")
+    config = load_config(
+        {"lm": "simulated", "preset": "quick", "task": "aime", "update": {"epochs": 1}}
+    ).model_copy(update={"budget": Budget(calls=20)})
+    where = Where(tmp_path / "budgets")
+    made = [run_once(config, Sources(tmp_path), where, at_budget=True) for _ in range(2)]
+    assert [state for _, state in made] == ["ran", "skipped"] and made[0][0] == made[1][0]
+    more = config.model_copy(update={"budget": Budget(calls=30)})
+    assert run_once(more, Sources(tmp_path), where, at_budget=True)[1] == "ran"
+    path, state = once(tmp_path)
+    assert state == "resumed" and path.name == stopped.id
+
+
+@pytest.mark.parametrize(
+    ("task", "module"), [("livebench_math", "lark"), ("hotpotqa", "bm25s"), ("hover", "Stemmer")]
+)
+def test_a_run_that_cannot_begin_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, module: str
+) -> None:
+    with pytest.raises(TaskError):
+        once(tmp_path, data_dir=str(tmp_path / "nowhere"))
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtra) as caught:
+        once(tmp_path, task=task)
+    assert caught.value.hint == "pip install 'promptcodebook[bench]'"
+    assert not (tmp_path / "cells").exists()

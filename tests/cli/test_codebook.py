@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 from promptcodebook.cli.codebook import mark_changes
-from promptcodebook.store import Header, Started, Stepped
 from promptcodebook.store.effects import read_effects
+from promptcodebook.store.events import Started, Stepped
+from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import (
     Codebook,

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import promptcodebook
-from promptcodebook.cli.evaluate import EvaluationProgress
 from promptcodebook.intervals import paired_interval
+from promptcodebook.progress import counting
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Rollout
 from tests.cli.invoked import Result, Terminal, pco
@@ -211,7 +211,7 @@ class Clock:
 
 def test_progress_in_lines_begins_after_two_seconds_and_then_pauses() -> None:
     stream, clock = io.StringIO(), Clock()
-    with EvaluationProgress("p.json", 40, stream, clock) as progress:
+    with counting("p.json", 40, stream, clock=clock) as progress:
         for _ in range(40):
             clock.now += 0.5
             progress(Rollout("a"))
@@ -226,7 +226,7 @@ def test_progress_on_a_terminal_is_one_line_that_goes_away(
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     stream, clock = Terminal(), Clock()
-    with EvaluationProgress("p.json", 40, stream, clock) as progress:
+    with counting("p.json", 40, stream, clock=clock) as progress:
         for done in range(20):
             clock.now += 0.5
             progress(Rollout("a"))
@@ -270,7 +270,7 @@ def test_a_run_from_python_says_what_is_missing_and_how_to_name_it(folder: Path)
         "    return (await lm(example.input, system=prompt)).text\n"
     )
     named = ("--set", "data.path=data.jsonl", "--set", "reward=reward.py:reward")
-    pco("eval", "last", *named, cwd=folder).error(2, "not here: executor")
+    pco("eval", "last", *named, cwd=folder).error(2, "took executor as objects")
     result = pco("eval", "last", *named, "--set", "executor=agent.py:agent", "--json", cwd=folder)
     assert result.code == 0, result.err
     assert result.json["n"] > 0

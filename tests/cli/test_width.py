@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.cli.bench import _Outcome, _outcome_text  # pyright: ignore[reportPrivateUsage]
-from promptcodebook.cli.demo import _print_table  # pyright: ignore[reportPrivateUsage]
-from promptcodebook.run.suite import CellResult
+from promptcodebook.calls import Usage
+from promptcodebook.cli.bench import _Cell, suite_text  # pyright: ignore[reportPrivateUsage]
+from promptcodebook.intervals import Interval
+from promptcodebook.run.verdict import Conclusion, Row
+from promptcodebook.simulated.cli import _print_table  # pyright: ignore[reportPrivateUsage]
+from promptcodebook.store.runs import list_runs
 from tests.cli.invoked import pco
+from tests.run.test_optimize import train
 
 TO_COPY = ("next: ", "      pco ", "  pco ", "report: ", "policy: ", "command  ", "wrote ")
 """Lines that are there to be copied, commands and paths, are never broken up."""
@@ -65,14 +69,15 @@ def test_the_verdict_and_the_estimate(folder: Path) -> None:
     assert "gain 95 %" in result.out
 
 
-def test_the_table_of_a_suite_with_its_widest_figures() -> None:
-    worst = {"mean": -0.375, "low": -0.750, "high": -0.125}
-    row = {"score": {"n": 294, **worst}, "gain": worst, "failed": 294}
-    cell = CellResult(
-        "livebench_math", "id", Path("runs/id"), "resumed", (row, row), "", 1000, 999_000, True, {}
-    )
-    real = dataclasses.replace(cell, task="aime", simulated=False)
-    text = _outcome_text("paper", _Outcome([cell, real], {}))
+def test_the_table_of_a_suite_with_its_widest_figures(tmp_path: Path) -> None:
+    worst = Interval(-0.375, -0.750, -0.125, 294)
+    row = Row("learned", worst, worst, None, 294, 0, Usage(), 1.0)
+    run = train(tmp_path, size=8, select=3)
+    run = dataclasses.replace(run, conclusion=Conclusion((row, row), "", None))
+    [found] = list_runs(tmp_path / "runs")
+    used = dataclasses.replace(found.usage, calls=999_000)
+    summary = dataclasses.replace(found, task="livebench_math", step=999, usage=used)
+    text = suite_text("paper", [_Cell(run, summary, "resumed")] * 2, {})
     assert wide(text) == []
     assert text.count("-0.375 (-0.750..-0.125)") == 6
 

@@ -25,7 +25,8 @@ from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.cache import Journaled
 from promptcodebook.lm.limit import StopSignal
 from promptcodebook.lm.stack import Models, Supplies, credible
-from promptcodebook.store import Header, RunStore
+from promptcodebook.store.header import Header
+from promptcodebook.store.run import RunStore
 from tests.lm.conftest import Counts as Tally
 from tests.lm.server import Server, Step, drops, fails, raw, refusing, says
 from tests.load import crowding

@@ -25,7 +25,7 @@ from promptcodebook.errors import TooManyFailures
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.report import write_report
-from promptcodebook.store import RunStore
+from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Rollout, Step
 from tests.local.served import Served, offline
 from tests.local.tiny import BEGIN, END, TURN

@@ -21,8 +21,8 @@ import jsonschema
 from promptcodebook.lm.cache import unpack_reply
 from promptcodebook.method.policy import route_fault, route_schema
 from promptcodebook.report import write_report
-from promptcodebook.store import RunStore
 from promptcodebook.store.lock import FILE
+from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.houserules.task import load_houserules, topics_of
 from tests.local.served import Ours
 

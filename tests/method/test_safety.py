@@ -11,13 +11,13 @@ from promptcodebook.calls import Message
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.wire import schema_of
-from promptcodebook.method.critic import Credit, Critic, History, VerdictReply
-from promptcodebook.method.safety import LOOK, SafetyClause
+from promptcodebook.method.critic import Critic, History, VerdictReply
 from promptcodebook.method.state import State
+from promptcodebook.method.train import Credit
 from promptcodebook.method.update import collect_gradients
-from promptcodebook.policy.audit.scan import OrderCheck
+from promptcodebook.policy.scan import OrderCheck
 from promptcodebook.randomness import Randomness
-from promptcodebook.store.header import Header
+from promptcodebook.safety import LOOK, SafetyClause
 from promptcodebook.types import Rollout, Route, Trace
 from tests.method.build import World, attributed, book, config, examples, parameters
 
@@ -141,10 +141,3 @@ async def test_what_is_called_harmful_is_rewritten_for_that_alone_and_remembered
     assert pending[0].origin == "gradient"
     state = State.first(theta).advance(theta, [good, bad], 0.3).advance(theta, [bad], 0.3)
     assert state.harmful == ("rule two",)
-
-
-def test_a_run_that_is_older_than_the_clause_goes_on_without_it() -> None:
-    then = {"critic": {"stages": 2}}
-    assert Header("r", "now", "0.1.0", config=then).settings["critic"]["safety"] is False
-    now = {"critic": {"safety": True}}
-    assert Header("r", "now", "0.2.0", config=now).settings["critic"]["safety"] is True

@@ -12,7 +12,8 @@ import promptcodebook as pco
 from promptcodebook.calls import Request
 from promptcodebook.errors import MissingExtra, RunChanged
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.store import RunStore, Validated
+from promptcodebook.store.events import Validated
+from promptcodebook.store.run import RunStore
 from tests.cli.invoked import pco as pco_command
 from tests.optimizers.teachable import answer, learn, model, total
 from tests.run.test_optimize import data, rows

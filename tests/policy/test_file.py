@@ -1,52 +1,340 @@
-"""The policy file: what stands where, and what comes back."""
+"""The policy file: where its fields come from, what they decide, and how it reports faults."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import ValidationError, create_model
 
-from promptcodebook.errors import PolicyError
+from promptcodebook.config import Config
+from promptcodebook.errors import ConfigError, PolicyError, RunNotTrusted
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.file import PolicyFile, read_policy_file
-from tests.method.build import config, parameters
+from promptcodebook.types import Codebook, Instinct, Parameters
+from tests.method.build import config
 
+TEXTS = ("rule zero", "rule one", "rule two", "rule three")
+BOOK = Codebook(tuple(Instinct(text, frozen=k == 2) for k, text in enumerate(TEXTS)))
 STATE = State(
     3,
-    parameters(),
+    Parameters("theta", "phi", BOOK, "psi"),
     RoutingStatistics(
-        ema=(-0.1, 0.2, 0.3, 0.4),
-        success=(0.5, 0.6, 0.7, 0.8),
-        selected=(1, 2, 3, 4),
-        evidence=(0.3, 0.51, 0.25, 0.75),
+        ema=(-0.12345678, 0.2, 0.3, 0.4), success=(0.87654321, 0.6, 0.7, 0.8), selected=(1, 2, 3, 4)
     ),
 )
+ROLES = {
+    "encoder": {"temperature": 0.1, "top_p": 0.91, "max_tokens": 101, "extra": {"top_k": 1}},
+    "generator": {"temperature": 0.2, "top_p": 0.92, "max_tokens": 102, "extra": {"top_k": 2}},
+    "executor": {"temperature": 0.3, "top_p": 0.93, "max_tokens": 103, "extra": {"top_k": 3}},
+    "untrusted": {"temperature": 0.4, "top_p": 0.94, "max_tokens": 104, "extra": {"top_k": 4}},
+    "critic": {"temperature": 0.5},
+}
+SETTINGS: dict[str, Any] = {
+    "base_prompt": "First.",
+    "output_format": "As JSON.",
+    "data": {"input": "question"},
+    "seed": 11,
+    "roles": ROLES,
+}
 
 
-def file_of(**settings: str) -> PolicyFile:
-    return PolicyFile.of(STATE, config(**settings), load_templates("default"), "", ())
+def file_of(program: str = "agent", stages: tuple[str, ...] = ("a", "b")) -> PolicyFile:
+    return PolicyFile.of(STATE, config(**SETTINGS), load_templates("paper"), program, stages)
 
 
-def test_success_and_r_bar_stand_under_their_own_names() -> None:
-    entries = json.loads(file_of().text())["codebook"]
-    assert [entry["success"] for entry in entries] == [0.5, 0.6, 0.7, 0.8]
-    assert [entry["ema"] for entry in entries] == [-0.1, 0.2, 0.3, 0.4]
-    assert [entry["selected"] for entry in entries] == [1, 2, 3, 4]
+KNOWN = replace(STATE, statistics=replace(STATE.statistics, evidence=(0.3, 0.51, 0.25, 0.75)))
+
+
+def plain(**settings: str) -> PolicyFile:
+    """One prompt for the whole, with what is known of every instinct."""
+    return PolicyFile.of(KNOWN, config(**settings), load_templates("default"), "", ())
+
+
+def tree_of(**changed: Any) -> dict[str, Any]:
+    return {**json.loads(file_of().text()), **changed}
+
+
+def read(tmp_path: Path, tree: Mapping[str, Any] | str) -> PolicyFile:
+    path = tmp_path / "p.json"
+    path.write_text(tree if isinstance(tree, str) else json.dumps(tree), "utf-8")
+    return read_policy_file(path)
+
+
+def test_every_field_says_what_the_run_was_prompted_with() -> None:
+    tree = tree_of()
+    templates = load_templates("paper")
+    assert tree["format"] == "promptcodebook policy 2"
+    assert tree["templates"]["encoder"] == templates.sources["encoder"]
+    assert tree["templates"]["generator"] == templates.sources["generator"]
+    assert tree["templates"]["lines"]["untried"] == templates.lines.untried
+    facts = ("select", "compose", "base_prompt", "output_format", "input", "program", "seed")
+    wanted = [2, "generator", "First.", "As JSON.", "question", "agent", 11]
+    assert [tree[fact] for fact in facts] == wanted
+    assert (tree["encoder"], tree["generator"], tree["stages"]) == ("theta", "phi", ["a", "b"])
+    assert "psi" not in json.dumps(tree["codebook"])
+    assert tree["sampling"] == {role: ROLES[role] for role in list(ROLES)[:4]}
+    assert list(tree["sampling"]) == ["encoder", "generator", "executor", "untrusted"]
+    first, *rest = tree["codebook"]
+    assert (first["text"], first["frozen"], first["selected"]) == ("rule zero", False, 1)
+    assert (first["success"], first["ema"]) == (0.876543, -0.123457)
+    assert [entry["frozen"] for entry in rest] == [False, True, False]
+
+
+def test_a_role_that_is_not_configured_has_no_sampling() -> None:
+    bare = Config.model_validate({**config().model_dump(), "roles": {}})
+    assert PolicyFile.of(STATE, bare, load_templates("default"), "", ()).sampling == {}
+
+
+def test_what_was_written_is_what_is_read(tmp_path: Path) -> None:
+    file = file_of()
+    file.save(tmp_path / "p.json")
+    back = read_policy_file(tmp_path / "p.json")
+    assert back == file and back.text() == file.text()
+    assert back.parameters == Parameters("theta", "phi", BOOK, "")
+    assert back.template_set["encoder"] == load_templates("paper")["encoder"]
+    assert (tmp_path / "p.json").read_text("utf-8").endswith("}\n")
+    assert '\n  "select": 2' in file.text()
+    umlaut = file.model_copy(update={"base_prompt": "Grüße"})
+    assert "Grüße" in umlaut.text()
+
+
+def test_what_older_files_leave_out_has_its_default(tmp_path: Path) -> None:
+    short = [{"text": text} for text in TEXTS]
+    tree = tree_of(codebook=short)
+    for key in ("input", "program", "stages", "sampling", "seed", "about"):
+        del tree[key]
+    file = read(tmp_path, tree)
+    assert (file.input, file.program, file.stages, file.seed) == ("input", "", (), 0)
+    assert (file.sampling, file.about) == ({}, {})
+    assert file.parameters.codebook == Codebook(tuple(map(Instinct, TEXTS)))
+    zero = (0.0,) * 4
+    assert (file.statistics.ema, file.statistics.success) == (zero, zero)
+    assert file.statistics.selected == (0,) * 4
+    some = read(tmp_path, tree_of(sampling={"executor": {}})).sampling["executor"]
+    assert (some.temperature, some.top_p, some.max_tokens, some.extra) == (None, None, None, {})
+
+
+def test_the_digest_is_of_all_but_where_it_came_from() -> None:
+    file = file_of()
+    assert file.with_about(run="r", version="v").digest == file.digest
+    more = file.with_about(run="r").with_about(version="v")
+    assert more.about == {"run": "r", "version": "v"}
+    for key, value in (("seed", 12), ("select", 3), ("encoder", "t"), ("base_prompt", "")):
+        assert file.model_copy(update={key: value}).digest != file.digest
+
+
+def test_the_digest_of_what_was_saved_is_that_of_what_is_read(tmp_path: Path) -> None:
+    """JSON knows no infinity: what is hashed is what the file says, not what was in memory."""
+    endless = config(**{**SETTINGS, "roles": {"executor": {"extra": {"patience": float("inf")}}}})
+    for settings in (config(**SETTINGS), endless):
+        file = PolicyFile.of(STATE, settings, load_templates("paper"), "agent", ())
+        file.save(tmp_path / "p.json")
+        assert read_policy_file(tmp_path / "p.json").digest == file.digest
+
+
+OF_0_1_0 = {
+    "format": "promptcodebook policy 1",
+    "templates": "paper",
+    "select": 1,
+    "compose": "generator",
+    "base_prompt": "",
+    "output_format": "",
+    "encoder": "theta",
+    "generator": "phi",
+    "codebook": [
+        {"text": "rule zero", "success": 0.5, "ema": 0.1, "selected": 2},
+        {"text": "rule one"},
+    ],
+}
+
+
+def test_digests_stay_what_they_were_when_versions_and_batches_recorded_them() -> None:
+    old = PolicyFile.model_validate(OF_0_1_0).digest
+    assert old == "13ff2bf7a59c1e2b8503ceb41cbe11d1a4bc2b31c1ec96f9082897a2ce61805a"
+    today = "5d8b2dfa44d7bd9d09baa7f853f5c0f67c387714d1bb70da0f0060d7850e290f"
+    assert file_of().digest == today
+
+
+def test_a_new_field_with_a_default_changes_no_digest() -> None:
+    entry = create_model("Entry", __base__=type(file_of().codebook[0]), mood=(str, "calm"))
+    later = create_model(
+        "Later", __base__=PolicyFile, codebook=(tuple[entry, ...], ...), colour=(str | None, None)
+    )
+    same = later.model_validate(tree_of())
+    assert (same.digest, same.text()) == (file_of().digest, file_of().text())
+    assert later.model_validate(tree_of(colour="red")).digest != file_of().digest
+    moody = [{**each, "mood": "wild"} for each in tree_of()["codebook"]]
+    assert later.model_validate(tree_of(codebook=moody)).digest != file_of().digest
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"select": 0}, "select: "),
+        ({"select": 5}, r"S = 5\) is larger than the codebook \(K = 4\)"),
+        ({"compose": "both"}, "compose: "),
+        ({"format": "promptcodebook policy 3"}, "format: "),
+        ({"colour": "red"}, "colour: "),
+        ({"codebook": [{"text": ""}] * 4}, r"codebook\.0\.text: "),
+        ({"codebook": [{"text": "a", "mood": 1}] * 4}, r"codebook\.0\.mood: "),
+        ({"sampling": {"executor": {"model": "m"}}}, r"sampling\.executor\.model: "),
+    ],
+)
+def test_a_file_that_is_none_is_refused_with_the_place(
+    changed: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(PolicyError, match=f"p.json is not a policy file: .*{said}") as caught:
+        read(tmp_path, tree_of(**changed))
+    assert "policy.save" in caught.value.hint
+
+
+@pytest.mark.parametrize("part", ["encoder", "generator", "lines"])
+def test_templates_that_cannot_be_filled_are_refused(part: str, tmp_path: Path) -> None:
+    templates = tree_of()["templates"]
+    if part == "lines":
+        templates["lines"]["line"] = "no index, no text"
+    else:
+        templates[part] = templates[part] + "\n{nobody_knows}\n"
+    with pytest.raises(PolicyError, match=rf"is not a policy file: templates: .*\b{part}[.:]"):
+        read(tmp_path, tree_of(templates=templates))
+
+
+def test_as_many_may_be_selected_as_there_are(tmp_path: Path) -> None:
+    assert read(tmp_path, tree_of(select=4)).select == 4
+    assert read(tmp_path, tree_of(select=1)).select == 1
+
+
+def test_what_is_no_json_and_what_is_not_there_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="is not a policy file: the file: "):
+        read(tmp_path, "{")
+    with pytest.raises(PolicyError, match="is not a policy file"):
+        read(tmp_path, "[1]")
+    with pytest.raises(PolicyError, match="no policy file at") as caught:
+        read_policy_file(tmp_path / "absent.json")
+    assert caught.value.hint.startswith("pco runs list")
+    (tmp_path / "latin.json").write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(PolicyError, match="cannot read the policy file"):
+        read_policy_file(tmp_path / "latin.json")
+    with pytest.raises(PolicyError, match="cannot read the policy file"):
+        read_policy_file(tmp_path)
+
+
+def test_a_file_of_version_0_1_names_a_set_that_ships(tmp_path: Path) -> None:
+    old = tree_of(format="promptcodebook policy 1", templates="default")
+    file = read(tmp_path, old)
+    assert file.format == "promptcodebook policy 2"
+    assert file.template_set["generator"] == load_templates("default")["generator"]
+    with pytest.raises(PolicyError, match="no set is called 'mine'"):
+        read(tmp_path, {**old, "templates": "mine"})
+
+
+def test_where_it_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(PolicyError, match=r"cannot write the policy to .*p\.json: ") as caught:
+        file_of().save(tmp_path / "file" / "p.json")
+    assert caught.value.hint == "choose a folder that exists and has space"
+
+
+def test_the_policy_decides_what_it_is_and_leaves_the_rest_to_whoever_uses_it() -> None:
+    file = file_of()
+    below = {"lm": "simulated", "size": 9, "init": {"kind": "random", "frozen": [7]}, "timeout": 5}
+    below |= {"roles": {"executor": {"temperature": 1.5}}}
+    above = {"seed": 99, "compose": "verbatim", "roles": {"encoder": {"temperature": 0.7}}}
+    used = file.settings(below, above)
+    assert (used.lm, used.timeout) == ("simulated", 5)
+    assert (used.size, used.select, used.seed, used.compose) == (4, 2, 11, "generator")
+    assert (used.base_prompt, used.output_format) == ("First.", "As JSON.")
+    assert (used.templates, used.compose_per_stage) == ("default", True)
+    assert list(used.init.frozen) == []
+    assert used.encoder.mode == "learned"
+    assert used.roles["encoder"].temperature == 0.7 and used.roles["encoder"].top_p == 0.91
+    assert used.roles["executor"].temperature == 0.3
+    assert file_of(stages=()).settings().compose_per_stage is False
+
+
+def test_a_policy_without_an_encoder_or_a_program_says_so() -> None:
+    plain = replace(STATE, parameters=replace(STATE.parameters, encoder=""))
+    file = PolicyFile.of(plain, config(), load_templates("default"), "", ())
+    assert file.decided["encoder"] == {"mode": "none"}
+    assert "compose_per_stage" not in file.decided
+    assert file_of().decided["compose_per_stage"] is True
+    staged = file.settings({"compose_per_stage": True})
+    assert staged.compose_per_stage is True
+
+
+def test_a_setting_typed_wrongly_is_told_apart_from_one_that_lay_there() -> None:
+    file = file_of()
+    with pytest.raises(ConfigError, match=r"^the command line or PCO_\*: timeout"):
+        file.settings({"timeout": 5}, {"timeout": "soon"})
+    with pytest.raises(ConfigError, match=r"^load_policy\(\): timeout"):
+        file.settings(above={"timeout": "soon"}, where="load_policy()")
+    with pytest.raises(ConfigError, match=r"^the policy.s settings: timeout"):
+        file.settings({"timeout": "soon"}, {"retries": 1})
+
+
+def test_a_file_decides_how_replies_are_drawn_and_more_only_where_it_is_trusted(
+    tmp_path: Path,
+) -> None:
+    drawn = {"top_k": 3, "stop": ["END", "."], "chat_template_kwargs": {"enable_thinking": False}}
+    fine = read(tmp_path, tree_of(sampling={"executor": {"extra": drawn}}))
+    assert fine.settings().roles["executor"].extra == drawn
+    more = {**drawn, "tools": [{"server_url": "http://theirs.test"}]}
+    file = read(tmp_path, tree_of(sampling={"executor": {"extra": more}}))
+    assert file.beyond_sampling == ("sampling.executor.extra.tools",)
+    with pytest.raises(RunNotTrusted, match=r"p\.json sets sampling\.executor\.extra\.tools") as no:
+        file.settings(name="p.json")
+    assert "--trust" in no.value.hint and "trust=True" in no.value.hint
+    assert file.settings(trusted=True).roles["executor"].extra == more
+
+
+def test_a_file_chooses_no_credential_even_where_it_is_trusted(tmp_path: Path) -> None:
+    """The names of variables in it would be filled in from this user's environment."""
+    asking = {"top_k": 3, "api_key": "$PCO_LOOT", "provider": {"token": "$PCO_LOOT", "only": ["a"]}}
+    file = read(tmp_path, tree_of(sampling={"executor": {"extra": asking}}))
+    kept = {"top_k": 3, "provider": {"only": ["a"]}}
+    assert file.settings(trusted=True).roles["executor"].extra == kept
+    own = config(**{**SETTINGS, "roles": {"executor": {"extra": asking}}})
+    assert (
+        PolicyFile.of(STATE, own, load_templates("paper"), "", ()).sampling["executor"].extra
+        == kept
+    )
+
+
+def test_the_rows_with_one_prompt_are_named() -> None:
+    file = file_of()
+    assert file.fixed_prompt("concat").text == "First.\n\n" + "\n".join(TEXTS) + "\n\nAs JSON."
+    with pytest.raises(PolicyError) as caught:
+        file.fixed_prompt("learned")
+    assert caught.value.hint == (
+        "the rows with one prompt are 'present', 'none', 'concat', 'best_fixed' and 'best_single'"
+    )
+    assert file.fixed_prompt("none").text == "First."
+
+
+def test_no_part_of_a_policy_can_be_changed() -> None:
+    file = file_of()
+    parts = {"seed": file, "ema": file.codebook[0], "top_p": file.sampling["executor"]}
+    for name, part in {**parts, "encoder": file.templates}.items():
+        with pytest.raises(ValidationError, match="frozen"):
+            setattr(part, name, getattr(part, name))
 
 
 def test_the_statistics_come_back_as_they_were(tmp_path: Path) -> None:
-    file_of().save(tmp_path / "p.json")
+    plain().save(tmp_path / "p.json")
     back = read_policy_file(tmp_path / "p.json").statistics
-    assert back.ema == (-0.1, 0.2, 0.3, 0.4)
-    assert back.success == (0.5, 0.6, 0.7, 0.8)
-    assert back.selected == (1, 2, 3, 4)
-    assert back.evidence == (0.3, 0.51, 0.25, 0.75)
+    assert back.ema == (-0.123457, 0.2, 0.3, 0.4)
+    assert back.success == (0.876543, 0.6, 0.7, 0.8)
+    assert (back.selected, back.evidence) == ((1, 2, 3, 4), (0.3, 0.51, 0.25, 0.75))
 
 
 def test_a_file_that_does_not_tell_the_evidence_counts_every_tried_entry_as_known() -> None:
-    tree = json.loads(file_of().text())
+    tree = json.loads(plain().text())
     for entry in tree["codebook"]:
         del entry["evidence"]
     tree["codebook"][3]["selected"] = 0
@@ -56,16 +344,16 @@ def test_a_file_that_does_not_tell_the_evidence_counts_every_tried_entry_as_know
 
 def test_concat_is_every_instinct_between_the_fixed_prompt_and_the_output_format() -> None:
     rules = "rule zero\nrule one\nrule two\nrule three"
-    assert file_of().concat == rules
-    assert file_of(base_prompt="First.", output_format="As JSON.").concat == (
+    assert plain().concat == rules
+    assert plain(base_prompt="First.", output_format="As JSON.").concat == (
         f"First.\n\n{rules}\n\nAs JSON."
     )
     # Where instincts are inserted as they are, the learned prompts hold no format either.
-    assert file_of(output_format="As JSON.", compose="verbatim").concat == rules
+    assert plain(output_format="As JSON.", compose="verbatim").concat == rules
 
 
 def test_the_present_prompt_lies_beside_the_policy_and_is_no_part_of_it() -> None:
-    bare = file_of()
+    bare = plain()
     known = bare.with_about(present="You are terse.")
     assert known.fixed_prompt("present").text == "You are terse."
     assert known.digest == bare.digest
@@ -76,10 +364,10 @@ def test_the_present_prompt_lies_beside_the_policy_and_is_no_part_of_it() -> Non
 def test_a_row_that_differs_by_input_has_no_prompt_of_its_own() -> None:
     for row in ("learned", "untrained", "concatt"):
         with pytest.raises(PolicyError, match="each input gets another"):
-            file_of().fixed_prompt(row)
+            plain().fixed_prompt(row)
 
 
 def test_half_a_surrogate_pair_is_written_as_its_escape() -> None:
-    broken = file_of().model_copy(update={"base_prompt": "lamp \ud83d"})
+    broken = plain().model_copy(update={"base_prompt": "lamp \ud83d"})
     assert json.loads(broken.text())["base_prompt"] == "lamp \ud83d"
-    assert broken.text().encode() and broken.digest != file_of().digest
+    assert broken.text().encode() and broken.digest != plain().digest

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from promptcodebook.assemble import OWN_LM
-from promptcodebook.config import merge
+from promptcodebook.config import Config, merge
 from promptcodebook.errors import ConfigError, PolicyError, RunNotFound, RunNotTrusted, StoreError
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import load_templates
@@ -27,6 +27,7 @@ from promptcodebook.policy.references import (
     stored_plan,
     without_models,
 )
+from promptcodebook.run.subject import Given
 from promptcodebook.store.events import Concluded, Event, Started, Stepped, Validated
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
@@ -310,25 +311,30 @@ def test_paths_start_from_the_run_s_base() -> None:
     assert reference({}).base == reference(None).base == Path()
 
 
+def settings(of: Reference, above: Mapping[str, Any], below: Any = None) -> Config:
+    """What it is used under: typed, and with a settings file that was named."""
+    return Given("", above, lambda: (below or {}, Path()), below is not None).settings(of)[0]
+
+
 def test_settings_are_the_run_s_own_unless_others_are_given() -> None:
     run = reference({**SMALL, "timeout": 7.0})
-    assert run.settings({}).timeout == 7.0
-    assert run.settings({"timeout": 8.0}).timeout == 8.0
-    assert run.settings({}, {"timeout": 9.0, "lm": "simulated"}).timeout == 9.0
-    fresh = reference(None).settings({"lm": THEIRS})
+    assert settings(run, {}).timeout == 7.0
+    assert settings(run, {"timeout": 8.0}).timeout == 8.0
+    assert settings(run, {}, {"timeout": 9.0, "lm": "simulated"}).timeout == 9.0
+    fresh = settings(reference(None), {"lm": THEIRS})
     assert (fresh.lm, fresh.timeout) == (THEIRS, config().timeout)
 
 
 def test_settings_that_may_not_or_cannot_be_used_are_refused() -> None:
     foreign = reference({**SMALL, "lm": THEIRS}, trusted=False, ref="./r1")
     with pytest.raises(RunNotTrusted) as untrusted:
-        foreign.settings({})
+        settings(foreign, {})
     assert "./r1" in untrusted.value.hint
-    assert foreign.settings({"lm": "simulated"}).lm == "simulated"
-    assert foreign.settings({}, {"lm": "simulated"}).lm == "simulated", "nothing of the run's own"
-    assert replace(foreign, trusted=True).settings({}).lm == THEIRS
+    assert settings(foreign, {"lm": "simulated"}).lm == "simulated"
+    assert settings(foreign, {}, {"lm": "simulated"}).lm == "simulated", "nothing of the run's own"
+    assert settings(replace(foreign, trusted=True), {}).lm == THEIRS
     with pytest.raises(ConfigError, match="the run r1 was made with an LM object") as gone:
-        reference({**SMALL, "lm": OWN_LM}).settings({})
+        settings(reference({**SMALL, "lm": OWN_LM}), {})
     assert gone.value.hint == "pass --lm (lm= in Python) with a model's spec"
 
 

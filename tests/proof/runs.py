@@ -12,17 +12,17 @@ from promptcodebook.assemble import Sources
 from promptcodebook.config import load_config
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import Run, finish
-from promptcodebook.store import (
+from promptcodebook.store.events import (
     Compared,
     Concluded,
     Ended,
     Event,
     Resumed,
-    RunStore,
     Stepped,
     Trained,
     Validated,
 )
+from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Rollout
 
 SMALL: dict[str, Any] = {

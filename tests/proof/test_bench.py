@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.errors import StoreError
-from promptcodebook.store import RunStore
+from promptcodebook.store.run import RunStore
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from promptcodebook.report import write_report
-from promptcodebook.store import RunStore
+from promptcodebook.store.run import RunStore
 from tests.proof.runs import SMALL, Finished, finished
 from tests.proof.served import served
 

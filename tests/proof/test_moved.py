@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.store import RunStore
+from promptcodebook.store.run import RunStore
 from tests.cli.invoked import pco
 from tests.proof.served import served
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.store import RunStore
+from promptcodebook.store.run import RunStore
 from tests.report.scripted_run import ScriptedRun, write_run
 
 

@@ -12,17 +12,17 @@ from promptcodebook.calls import Usage
 from promptcodebook.config import Config
 from promptcodebook.randomness import keyed_random
 from promptcodebook.run.verdict import Entry, Terms, conclude
-from promptcodebook.store import (
+from promptcodebook.store.events import (
     Compared,
     Concluded,
     Ended,
     Event,
-    Header,
-    RunStore,
     Started,
     Stepped,
     Validated,
 )
+from promptcodebook.store.header import Header
+from promptcodebook.store.run import RunStore
 from promptcodebook.types import (
     Codebook,
     Evaluation,
@@ -149,7 +149,7 @@ def _end(run: ScriptedRun) -> Iterator[Event]:
     for entry in entries:
         yield Compared(entry.evaluation)
     conclusion = conclude(entries, Terms(3, simulated=run.simulated))
-    rows = conclusion.rows_as_json()
+    rows = conclusion.table.as_json()
     yield Concluded(conclusion.sentence, conclusion.worth, rows, conclusion.deploy)
     yield Ended("finished")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.report import write_report
-from promptcodebook.store import RunStore
+from promptcodebook.store.run import RunStore
 from tests.report.scripted_run import ScriptedRun
 
 _CHROMIUM = Path("/usr/bin/chromium")

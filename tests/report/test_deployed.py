@@ -16,7 +16,8 @@ from promptcodebook.report import render_report
 from promptcodebook.report.codebook import CodebookSection
 from promptcodebook.report.context import Context, ReportSection
 from promptcodebook.report.history import FIRST, LAST, HistorySection
-from promptcodebook.store import RunStore, Started, Stepped
+from promptcodebook.store.events import Started, Stepped
+from promptcodebook.store.run import RunStore
 from promptcodebook.types import Rewrite, Variable
 from tests.report.scripted_run import ScriptedRun
 from tests.report.strict import read_page

@@ -13,7 +13,7 @@ import pytest
 from promptcodebook.report import render_report
 from promptcodebook.report.context import csv_text, svg_text
 from promptcodebook.report.svg import Area, Chart, Line, Numbers, lay_out, legend_of, numbers_of
-from promptcodebook.store import RunStore
+from promptcodebook.store.run import RunStore
 from tests.report.scripted_run import HOSTILE, ScriptedRun
 
 Write = Callable[[ScriptedRun], RunStore]

@@ -21,7 +21,9 @@ from promptcodebook.report.judged import (
 )
 from promptcodebook.report.summary import VerdictSection, masthead
 from promptcodebook.run.verdict import Entry, Terms, conclude
-from promptcodebook.store import Amended, Compared, Concluded, Ended, Header, RunStore, Started
+from promptcodebook.store.events import Amended, Compared, Concluded, Ended, Started
+from promptcodebook.store.header import Header
+from promptcodebook.store.run import RunStore
 from promptcodebook.types import Codebook, Evaluation, Instinct, Rollout, Route
 from tests.report.scripted_run import HOSTILE, ScriptedRun
 from tests.report.strict import Page, read_page
@@ -94,7 +96,7 @@ def test_a_test_example_shows_the_instincts_that_its_row_was_routed_over(
     judged = [evaluation("present", 0.0), Evaluation(row, "test", (rollout,))]
     for each in judged:
         store.append(Compared(each))
-    rows = conclude([Entry(each.name, each) for each in judged], Terms(3)).rows_as_json()
+    rows = conclude([Entry(each.name, each) for each in judged], Terms(3)).table.as_json()
     store.append(Concluded("Unclear.", None, rows))
     section = JudgedSection(replace(Context.of(store, {}), deployed=deployed_with(store, later)))
     parameters = replace(store.parameters_at(-1), codebook=first)

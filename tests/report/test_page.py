@@ -16,7 +16,9 @@ import pytest
 from promptcodebook.calls import ROLES
 from promptcodebook.errors import StoreError
 from promptcodebook.report import render_report, write_report
-from promptcodebook.store import Concluded, Ended, Header, RunStore, Started
+from promptcodebook.store.events import Concluded, Ended, Started
+from promptcodebook.store.header import Header
+from promptcodebook.store.run import RunStore
 from promptcodebook.text import printable
 from promptcodebook.types import Codebook, Instinct, Parameters
 from tests.report.scripted_run import HOSTILE, ScriptedRun, events_of

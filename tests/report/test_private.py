@@ -7,16 +7,16 @@ from dataclasses import replace
 
 from promptcodebook.report import render_report
 from promptcodebook.report.private import withhold, withhold_ending
-from promptcodebook.store import (
+from promptcodebook.store.events import (
     Broke,
     Candidate,
     Compared,
     Concluded,
     RunState,
-    RunStore,
     Stepped,
     Validated,
 )
+from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Refused, Rewrite
 from tests.report.scripted_run import ScriptedRun, events_of
 from tests.report.strict import read_page

@@ -18,7 +18,8 @@ from promptcodebook.report.operation import IncidentsSection, SpendSection
 from promptcodebook.report.page import MOST, ExamplesSection
 from promptcodebook.report.summary import masthead
 from promptcodebook.report.svg import Chart, Line, ticks
-from promptcodebook.store import RunStore, Started, Stepped
+from promptcodebook.store.events import Started, Stepped
+from promptcodebook.store.run import RunStore
 from promptcodebook.units import number
 from tests.report.scripted_run import ScriptedRun
 from tests.report.strict import Page, read_page

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 
 from promptcodebook.report.private import withhold
-from promptcodebook.store import Broke, Compared, Stepped, Validated
+from promptcodebook.store.events import Broke, Compared, Stepped, Validated
 from promptcodebook.types import Step
 
 NAME = 'said: "Ottokar Quillfeather"'

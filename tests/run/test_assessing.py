@@ -80,9 +80,9 @@ def test_a_policy_and_its_file_are_evaluated_with_what_they_are_given(
     from_file = pco.evaluate(tmp_path / "p.json", data(), reward, "simulated")
     assert from_file.rewards == learned.rewards
     loaded = pco.load_policy(tmp_path / "p.json", lm="simulated")
-    with pytest.raises(ConfigError, match=r"evaluate\(\): there are no data"):
+    with pytest.raises(ConfigError, match="no data: "):
         pco.evaluate(loaded)
-    with pytest.raises(ConfigError, match=r"evaluate\(\): there is no reward"):
+    with pytest.raises(ConfigError, match="no reward is set"):
         pco.evaluate(loaded, data())
     assert pco.evaluate(loaded, data(), "contains", n=2).score.n == 2
 

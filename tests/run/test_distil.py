@@ -22,8 +22,8 @@ from promptcodebook.calls import Request
 from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError, EndpointDown, RunNotTrusted, TooManyFailures
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.method.distil import Imitated, cross_agreement, distil
-from promptcodebook.method.ranking import Ranker
+from promptcodebook.routing.distil import Imitated, cross_agreement, distil
+from promptcodebook.routing.ranking import Ranker
 from promptcodebook.run.distilling import Distillation, Distiller, Needs, logged_routes
 from promptcodebook.store.events import Started, Stepped
 from promptcodebook.store.header import Header
@@ -273,11 +273,11 @@ def test_what_is_not_handed_over_is_named(
     monkeypatch.delenv("PCO_LM", raising=False)
     with pytest.raises(ConfigError, match="took data, reward, lm as objects") as refused:
         pco.distill(run.path)
-    assert "distill() with data=..., reward=..., lm=..." in refused.value.hint
+    assert "distill() data=... reward=... lm=..." in refused.value.hint
     with pytest.raises(ConfigError, match="took reward, lm as objects"):
         pco.distill(run.path, assembled.dataset)
     run.policy.save(tmp_path / "p.json")
-    with pytest.raises(ConfigError, match=r"distill\(\): no model is named"):
+    with pytest.raises(ConfigError, match="has no model"):
         pco.distill(tmp_path / "p.json", assembled.dataset, by_words)
     with pytest.raises(ConfigError, match=r"distill\(\): data is of type list"):
         pco.distill(run, [])  # type: ignore[arg-type]

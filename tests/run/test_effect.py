@@ -21,8 +21,9 @@ from promptcodebook.errors import (
     TooManyFailures,
 )
 from promptcodebook.intervals import paired_interval
-from promptcodebook.store import RunStore, remove_run
 from promptcodebook.store.effects import EffectStore, effects_mark, read_effects, signed
+from promptcodebook.store.run import RunStore
+from promptcodebook.store.runs import remove_run
 from tests.run.test_optimize import data, train
 
 GOOD, BAD, IDLE, UNUSED = 0, 1, 2, 5

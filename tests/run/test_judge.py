@@ -19,7 +19,9 @@ from promptcodebook.method.templates import load_templates
 from promptcodebook.optimizers.base import Problem, Result
 from promptcodebook.progress import Phase
 from promptcodebook.run.verdict import Terms, judge, row_of
-from promptcodebook.store import Amended, Compared, Concluded, Header, RunStore, Stepped, fold
+from promptcodebook.store.events import Amended, Compared, Concluded, Stepped, fold
+from promptcodebook.store.header import Header
+from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Codebook, Evaluation, Example, Parameters, Rollout, Step
@@ -128,7 +130,7 @@ async def test_a_run_that_was_made_longer_says_that_it_looks_again_and_corrects_
         made = await judge(court.problem, court.result())
         assert ("same test split" in made.sentence) == (look > 1)
         assert f"({level} +0." in made.sentence
-        store.append(Concluded(made.sentence, made.worth, made.rows_as_json()))
+        store.append(Concluded(made.sentence, made.worth, made.table.as_json()))
         assert await judge(court.problem, court.result()) == made, (
             "the same look, not a further one"
         )

@@ -14,8 +14,9 @@ from promptcodebook.calls import ROLES
 from promptcodebook.config import load_config, merge
 from promptcodebook.errors import RunChanged
 from promptcodebook.run.opening import code_files, models_then, resume_with
-from promptcodebook.store import Amended, Header, RunState, RunStore
-from promptcodebook.store.header import digest
+from promptcodebook.store.events import Amended, RunState
+from promptcodebook.store.header import Header, digest
+from promptcodebook.store.run import RunStore
 from promptcodebook.types import Step
 from tests.cli.conftest import QUICK as TYPED
 from tests.cli.invoked import pco as typed

@@ -21,8 +21,9 @@ from promptcodebook.optimizers.base import Problem
 from promptcodebook.optimizers.selection import Selection
 from promptcodebook.policy.references import kept_state
 from promptcodebook.progress import Listener, Note, ValidationDone
-from promptcodebook.store import Header, RunStore
 from promptcodebook.store.events import Started, Stepped
+from promptcodebook.store.header import Header
+from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Parameters, Rollout, Route, Step, Trace

@@ -20,7 +20,8 @@ from promptcodebook.policy.file import read_policy_file
 from promptcodebook.progress import Note, ProgressEvent, StepDone
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
-from promptcodebook.store import Compared, RunStore, Stepped, Validated
+from promptcodebook.store.events import Compared, Stepped, Validated
+from promptcodebook.store.run import RunStore
 from tests.cli.invoked import pco as pco_command
 from tests.run.test_optimize import QUICK, data, reward, train
 

@@ -430,3 +430,16 @@ def test_a_reference_is_shown_and_decides_nothing() -> None:
         Terms(),
     )
     assert none.worth is False and none.deploy != "oracle"
+
+
+def test_a_verdict_is_one_table_of_words_for_terminals_notebooks_and_json() -> None:
+    made = conclude(list(four(0.3, 0.4, 0.4, 0.7)), Terms())
+    present, *_, learned = made.table.cells()
+    row = made.rows[-1]
+    assert row.gain is not None and made.rows[0].gain is None and present["gain"] == "-"
+    assert " (95 % ".join((learned["gain"], learned["gain 95 %"])) in row.gain.text(signed=True)
+    scores, costs = (made.table.cells(query=query)[-1] for query in (False, True))
+    assert scores | costs == learned and "cost" in costs and "cost" not in scores
+    html = made.table.only("gain", "cost").html("four", deploy="learned")
+    assert learned["gain"] in html and "deploy" in html and learned["reward"] not in html
+    assert [each["name"] for each in made.table.as_json()] == [each.name for each in made.rows]

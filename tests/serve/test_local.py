@@ -18,7 +18,7 @@ from promptcodebook.errors import ConfigError, RequestRefused
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.local.engine import Engine, Job
-from promptcodebook.serve.local import Terms, check_terms, serving_locally
+from promptcodebook.local.server import Terms, check_terms, serving_locally
 from tests.serve.engine import EmbeddingEngine, ScriptedEngine
 
 SAID = [{"role": "user", "content": "Count to two."}]

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.calls import Usage
-from promptcodebook.store import Header, RunStore
+from promptcodebook.store.header import Header
+from promptcodebook.store.run import RunStore
 from promptcodebook.types import (
     Codebook,
     Gradients,

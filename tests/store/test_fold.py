@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcodebook.store import (
+from promptcodebook.store.events import (
     Compared,
     Concluded,
     Ended,

@@ -7,8 +7,14 @@ import pytest
 
 from promptcodebook.config import load_config
 from promptcodebook.errors import RunChanged
-from promptcodebook.store import Difference, check_resumable, differences, digest
-from promptcodebook.store.header import is_sealed, seal
+from promptcodebook.store.header import (
+    Difference,
+    check_resumable,
+    differences,
+    digest,
+    is_sealed,
+    seal,
+)
 
 SAME = ({"train": "aa"}, {"train": "aa"})
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from promptcodebook.calls import Usage
 from promptcodebook.randomness import keyed_random
 from promptcodebook.sqlite import Reader
-from promptcodebook.store import Header, RunStore
+from promptcodebook.store.header import Header
+from promptcodebook.store.run import RunStore
 from promptcodebook.store.tables import LAYOUT
 
 KILLS = 5
@@ -25,7 +26,8 @@ from promptcodebook.lm.budget import BudgetGate
 from promptcodebook.lm.cache import Journaled
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.budget import PriceTable
-from promptcodebook.store import RunStore, Stepped
+from promptcodebook.store.events import Stepped
+from promptcodebook.store.run import RunStore
 from promptcodebook.types import Step
 from promptcodebook.types import Codebook, Instinct, Parameters, Rollout, Trace
 

@@ -150,11 +150,3 @@ def test_a_process_on_another_machine_is_not_taken_for_gone(tmp_path: Path) -> N
         RunLock(tmp_path)
     assert "kill" not in caught.value.hint
     assert holder(tmp_path) == 4242424
-
-
-def test_a_lock_that_version_0_1_wrote_names_its_process(tmp_path: Path) -> None:
-    lock = RunLock(tmp_path)
-    (tmp_path / "lock").write_text(f"{77:<20}", "ascii")
-    with pytest.raises(RunBusy, match=r"process 77\b"):
-        RunLock(tmp_path)
-    lock.release()

@@ -17,17 +17,17 @@ from promptcodebook.errors import DiskFull, RunBusy, RunNotFound, StoreError, St
 from promptcodebook.paths import make_secret, write_whole
 from promptcodebook.randomness import keyed_random
 from promptcodebook.sqlite import Reader
-from promptcodebook.store import (
+from promptcodebook.store.events import (
+    Amended,
     Compared,
     Ended,
-    Header,
     Resumed,
-    RunStore,
     Started,
     Stepped,
     Validated,
 )
-from promptcodebook.store.events import Amended
+from promptcodebook.store.header import Header
+from promptcodebook.store.run import RunStore
 from promptcodebook.store.tables import LAYOUT
 from promptcodebook.types import Codebook, Evaluation, Instinct, Parameters, Rollout, Step
 from tests.store.edit import edit_header

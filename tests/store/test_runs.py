@@ -13,21 +13,11 @@ import pytest
 from promptcodebook.calls import Usage
 from promptcodebook.errors import ConfigError, RunBusy, RunNotFound, StoreError
 from promptcodebook.sqlite import connect
-from promptcodebook.store import (
-    Ended,
-    Event,
-    Header,
-    RunStore,
-    Started,
-    Stepped,
-    Validated,
-    find_run,
-    list_runs,
-    remove_run,
-)
-from promptcodebook.store.header import check_run_name
+from promptcodebook.store.events import Ended, Event, Started, Stepped, Validated
+from promptcodebook.store.header import Header, check_run_name
 from promptcodebook.store.lock import RunLock
-from promptcodebook.store.runs import remove_unborn
+from promptcodebook.store.run import RunStore
+from promptcodebook.store.runs import find_run, list_runs, remove_run, remove_unborn
 from promptcodebook.store.tables import LAYOUT
 from promptcodebook.types import Evaluation, Parameters, Rollout, Step
 

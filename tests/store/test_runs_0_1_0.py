@@ -1,4 +1,4 @@
-"""A run that version 0.1.0 began and a call budget stopped: it opens, is read, and goes on.
+"""A run that version 0.1.0 began and a call budget stopped: it opens, and is not resumed.
 
 `runs_0_1_0` holds its file and its data: 4 instincts, 3 steps planned and 2 made, 70 calls to the
 simulated model.
@@ -6,18 +6,18 @@ simulated model.
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from promptcodebook.assemble import Sources
-from promptcodebook.config import Budget, load_config
+from promptcodebook.config import load_config
 from promptcodebook.errors import RunChanged
 from promptcodebook.policy.references import first_policy, resolve
-from promptcodebook.run.opening import Opened, Where, open_run
-from promptcodebook.store import RunStore, list_runs
+from promptcodebook.run.opening import Where, open_run
+from promptcodebook.store.run import RunStore
+from promptcodebook.store.runs import list_runs
 
 STORED = Path(__file__).parent / "runs_0_1_0"
 ID = "20261121-211650-data"
@@ -31,14 +31,6 @@ def old_run(tmp_path: Path) -> Path:
     folder.mkdir(parents=True)
     shutil.copy(STORED / ID / "run_sqlite.bin", folder / "run.sqlite")
     return folder
-
-
-def resume(folder: Path) -> Opened:
-    """The run with more budget; its paths start from where its data lies now."""
-    store = RunStore.open(folder)
-    store.close()
-    config = load_config(store.header.config).model_copy(update={"budget": Budget(calls=500)})
-    return open_run(config, Sources(folder.parents[1]), Where(folder.parent, resume=folder))
 
 
 def test_its_events_fold_to_where_it_stopped(old_run: Path) -> None:
@@ -69,10 +61,9 @@ def test_its_steps_and_traces_are_read_as_if_written_today(old_run: Path) -> Non
     assert rewritten & {0, 1, 2, 3}
 
 
-def test_it_is_listed_as_resumable(old_run: Path) -> None:
+def test_it_is_listed(old_run: Path) -> None:
     (run,) = list_runs(old_run.parent)
     assert (run.id, run.step, run.best, run.ended) == (ID, 1, 0.75, "budget")
-    assert run.resumable
 
 
 def test_its_policy_is_the_best_validated_one(old_run: Path) -> None:
@@ -83,26 +74,9 @@ def test_its_policy_is_the_best_validated_one(old_run: Path) -> None:
     assert (reference.file.encoder, reference.file.codebook) == (first.encoder, first.codebook)
 
 
-async def test_it_resumes_from_its_journal_and_finishes(old_run: Path) -> None:
-    before = RunStore.open(old_run)
-    steps, paid = list(before.steps(traces=True)), before.usage()
-    before.close()
-    opened = resume(old_run)
-    await opened.session.run()
-    store = opened.store
-    state = store.state()
-    assert (state.step, state.ended, state.resumes) == (2, "finished", 1)
-    assert list(store.steps(traces=True))[:2] == steps
-    assert store.tallies()["journal_hits"] > 0
-    assert all(store.usage()[role].calls >= usage.calls for role, usage in paid.items())
-    assert [row.name for row in store.test_evaluations()][-1] == "learned"
-    await opened.close()
-
-
-def test_it_is_refused_with_a_sentence_when_its_data_changed(old_run: Path) -> None:
-    data = old_run.parents[1] / "data.jsonl"
-    rows = [json.loads(line) for line in data.read_text("utf-8").splitlines()]
-    rows[0]["target"] = "1000"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    with pytest.raises(RunChanged, match=f"the data of the run {ID} changed since it started"):
-        resume(old_run)
+def test_resuming_it_is_refused_in_a_sentence(old_run: Path) -> None:
+    config = load_config(RunStore.open(old_run).header.config)
+    where = Where(old_run.parent, resume=old_run)
+    with pytest.raises(RunChanged, match=f"the run {ID} was begun by version 0.1.0") as refused:
+        open_run(config, Sources(old_run.parents[1]), where)
+    assert refused.value.hint.endswith(f"pco codebook show {ID}")

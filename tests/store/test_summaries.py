@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.paths import cache_folder
-from promptcodebook.store import Ended, Header, RunStore, list_runs, remove_run
 from promptcodebook.store import runs as module
+from promptcodebook.store.events import Ended
+from promptcodebook.store.header import Header
 from promptcodebook.store.lock import RunLock
+from promptcodebook.store.run import RunStore
+from promptcodebook.store.runs import list_runs, remove_run
 
 
 @pytest.fixture

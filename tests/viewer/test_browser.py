@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from promptcodebook.report import write_report
-from promptcodebook.store import RunStore
+from promptcodebook.store.run import RunStore
 from tests.viewer.chromium import IN_A_BROWSER, SIZES, faults, opened
 from tests.viewer.conftest import HOSTILE_RUN, REAL, SIMULATED
 

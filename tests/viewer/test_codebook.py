@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from promptcodebook.intervals import unpaired_interval
-from promptcodebook.store import RunStore, Stepped
+from promptcodebook.store.events import Stepped
+from promptcodebook.store.run import RunStore
 from promptcodebook.types import Rewrite, Rollout, Route, Step, Trace
 from promptcodebook.units import number
 from promptcodebook.viewer.codebook import biography_screen, codebook_screen

@@ -11,7 +11,8 @@ import pytest
 from promptcodebook.report.context import render_sections
 from promptcodebook.report.judged import JudgedSection
 from promptcodebook.run.assessing import Comparison, Side
-from promptcodebook.store import Compared, Event, RunStore, Stepped
+from promptcodebook.store.events import Compared, Event, Stepped
+from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Failure, Rollout
 from promptcodebook.units import number
 from promptcodebook.viewer.compare import compare_screen

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from promptcodebook.report import write_report
-from promptcodebook.store import RunStore, Stepped, Validated
+from promptcodebook.store.events import Stepped, Validated
+from promptcodebook.store.run import RunStore
 from tests.report.scripted_run import ScriptedRun, events_of, write_run
 from tests.viewer.chromium import IN_A_BROWSER, faults, opened, view
 from tests.viewer.conftest import REAL, SIMULATED

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.report import render_report
-from promptcodebook.store import RunStore, Stepped
+from promptcodebook.store.events import Stepped
+from promptcodebook.store.run import RunStore
 from promptcodebook.viewer.codebook import biography_screen, codebook_screen
 from promptcodebook.viewer.example import examples_screen
 from promptcodebook.viewer.frame import frame

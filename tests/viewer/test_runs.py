@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.calls import Usage
-from promptcodebook.store import RunStore, Validated
+from promptcodebook.store.events import Validated
+from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Rollout
 from promptcodebook.viewer.frame import frame
 from promptcodebook.viewer.runs import Runs

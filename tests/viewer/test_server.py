@@ -11,7 +11,8 @@ from promptcodebook.errors import StoreError
 from promptcodebook.experiments.reproduce import experiment_names
 from promptcodebook.paths import BENCH
 from promptcodebook.report.html import el
-from promptcodebook.store import Ended, RunStore
+from promptcodebook.store.events import Ended
+from promptcodebook.store.run import RunStore
 from promptcodebook.viewer.frame import Screen, address, frame
 from promptcodebook.viewer.runs import Runs
 from promptcodebook.viewer.server import HOST, Site, viewing

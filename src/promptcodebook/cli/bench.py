@@ -1,17 +1,18 @@
-"""`pco bench`: every benchmark trained, evaluated and reported; finished cells are skipped."""
+"""`pco bench`: every benchmark trained, evaluated and reported with a few settings; `pco reproduce
+main` is the paper's table. Finished cells are skipped."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptcodebook.cli.console import columns, emit, note, range_text
+from promptcodebook.cli.console import BETWEEN, columns, emit, note
 from promptcodebook.cli.settings import (
     Budget,
     DataDir,
@@ -25,15 +26,28 @@ from promptcodebook.cli.settings import (
     flag_layer,
     set_layer,
 )
+from promptcodebook.errors import ConfigError, MissingExtra, PcoError, Stop, did_you_mean
 from promptcodebook.paths import BENCH, runs_dir
-from promptcodebook.units import count_text, number
+from promptcodebook.units import count_text
 
 if TYPE_CHECKING:
-    from promptcodebook.errors import Stop
-    from promptcodebook.local.lm import LocalModels
-    from promptcodebook.run.suite import Cell, CellResult, Suite
+    from promptcodebook.assemble import Sources
+    from promptcodebook.config import Config
+    from promptcodebook.run.optimize import Run
+    from promptcodebook.run.suite import CellState
+    from promptcodebook.store.runs import RunSummary
 
 app = command_group()
+
+_SUITES: Mapping[str, Mapping[str, Any]] = {
+    "quick": {
+        "preset": "quick",
+        "update": {"epochs": 3, "batch_size": 8},
+        "validation": {"every": 3, "subset": 16, "finalists": 1},
+    },
+    "paper": {"preset": "paper"},
+}
+"""Settings that all benchmarks share: whether everything runs, and the paper's Table 6."""
 
 
 @app.command()
@@ -59,149 +73,150 @@ def bench(
     runs, not that anything is good. A finished cell is skipped and a stopped one resumed: run the
     same command again. --budget is for each cell.
     """
-    from promptcodebook.local.lm import LocalModels
-    from promptcodebook.run.suite import require_all, suite_named
+    from promptcodebook.assemble import Sources
+    from promptcodebook.config import TYPED, load_config
+    from promptcodebook.lm.connections import local_models
+    from promptcodebook.run.suite import BENCHMARKS
     from promptcodebook.sync import run_sync
 
-    chosen = suite_named(suite)
-    folder = out or runs_dir() / BENCH / suite
+    _require_known("suite", suite, tuple(_SUITES))
+    for name in only or ():
+        _require_known("task", name, BENCHMARKS)
     flags = flag_layer(None, data, lm, None, seed, budget)
-    typed = (environment_layer(), flags, set_layer(sets or ()))
-    layers = ({"lm": "simulated"}, chosen.settings, *typed)
-    local = LocalModels()
-    cells = _cells(chosen, only or (), layers, folder, local)
-    require_all(cells)
+    layers = {"lm": "simulated"}, _SUITES[suite], environment_layer(), flags, set_layer(sets or ())
+    tasks = [task for task in BENCHMARKS if not only or task in only]
+    configs = [load_config(*layers, {"task": task}, where=TYPED) for task in tasks]
+    done, failed, stop = list[_Cell](), dict[str, str](), None
+    local = local_models()
     try:
-        outcome = _run_all(cells, plain=plain)
+        _require_all(configs, Sources())
+        for config in configs:
+            note(f"{config.task}:")
+            try:
+                folder = out or runs_dir() / BENCH / suite
+                done.append(_run(config, Sources(local=local), folder, plain=plain))
+            except Stop as stopped:
+                stop = stopped
+                break
+            except PcoError as error:
+                failed[config.task] = f"{error}{f' (next: {error.hint})' if error.hint else ''}"
+                note(f"{config.task}: failed: {failed[config.task]}")
     finally:
-        run_sync(local.close())
+        if local is not None:
+            run_sync(local.close())
     if as_json:
-        cells = [_result_json(result) for result in outcome.done]
-        emit({"suite": suite, "cells": cells, "failed": outcome.failed})
+        emit({"suite": suite, "cells": [cell.as_json() for cell in done], "failed": failed})
     else:
-        print(_outcome_text(suite, outcome))
-    if outcome.stop is not None:
-        note(f"pco: stopped: {outcome.stop}\n  next: the same command again goes on from here")
-        return outcome.stop.exit_code
-    return 1 if outcome.failed else 0
+        print(suite_text(suite, done, failed))
+    if stop is not None:
+        note(f"pco: stopped: {stop}\n  next: the same command again goes on from here")
+        return stop.exit_code
+    return 1 if failed else 0
 
 
-@dataclass
-class _Outcome:
-    """What became of a suite: results in order, errors by task, and what ended it early."""
-
-    done: list[CellResult] = field(default_factory=list["CellResult"])
-    failed: dict[str, str] = field(default_factory=dict[str, str])
-    stop: Stop | None = None
-
-
-def _cells(
-    suite: Suite,
-    only: Sequence[str],
-    layers: Sequence[Mapping[str, Any]],
-    folder: Path,
-    local: LocalModels,
-) -> list[Cell]:
-    """One cell per benchmark."""
-    from promptcodebook.config import TYPED, load_config
-    from promptcodebook.run.suite import Cell
-
-    return [
-        Cell(load_config(*layers, {"task": task}, where=TYPED), Path(), folder, local)
-        for task in suite.tasks(only)
-    ]
+def _require_known(what: str, name: str, known: tuple[str, ...]) -> None:
+    if name not in known:
+        raise ConfigError(
+            f"pco bench has no {what} {name!r}{did_you_mean(name, known)}",
+            hint=f"choose from {', '.join(known)}",
+        )
 
 
-def _run_all(cells: Sequence[Cell], *, plain: bool) -> _Outcome:
-    """Every cell in turn; one that fails is noted and the others go on, a Stop ends all."""
-    from promptcodebook.errors import PcoError, Stop
+def _require_all(configs: list[Config], sources: Sources) -> None:
+    """Raises what the user has to mend before any run begins: a key that is not set, a package that
+    a benchmark needs. What is wrong with one task alone waits for it."""
+    from promptcodebook.assemble import plan_run
+    from promptcodebook.lm.connections import require_keys
+    from promptcodebook.lm.stack import specs_of
 
-    outcome = _Outcome()
-    for cell in cells:
-        task = cell.config.task
-        note(f"{task}:")
+    for config in configs:
+        require_keys(specs_of(config))
         try:
-            outcome.done.append(_run_one(cell, plain=plain))
-        except Stop as stop:
-            outcome.stop = stop
-            break
-        except PcoError as error:
-            hint = f" (next: {error.hint})" if error.hint else ""
-            outcome.failed[task] = f"{error}{hint}"
-            note(f"{task}: failed: {outcome.failed[task]}")
-    return outcome
+            plan_run(config, sources).require_training()
+        except MissingExtra:
+            raise
+        except PcoError:
+            pass
 
 
-def _run_one(cell: Cell, *, plain: bool) -> CellResult:
-    """The cell's run with its report, which a finished run has already."""
+@dataclass(frozen=True)
+class _Cell:
+    """A finished run of one benchmark."""
+
+    run: Run
+    summary: RunSummary
+    state: CellState
+
+    def as_json(self) -> dict[str, Any]:
+        run = self.run
+        return {
+            "task": self.summary.task,
+            "run": run.id,
+            "path": str(run.path),
+            "report": str(run.path / "report.html"),
+            "state": self.state,
+            "simulated": run.simulated,
+            "updates": self.summary.step + 1,
+            "calls": self.summary.usage.calls,
+            "verdict": run.verdict,
+            "rows": list(run.conclusion.table.as_json()) if run.conclusion else [],
+        }
+
+
+def _run(config: Config, sources: Sources, folder: Path, *, plain: bool) -> _Cell:
+    """The benchmark's run with its report, which a finished run has already."""
     from promptcodebook.cli.runs import write_run_report
     from promptcodebook.cli.views import make_view
-    from promptcodebook.run.suite import run_cell
+    from promptcodebook.run.loading import load_run
+    from promptcodebook.run.opening import Where
+    from promptcodebook.run.suite import run_once
+    from promptcodebook.store.runs import list_runs
 
     with make_view(sys.stderr, plain=plain) as view:
-        result = run_cell(cell, shlex.join(["pco", *sys.argv[1:]]), view)
-    report = result.path / "report.html"
-    if result.state == "skipped":
-        note(f"{result.task}: finished before, skipped")
-    if result.state != "skipped" or not report.is_file():
-        write_run_report(result.path, report, result.inputs)
-    return result
+        typed = shlex.join(["pco", *sys.argv[1:]])
+        path, state = run_once(config, sources, Where(folder, command=typed), view)
+    report = path / "report.html"
+    if state == "skipped":
+        note(f"{config.task}: finished before, skipped")
+    if state != "skipped" or not report.is_file():
+        write_run_report(path, report)
+    summary = next(each for each in list_runs(folder) if each.path.name == path.name)
+    return _Cell(load_run(path), summary, state)
 
 
-def _outcome_text(suite: str, outcome: _Outcome) -> str:
-    done, failed = outcome.done, outcome.failed
+def suite_text(suite: str, done: list[_Cell], failed: Mapping[str, str]) -> str:
+    """What became of a suite: rewards with 95 % intervals on the test split, then the runs."""
     lines = [f"suite {suite}: {len(done)} finished, {len(failed)} failed"]
     if done:
-        lines += ["", columns([_score_cells(result) for result in done])]
-        lines += ["", columns([_run_cells(result) for result in done])]
-        lines += ["", *(f"report: {result.path / 'report.html'}" for result in done)]
+        lines += ["", columns([_score_cells(cell) for cell in done])]
+        lines += ["", columns([_run_cells(cell) for cell in done])]
+        lines += ["", *(f"report: {cell.run.path / 'report.html'}" for cell in done)]
     lines += [f"failed  {task}: {message}" for task, message in failed.items()]
-    if any(result.simulated for result in done):
+    if any(cell.run.simulated for cell in done):
         lines += ["", "Rows marked simulated show that everything runs, not that it is any good."]
     return "\n".join(lines)
 
 
-def _score_cells(result: CellResult) -> dict[str, str]:
-    """Rewards with 95 % intervals on the test split."""
-    base, last = result.base or {}, result.result or {}
+def _score_cells(cell: _Cell) -> dict[str, str]:
+    rows = list(cell.run.rows.values())
+    first, last = (rows[0], rows[-1]) if rows else (None, None)
     return {
-        "task": result.task,
-        "n": str(last["score"]["n"]) if last else "-",
-        "failed": str(last["failed"]) if last else "-",
-        "base (95 %)": _interval(base.get("score")),
-        "trained (95 %)": _interval(last.get("score")),
+        "task": cell.summary.task,
+        "n": str(last.score.n) if last else "-",
+        "failed": str(last.failed) if last else "-",
+        "base (95 %)": first.score.text(level="", between=BETWEEN) if first else "-",
+        "trained (95 %)": last.score.text(level="", between=BETWEEN) if last else "-",
     }
 
 
-def _run_cells(result: CellResult) -> dict[str, str]:
+def _run_cells(cell: _Cell) -> dict[str, str]:
+    gains = [row.gain for row in cell.run.rows.values()][-1:]
+    gain = gains[0].text(signed=True, level="", between=BETWEEN) if gains and gains[0] else "-"
     return {
-        "task": result.task,
-        "model": "simulated" if result.simulated else "real",
-        "gain (95 %)": _interval((result.result or {}).get("gain"), signed=True),
-        "updates": str(result.updates),
-        "calls": count_text(result.calls),
-        "cell": result.state,
-    }
-
-
-def _interval(score: Mapping[str, float] | None, *, signed: bool = False) -> str:
-    """0.500 (0.400..0.600)."""
-    if not score:
-        return "-"
-    ends = range_text(score["low"], score["high"], signed=signed)
-    return f"{number(score['mean'], signed=signed)} ({ends})"
-
-
-def _result_json(result: CellResult) -> dict[str, Any]:
-    return {
-        "task": result.task,
-        "run": result.run,
-        "path": str(result.path),
-        "report": str(result.path / "report.html"),
-        "state": result.state,
-        "simulated": result.simulated,
-        "updates": result.updates,
-        "calls": result.calls,
-        "verdict": result.sentence,
-        "rows": [dict(row) for row in result.rows],
+        "task": cell.summary.task,
+        "model": "simulated" if cell.run.simulated else "real",
+        "gain (95 %)": gain,
+        "updates": str(cell.summary.step + 1),
+        "calls": count_text(cell.summary.usage.calls),
+        "cell": cell.state,
     }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from promptcodebook.cli.console import emit, note, wrap_text
+from promptcodebook.cli.console import announced, emit, note, wrap_text
 from promptcodebook.cli.settings import (
     Budget,
     ConfigOption,
@@ -25,9 +25,6 @@ from promptcodebook.cli.settings import (
     TaskName,
     Trust,
     Typed,
-    keeps_own_settings,
-    require_objects,
-    settings_for,
 )
 from promptcodebook.paths import runs_dir
 from promptcodebook.text import printable
@@ -39,11 +36,10 @@ if TYPE_CHECKING:
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from promptcodebook.cli import export, registry
-from promptcodebook.cli.audit import audit
+from promptcodebook.cli.app import COMMAND_GROUP, outer_command
 from promptcodebook.cli.console import columns
-from promptcodebook.cli.settings import command_group
-from promptcodebook.errors import ConfigError, did_you_mean
+from promptcodebook.cli.settings import CommandGroup, command_group
+from promptcodebook.errors import ConfigError, did_you_mean, import_part
 from promptcodebook.text import word_changes
 from promptcodebook.types import variable_name
 
@@ -75,20 +71,13 @@ def effect(
     before. Of a run, replies and the result are kept with it: nothing is paid for twice, also what
     the run itself has asked, and pco view shows the result.
     """
-    from promptcodebook.assemble import Sources, assemble
-    from promptcodebook.lm.stack import Supplies
-    from promptcodebook.policy.references import resolve
     from promptcodebook.run.effect import Question, measuring
-    from promptcodebook.store.runs import find_run
+    from promptcodebook.run.subject import Subject
 
-    typed = Typed(config, task, data, lm, budget, sets or (), trust)
-    reference = resolve(runs_dir(), ref, trust=trust)
-    if keeps_own_settings(reference, typed):
-        require_objects(reference, typed)
-    settings, base = settings_for(reference, typed)
-    assembled = assemble(settings, Sources(base), Supplies.of_one_budget())
-    run = None if reference.header is None else find_run(runs_dir(), ref)
-    with measuring(reference, assembled, Question(index, split, count), run) as measurement:
+    given = Typed(config, task, data, lm, budget, sets or (), trust).given("pco codebook effect")
+    subject = Subject.resolve(ref, given)
+    reference = subject.reference
+    with measuring(subject, Question(index, split, count)) as measurement:
         made = _measure(measurement)
         paid = measurement.calls_paid
     if as_json:
@@ -102,10 +91,6 @@ def _measure(measurement: Measurement) -> Effect:
     from promptcodebook.progress import ProgressLine
     from promptcodebook.sync import run_sync
 
-    def interrupt() -> None:
-        note("stopping: waiting for calls in flight (Ctrl-C again to stop at once)")
-        measurement.interrupt()
-
     def routed(held: int) -> None:
         line.close()
         inputs = f"routed to it: {held} of {plural(len(measurement.examples), 'input')}"
@@ -118,7 +103,7 @@ def _measure(measurement: Measurement) -> Effect:
     )
     line = ProgressLine(sys.stderr, simulated=measurement.simulated)
     try:
-        return run_sync(measurement.measure(line, routed), interrupt)
+        return run_sync(measurement.measure(line, routed), announced(measurement.interrupt))
     finally:
         line.close()
 
@@ -141,9 +126,25 @@ def _text(made: Effect, name: str, paid: int) -> str:
     return printable("\n".join(lines))
 
 
+class _Codebook(CommandGroup):
+    """Lists the commands about the registry too, which the outer parts register."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(_ORDER)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        own = super().get_command(ctx, cmd_name)
+        outer = own is None and cmd_name in _ORDER
+        return outer_command(f"codebook.{cmd_name}", EXTRA) if outer else own
+
+
+_ORDER = ("audit", "effect", "show", "log", "diff", "list", "freeze", "promote", "rollback",
+          "import", "verify", "export")  # fmt: skip
+EXTRA = "serve"
+"""What to install for the registry, audits and exports."""
 app = command_group()
-codebook = command_group("Show a codebook, its history or a difference; keep versions of it.")
-codebook.command()(audit)
+_HELP = "Show a codebook, its history or a difference; keep versions of it."
+codebook = command_group(_HELP, _Codebook)
 codebook.command()(effect)
 app.add_typer(codebook, name="codebook")
 
@@ -240,7 +241,8 @@ def log(
     if ref is None or "@" in ref:
         if index is not None or part is not None:
             raise ConfigError("--index and --part are for a run", hint="pco codebook log last")
-        registry.show_log(ref or "", as_json)
+        show_moves = import_part(COMMAND_GROUP, "codebook.log", "the registry", EXTRA)
+        show_moves(ref or "", as_json)
     else:
         _show_rewrites(ref, index, part, as_json)
 
@@ -349,13 +351,16 @@ def diff(
 
 
 def _pair(a: str, b: str | None) -> tuple[PolicyFile, PolicyFile]:
-    from promptcodebook.policy.references import first_policy, resolve
+    from promptcodebook.policy.references import first_policy, read_policy, resolve, stored_version
 
     reference = resolve(runs_dir(), a)
     if b is not None:
         return reference.file, resolve(runs_dir(), b).file
     if reference.version and "@" in a:
-        return registry.before_and_now(a)
+        before = stored_version(a).before
+        if not before:
+            raise ConfigError(f"{a} stood nowhere before", hint=f"pco codebook diff OTHER {a}")
+        return read_policy(before), reference.file
     return first_policy(runs_dir(), a), reference.file
 
 
@@ -376,7 +381,3 @@ def mark_changes(before: str, after: str) -> str:
     """`after` with what was taken out as [-...-] and what was put in as {+...+}."""
     marks = {"same": "{}", "removed": "[-{}-]", "added": "{{+{}+}}"}
     return "".join(marks[kind].format(piece) for kind, piece in word_changes(before, after))
-
-
-codebook.add_typer(registry.app)
-codebook.add_typer(export.app)

@@ -8,13 +8,18 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from promptcodebook.text import printable
 
+if TYPE_CHECKING:
+    from promptcodebook.run.verdict import VerdictTable
+
+BETWEEN = ".."
+"""Stands between the ends of an interval, as 0.120..0.340."""
 _GAP = 2
 """Blanks between two columns."""
 _LEAST_TEXT = 24
@@ -33,6 +38,16 @@ def note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
+def announced(interrupt: Callable[[], None]) -> Callable[[], None]:
+    """The same interrupt, which says what it waits for."""
+
+    def stop() -> None:
+        note("stopping: waiting for calls in flight (Ctrl-C again to stop at once)")
+        interrupt()
+
+    return stop
+
+
 def confirm(question: str, refusal: str, *, yes: bool) -> None:
     """Asks on a terminal; without one, --yes is needed. ConfigError `refusal` for a no."""
     import typer
@@ -47,11 +62,6 @@ def confirm(question: str, refusal: str, *, yes: bool) -> None:
         agreed = typer.confirm(question, prompt_suffix=" ")
     if not agreed:
         raise ConfigError(refusal, hint="answer y, or add --yes")
-
-
-def range_text(low: float, high: float, *, signed: bool = False) -> str:
-    """The ends of an interval: 0.120..0.340."""
-    return f"{low:+.3f}..{high:+.3f}" if signed else f"{low:.3f}..{high:.3f}"
 
 
 def screen_width() -> int:
@@ -124,6 +134,12 @@ def _table(parts: Sequence[_Column]) -> str:
         cells = zip(*(part.lines(row, height) for part in parts), strict=True)
         lines += [(" " * _GAP).join(line).rstrip() for line in cells]
     return "\n".join(lines)
+
+
+def verdict_text(table: VerdictTable, per: str = "per query:") -> str:
+    """A verdict in two tables: the rewards, then what a query costs."""
+    scores, costs = (columns(table.cells(BETWEEN, query=query)) for query in (False, True))
+    return f"{scores}\n\n{per}\n\n{costs}"
 
 
 def wrap_text(text: str, first: str = "  ") -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from promptcodebook.cli.console import emit, note, range_text, wrap_text
+from promptcodebook.cli.console import BETWEEN, emit, note, wrap_text
 from promptcodebook.cli.settings import (
     Budget,
     ConfigOption,
@@ -22,18 +21,12 @@ from promptcodebook.cli.settings import (
     Trust,
     Typed,
     command_group,
-    keeps_own_settings,
-    require_objects,
-    settings_for,
 )
 from promptcodebook.errors import ConfigError
-from promptcodebook.paths import runs_dir
 from promptcodebook.units import number
 
 if TYPE_CHECKING:
-    from promptcodebook.assemble import Assembled
-    from promptcodebook.method.distil import Agreement, Imitated
-    from promptcodebook.policy.references import Reference
+    from promptcodebook.routing.distil import Agreement
     from promptcodebook.run.distilling import Distillation
 
 app = command_group()
@@ -73,57 +66,28 @@ def distill(
     as the default only where the whole 95 % interval of the difference in reward lies above minus
     the margin.
     """
-    from promptcodebook.assemble import Sources, assemble
-    from promptcodebook.policy.references import resolve
     from promptcodebook.run.distilling import Distiller, Needs
-    from promptcodebook.store.journal import until_done
+    from promptcodebook.run.subject import Subject
     from promptcodebook.sync import run_sync
 
-    typed = Typed(config, task, data, lm, budget, sets or ())
-    reference = resolve(runs_dir(), ref, trust=trust)
-    target = output or _default_file(ref, reference)
-    if keeps_own_settings(reference, typed):
-        require_objects(reference, typed)
-    settings, base = settings_for(reference, typed)
+    given = Typed(config, task, data, lm, budget, sets or (), trust).given("pco distill")
     needs = Needs(fresh, count, margin)
-    with until_done("distill", ref, needs, replace(typed, budget=None)) as supplies:
-        assembled = assemble(settings, Sources(base), supplies)
-        assembled.task.require()
-        logged = _logged(ref, reference, assembled)
-        distiller = Distiller(reference.file, assembled, logged, needs)
-        distiller.require_budget()
-        note(
-            f"{len(logged)} logged routes; asking {len(distiller.fresh)} fresh ones and answering "
-            f"{len(distiller.validation)} validation examples under both: "
-            f"about {distiller.calls} calls"
-        )
+    with given.until_done(ref, needs) as kept:
+        subject = Subject.resolve(ref, kept)
+        if output is None and subject.run is None:
+            raise ConfigError(
+                f"{ref} is a policy file: it is not said where to write the distilled one",
+                hint=f"pco distill {ref} -o {FILE}",
+            )
+        target = output or (subject.run or Path()) / FILE
+        distiller = Distiller.of(subject, needs)
+        note(distiller.plan)
         made = run_sync(distiller.distil(note), distiller.interrupt)
         made.file.save(target)
     if as_json:
-        emit({"ref": reference.name, "policy": str(target), **made.as_json()})
+        emit({"ref": subject.reference.name, "policy": str(target), **made.as_json()})
     else:
         print(_text(made, target))
-
-
-def _default_file(ref: str, reference: Reference) -> Path:
-    from promptcodebook.store.runs import find_run
-
-    if reference.header is None:
-        raise ConfigError(
-            f"{ref} is a policy file: it is not said where to write the distilled one",
-            hint=f"pco distill {ref} -o {FILE}",
-        )
-    return find_run(runs_dir(), ref) / FILE
-
-
-def _logged(ref: str, reference: Reference, assembled: Assembled) -> list[Imitated]:
-    """Of a run; a policy file has none."""
-    from promptcodebook.run.distilling import logged_in
-    from promptcodebook.store.runs import find_run
-
-    if reference.header is None:
-        return []
-    return logged_in(find_run(runs_dir(), ref), reference.file, assembled.dataset.train)
 
 
 def _text(made: Distillation, target: Path) -> str:
@@ -138,7 +102,7 @@ def _text(made: Distillation, target: Path) -> str:
         of, (ours, theirs) = made.difference, made.per_query
         lines += [
             "",
-            f"reward, distilled - encoder: {_signed(of.mean, of.low, of.high)}, n = {of.n}",
+            f"reward, distilled - encoder: {of.text(signed=True, more='paired')}, n = {of.n}",
             f"calls per query: {number(ours, 1)} instead of {number(theirs, 1)}",
         ]
     return "\n".join([*lines, "", wrap_text(_verdict(made), ""), "", f"wrote {target}"])
@@ -147,15 +111,8 @@ def _text(made: Distillation, target: Path) -> str:
 def _agreement(name: str, of: Agreement | None) -> list[str]:
     if of is None:
         return []
-    exact, overlap = (
-        f"{number(each.mean)} (95 % {range_text(each.low, each.high)})"
-        for each in (of.exact, of.overlap)
-    )
+    exact, overlap = (each.text(between=BETWEEN) for each in (of.exact, of.overlap))
     return [f"  {name}, n = {of.exact.n}: {exact}, {overlap}"]
-
-
-def _signed(mean: float, low: float, high: float) -> str:
-    return f"{mean:+.3f} (95 % {low:+.3f} to {high:+.3f}, paired)"
 
 
 def _verdict(made: Distillation) -> str:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import re
-import sys
-import time
-from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from promptcodebook.cli.console import columns, emit, note, range_text, wrap_text
+from promptcodebook.cli.console import BETWEEN, announced, columns, emit, note, wrap_text
 from promptcodebook.cli.settings import (
     Budget,
     ConfigOption,
@@ -29,22 +23,13 @@ from promptcodebook.cli.settings import (
     Trust,
     Typed,
     command_group,
-    keeps_own_settings,
-    require_objects,
-    settings_for,
 )
-from promptcodebook.errors import ConfigError, did_you_mean
-from promptcodebook.paths import runs_dir
 from promptcodebook.text import printable
 from promptcodebook.units import cost_text, number, percent
 
 if TYPE_CHECKING:
-    from promptcodebook.assemble import Assembled
-    from promptcodebook.lm.stack import Supplies
-    from promptcodebook.policy.references import Reference
-    from promptcodebook.run.assessing import Comparison, Side
-    from promptcodebook.run.evaluation import Assessment, Assessor, Sample
-    from promptcodebook.types import Example, Rollout
+    from promptcodebook.run.assessing import Comparison
+    from promptcodebook.run.evaluation import Assessment
 
 app = command_group()
 
@@ -87,14 +72,15 @@ def evaluate(
     instructions, where the task knows them (oracle). Save the output of --json to compare it later:
     pco compare A.json B.json
     """
-    from promptcodebook.policy.references import resolve
+    from promptcodebook.run.assessing import Evaluating
     from promptcodebook.run.evaluation import Sample
-    from promptcodebook.store.journal import until_done
+    from promptcodebook.sync import run_sync
 
-    typed, sample = Typed(config, task, data, lm, budget, sets or ()), Sample(split, count, samples)
-    reference = resolve(runs_dir(), ref, trust=trust)
-    with until_done("eval", ref, sample, row, replace(typed, budget=None)) as supplies:
-        assessment = _Asked.of(reference, sample, typed, supplies, _known_row(row)).answer()
+    given = Typed(config, task, data, lm, budget, sets or (), trust).given("pco eval")
+    sample = Sample(split, count, samples)
+    with given.until_done(ref, sample, row) as kept:
+        asked = Evaluating.of(ref, kept, sample, row, progress=True)
+        assessment = run_sync(asked.answer(), announced(asked.assessor.interrupt))
     if as_json:
         emit(assessment.as_json())
     else:
@@ -133,16 +119,15 @@ def compare(
     Where one is a saved evaluation, the other is evaluated on its split and examples. --budget
     limits both together.
     """
-    from promptcodebook.run.assessing import Comparison, Side
+    from promptcodebook.run.assessing import Comparing
     from promptcodebook.run.evaluation import Sample
-    from promptcodebook.store.journal import until_done
+    from promptcodebook.sync import run_sync
 
-    typed = Typed(config, task, data, lm, budget, sets or (), trust)
+    given = Typed(config, task, data, lm, budget, sets or (), trust).given("pco compare")
     sample = Sample(split, count)
-    with until_done("compare", a, b, sample, replace(typed, budget=None)) as supplies:
-        sides = _sides((a, b), sample, typed, supplies)
-        first, second = [Side.of(s.answer()) if isinstance(s, _Asked) else s for s in sides]
-    comparison = Comparison.of(first, second)
+    with given.until_done(a, b, sample) as kept:
+        asked = Comparing.of((a, b), kept, sample, progress=True)
+        comparison = run_sync(asked.answer(), announced(asked.interrupt))
     if as_json:
         emit(comparison.as_json())
     else:
@@ -150,113 +135,6 @@ def compare(
     if margin is not None and not comparison.gain.low >= -margin:
         note(f"A may lose {number(-comparison.gain.low)} against B, more than --margin {margin:g}")
         raise typer.Exit(1)
-
-
-def _known_row(row: str) -> str:
-    from promptcodebook.run.evaluation import ROWS
-
-    if row not in ROWS:
-        raise ConfigError(
-            f"unknown row {row!r}{did_you_mean(row, ROWS)}", hint=f"--row {' | '.join(ROWS)}"
-        )
-    return row
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """An evaluation that is ready to begin; nobody was asked anything yet."""
-
-    assessor: Assessor
-    examples: tuple[Example, ...]
-    sample: Sample
-
-    @classmethod
-    def of(
-        cls,
-        reference: Reference,
-        sample: Sample,
-        typed: Typed,
-        supplies: Supplies,
-        row: str = "learned",
-    ) -> _Asked:
-        """`supplies` hold the budget, and are those of the other side of a comparison as well."""
-        from promptcodebook.assemble import Sources, assemble
-        from promptcodebook.run.evaluation import Assessor
-
-        own = keeps_own_settings(reference, typed)
-        if own:
-            require_objects(reference, typed)
-        settings, base = settings_for(reference, typed)
-        assembled = assemble(settings, Sources(base), supplies)
-        assessor = Assessor(reference.title, reference.file, assembled, row)
-        examples = assessor.examples(sample)
-        _note_differences(reference, assembled, own=own)
-        return cls(assessor, examples, sample)
-
-    @property
-    def ids(self) -> Set[str]:
-        return frozenset(example.id for example in self.examples)
-
-    @property
-    def scored_by(self) -> str:
-        return self.assessor.scored_by
-
-    def answer(self) -> Assessment:
-        """Progress on stderr; Ctrl-C ends it in order."""
-        from promptcodebook.sync import run_sync
-
-        def interrupt() -> None:
-            note("stopping: waiting for calls in flight (Ctrl-C again to stop at once)")
-            self.assessor.interrupt()
-
-        total, assessor = len(self.examples) * self.sample.runs, self.assessor
-        simulated = assessor.simulated
-        with EvaluationProgress(assessor.name, total, sys.stderr, simulated=simulated) as progress:
-            assessing = assessor.assess(self.examples, self.sample, progress)
-            return run_sync(assessing, interrupt)
-
-
-def _note_differences(reference: Reference, assembled: Assembled, *, own: bool) -> None:
-    """What makes the figures mean something else than the run's own: its data, its program."""
-    header, name = reference.header, reference.name
-    if own and header is not None and header.fingerprints != assembled.dataset.fingerprint():
-        note(f"the data changed since the run {name}: its test may hold what it learned from")
-    before, now = reference.file.program, assembled.task.program.name
-    # The same agent is 'agent.py:run' in a pco.toml and 'run' in Python.
-    if before and re.split("[:.]", before)[-1] != re.split("[:.]", now)[-1]:
-        note(f"{name} was judged with the program {before!r}; it is evaluated here with {now!r}")
-
-
-class EvaluationProgress:
-    """Counts finished rollouts, or rows, in a `ProgressLine`."""
-
-    def __init__(
-        self,
-        name: str,
-        total: int,
-        stream: TextIO,
-        clock: Callable[[], float] = time.monotonic,
-        before: int = 0,
-        *,
-        simulated: bool = False,
-    ) -> None:
-        """`before` are done already, and say nothing of how long one takes."""
-        from promptcodebook.progress import Phase, ProgressLine
-
-        self._line = ProgressLine(stream, clock, simulated=simulated)
-        self._phase = Phase(name, before, total)
-        self._line(self._phase)
-
-    def __enter__(self) -> EvaluationProgress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Clears the line."""
-        self._line.close()
-
-    def __call__(self, rollout: Rollout | None = None) -> None:
-        self._phase = replace(self._phase, done=self._phase.done + 1)
-        self._line(self._phase)
 
 
 def _assessment_text(assessment: Assessment) -> str:
@@ -267,7 +145,7 @@ def _assessment_text(assessment: Assessment) -> str:
     facts = {
         "policy": assessment.name,
         **({} if assessment.kind == "learned" else {"row": assessment.kind}),
-        "reward": f"{number(row.score.mean)} (95 % {range_text(row.score.low, row.score.high)})",
+        "reward": row.score.text(between=BETWEEN),
         "answered only": number(row.answered),
         "failed": str(row.failed),
         "truncated": str(row.truncated),
@@ -289,33 +167,13 @@ def _assessment_text(assessment: Assessment) -> str:
     return printable("\n".join(lines))
 
 
-def _sides(
-    refs: Sequence[str], sample: Sample, typed: Typed, supplies: Supplies
-) -> list[Side | _Asked]:
-    """Saved evaluations, and REFs to evaluate; DataError where the two cannot be compared."""
-    from promptcodebook.policy.references import resolve
-    from promptcodebook.run.assessing import Side, require_comparable
-
-    saved = [Side.read(Path(ref)) for ref in refs]
-    sample = next((side.sample(sample) for side in saved if side is not None), sample)
-    sides = list[Side | _Asked]()
-    for ref, side in zip(refs, saved, strict=True):
-        if side is None:
-            reference = resolve(runs_dir(), ref, trust=typed.trust)
-            sides.append(_Asked.of(reference, sample, typed, supplies))
-        else:
-            sides.append(side)
-    require_comparable(*sides)
-    return sides
-
-
 def _comparison_text(comparison: Comparison) -> str:
     rows = [
         {
             "": mark,
             "policy": side.name,
             "reward": number(side.score.mean),
-            "95 %": range_text(side.score.low, side.score.high),
+            "95 %": side.score.ends(between=BETWEEN),
         }
         for mark, side in (("A", comparison.a), ("B", comparison.b))
     ]

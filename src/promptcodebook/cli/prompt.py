@@ -21,7 +21,7 @@ from promptcodebook.cli.settings import (
     Trust,
     command_group,
 )
-from promptcodebook.errors import ConfigError, PolicyError, did_you_mean
+from promptcodebook.errors import ConfigError, did_you_mean
 from promptcodebook.paths import runs_dir
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def prompt(
             hint=f"pco prompt {ref} --row {row}",
         )
     else:
-        made = _fixed(ref, reference, row)
+        made = reference.file.fixed_prompt(row).text
     _say(reference.name, row, made, as_json=as_json)
 
 
@@ -155,23 +155,3 @@ def _composed(ref: str, row: str, reference: Reference, text: str | None, typed:
 
 def _flag(row: str) -> str:
     return "" if row == _LEARNED else f" --row {row}"
-
-
-def _fixed(ref: str, reference: Reference, row: str) -> str:
-    """The one prompt of a row; of a run of version 0.1 it is what its verdict measured."""
-    from promptcodebook.store.run import RunStore
-    from promptcodebook.store.runs import find_run
-
-    try:
-        return reference.file.fixed_prompt(row).text
-    except PolicyError:
-        if reference.header is None:
-            raise
-        store = RunStore.open(find_run(runs_dir(), ref))
-        try:
-            measured = [e.rollouts[0].prompt for e in store.test_evaluations() if e.name == row]
-        finally:
-            store.close()
-        if not measured:
-            raise
-        return measured[0]

@@ -2,8 +2,6 @@
 
 Precedence: command line > PCO_* > pco.toml > preset. pydantic is imported where it is needed, so
 that a command's help does not wait for it.
-
-What a REF is used under: its run's own settings and models, and what was typed beside it.
 """
 
 from __future__ import annotations
@@ -12,25 +10,21 @@ import json
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from promptcodebook.errors import ConfigError
-
-if TYPE_CHECKING:
-    from promptcodebook.config import Config
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 from promptcodebook.cli.console import note
+from promptcodebook.errors import ConfigError
+from promptcodebook.paths import runs_dir
 
 if TYPE_CHECKING:
     from promptcodebook.config import Config
-    from promptcodebook.policy.file import PolicyFile
     from promptcodebook.policy.references import Reference
+    from promptcodebook.run.subject import Given
 
 
 ConfigPath = Annotated[Path | None, typer.Argument(help="pco.toml or its folder.")]
@@ -73,7 +67,7 @@ _TEXTS = ("base_prompt", "init.prompt", "output_format")
 """Keys whose value is a prompt, word for word, also where it looks like JSON."""
 
 
-class _Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """Its help lists each command with its whole first sentence, wrapped and not cut."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -88,10 +82,10 @@ class _Group(TyperGroup):
                 formatter.write_dl(rows)
 
 
-def command_group(help_text: str = "") -> typer.Typer:
+def command_group(help_text: str = "", kind: type[CommandGroup] = CommandGroup) -> typer.Typer:
     """An empty group of commands; without help it only holds a file's commands together."""
     return typer.Typer(
-        cls=_Group,
+        cls=kind,
         rich_markup_mode=None,
         add_completion=False,
         no_args_is_help=True,
@@ -189,17 +183,24 @@ def _parse_toml(text: str) -> Any:
 def config_layers(
     config: Path | None, flags: Mapping[str, Any], sets: Sequence[str] = ()
 ) -> tuple[dict[str, Any], dict[str, Any], Path]:
-    """What a pco.toml says, what was typed or set in the environment, and the folder its paths
-    start from. Without a path, ./pco.toml is read if it is there.
-    """
-    from promptcodebook.config import budget_layer, merge, read_toml
+    """The settings of a pco.toml, those of the command line and the environment, and the folder
+    that the file's paths start from. Without a path, ./pco.toml is read if it is there."""
+    from promptcodebook.config import merge
+
+    file, base = _toml_layer(config)
+    return file, merge(environment_layer(), flags, set_layer(sets)), base
+
+
+def _toml_layer(config: Path | None) -> tuple[dict[str, Any], Path]:
+    from promptcodebook.config import budget_layer, read_toml
 
     path = toml_path(config)
-    file = read_toml(path) if path is not None else {}
+    if path is None:
+        return {}, Path()
+    file = read_toml(path)
     if isinstance(file.get("budget"), str):
         file["budget"] = budget_layer(file["budget"])
-    typed = merge(environment_layer(), flags, set_layer(sets))
-    return file, typed, path.parent if path is not None else Path()
+    return file, path.parent
 
 
 def toml_path(config: Path | None) -> Path | None:
@@ -218,6 +219,14 @@ def gather_settings(
     return load_typed(file, typed=typed, where=str(toml_path(config))), base
 
 
+_AS_FILES = {
+    "data": "--set data.path=data.jsonl",
+    "reward": "--set reward=reward.py:reward",
+    "executor": "--set executor=agent.py:run",
+    "lm": "--lm SPEC",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Typed:
     """What was typed beside the REF; None = not given."""
@@ -230,78 +239,25 @@ class Typed:
     sets: Sequence[str] = ()
     trust: bool = False
 
+    def given(self, verb: str = "") -> Given:
+        """The same for `Subject.resolve`; `verb` is the command."""
+        from promptcodebook.config import merge
+        from promptcodebook.run.subject import Given
+
+        return Given(
+            verb=verb,
+            above=merge(flag_layer(self.task, self.data, self.lm), set_layer(self.sets)),
+            below=lambda: _toml_layer(self.config),
+            named=self.config is not None,
+            environment=environment_layer(),
+            budget=self.budget,
+            runs_dir=runs_dir(),
+            trust=self.trust,
+            again=_AS_FILES,
+            tell=note,
+        )
+
 
 def settings_for(reference: Reference, typed: Typed) -> tuple[Config, Path]:
-    """The configuration a REF is used under, and the folder its paths start from.
-
-    A run brings its own, unless a task or a pco.toml is named, and its models in any case, unless
-    others are given; its training budget is not this command's. A policy file has none: ./pco.toml
-    is read if no task is named.
-    """
-    from promptcodebook.config import Budget, merge, parse_budget
-    from promptcodebook.policy.references import without_models
-
-    flags, sets = flag_layer(typed.task, typed.data, typed.lm), set_layer(typed.sets)
-    _refuse_decided(sets, reference.file)
-    limits = {"budget": (parse_budget(typed.budget) if typed.budget else Budget()).model_dump()}
-    env, own = environment_layer(), reference.models
-    if keeps_own_settings(reference, typed):
-        _note_other_model(reference, env, {**flags, **sets})
-        # The variables of the shell were not meant for this run's models, task and draws.
-        env = {k: v for k, v in env.items() if k in ("lm", "roles", "data_dir")}
-        env = without_models(env) if own else env
-        return reference.settings(merge(env, flags, sets, limits)), reference.base
-    below, above, base = config_layers(typed.config, flags, typed.sets)
-    if own and (typed.config is None or "lm" not in below):
-        _note_other_model(reference, env, {**flags, **sets})
-        below, above = without_models(below), merge(without_models(env), own, flags, sets)
-    return reference.settings(merge(above, limits), below), base
-
-
-def _note_other_model(
-    reference: Reference, env: Mapping[str, Any], given: Mapping[str, Any]
-) -> None:
-    """Says so where the shell names another model than the run's own, which is the one used."""
-    named, own = env.get("lm"), reference.models.get("lm")
-    if named and own and named != own and "lm" not in given:
-        note(f"PCO_LM is not used: {reference.name} has a model of its own, {own} (or give --lm)")
-
-
-def _refuse_decided(sets: Mapping[str, Any], policy: PolicyFile) -> None:
-    """Raises ConfigError for what the policy decides: setting it here would change nothing."""
-    decided = [key for key in sets if key in policy.decided and key != "seed"]
-    if decided:
-        raise ConfigError(
-            f"--set {decided[0]}: the policy decides that", hint="leave it out, or train anew"
-        )
-
-
-def keeps_own_settings(reference: Reference, typed: Typed) -> bool:
-    """Whether a run is used under its own settings."""
-    named = typed.task is not None or "task" in set_layer(typed.sets)
-    return reference.header is not None and typed.config is None and not named
-
-
-_AS_FILES = {
-    "data": "--set data.path=data.jsonl",
-    "reward": "--set reward=reward.py:reward",
-    "executor": "--set executor=agent.py:run",
-    "lm": "--lm SPEC",
-}
-
-
-def require_objects(reference: Reference, typed: Typed) -> None:
-    """Raises ConfigError for a run from Python whose data, reward, agent or model were objects of
-    its program, unless something was typed in their place."""
-    from promptcodebook.config import merge
-
-    flags = flag_layer(typed.task, typed.data, typed.lm)
-    given = merge(environment_layer(), flags, set_layer(typed.sets))
-    missing = [name for name in reference.objects if not given.get(name)]
-    if missing:
-        files = " ".join(_AS_FILES[name] for name in missing)
-        raise ConfigError(
-            f"the run {reference.name} was made in Python, and what it took as objects is not "
-            f"here: {', '.join(missing)}",
-            hint=f"name them as files (below {reference.base}): pco eval {reference.name} {files}",
-        )
+    """The configuration that a REF is used under, and the folder that its paths start from."""
+    return typed.given().settings(reference)

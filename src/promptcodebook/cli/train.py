@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptcodebook.cli.console import (
-    columns,
-    emit,
-    note,
-    range_text,
-    wrap_text,
-)
+from promptcodebook.cli.console import emit, note, verdict_text, wrap_text
 from promptcodebook.cli.settings import (
     Budget,
     ConfigPath,
@@ -38,13 +32,12 @@ from promptcodebook.cli.settings import (
 )
 from promptcodebook.errors import PcoError
 from promptcodebook.paths import run_reference, runs_dir
-from promptcodebook.units import lost_text, money, number, percent, spent_parts
+from promptcodebook.units import lost_text, spent_parts
 
 if TYPE_CHECKING:
     from promptcodebook.config import Config
     from promptcodebook.run.opening import Where
     from promptcodebook.run.optimize import Run
-    from promptcodebook.run.verdict import Row
 
 app = command_group()
 
@@ -160,10 +153,9 @@ def _verdict_text(run: Run) -> str:
 
     lines: list[str] = []
     rows = run.conclusion.rows if run.conclusion is not None else ()
-    if rows:
+    if run.conclusion is not None and rows:
         lines += [f"test split, n = {rows[0].score.n}:", ""]
-        lines += [columns([_score_cells(row) for row in rows]), "", "per query:", ""]
-        lines += [columns([_price_cells(row) for row in rows]), ""]
+        lines += [verdict_text(run.conclusion.table), ""]
     if run.verdict:
         lines += [wrap_text(run.verdict, ""), ""]
     lines.append(f"run {run.id}: {_spent_text(run)}")
@@ -199,31 +191,6 @@ def _next(run: Run, typed: str) -> str:
     return f'pco explain {typed} "an input"'
 
 
-def _score_cells(row: Row) -> dict[str, str]:
-    gain = row.gain
-    return {
-        "prompt": row.name,
-        "reward": number(row.score.mean),
-        "95 %": range_text(row.score.low, row.score.high),
-        "gain": "-" if gain is None else number(gain.mean, signed=True),
-        "gain 95 %": "-" if gain is None else range_text(gain.low, gain.high, signed=True),
-        "failed": str(row.failed),
-        "fallback": "-" if row.fallbacks is None else percent(row.fallbacks),
-    }
-
-
-def _price_cells(row: Row) -> dict[str, str]:
-    usage = row.per_query
-    return {
-        "prompt": row.name,
-        "calls": number(row.calls_per_query, 1),
-        "tokens": str(usage.tokens),
-        "seconds": number(usage.latency_s, 2),
-        "cost": money(usage.cost),
-        "longest prompt": "-" if row.prompt_length is None else str(row.prompt_length.longest),
-    }
-
-
 def verdict_json(run: Run) -> dict[str, Any]:
     """The same for machines, with all figures."""
     from dataclasses import asdict
@@ -240,7 +207,7 @@ def verdict_json(run: Run) -> dict[str, Any]:
         "verdict": run.verdict,
         "deploy": run.deploy,
         "best": asdict(run.best),
-        "rows": list(conclusion.rows_as_json()) if conclusion else [],
+        "rows": list(conclusion.table.as_json()) if conclusion else [],
         "usage": {role: asdict(u) for role, u in run.usage.items()},
         "cost": run.cost,
         "lost": asdict(run.lost),

@@ -23,8 +23,7 @@ from typing import Any, TypeVar
 
 from promptcodebook.assemble import Assembled, Sources, plan_run
 from promptcodebook.calls import LM, Reply, Request, Usage, request_key
-from promptcodebook.config import Budget, Config, load_config
-from promptcodebook.errors import BudgetReached
+from promptcodebook.config import Config
 from promptcodebook.lm.cache import ReplyCache
 from promptcodebook.lm.connections import AT_ONCE, CallSettings, Endpoints, InProcess
 from promptcodebook.lm.spec import is_local, parse_spec
@@ -36,9 +35,8 @@ from promptcodebook.method.state import State
 from promptcodebook.paths import write_whole
 from promptcodebook.policy.references import state_at
 from promptcodebook.progress import Listener, Phase, silent
-from promptcodebook.run.opening import Where, open_run
-from promptcodebook.run.optimize import finish
-from promptcodebook.run.suite import fitting_runs
+from promptcodebook.run.opening import Where
+from promptcodebook.run.suite import run_once
 from promptcodebook.store.run import RunStore
 from promptcodebook.sync import LoopThread, Relay, run_sync
 from promptcodebook.types import Evaluation, Example
@@ -217,21 +215,10 @@ class Lab:
         ended it early, unless its budget did.
         """
         with self.turns.setdefault(config.model_dump_json(), threading.Lock()):
-            fitting = fitting_runs(self.folder, plan_run(config, self._sources))
-            # A resumed run may get a higher budget; here runs are compared at equal budgets.
-            runs = [run for run in fitting if _budget_of(run.path) == config.budget]
-            still = [run for run in runs if not run.running]
-            ended = [run for run in still if not run.resumable or run.ended == "budget"]
-            if ended:
-                return read_training(ended[-1].path)
-            resume = runs[-1].path if runs else None
-            where = Where(self.folder, resume, self.command)
             sources = self._counted if counted else self._sources
-            opened = open_run(config, sources, where, self.listener)
-            run = run_sync(finish(opened), opened.session.interrupt, self.relay)
-            if run.stop is not None and not isinstance(run.stop, BudgetReached):
-                raise run.stop
-            return read_training(run.path)
+            where = Where(self.folder, command=self.command)
+            path, _ = run_once(config, sources, where, self.listener, self.relay, at_budget=True)
+            return read_training(path)
 
     def work(self, config: Config, work: Callable[[Assembled], Awaitable[T]]) -> T:
         """What a piece of work comes to that has no run of its own: with data, task and models."""
@@ -328,14 +315,6 @@ def open_lab(
 
     replies = Replies(OneLoop(inner, loop), folder / "replies.sqlite")
     return Lab(folder, spec, replies, command, listener, close)
-
-
-def _budget_of(path: Path) -> Budget:
-    store = RunStore.open(path)
-    try:
-        return load_config(store.header.settings, where="the stored configuration").budget
-    finally:
-        store.close()
 
 
 def read_training(path: Path) -> Training:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.config import fill_secrets, secret_variables
-from promptcodebook.errors import ConfigError, LMError
+from promptcodebook.errors import ConfigError, LMError, MissingExtra, import_part
 from promptcodebook.incidents import Tally, no_tally
 from promptcodebook.lm.limit import AdaptiveLimit, Backoff, PerLoop, Retrying, StopSignal
 from promptcodebook.lm.spec import Spec, find_credentials, parse_spec, providers
@@ -29,6 +29,30 @@ class Closes(Protocol):
     """What is closed when it is not needed any more."""
 
     async def close(self) -> None: ...
+
+
+class LocalModels(Closes, Protocol):
+    """Models with their weights in this process."""
+
+    def connect(self, spec: Spec) -> LM: ...
+
+    async def identity(self, spec_text: str) -> str:
+        """What tells the weights behind a connected spec from others of its name; '' = nothing."""
+        ...
+
+
+MODELS = "promptcodebook.models"
+"""The entry points that bring models to this process: `local` (a `LocalModels` when called), and
+`simulated` (an LM, given the name of a task, its data and a spec)."""
+
+
+def local_models() -> LocalModels | None:
+    """The local models of this process, none of them loaded; None where the part that loads them is
+    not installed."""
+    try:
+        return import_part(MODELS, "local", "a local model", "local")()
+    except MissingExtra:
+        return None
 
 
 AT_ONCE = 64
@@ -118,10 +142,7 @@ class Endpoints:
             return self._around(self._here.simulated(spec))
         if spec.kind == "local":
             if self._here.local is None:
-                raise ConfigError(
-                    f"no local model can be loaded here, and {spec} is one",
-                    hint=f"serve it, and name its address: pco lm serve {spec}",
-                )
+                raise MissingExtra(f"the local model {spec}", "local")
             return self._around(self._here.local(spec))
         if spec.kind == "litellm":
             from promptcodebook.lm.litellm_client import LiteLLM

@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from promptcodebook.calls import LM, ROLES, Reply, Request, Role, Sampling, Usage
 from promptcodebook.config import Config, RoleSettings, fill_secrets
@@ -21,7 +20,14 @@ from promptcodebook.errors import ConfigError, LMError, PcoError, StoreError
 from promptcodebook.incidents import Counts, Incident, Tally
 from promptcodebook.lm.budget import BudgetGate, Ledger, PriceTable
 from promptcodebook.lm.cache import Cache, Journaled, ReplyLog, nothing_more
-from promptcodebook.lm.connections import CallSettings, Closes, Endpoints, InProcess, require_keys
+from promptcodebook.lm.connections import (
+    CallSettings,
+    Closes,
+    Endpoints,
+    InProcess,
+    LocalModels,
+    require_keys,
+)
 from promptcodebook.lm.limit import Backoff, StopSignal
 from promptcodebook.lm.spec import Spec, any_simulated
 from promptcodebook.lm.structured import Ask
@@ -116,16 +122,6 @@ def _no_time() -> float:
     return 0.0
 
 
-class ModelsHere(Protocol):
-    """Models with their weights in this process."""
-
-    def connect(self, spec: Spec) -> LM: ...
-
-    async def identity(self, spec_text: str) -> str:
-        """What tells the weights behind a connected spec from others of its name; '' = nothing."""
-        ...
-
-
 @dataclass(frozen=True)
 class Supplies:
     """What the stack is built with beside the configuration; all of it optional."""
@@ -133,7 +129,7 @@ class Supplies:
     own: LM | None = None
     """The user's own LM object, in place of every spec."""
     simulated: Callable[[Spec], LM] | None = None
-    local: ModelsHere | None = None
+    local: LocalModels | None = None
     """The models whose weights are in this process."""
     closes: Closes | None = None
     """What is closed together with the models, if anything."""

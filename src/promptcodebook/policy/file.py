@@ -1,14 +1,10 @@
 """(θ, φ, C, S) as plain JSON: what a policy is on disk.
 
-The file holds all that decides a prompt, the texts of the templates included, so that it prompts
-alike wherever it is read; and the name of the program it was judged with. It holds no run id,
-time, path, cost or model, so that equal training gives equal bytes. What it came from lies beside
-that under `about`, outside of `digest`. Each instinct carries its success and r̄, because the
-encoder reads them when it routes.
-
-What was learned of routing, as a policy file holds it: plain numbers that route without numpy.
-
-Its rows of whole numbers are texts, so that a row is a line of the file and not two thousand.
+The file holds everything that decides a prompt, the texts of the templates included, and the name
+of the program that it was judged with. It holds no run id, time, path, cost or model, so equal
+training gives equal bytes. `about` says where the policy came from; `digest` leaves it out. Each
+instinct carries its success and r̄, because the encoder reads them when it routes. A router's
+numbers are plain too, and route without numpy.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 from pydantic import (
     BaseModel,
@@ -41,7 +37,6 @@ from promptcodebook.config import (
 )
 from promptcodebook.errors import PolicyError, RunNotTrusted
 from promptcodebook.method.policy import join_prompts
-from promptcodebook.method.ranking import BUCKETS
 from promptcodebook.method.state import RoutingStatistics, State, known_evidence
 from promptcodebook.method.templates import (
     CodebookLines,
@@ -52,14 +47,32 @@ from promptcodebook.method.templates import (
     template_sets,
 )
 from promptcodebook.paths import write_whole
+from promptcodebook.routing.ranking import BUCKETS
 from promptcodebook.types import Codebook, Instinct, Parameters, Prompt, Ranking
 
 
-class StoredRanking(BaseModel):
-    """What was learned of routing from outcomes: `types.Ranking`, its rows of whole numbers as
-    texts, so that a row is a line."""
+class _Stored(BaseModel):
+    """A part of the file. A field that is not in `always` is left out while it has its default, so
+    a new field changes neither the bytes nor the digest of policies that do not use it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    always: ClassVar[frozenset[str]] = frozenset()
+    """The fields with a default that 0.2.0 wrote: files and digests have them for good."""
+
+    @model_serializer(mode="wrap")
+    def _without_new_defaults(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        tree: dict[str, Any] = serialise(self)
+        for name, field in type(self).model_fields.items():
+            default = field.get_default(call_default_factory=True)
+            if name not in self.always and getattr(self, name) == default:
+                tree.pop(name, None)
+        return tree
+
+
+class StoredRanking(_Stored):
+    """The learned routing, `types.Ranking`: a row of whole numbers is one line of text here."""
+
+    always = frozenset({"least", "outcomes", "kind", "center", "spread", "words"})
 
     rarity: str
     unit: float
@@ -139,8 +152,8 @@ _NAMED = 5
 """Fields that an error names one by one."""
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class _Entry(_Stored):
+    always = frozenset({"frozen", "success", "ema", "selected", "evidence"})
 
     text: str = Field(min_length=1)
     frozen: bool = False
@@ -150,10 +163,10 @@ class _Entry(BaseModel):
     evidence: float | None = None
 
 
-class _Sampling(BaseModel):
+class _Sampling(_Stored):
     """A role's settings without its model, address, headers and secrets."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    always = frozenset({"temperature", "top_p", "max_tokens", "extra"})
 
     temperature: float | None = None
     top_p: float | None = None
@@ -161,10 +174,8 @@ class _Sampling(BaseModel):
     extra: dict[str, JsonValue] = Field(default_factory=dict)
 
 
-class _Templates(BaseModel):
-    """The texts around what was learned, as far as a deployed policy is prompted with them."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class _Templates(_Stored):
+    """The template texts that a deployed policy is prompted with."""
 
     encoder: str
     generator: str
@@ -183,15 +194,15 @@ class _Templates(BaseModel):
         return cls(encoder=texts["encoder"], generator=texts["generator"], lines=templates.lines)
 
 
-class PolicyFile(BaseModel):
+class PolicyFile(_Stored):
     """A policy as it is written to disk.
 
     `stages` are the program's, each with a prompt of its own (() = one prompt for the whole);
     `program` '' = not recorded. `sampling` is by role, and empty in files of version 0.1. `router`
-    is there where no model is asked for routes (None = the encoder is).
+    replaces the encoder's model call (None = the encoder routes).
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    always = frozenset({"format", "input", "program", "stages", "sampling", "seed", "about"})
 
     format: Literal["promptcodebook policy 2"] = FORMAT
     templates: _Templates
@@ -223,14 +234,6 @@ class PolicyFile(BaseModel):
         if name not in template_sets():
             raise ValueError(f"templates: no set is called {name!r}")
         return {**keys, "format": FORMAT, "templates": _Templates.of(load_templates(name))}
-
-    @model_serializer(mode="wrap")
-    def _without_no_router(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A policy that asks the encoder says nothing of a router: its bytes are as ever."""
-        tree: dict[str, Any] = serialise(self)
-        if tree.get("router") is None:
-            tree.pop("router", None)
-        return tree
 
     @model_validator(mode="after")
     def _routable(self) -> PolicyFile:

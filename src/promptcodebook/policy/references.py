@@ -15,11 +15,12 @@ its body fields are looked at where it is used (`PolicyFile.settings`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from promptcodebook.assemble import OWN_LM, Assembled, Plan, Sources, plan_data, plan_run
 from promptcodebook.calls import ROLES
@@ -40,17 +41,15 @@ from promptcodebook.errors import (
     RunNotTrusted,
     StoreError,
     TaskError,
+    import_part,
 )
 from promptcodebook.lm.spec import SMOLLM2
 from promptcodebook.lm.stack import simulated_here
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.paths import run_reference
-from promptcodebook.policy.audit.scan import SafetyCheck
 from promptcodebook.policy.file import MEASURED, PolicyFile, parse_policy_file, read_policy_file
-from promptcodebook.policy.registry.log import is_reference
-from promptcodebook.policy.registry.registry import open_registry
-from promptcodebook.policy.registry.shelf import Facts
+from promptcodebook.policy.scan import SafetyCheck
 from promptcodebook.store.events import RunState
 from promptcodebook.store.header import Header
 from promptcodebook.store.lock import FILE
@@ -85,27 +84,27 @@ def require_trust(
     raise RunNotTrusted(
         f"the run {header.id} does not bear your mark (it was made by somebody else, on another "
         f"machine, or by version 0.1), and it would {' and '.join(would)}",
-        hint=f"pco runs show {ref or header.id} --json shows its settings; if you trust them, type "
-        f"the command again with --trust{own}",
+        hint=f"pco runs show {ref or header.id} --json shows its settings; if you trust them, add "
+        f"--trust (in Python trust=True){own}",
     )
 
 
 def _code(stored: Mapping[str, Any], typed: Mapping[str, Any]) -> Iterator[str]:
     for key in _CODE:
         if not typed.get(key):
-            yield from (text for text in _texts(stored.get(key)) if ".py" in text)
+            yield from (text for text in texts_in(stored.get(key)) if ".py" in text)
 
 
-def _texts(value: object) -> Iterator[str]:
+def texts_in(value: object) -> Iterator[str]:
     """Every text in a setting: a reward may be a sum of others."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
         for each in cast("Mapping[str, object]", value).values():
-            yield from _texts(each)
+            yield from texts_in(each)
     elif isinstance(value, list | tuple):
         for each in cast("list[object]", value):
-            yield from _texts(each)
+            yield from texts_in(each)
 
 
 def _addresses(config: Config, typed: Mapping[str, Any]) -> Iterator[str]:
@@ -208,26 +207,6 @@ class Reference:
         kept = {role: {k: s[k] for k in _ADDRESS if s.get(k)} for role, s in roles.items()}
         return {"lm": settings.get("lm"), "roles": {role: s for role, s in kept.items() if s}}
 
-    def settings(self, above: Mapping[str, Any], below: Mapping[str, Any] | None = None) -> Config:
-        """The configuration this policy is used under: over `below` (the run's own settings where
-        it is None), under `above`, which is what was typed.
-
-        Raises ConfigError when the run's model was an object that only its program had, and
-        RunNotTrusted when the run's own settings, or the policy's, would be used and must not be.
-        """
-        own: Mapping[str, Any] = self.header.settings if self.header is not None else {}
-        if self.header is not None and below is None:
-            require_trust(self.header, above, trusted=self.trusted, ref=self.ref)
-        config = self.file.settings(
-            own if below is None else below, above, name=self.name, trusted=self.trusted
-        )
-        if config.lm == OWN_LM:
-            raise ConfigError(
-                f"the run {self.name} was made with an LM object, which is not here",
-                hint="pass --lm (lm= in Python) with a model's spec",
-            )
-        return config
-
 
 def without_models(layer: Mapping[str, Any]) -> dict[str, Any]:
     """A layer of settings without what it says of whom to ask."""
@@ -259,11 +238,46 @@ def resolve(runs_dir: Path, ref: str, *, trust: bool = False) -> Reference:
 
 
 def _stored(ref: str, trust: bool) -> Reference:
-    with open_registry() as registry:
-        version = registry.resolve(ref)
-        text = registry.text(version)
-    file = parse_policy_file(text, ref)
-    return Reference(ref, file, trusted=trust, text=text, version=version)
+    stored = stored_version(ref)
+    file = parse_policy_file(stored.text, ref)
+    return Reference(ref, file, trusted=trust, text=stored.text, version=stored.version)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVersion:
+    """A version of a registry: its name, its policy file, the run that it came from ('' = none is
+    known), and the version that its ref would be rolled back to ('' = none)."""
+
+    version: str
+    text: str
+    run: str = ""
+    before: str = ""
+
+
+class Versions(Protocol):
+    """What a registry registers as an entry point of the group `promptcodebook.versions`."""
+
+    def __call__(self, ref: str) -> StoredVersion:
+        """The version that NAME@REF or sha256:DIGITS means. RefNotFound."""
+        ...
+
+
+def stored_version(ref: str) -> StoredVersion:
+    """What a ref of the registry means. RefNotFound, or MissingExtra: no registry is installed."""
+    find: Versions = import_part("promptcodebook.versions", "registry", f"the ref {ref}", "serve")
+    return find(ref)
+
+
+WORD = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}"
+REF = re.compile(rf"({WORD})@({WORD})")
+"""NAME@REF."""
+VERSION = re.compile(r"sha256:[0-9a-f]{6,64}")
+"""A version's name, or the start of it."""
+
+
+def is_reference(text: str) -> bool:
+    """Whether a text can be nothing but a ref or a version: NAME@REF or sha256:DIGITS."""
+    return bool(REF.fullmatch(text) or VERSION.fullmatch(text))
 
 
 def _written(store: RunStore, file: PolicyFile) -> str:
@@ -291,8 +305,7 @@ def run_behind(runs_dir: Path, ref: str) -> Path:
     """
     path = Path(ref)
     if is_reference(ref) and not path.exists():
-        with open_registry() as registry:
-            run = registry.version(ref).facts.get("run")
+        run = stored_version(ref).run
     elif path.is_file() and (path.parent / FILE).is_file():
         return path.parent
     elif path.is_file():
@@ -310,27 +323,6 @@ def run_behind(runs_dir: Path, ref: str) -> Path:
             f"{ref} came from the run {run}, which is not in {runs_dir}",
             hint=f"PCO_RUNS=FOLDER names another; pco codebook show {ref}",
         ) from None
-
-
-def facts_of(reference: Reference) -> Facts:
-    """Where a policy came from, as a registry keeps it beside the version."""
-    header, best, about = reference.header, reference.best, reference.file.about
-    if header is None or best is None:
-        run, score, data = (about.get(key) for key in ("run", "score", "data"))
-        return Facts(
-            run=run if isinstance(run, str) else "",
-            score=float(score) if isinstance(score, int | float) else None,
-            data=cast("dict[str, Any]", data) if isinstance(data, dict) else {},
-            written_by=str(about.get("version") or ""),
-        )
-    return Facts(
-        run=header.id,
-        step=best.step + 1,
-        score=best.score,
-        configuration=header.settings,
-        data=dict(header.fingerprints),
-        written_by=header.version,
-    )
 
 
 def first_policy(runs_dir: Path, ref: str, *, trust: bool = False) -> PolicyFile:

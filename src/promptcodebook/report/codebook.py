@@ -17,7 +17,7 @@ from promptcodebook.method.state import (
 from promptcodebook.report.context import Context, DeployedState, state_name
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, scrolling, together
 from promptcodebook.report.svg import Chart, Line, Numbers, Picture, Spot, meter, word
-from promptcodebook.store import Event, Started, Stepped
+from promptcodebook.store.events import Event, Started, Stepped
 from promptcodebook.types import Trace, Variable
 from promptcodebook.units import number, percent
 

@@ -12,7 +12,7 @@ from promptcodebook.method.state import entropy, selected_since, utilisation
 from promptcodebook.report.context import Context
 from promptcodebook.report.html import Html, el, together
 from promptcodebook.report.svg import Area, Chart, Line, Point, Spot
-from promptcodebook.store import Event, Scope, Started, Stepped, Validated
+from promptcodebook.store.events import Event, Scope, Started, Stepped, Validated
 from promptcodebook.types import Step
 from promptcodebook.units import number
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from promptcodebook.report.context import Context, state_name, step_name
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, together
-from promptcodebook.store import Candidate, Event, Started, Stepped
+from promptcodebook.store.events import Candidate, Event, Started, Stepped
 from promptcodebook.text import shorten, word_changes
 from promptcodebook.types import Directive, Parameters, Rewrite, Variable
 from promptcodebook.units import number

@@ -13,7 +13,7 @@ from promptcodebook.report.html import Content, Html, el, together
 from promptcodebook.report.summary import read_rows
 from promptcodebook.report.traces import part, pre, reward_text, rollout_parts
 from promptcodebook.run.verdict import Row
-from promptcodebook.store import Amended, Compared, Event, RunState, Started, Stepped
+from promptcodebook.store.events import Amended, Compared, Event, RunState, Started, Stepped
 from promptcodebook.text import shorten
 from promptcodebook.types import Codebook, Evaluation, Rollout
 from promptcodebook.units import number, plural

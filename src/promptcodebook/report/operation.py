@@ -11,7 +11,8 @@ from promptcodebook.incidents import Incident
 from promptcodebook.report.context import Context, step_name, without_credentials
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, together
 from promptcodebook.report.svg import meter
-from promptcodebook.store import Broke, Compared, Event, Stepped, Validated, differences
+from promptcodebook.store.events import Broke, Compared, Event, Stepped, Validated
+from promptcodebook.store.header import differences
 from promptcodebook.text import shorten
 from promptcodebook.types import Failure, Rollout, Trace
 from promptcodebook.units import duration, money, percent, spent_parts

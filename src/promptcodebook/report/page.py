@@ -27,7 +27,8 @@ from promptcodebook.report.router import RouterSection, learns_routes
 from promptcodebook.report.summary import VerdictSection, masthead
 from promptcodebook.report.traces import reward_text, trace_body
 from promptcodebook.sqlite import store_os_error
-from promptcodebook.store import Event, RunStore, Stepped
+from promptcodebook.store.events import Event, Stepped
+from promptcodebook.store.run import RunStore
 from promptcodebook.types import Codebook, Step, Trace
 
 MOST = 5

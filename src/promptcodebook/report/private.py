@@ -11,7 +11,15 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from promptcodebook.store import Broke, Compared, Concluded, Event, RunState, Stepped, Validated
+from promptcodebook.store.events import (
+    Broke,
+    Compared,
+    Concluded,
+    Event,
+    RunState,
+    Stepped,
+    Validated,
+)
 from promptcodebook.types import (
     Evaluation,
     Failure,

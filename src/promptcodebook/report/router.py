@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from promptcodebook.intervals import Interval
-from promptcodebook.method.outcomes import OffPolicy
+from promptcodebook.method.policy import OffPolicy
 from promptcodebook.report.context import Context
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, together
-from promptcodebook.store import Compared, Event, Stepped
+from promptcodebook.store.events import Compared, Event, Stepped
 from promptcodebook.types import Ranking, Rollout
 from promptcodebook.units import number, percent
 
@@ -188,5 +188,5 @@ class RouterSection:
 def _row(
     name: str, of: Interval, start: float, width: float, *, signed: bool = False
 ) -> tuple[Content, ...]:
-    mean, low, high = (number(start + width * x, signed=signed) for x in (of.mean, of.low, of.high))
-    return name, mean, f"{low} to {high}"
+    scaled = of.scaled(start, width)
+    return name, number(scaled.mean, signed=signed), scaled.ends(signed=signed)

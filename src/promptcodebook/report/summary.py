@@ -10,12 +10,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from promptcodebook.calls import Limits
 from promptcodebook.errors import StoreError
-from promptcodebook.intervals import Interval
 from promptcodebook.report.context import Context, state_name, step_name
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, together
 from promptcodebook.report.svg import Numbers, Picture, ticks, word
-from promptcodebook.run.verdict import Row
-from promptcodebook.store import Event
+from promptcodebook.run.verdict import FIGURES, Row
+from promptcodebook.store.events import Event
 from promptcodebook.text import shorten
 from promptcodebook.units import (
     count_text,
@@ -23,7 +22,6 @@ from promptcodebook.units import (
     lost_text,
     money,
     number,
-    percent,
     spent_parts,
 )
 
@@ -39,21 +37,6 @@ _NO_VERDICT = "This run has no verdict yet: it has not reached its end."
 _WIDTH, _RIGHT, _ROW, _TOP = 480, 62, 30, 10
 _NAME, _LETTER = 24, 8
 """Letters of a row's name shown beside its interval, and the width of one, in pixels."""
-_COLUMNS = (
-    Column("row", numeric=False),
-    Column("score (95 %)"),
-    Column("gain (95 %)"),
-    Column("answered only"),
-    Column("failed"),
-    Column("truncated"),
-    Column("calls"),
-    Column("tokens"),
-    Column("latency"),
-    Column("money"),
-    Column("longest prompt"),
-    Column("fallback routes"),
-    Column("result over it (95 %)"),
-)
 
 
 def masthead(context: Context) -> Html:
@@ -186,14 +169,15 @@ class VerdictSection:
             sentence,
             self._figure(rows),
             self._context.table(
-                "Test split, greedy. The first row is what the gains are measured from, paired by "
-                "example; the last is the result. A failed example counts as the bottom of the "
-                "reward range; calls, tokens, latency and money are per query. The longest "
-                "prompt is that of any call of the executor, its stage's instruction included, in "
-                "tokens; fallback routes are those that the encoder did not give."
+                "Test split, greedy; the last row is the result. "
+                + "; ".join(f"{f.heading}: {f.means}" for f in FIGURES if f.means)
+                + f"; {', '.join(f.heading for f in FIGURES if f.query)}: per query."
                 + (" Rows for reference decide nothing." if any(r.reference for r in rows) else ""),
-                _COLUMNS,
-                map(_cells, rows),
+                (
+                    Column("row", numeric=False),
+                    *(Column(f.heading if f.write else f"{f.heading} (95 %)") for f in FIGURES),
+                ),
+                [(_name(row), *(_cell(*f.cell(row)) for f in FIGURES)) for row in rows],
             ),
         )
 
@@ -228,37 +212,18 @@ def read_rows(stored: Sequence[object]) -> tuple[Row, ...]:
         raise StoreError(f"the stored verdict is damaged at {where}: {first['msg']}") from None
 
 
-def _cells(row: Row) -> tuple[Content, ...]:
-    each = row.per_query
-    return (
-        together(
-            el("strong", row.name),
-            el("span.aside", row.title) if row.title else None,
-            el("span.tag", "for reference") if row.reference else None,
-        ),
-        _estimate(row.score),
-        MISSING if row.gain is None else _estimate(row.gain, signed=True),
-        number(row.answered, missing=MISSING),
-        row.failed,
-        row.truncated,
-        number(row.calls_per_query, 1),
-        f"{each.tokens:,}",
-        duration(each.latency_s),
-        money(each.cost),
-        MISSING if row.prompt_length is None else f"{row.prompt_length.longest:,}",
-        MISSING if row.fallbacks is None else percent(row.fallbacks),
-        MISSING if row.over is None else _estimate(row.over, signed=True),
-    )
-
-
-def _estimate(value: Interval, *, signed: bool = False) -> Html:
+def _name(row: Row) -> Content:
     return together(
-        number(value.mean, signed=signed), el("span.aside", _ends(value, signed=signed))
+        el("strong", row.name),
+        el("span.aside", row.title) if row.title else None,
+        el("span.tag", "for reference") if row.reference else None,
     )
 
 
-def _ends(value: Interval, *, signed: bool = False) -> str:
-    return f"{number(value.low, signed=signed)} to {number(value.high, signed=signed)}"
+def _cell(text: str, ends: str = "") -> Content:
+    if text == "-":
+        return MISSING
+    return together(text, el("span.aside", ends)) if ends else text
 
 
 def _forest(rows: Sequence[Row], reward_range: tuple[float, float]) -> Picture:
@@ -287,7 +252,7 @@ def _forest(rows: Sequence[Row], reward_range: tuple[float, float]) -> Picture:
         shapes.append(el(f"line.whisker.{look}", attrs=ends))
         shapes.append(el(f"circle.{look}", attrs={"cx": at(score.mean), "cy": y, "r": 5.5}))
         shapes.append(word("value", _WIDTH - _RIGHT + 20, y + 5, number(score.mean)))
-    description = " ".join(f"{r.name}: {number(r.score.mean)} ({_ends(r.score)})." for r in rows)
+    description = " ".join(f"{r.name}: {number(r.score.mean)} ({r.score.ends()})." for r in rows)
     return Picture("Scores on the test split", description, (_WIDTH, bottom + 26), shapes)
 
 

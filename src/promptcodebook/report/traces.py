@@ -13,7 +13,7 @@ from promptcodebook.policy.references import kept_state
 from promptcodebook.policy.response import Span, prompt_spans
 from promptcodebook.report.html import Content, Html, el, together
 from promptcodebook.report.private import withhold
-from promptcodebook.store import Compared, Stepped
+from promptcodebook.store.events import Compared, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.text import shorten
 from promptcodebook.types import (

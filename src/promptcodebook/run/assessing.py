@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -18,8 +17,7 @@ from promptcodebook.config import Config
 from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError, DataError, did_you_mean
 from promptcodebook.intervals import Bounds, Interval, mean_interval
-from promptcodebook.policy.policy import Policy
-from promptcodebook.progress import Phase, ProgressLine
+from promptcodebook.progress import counting
 from promptcodebook.run.evaluation import (
     LEARNED,
     ROWS,
@@ -28,13 +26,11 @@ from promptcodebook.run.evaluation import (
     Sample,
     paired_difference,
 )
-from promptcodebook.run.handed import Handed
-from promptcodebook.run.optimize import Run, require_type
+from promptcodebook.run.optimize import require_type
+from promptcodebook.run.subject import AnyPolicy, Given, Subject, handed
 from promptcodebook.sync import run_sync
-from promptcodebook.tasks.user_calls import UserCalls
 from promptcodebook.text import shown_table
-from promptcodebook.types import Example, Executor, Reward, Rollout
-from promptcodebook.units import number
+from promptcodebook.types import Example, Executor, Reward
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +152,7 @@ class Comparison:
     @property
     def sentence(self) -> str:
         """The gain in words."""
-        gain = self.gain
-        figures = f"{gain.mean:+.3f} (95 % {gain.low:+.3f} to {gain.high:+.3f}, paired)"
+        figures = self.gain.text(signed=True, more="paired")
         better = {"a": "A is better.", "b": "B is better.", "": "no clear difference."}
         return f"A - B: {figures}: {better[self.better]}"
 
@@ -168,56 +163,49 @@ class Comparison:
         return {"a": first, "b": second, "gain": asdict(self.gain), **facts}
 
     def __repr__(self) -> str:
-        gain = self.gain
-        interval = f"{gain.mean:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"
-        return f"Comparison({self.a.name!r} - {self.b.name!r} = {interval}, n={gain.n})"
+        gain = self.gain.text(signed=True)
+        return f"Comparison({self.a.name!r} - {self.b.name!r} = {gain}, n={self.gain.n})"
 
     def _repr_html_(self) -> str:
         model = "simulated model, " if self.simulated else ""
-        scores = [(mark, side.name, side.score) for mark, side in (("A", self.a), ("B", self.b))]
-        rows = [
-            (mark, name, number(score.mean), f"{number(score.low)} to {number(score.high)}")
-            for mark, name, score in scores
-        ]
-        gain = self.gain
-        interval = f"{number(gain.low, signed=True)} to {number(gain.high, signed=True)}"
-        rows.append(("A - B", "", number(gain.mean, signed=True), interval))
-        title = f"{model}{self.split} split, n = {gain.n}; {self.sentence}"
-        return shown_table(title, ("", "policy", "reward", "95 %"), rows)
-
-
-AnyPolicy = str | Path | Run | Policy
+        rows = [(mark, s.name, s.score.text()) for mark, s in (("A", self.a), ("B", self.b))]
+        rows.append(("A - B", "", self.gain.text(signed=True)))
+        title = f"{model}{self.split} split, n = {self.gain.n}; {self.sentence}"
+        return shown_table(title, ("", "policy", "reward"), rows)
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """An evaluation that is ready to begin."""
+class Evaluating:
+    """An evaluation that is ready to begin: no model was asked yet."""
 
+    subject: Subject
     assessor: Assessor
     examples: tuple[Example, ...]
     sample: Sample
-    line: ProgressLine | None
-    calls: UserCalls
+    progress: bool = True
 
     @classmethod
     def of(
-        cls, policy: AnyPolicy, handed: Handed, sample: Sample, row: str, progress: bool
-    ) -> _Asked:
-        verb = handed.verb
+        cls, policy: AnyPolicy, given: Given, sample: Sample, row: str = LEARNED, *, progress: bool
+    ) -> Evaluating:
+        """Of a `row` of the policy's verdict; `progress` = with a line on stderr."""
+        verb = given.verb
         require_type(verb, "n", sample.count, (int,), "a whole number, or None for all")
         require_type(verb, "samples", sample.runs, (int,), "a whole number", optional=False)
         require_type(verb, "row", row, (str,), "the name of a row", optional=False)
         require_type(verb, "split", sample.split, (str,), "train, val or test", optional=False)
         if row not in ROWS:
             raise ConfigError(
-                f"{handed.verb}: unknown row {row!r}{did_you_mean(row, ROWS)}",
-                hint=f"row = {', '.join(map(repr, ROWS))}",
+                f"{verb}: unknown row {row!r}{did_you_mean(row, ROWS)}",
+                hint=f"the rows are {', '.join(ROWS)}",
             )
-        used = handed.use(policy)
-        assessor = Assessor(used.reference.title, used.reference.file, used.assembled, row)
-        line = ProgressLine(sys.stderr, simulated=assessor.simulated) if progress else None
-        calls = used.assembled.plan.calls
-        return cls(assessor, assessor.examples(sample), sample, line, calls)
+        subject = Subject.resolve(policy, given)
+        reference = subject.reference
+        assessor = Assessor(reference.title, reference.file, subject.assembled, row)
+        examples = assessor.examples(sample)
+        for remark in subject.remarks:
+            given.tell(remark)
+        return cls(subject, assessor, examples, sample, progress)
 
     @property
     def ids(self) -> Set[str]:
@@ -228,26 +216,59 @@ class _Asked:
         return self.assessor.scored_by
 
     async def answer(self) -> Assessment:
-        with self._counting() as done:
-            return await self.assessor.assess(self.examples, self.sample, done)
-
-    @contextmanager
-    def _counting(self) -> Generator[Callable[[Rollout], None]]:
-        line, total, count = self.line, len(self.examples) * self.sample.runs, -1
-
-        def tell() -> None:
-            nonlocal count
-            count += 1
-            if line is not None:
-                line(Phase(f"evaluating {self.assessor.name}", count, total))
-
+        """Asks the models; Ctrl-C, by way of `assessor.interrupt`, ends it in order."""
+        name, total = f"evaluating {self.assessor.name}", len(self.examples) * self.sample.runs
+        stream = sys.stderr if self.progress else None
         try:
-            tell()
-            yield lambda rollout: tell()
+            with counting(name, total, stream, simulated=self.assessor.simulated) as count:
+                return await self.assessor.assess(self.examples, self.sample, count)
         finally:
-            self.calls.close()
-            if line is not None:
-                line.close()
+            self.subject.assembled.plan.calls.close()
+
+
+@dataclass(frozen=True)
+class Comparing:
+    """A comparison that is ready to begin: sides whose rewards are known, and evaluations."""
+
+    sides: tuple[Side | Evaluating, ...]
+
+    @classmethod
+    def of(
+        cls,
+        policies: Sequence[AnyPolicy | Assessment],
+        given: Given,
+        sample: Sample,
+        *,
+        progress: bool,
+    ) -> Comparing:
+        """DataError where the two do not have the same examples, or the same reward."""
+        known = [_known(each) for each in policies]
+        sample = next((side.sample(sample) for side in known if side is not None), sample)
+        sides = list[Side | Evaluating]()
+        for each, side in zip(policies, known, strict=True):
+            if side is not None:
+                sides.append(side)
+            elif not isinstance(each, Assessment):
+                sides.append(Evaluating.of(each, given, sample, progress=progress))
+        require_comparable(*sides)
+        return cls(tuple(sides))
+
+    async def answer(self) -> Comparison:
+        sides = [s if isinstance(s, Side) else Side.of(await s.answer()) for s in self.sides]
+        return Comparison.of(*sides)
+
+    def interrupt(self) -> None:
+        """No new call starts; calls in flight finish."""
+        for side in self.sides:
+            if isinstance(side, Evaluating):
+                side.assessor.interrupt()
+
+
+def _known(given: AnyPolicy | Assessment) -> Side | None:
+    """The side whose rewards are known: an Assessment, or a saved one."""
+    if isinstance(given, Assessment):
+        return Side.of(given)
+    return Side.read(Path(given)) if isinstance(given, str | Path) else None
 
 
 async def aevaluate(  # noqa: PLR0913 - the command's options
@@ -269,12 +290,10 @@ async def aevaluate(  # noqa: PLR0913 - the command's options
     progress: bool = True,
 ) -> Assessment:
     """`evaluate` for code that already runs in an event loop."""
-    handed = Handed(
-        "evaluate()", data, reward, lm, roles, executor, config, budget, runs_dir, trust
-    )
+    given = handed("evaluate()", data, reward, lm, roles, executor, config, budget, runs_dir, trust)
     sample = Sample(split, n, samples)
-    with handed.until_done(policy, sample, row) as kept:
-        return await _Asked.of(policy, kept, sample, row, progress).answer()
+    with given.until_done(policy, sample, row) as kept:
+        return await Evaluating.of(policy, kept, sample, row, progress=progress).answer()
 
 
 def evaluate(  # noqa: PLR0913 - the command's options
@@ -310,12 +329,10 @@ def evaluate(  # noqa: PLR0913 - the command's options
     per query) and `.evaluation.rollouts`. Raises ConfigError, DataError, LMError, PolicyError,
     RunNotFound, TooManyFailures where nothing was answered, and BudgetReached.
     """
-    handed = Handed(
-        "evaluate()", data, reward, lm, roles, executor, config, budget, runs_dir, trust
-    )
+    given = handed("evaluate()", data, reward, lm, roles, executor, config, budget, runs_dir, trust)
     sample = Sample(split, n, samples)
-    with handed.until_done(policy, sample, row) as kept:
-        asked = _Asked.of(policy, kept, sample, row, progress)
+    with given.until_done(policy, sample, row) as kept:
+        asked = Evaluating.of(policy, kept, sample, row, progress=progress)
         return run_sync(asked.answer(), asked.assessor.interrupt)
 
 
@@ -338,12 +355,10 @@ async def acompare(  # noqa: PLR0913 - the command's options
     progress: bool = True,
 ) -> Comparison:
     """`compare` for code that already runs in an event loop."""
-    handed = Handed("compare()", data, reward, lm, roles, executor, config, budget, runs_dir, trust)
+    given = handed("compare()", data, reward, lm, roles, executor, config, budget, runs_dir, trust)
     sample = Sample(split, n, samples)
-    with handed.until_done(a, b, sample) as kept:
-        sides = _sides((a, b), kept, sample, progress)
-        first, second = [s if isinstance(s, Side) else Side.of(await s.answer()) for s in sides]
-    return Comparison.of(first, second)
+    with given.until_done(a, b, sample) as kept:
+        return await Comparing.of((a, b), kept, sample, progress=progress).answer()
 
 
 def compare(  # noqa: PLR0913 - the command's options
@@ -374,35 +389,8 @@ def compare(  # noqa: PLR0913 - the command's options
     `evaluate` raises, and DataError, before any call, where the examples or the rewards
     are not the same.
     """
-    handed = Handed("compare()", data, reward, lm, roles, executor, config, budget, runs_dir, trust)
-    sample, sides = Sample(split, n, samples), list[Side]()
-    with handed.until_done(a, b, sample) as kept:
-        for asked in _sides((a, b), kept, sample, progress):
-            if isinstance(asked, _Asked):
-                asked = Side.of(run_sync(asked.answer(), asked.assessor.interrupt))
-            sides.append(asked)
-    return Comparison.of(*sides)
-
-
-def _sides(
-    given: Sequence[AnyPolicy | Assessment], handed: Handed, sample: Sample, progress: bool
-) -> list[Side | _Asked]:
-    """Sides that are known already, and what finds out the others. Nobody was asked anything yet;
-    DataError where the examples, or the rewards, are not the same."""
-    known = [_known(each) for each in given]
-    sample = next((side.sample(sample) for side in known if side is not None), sample)
-    sides = list[Side | _Asked]()
-    for each, side in zip(given, known, strict=True):
-        if side is None and not isinstance(each, Assessment):
-            sides.append(_Asked.of(each, handed, sample, LEARNED, progress))
-        elif side is not None:
-            sides.append(side)
-    require_comparable(*sides)
-    return sides
-
-
-def _known(given: AnyPolicy | Assessment) -> Side | None:
-    """The side whose rewards are known: an Assessment, or a saved one."""
-    if isinstance(given, Assessment):
-        return Side.of(given)
-    return Side.read(Path(given)) if isinstance(given, str | Path) else None
+    given = handed("compare()", data, reward, lm, roles, executor, config, budget, runs_dir, trust)
+    sample = Sample(split, n, samples)
+    with given.until_done(a, b, sample) as kept:
+        asked = Comparing.of((a, b), kept, sample, progress=progress)
+        return run_sync(asked.answer(), asked.interrupt)

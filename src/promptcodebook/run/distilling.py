@@ -20,7 +20,12 @@ from promptcodebook.config import Config
 from promptcodebook.data import Dataset, sample
 from promptcodebook.errors import BudgetReached, ConfigError, Interrupted
 from promptcodebook.intervals import Interval, paired_interval
-from promptcodebook.method.distil import (
+from promptcodebook.method.executor import EVALUATION, Evaluator
+from promptcodebook.method.failures import gather_all, too_many_failures
+from promptcodebook.method.policy import Deployed
+from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.references import stages_of
+from promptcodebook.routing.distil import (
     OLDER,
     Agreement,
     Imitated,
@@ -28,16 +33,10 @@ from promptcodebook.method.distil import (
     cross_agreement,
     distil,
 )
-from promptcodebook.method.executor import EVALUATION, Evaluator
-from promptcodebook.method.failures import gather_all, too_many_failures
-from promptcodebook.method.policy import Deployed
-from promptcodebook.policy.file import PolicyFile
-from promptcodebook.policy.references import stages_of
 from promptcodebook.run.evaluation import answering_calls
-from promptcodebook.run.handed import Handed
 from promptcodebook.run.optimize import Run
+from promptcodebook.run.subject import Subject, handed
 from promptcodebook.store.run import RunStore
-from promptcodebook.store.runs import find_run
 from promptcodebook.sync import run_sync
 from promptcodebook.types import Evaluation, Example, Executor, Reward, Route, Trace
 
@@ -143,6 +142,26 @@ class Distiller:
                 "there is no route of the encoder to learn from",
                 hint="ask it for routes on 200 training inputs: --fresh 200, fresh=200 in Python",
             )
+
+    @classmethod
+    def of(cls, subject: Subject, needs: Needs) -> Distiller:
+        """For a policy with the routes that its run logged. Raises ConfigError also where the
+        budget's calls cannot suffice."""
+        file, assembled = subject.reference.file, subject.assembled
+        assembled.task.require()
+        train = assembled.dataset.train
+        logged = [] if subject.run is None else logged_in(subject.run, file, train)
+        made = cls(file, assembled, logged, needs)
+        made.require_budget()
+        return made
+
+    @property
+    def plan(self) -> str:
+        """What it is about to do, in words."""
+        return (
+            f"{len(self._logged)} logged routes; asking {len(self.fresh)} fresh ones and answering "
+            f"{len(self.validation)} validation examples under both: about {self.calls} calls"
+        )
 
     @property
     def calls(self) -> int:
@@ -305,18 +324,11 @@ def distill(  # noqa: PLR0913 - the command's options
 
     Raises ConfigError, DataError, LMError, TooManyFailures, PolicyError and StoreError.
     """
-    handed = Handed(_VERB, data, reward, lm, roles, executor, config, budget, runs_dir, trust)
+    given = handed(_VERB, data, reward, lm, roles, executor, config, budget, runs_dir, trust)
     needs = Needs(fresh, n, margin)
-    with handed.until_done(ref, needs) as kept:
-        used = kept.use(ref)
-        reference, assembled = used.reference, used.assembled
-        assembled.task.require()
-        name = str(ref.path) if isinstance(ref, Run) else str(ref)
-        run = None if reference.header is None else find_run(Path(runs_dir), name)
-        logged = [] if run is None else logged_in(run, reference.file, assembled.dataset.train)
-        distiller = Distiller(reference.file, assembled, logged, needs)
-        distiller.require_budget()
-        _log.info("%d logged routes; about %d calls", len(logged), distiller.calls)
+    with given.until_done(ref, needs) as kept:
+        distiller = Distiller.of(Subject.resolve(ref, kept), needs)
+        _log.info(distiller.plan)
         made = run_sync(distiller.distil(_log.info), distiller.interrupt)
     if output is not None:
         made.file.save(Path(output))

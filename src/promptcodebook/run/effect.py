@@ -24,15 +24,13 @@ from promptcodebook.intervals import paired_interval
 from promptcodebook.method.executor import EVALUATION, Evaluator
 from promptcodebook.method.failures import failure_of, gather_all, too_many_failures
 from promptcodebook.method.policy import Deployed
-from promptcodebook.policy.policy import Policy
 from promptcodebook.policy.references import Reference, stages_of
 from promptcodebook.progress import Listener, Phase, ProgressLine, silent
 from promptcodebook.randomness import Draws
 from promptcodebook.run.evaluation import Assessor, Sample, answering_calls
-from promptcodebook.run.handed import Handed
-from promptcodebook.run.optimize import Run, require_type
+from promptcodebook.run.optimize import require_type
+from promptcodebook.run.subject import AnyPolicy, Given, Subject, handed
 from promptcodebook.store.effects import Effect, EffectStore
-from promptcodebook.store.runs import find_run
 from promptcodebook.sync import run_sync
 from promptcodebook.types import (
     Evaluation,
@@ -265,55 +263,50 @@ class Measurement:
 
 
 @contextmanager
-def measuring(
-    reference: Reference, assembled: Assembled, question: Question, run: Path | None
-) -> Generator[Measurement]:
-    """A measurement of a policy under `assembled`, its ledger that of one measurement. What is paid
-    for, and the result, are kept with the `run` that the policy is of; None = it is of none. An LM
-    object is asked anew: nothing tells whether it is the one that answered before.
+def measuring(subject: Subject, question: Question) -> Generator[Measurement]:
+    """A measurement of a policy, with a ledger of its own. What is paid for, and the result, are
+    kept with the policy's run, if it has one. An LM object is asked again: nothing tells whether it
+    is the one that answered before.
 
     Raises RunBusy while another process measures the same run, and what `Measurement` raises.
     """
-    if run is None:
-        yield Measurement(reference, assembled, question)
-        return
-    again = f"pco codebook effect {reference.name} {question.instinct}"
-    kept = EffectStore.open(run, again)
+    reference, assembled = subject.reference, subject.assembled
     try:
-        known = assembled.plan.sources.lm is None
-        connected = assembled.plan.connect(kept.supplies(known=known))
-        yield Measurement(reference, connected, question, kept)
+        if subject.run is None:
+            yield Measurement(reference, assembled, question)
+            return
+        again = f"pco codebook effect {reference.name} {question.instinct}"
+        kept = EffectStore.open(subject.run, again)
+        try:
+            known = assembled.plan.sources.lm is None
+            connected = assembled.plan.connect(kept.supplies(known=known))
+            yield Measurement(reference, connected, question, kept)
+        finally:
+            kept.close()
     finally:
-        kept.close()
+        assembled.plan.calls.close()
 
 
 @contextmanager
 def _asked(
-    policy: str | Path | Run | Policy, handed: Handed, question: Question, progress: bool
+    policy: AnyPolicy, given: Given, question: Question, progress: bool
 ) -> Generator[tuple[Measurement, Listener]]:
     """A measurement that is ready to begin, and who hears of it."""
-    verb = handed.verb
+    verb = given.verb
     require_type(verb, "k", question.instinct, (int,), "the number of an instinct", optional=False)
     require_type(verb, "split", question.split, (str,), "train, val or test", optional=False)
     require_type(verb, "n", question.count, (int,), "a whole number, or None for all")
-    used = handed.use(policy)
-    run: Path | None = None
-    if used.reference.header is not None:
-        name = str(policy.path) if isinstance(policy, Run) else str(policy)
-        run = find_run(Path(handed.runs_dir), name)
-    simulated = used.assembled.models.simulated
-    line = ProgressLine(sys.stderr, simulated=simulated) if progress else None
-    try:
-        with measuring(used.reference, used.assembled, question, run) as measurement:
+    with measuring(Subject.resolve(policy, given), question) as measurement:
+        line = ProgressLine(sys.stderr, simulated=measurement.simulated) if progress else None
+        try:
             yield measurement, line or silent
-    finally:
-        used.assembled.plan.calls.close()
-        if line is not None:
-            line.close()
+        finally:
+            if line is not None:
+                line.close()
 
 
 async def aeffect(  # noqa: PLR0913 - the command's options
-    policy: str | Path | Run | Policy,
+    policy: AnyPolicy,
     k: int,
     data: Dataset | None = None,
     reward: Reward | str | Mapping[str, Any] | None = None,
@@ -330,13 +323,13 @@ async def aeffect(  # noqa: PLR0913 - the command's options
     progress: bool = True,
 ) -> Effect:
     """`effect` for code that already runs in an event loop."""
-    handed = Handed("effect()", data, reward, lm, roles, executor, config, budget, runs_dir, trust)
-    with _asked(policy, handed, Question(k, split, n), progress) as (measurement, listener):
+    given = handed("effect()", data, reward, lm, roles, executor, config, budget, runs_dir, trust)
+    with _asked(policy, given, Question(k, split, n), progress) as (measurement, listener):
         return await measurement.measure(listener)
 
 
 def effect(  # noqa: PLR0913 - the command's options
-    policy: str | Path | Run | Policy,
+    policy: AnyPolicy,
     k: int,
     data: Dataset | None = None,
     reward: Reward | str | Mapping[str, Any] | None = None,
@@ -366,6 +359,6 @@ def effect(  # noqa: PLR0913 - the command's options
     routed to it), `.means`, `.rewards` by example, `.failed` and `.n`. A pair with a failed rollout
     is counted and left out. Raises what `evaluate` raises, and RunBusy.
     """
-    handed = Handed("effect()", data, reward, lm, roles, executor, config, budget, runs_dir, trust)
-    with _asked(policy, handed, Question(k, split, n), progress) as (measurement, listener):
+    given = handed("effect()", data, reward, lm, roles, executor, config, budget, runs_dir, trust)
+    with _asked(policy, given, Question(k, split, n), progress) as (measurement, listener):
         return run_sync(measurement.measure(listener), measurement.interrupt)

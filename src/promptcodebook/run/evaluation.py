@@ -17,10 +17,8 @@ from promptcodebook.optimizers.fixed import ORACLE, OraclePrompt
 from promptcodebook.policy.file import CONCAT, MEASURED, NONE, PRESENT, PolicyFile
 from promptcodebook.policy.references import stages_of
 from promptcodebook.randomness import Randomness
-from promptcodebook.run.verdict import Row, Terms, row_of
-from promptcodebook.text import shown_table
+from promptcodebook.run.verdict import Row, Terms, VerdictTable, row_of
 from promptcodebook.types import Evaluation, Example, Rollout, Trace
-from promptcodebook.units import money, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,25 +75,16 @@ class Assessment:
 
     def __repr__(self) -> str:
         score = self.score
-        interval = f"{score.mean:.3f} [{score.low:.3f}, {score.high:.3f}]"
         kind = "" if self.kind == LEARNED else f", row={self.kind!r}"
         split = self.evaluation.split
-        return f"Assessment({self.name!r}, {split!r}: {interval}, n={score.n}{kind})"
+        return f"Assessment({self.name!r}, {split!r}: {score.text()}, n={score.n}{kind})"
 
     def _repr_html_(self) -> str:
-        row, score = self.row, self.score
-        cells = (
-            self.name,
-            self.kind,
-            number(score.mean),
-            f"{number(score.low)} to {number(score.high)}",
-            row.failed,
-            number(row.calls_per_query, 1),
-            money(row.per_query.cost),
-        )
+        title = self.name + ("" if self.kind == LEARNED else f" ({self.kind})")
+        table = VerdictTable((self.row,), titles={self.row.name: title}, head="policy")
         model = "simulated model, " if self.simulated else ""
-        head = ("policy", "row", "reward", "95 %", "failed", "calls per query", "cost per query")
-        return shown_table(f"{model}{self.evaluation.split} split, n = {score.n}", head, [cells])
+        caption = f"{model}{self.evaluation.split} split, n = {self.score.n}; costs are per query"
+        return table.only("reward", "failed", "calls", "cost").html(caption)
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; `pco compare` reads them back."""

@@ -13,7 +13,7 @@ from promptcodebook.assemble import OWN_LM, Sources
 from promptcodebook.calls import LM, Usage
 from promptcodebook.config import Budget, load_config, role_layers
 from promptcodebook.data import Dataset
-from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, RunNotTrusted, Stop
+from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, Stop
 from promptcodebook.lm.stack import uses_simulated
 from promptcodebook.policy.policy import Policy, deploy
 from promptcodebook.policy.references import Best, Reference, kept_state, require_trust, resolve
@@ -135,11 +135,7 @@ def _opener(
                 f"the run {header.id} was made with an LM object, which is not here",
                 hint=f"pco.load_run({header.id!r}, lm=...), with the object or a model's spec",
             )
-        try:
-            require_trust(header, typed, trusted=reference.trusted, ref=reference.ref)
-        except RunNotTrusted as error:
-            error.hint = "look at its settings; if you trust them, pass trust=True"
-            raise
+        require_trust(header, typed, trusted=reference.trusted, ref=reference.ref)
         above = {**typed, "cache": False, "budget": Budget().model_dump()}
         settings = reference.file.settings(
             header.settings, above, _VERB, name=header.id, trusted=reference.trusted

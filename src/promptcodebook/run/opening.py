@@ -17,11 +17,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from promptcodebook.assemble import Assembled, Plan, Sources, plan_run
 from promptcodebook.calls import ROLES, Role
-from promptcodebook.config import Budget, Config, load_config, merge
+from promptcodebook.config import Budget, Config, load_config, merge, optimizer_settings
 from promptcodebook.errors import ConfigError, RunChanged
 from promptcodebook.incidents import Counts, Incident
 from promptcodebook.lm.budget import Ledger
@@ -34,7 +34,7 @@ from promptcodebook.method.templates import TemplateSet
 from promptcodebook.optimizers.base import Problem, make_optimizer
 from promptcodebook.paths import run_reference
 from promptcodebook.policy.policy import Policy
-from promptcodebook.policy.references import kept_state, policy_file, with_measured
+from promptcodebook.policy.references import kept_state, policy_file, texts_in, with_measured
 from promptcodebook.progress import Began, Listener, Note, silent
 from promptcodebook.run.session import IN_PYTHON, Session
 from promptcodebook.store.events import Amended, EndReason, RunState
@@ -47,22 +47,26 @@ _LONGER = (
     "update.epochs",
     "validation.patience",
     "validation.target_score",
-    "gepa.rollouts",
-    "grpo.steps",
 )
-"""Settings that decide when the training ends, and nothing of what came before its end."""
+"""Settings that decide when our training ends, and nothing of what came before its end."""
 _ENOUGH: Mapping[EndReason, str] = {
     "finished": "update.epochs",
     "early_stop": "validation.patience",
     "target": "validation.target_score",
 }
 """What must be raised for a run that ended so, if the optimizer is ours."""
-_ENOUGH_OF_OTHERS = {
-    "gepa": "gepa.rollouts",
-    "gepa-merge": "gepa.rollouts",
-    "grpo": "grpo.steps",
-}
-"""The same for an optimizer of others; one that is not here cannot be let go on."""
+
+
+def _enough(optimizer: str) -> str | None:
+    """What must be raised for a finished run of another optimizer; None where nothing helps."""
+    model = optimizer_settings().get(optimizer)
+    return f"{model.table}.{model.longer}" if model is not None and model.longer else None
+
+
+def _longer_keys() -> tuple[str, ...]:
+    """Settings that decide when a training ends, with those that the optimizers name."""
+    others = dict.fromkeys(filter(None, map(_enough, optimizer_settings())))
+    return (*_LONGER, *others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +113,6 @@ def settings_then_and_now(
     defaults, and template files are settings too."""
     then = load_config(header.settings, where="the stored configuration").model_dump(mode="json")
     now = plan.config.model_dump(mode="json")
-    if header.without_clause:
-        now["critic"]["safety"] = False
     if header.templates is not None and then["templates"] == now["templates"]:
         then.update(_prints(header.templates))
         now.update(_prints(plan.templates))
@@ -159,11 +161,10 @@ def _longer(
     then: Mapping[str, Any], now: Mapping[str, Any], state: RunState, plan: Plan
 ) -> Iterator[tuple[str, str]]:
     """Each key that puts the end off, with what is said of it."""
-    for key in _LONGER:
+    for key in _longer_keys():
         old, new = _at(then, key), _at(now, key)
-        # No patience and no rollouts follow from what was planned; no target is never reached.
-        followed = key in ("validation.patience", "gepa.rollouts")
-        farther = followed if old is None else new is None or new > old
+        # What is not set follows from what was planned; but without a target none is reached.
+        farther = key != "validation.target_score" if old is None else new is None or new > old
         if old == new or not farther:
             continue
         said = f"{key}: {_number(old)} → {_number(new)}"
@@ -192,7 +193,7 @@ def _require_unfinished(header: Header, state: RunState, ref: str, longer: list[
     if state.ended is None or state.ended not in _ENOUGH:
         return
     name = header.settings.get("optimizer", "pco")
-    key = _ENOUGH[state.ended] if name == "pco" else _ENOUGH_OF_OTHERS.get(name)
+    key = _ENOUGH[state.ended] if name == "pco" else _enough(name)
     if key in longer:
         return
     why = {
@@ -213,7 +214,7 @@ def _how_to_go_on(header: Header, key: str, ref: str) -> str:
         more = f"{{{group!r}: {{{name!r}: MORE}}}}"
         return f"to let it go on: optimize(..., resume={ref!r}, config={more})"
     longer = f"to let it go on: pco train --resume {ref} --set {key}=MORE"
-    if key in _ENOUGH_OF_OTHERS.values():
+    if key not in _LONGER:
         return longer
     again = "--set init.kind=file --set init.path=RUN/policy.json"
     return f"{longer}; or start a new run from its policy: {again}"
@@ -242,7 +243,7 @@ def code_files(plan: Plan) -> dict[str, str]:
     if config.task:
         return {}
     found: dict[str, str] = {}
-    for text in _texts([config.reward, config.executor, plan.sources.executor]):
+    for text in texts_in([config.reward, config.executor, plan.sources.executor]):
         name, colon, _ = text.rpartition(":")
         if colon and name.endswith(".py"):
             found[name] = file_digest(plan.sources.base / name)
@@ -257,17 +258,6 @@ def file_digest(path: Path) -> str:
         return ""
 
 
-def _texts(value: object) -> Iterator[str]:
-    """Every text in a setting: a reward may be a sum of others."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from _texts(list(cast("Mapping[str, object]", value).values()))
-    elif isinstance(value, list | tuple):
-        for each in cast("list[object]", value):
-            yield from _texts(each)
-
-
 def _data_files(config: Config) -> str:
     """Where the data lie, for a message about them."""
     data = config.data
@@ -279,7 +269,7 @@ def _amended(header: Header, plan: Plan, files: Mapping[str, str]) -> Header:
     """The header with what the run goes on with: models and their headers, length, code."""
     now = plan.config.model_dump(mode="json")
     before = load_config(header.settings, where="the stored configuration")
-    tree = _with(header.settings, {key: _at(now, key) for key in ("lm", *_LONGER)})
+    tree = _with(header.settings, {key: _at(now, key) for key in ("lm", *_longer_keys())})
     for role, settings in now["roles"].items():
         kept = tree.setdefault("roles", {}).setdefault(role, {})
         kept |= {"model": settings["model"], "headers": settings["headers"]}
@@ -361,7 +351,7 @@ def open_run(config: Config, sources: Sources, where: Where, listener: Listener 
     Raises ConfigError, DataError, TaskError, RunBusy, RunChanged; a run folder made for nothing is
     removed again.
     """
-    plan = plan_run(_as_begun(config, where.resume), sources)
+    plan = plan_run(config, sources)
     plan = plan.require_training(begun=where.resume is not None)
     optimizer = make_optimizer(config.optimizer)
     specs = specs_of(plan.config)
@@ -378,20 +368,6 @@ def open_run(config: Config, sources: Sources, where: Where, listener: Listener 
         if where.resume is None:
             remove_run(store.path)
         raise
-
-
-def _as_begun(config: Config, resumed: Path | None) -> Config:
-    """Without the critic's safety clause where the run that goes on is older than that: else its
-    replies would be asked for, and paid, again."""
-    if resumed is None:
-        return config
-    store = RunStore.open(resumed)
-    try:
-        older = store.header.without_clause
-    finally:
-        store.close()
-    critic = config.critic.model_copy(update={"safety": False})
-    return config.model_copy(update={"critic": critic}) if older else config
 
 
 def _files(plan: Plan, settings_file: Path | None) -> dict[str, str]:
@@ -461,6 +437,12 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
     store = RunStore.open(path, write=True)
     try:
         header = store.header
+        if not header.resumable:
+            raise RunChanged(
+                f"the run {header.id} was begun by version {header.version}, which this version "
+                "cannot resume",
+                hint=f"start a new run; what it learned can be used: pco codebook show {header.id}",
+            )
         if store.recovered.calls:
             booked = lost_text(store.recovered)
             listener(Note(f"the last session was killed with calls in flight; {booked}"))

@@ -87,7 +87,7 @@ class Session:
             Concluded(
                 conclusion.sentence,
                 conclusion.worth,
-                conclusion.rows_as_json(),
+                conclusion.table.as_json(),
                 conclusion.deploy,
                 result.off_policy,
                 result.settings,

@@ -19,8 +19,8 @@ the first together err in at most 1.25 %. The rows are shown with 95 % as ever.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,7 @@ from promptcodebook.optimizers.fixed import UNTRAINED, baselines
 from promptcodebook.store.events import Compared, Trained
 from promptcodebook.text import shown_table, shown_text
 from promptcodebook.types import Evaluation, PromptLength
-from promptcodebook.units import number, percent, plural
+from promptcodebook.units import money, number, percent, plural
 
 ENOUGH = 20
 """Test examples that a verdict needs."""
@@ -81,6 +81,11 @@ class Conclusion:
     worth: bool | None
     deploy: str = ""
 
+    @property
+    def table(self) -> VerdictTable:
+        """The rows with all that is known of them."""
+        return VerdictTable(self.rows)
+
     def _repr_html_(self) -> str:
         return self.as_html(self.sentence.startswith(_ON_SIMULATED))
 
@@ -89,30 +94,99 @@ class Conclusion:
         sentence = shown_text("verdict", self.sentence)
         if not self.rows:
             return f"<div>{sentence}</div>"
-        head = ("prompt", "reward", "95 %", "gain", "95 %", "calls per query", "")
         model = "simulated model, " if simulated else ""
-        title = f"{model}test split, n = {self.rows[0].score.n}"
-        cells = [(*_cells(row), "deploy" if row.name == self.deploy else "") for row in self.rows]
-        return f"<div>{sentence}{shown_table(title, head, cells)}</div>"
+        title = f"{model}test split, n = {self.rows[0].score.n}; calls are per query"
+        table = self.table.only("reward", "gain", "calls")
+        return f"<div>{sentence}{table.html(title, self.deploy)}</div>"
 
-    def rows_as_json(self) -> tuple[dict[str, Any], ...]:
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A column of a verdict: the value of a row and how to write it (None = as an interval).
+
+    `query` figures are per query. A `detail` is shown on a run's page alone, with what the column
+    `means`.
+    """
+
+    heading: str
+    value: Callable[[Row], Interval | float | str | None]
+    write: Callable[[Any], str] | None = None
+    signed: bool = False
+    query: bool = False
+    detail: bool = False
+    means: str = ""
+
+    def cell(self, row: Row, between: str = " to ") -> tuple[str, ...]:
+        """Its text in a row; an interval has two, the mean and the ends."""
+        value = self.value(row)
+        if value is None:
+            return ("-",) if self.write else ("-", "-")
+        if isinstance(value, Interval):
+            ends = value.ends(signed=self.signed, between=between)
+            return number(value.mean, signed=self.signed), ends
+        return (self.write(value) if self.write else str(value),)
+
+
+FIGURES = (
+    Figure("reward", lambda r: r.score, means="a failed example counts as the range's bottom"),
+    Figure("gain", lambda r: r.gain, signed=True, means="over the first row's, paired by example"),
+    Figure("answered only", lambda r: r.answered, number, detail=True),
+    Figure("failed", lambda r: r.failed, str),
+    Figure("truncated", lambda r: r.truncated, str, detail=True),
+    Figure("fallback", lambda r: r.fallbacks, percent, means="routes not given by the encoder"),
+    Figure("calls", lambda r: r.calls_per_query, partial(number, digits=1), query=True),
+    Figure("tokens", lambda r: r.per_query.tokens, "{:,}".format, query=True),
+    Figure("seconds", lambda r: r.per_query.latency_s, partial(number, digits=2), query=True),
+    Figure("cost", lambda r: money(r.per_query.cost), str, query=True),
+    Figure(
+        "longest prompt",
+        lambda r: None if r.prompt_length is None else r.prompt_length.longest,
+        "{:,}".format,
+        query=True,
+        means="tokens of the executor's longest call, its stage's instruction included",
+    ),
+    Figure("result over it", lambda r: r.over, signed=True, detail=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictTable:
+    """A verdict's rows and columns, for a terminal, a notebook, a page and `--json`. `titles` are
+    what rows are called instead of their names, `head` the heading above them."""
+
+    rows: Sequence[Row]
+    figures: tuple[Figure, ...] = FIGURES
+    titles: Mapping[str, str] = field(default_factory=dict[str, str])
+    head: str = "prompt"
+
+    def only(self, *headings: str) -> VerdictTable:
+        """The table with these columns alone."""
+        return replace(self, figures=tuple(f for f in self.figures if f.heading in headings))
+
+    def cells(self, between: str = " to ", *, query: bool | None = None) -> list[dict[str, str]]:
+        """Every row by heading, without details; `query` = those per query alone, or all others."""
+        figures = [f for f in self.figures if not f.detail and query in (None, f.query)]
+        cells = list[dict[str, str]]()
+        for row in self.rows:
+            cells.append({self.head: self.titles.get(row.name, row.name)})
+            for figure in figures:
+                mean, *ends = figure.cell(row, between)
+                cells[-1][figure.heading] = mean
+                if ends:
+                    first = "95 %" not in cells[-1]
+                    cells[-1]["95 %" if first else f"{figure.heading} 95 %"] = ends[0]
+        return cells
+
+    def html(self, caption: str, deploy: str = "") -> str:
+        """For a notebook, escaped; the row to deploy is marked."""
+        cells = self.cells()
+        marks = ("deploy" if row.name == deploy else "" for row in self.rows)
+        rows = [(*cell.values(), mark) for cell, mark in zip(cells, marks, strict=True)]
+        return shown_table(caption, (*cells[0], ""), rows)
+
+    def as_json(self) -> tuple[dict[str, Any], ...]:
         """Plain values, for the store and `--json`."""
         return tuple(asdict(row) for row in self.rows)
-
-
-def _cells(row: Row) -> tuple[str | None, ...]:
-    """Of a table: name, reward, gain over the present prompt, and calls per query."""
-    score, gain = row.score, row.gain
-    return (
-        row.name,
-        number(score.mean),
-        f"{number(score.low)} to {number(score.high)}",
-        None if gain is None else number(gain.mean, signed=True),
-        None
-        if gain is None
-        else f"{number(gain.low, signed=True)} to {number(gain.high, signed=True)}",
-        number(row.calls_per_query, 1),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +403,7 @@ def _gain(row: Row) -> Interval:
 
 
 def _figures(of: Interval, level: str) -> str:
-    return f"{of.mean:+.3f} ({level} {of.low:+.3f} to {of.high:+.3f}, n = {of.n})"
+    return of.text(signed=True, level=level, more=f"n = {of.n}")
 
 
 def _level(look: int) -> str:

@@ -119,8 +119,7 @@ class Effect:
 
 def signed(interval: Interval) -> str:
     """A difference with its interval."""
-    mean, low, high = (number(x, signed=True) for x in (interval.mean, interval.low, interval.high))
-    return f"{mean} (95 % {low} to {high})"
+    return interval.text(signed=True)
 
 
 class EffectStore:

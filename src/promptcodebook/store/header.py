@@ -107,8 +107,6 @@ class Header:
         """The configuration as it may be used and shown: without the headers and body fields that
         runs of version 0.1 kept word for word and that no setting may hold any more."""
         tree = merge(self.config)
-        if self.without_clause:
-            tree["critic"]["safety"] = False
         roles = tree.get("roles")
         for role in cast("dict[str, Any]", roles).values() if isinstance(roles, dict) else ():
             given: Any = role.get("headers") if isinstance(role, dict) else None  # type: ignore[union-attr]
@@ -126,9 +124,9 @@ class Header:
         return has_simulated(self.config)
 
     @property
-    def without_clause(self) -> bool:
-        """Whether the run is older than the critic's safety clause, and goes on without it."""
-        return "safety" not in self.config.get("critic", {"safety": None})
+    def resumable(self) -> bool:
+        """Whether this version can resume the run: those of version 0.1 can only be read."""
+        return not self.version.startswith("0.1.")
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=True, default=str)

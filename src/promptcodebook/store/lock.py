@@ -238,7 +238,7 @@ def _read_owner(folder: Path) -> tuple[int, str]:
 
 def _busy(folder: Path, doing: str) -> RunBusy:
     pid, place = _read_owner(folder)
-    here = place in ("", _place())  # 0.1 did not say where
+    here = place == _place()
     who = (f"process {pid}" if pid else "another process") + ("" if here else f" on {place}")
     stop = f", or stop it: kill -INT {pid}" if pid and here else ""
     soft = folder / _SOFT_NAME

@@ -11,7 +11,7 @@ from promptcodebook.report.judged import Pair, pairs_of, result_of
 from promptcodebook.report.operation import HIDDEN, value_text
 from promptcodebook.report.summary import facts
 from promptcodebook.run.assessing import Comparison, Side
-from promptcodebook.store import Header, differences
+from promptcodebook.store.header import Header, differences
 from promptcodebook.tasks.rewards import describe_reward
 from promptcodebook.types import Evaluation
 from promptcodebook.units import number, plural
@@ -158,11 +158,10 @@ def _comparison(contexts: Sequence[Context], results: Sequence[Evaluation]) -> C
 
 def _difference(between: Comparison, pairs: Sequence[Pair]) -> str:
     gain = between.gain
-    mean, low, high = (number(x, signed=True) for x in (gain.mean, gain.low, gain.high))
+    figures = gain.text(signed=True, more=f"n = {gain.n}")
     counts = {kind: sum(p.outcome == kind for p in pairs) for kind in ("win", "loss", "tie")}
     return (
-        f"{'Simulated: ' if between.simulated else ''}second less first: {mean} "
-        f"(95 % {low} to {high}, n = {gain.n}); "
+        f"{'Simulated: ' if between.simulated else ''}second less first: {figures}; "
         f"{plural(counts['win'], 'win')}, {plural(counts['loss'], 'loss', 'losses')}, "
         f"{plural(counts['tie'], 'tie')}."
     )

@@ -9,7 +9,7 @@ from promptcodebook.report.history import kept_entry, refused_entry
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, table, together
 from promptcodebook.report.judged import UNJUDGED, Pair, pairs_of, result_of
 from promptcodebook.report.traces import part, pre, reward_text, rollout_parts, trace_body
-from promptcodebook.store import Started
+from promptcodebook.store.events import Started
 from promptcodebook.text import printable, shorten
 from promptcodebook.types import (
     Codebook,

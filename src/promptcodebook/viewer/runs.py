@@ -13,9 +13,9 @@ from pathlib import Path
 from promptcodebook.errors import StoreError
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, table, together
 from promptcodebook.report.svg import Picture
-from promptcodebook.store import RunStore, RunSummary
 from promptcodebook.store.lock import FILE, holder
-from promptcodebook.store.runs import file_marks, read_runs, run_folders
+from promptcodebook.store.run import RunStore
+from promptcodebook.store.runs import RunSummary, file_marks, read_runs, run_folders
 from promptcodebook.units import count_text, duration, money, number, plural
 from promptcodebook.viewer.frame import (
     ALL_SIMULATED,

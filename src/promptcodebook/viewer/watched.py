@@ -28,8 +28,9 @@ from promptcodebook.report.operation import IncidentsSection, SettingsSection, S
 from promptcodebook.report.private import withhold
 from promptcodebook.report.router import RouterSection, learns_routes
 from promptcodebook.report.summary import VerdictSection, facts
-from promptcodebook.store import Compared, Event, RunStore, Stepped
+from promptcodebook.store.events import Compared, Event, Stepped
 from promptcodebook.store.lock import FILE, holder
+from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import run_folders
 from promptcodebook.types import Evaluation, Step
 from promptcodebook.viewer.frame import ALL_SIMULATED, Screen, address

@@ -32,7 +32,8 @@ from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.report import render_report
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import Run, finish
-from promptcodebook.store import Ended, RunStore, Stepped
+from promptcodebook.store.events import Ended, Stepped
+from promptcodebook.store.run import RunStore
 from promptcodebook.tasks import pupa
 from promptcodebook.tasks.pupa.judge import JudgeReward, StandIn, units_of
 from promptcodebook.tasks.pupa.score import leaked_units
