@@ -17,13 +17,7 @@ from promptcodebook.tasks.hover.score import (
     retrieval_reward,
     titles_subset,
 )
-from promptcodebook.tasks.hover.task import (
-    OFFICIAL,
-    STAGES,
-    HoverProgram,
-    load_hover,
-    paper_splits,
-)
+from promptcodebook.tasks.hover.task import OFFICIAL, STAGES, HoverProgram, load_hover, paper_splits
 from promptcodebook.tasks.public import url_of
 from promptcodebook.tasks.public_sources import source_of
 from promptcodebook.tasks.retrieval import open_retriever
