@@ -1,9 +1,6 @@
 """Exact match and F1 of answers."""
 
-import json
-import os
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,8 +8,7 @@ from hypothesis import strategies as st
 
 from promptcodebook.tasks.hotpotqa.score import exact_match, f1, reward
 from promptcodebook.types import Example, Output, Score
-
-SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")
+from tests.tasks.shared import vectors
 
 
 @pytest.mark.parametrize(
@@ -69,10 +65,7 @@ def test_a_long_answer_is_scored_at_once() -> None:
 
 
 def test_agrees_with_the_public_scorer() -> None:
-    path = SHARED / "vectors" / "hotpotqa.jsonl"
-    if not path.is_file():
-        pytest.skip(f"no vectors in {path.parent}")
-    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    rows = vectors("hotpotqa")
     assert len(rows) > 100
     differing = [
         row["id"]

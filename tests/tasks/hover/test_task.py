@@ -1,7 +1,6 @@
 """The hover task on our own claims, on folders, and on folders that lack something."""
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -24,8 +23,8 @@ from promptcodebook.tasks.retrieval import open_retriever
 from promptcodebook.tasks.retrieval.retriever import retrieved_titles
 from promptcodebook.tasks.rewards import apply_reward
 from promptcodebook.types import Example, Output, Prompt
+from tests.tasks.shared import shared
 
-SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")
 Rows = list[dict[str, object]]
 
 
@@ -190,12 +189,8 @@ def test_large_pools_are_cut_to_the_paper_s_sizes() -> None:
 
 
 def test_the_real_claims() -> None:
-    folder = SHARED / "data" / "hover"
-    if not folder.is_dir():
-        pytest.skip(
-            f"no HoVer data at {folder}; set PCO_SHARED to the folder that holds data/hover"
-        )
-    dataset = load_hover(SHARED / "data").dataset
+    folder = shared("data", "hover")
+    dataset = load_hover(folder).dataset
     retriever = open_retriever(folder / "corpus.jsonl")
     # The recall that the data's README states for the claim as the query.
     for k, shares in ((7, (0.79, 0.63, 0.67)), (24, (0.93, 0.69, 0.86))):
