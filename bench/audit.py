@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import NormalDist
 
 from bench.figures import Figure, shown
-from promptcodebook.policy.audit.scan import scan
+from promptcodebook.policy.scan import scan
 
 FOLDER = Path(__file__).parent / "instincts"
 SETS = ("development", "held_out", "unseen")

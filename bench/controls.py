@@ -38,10 +38,10 @@ from promptcodebook.calls import Usage
 from promptcodebook.config import load_config
 from promptcodebook.data import Dataset
 from promptcodebook.intervals import Interval, clustered_interval
-from promptcodebook.method.critic import Attribution, Credit, History, penalty
+from promptcodebook.method.critic import Attribution, History, penalty
 from promptcodebook.method.policy import EpsilonGreedy
 from promptcodebook.method.state import State
-from promptcodebook.method.train import Learner
+from promptcodebook.method.train import Credit, Learner
 from promptcodebook.method.update import Pending, Updater
 from promptcodebook.optimizers.base import Problem
 from promptcodebook.optimizers.pco import PCO, build_learner

@@ -8,11 +8,48 @@ from __future__ import annotations
 import ast
 import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = "promptcodebook"
+EXAMPLE = "examples/algorithm1.py"
+READING: Mapping[str, tuple[str, ...]] = {
+    "method.policy": (
+        *("route_fault", "repair_route", "Encoder", "success_weighted", "_open_unit", "gamma_for"),
+        *("epsilon_at", "Composition", "Generator", "_fault", "join_instincts", "join_prompts"),
+    ),
+    "method.executor": ("Trial",),
+    "method.critic": (
+        *("score_fault", "unit_score", "History", "Critic", "Attribution", "unit_reward"),
+        "penalty",
+    ),
+    "method.gradients": (
+        *("gradients_of", "_by_index", "nearest_instinct", "split_shared", "_alike"),
+        *("_long_words", "rho", "rate", "additivity_residual"),
+    ),
+    "method.update": (
+        *("word_cap", "LengthCheck", "Pending", "collect_gradients", "_mending"),
+        *("apply_rewrites", "Updater", "_ask_again"),
+    ),
+    "method.state": (
+        *("RoutingStatistics.fresh", "RoutingStatistics.known", "RoutingStatistics.standing"),
+        *("RoutingStatistics.discount", "State.advance", "Schedule"),
+    ),
+}
+"""What one reads after EXAMPLE, to the last function that decides a route, a prompt, a gradient or
+an update. What only words a request or reads a reply is left out: templates, schemas, shapes. A
+name that there is no longer is an error."""
+LOOP = {"method.train": ("train", "Learner", "Credit", "_Part", "_joined")}
+"""The same steps as `pco train` runs them, with batches and failures."""
+OUTER = ("serve", "batch", "viewer", "local", "experiments", "simulated", "integrations")
+"""Rooms that core can do without; OUTER_PARTS are such parts of other rooms."""
+OUTER_PARTS = (
+    *("registry", "audit", "exports", "optimizers.gepa", "optimizers.mipro"),
+    *("optimizers.grpo", "optimizers.outside", "optimizers.dspy_model", "tasks.aime"),
+    *("tasks.hotpotqa", "tasks.hover", "tasks.ifbench", "tasks.livebench_math", "tasks.pupa"),
+    *("tasks.retrieval", "run.tour"),
+)
 BUILDS_MODELS = "Models.build("
 SMALL = 80
 
@@ -108,12 +145,55 @@ def _longest(house: House) -> tuple[tuple[int, str], tuple[int, str]]:
     return max(functions), max(parameters)
 
 
+def reading(house: House, path: Mapping[str, Sequence[str]]) -> int:
+    """Lines of the functions and classes on a path. KeyError: one that there is not."""
+    return sum(
+        _defined(house.texts[f"{PACKAGE}.{module}"])[name]
+        for module, names in path.items()
+        for name in names
+    )
+
+
+def _defined(text: str) -> dict[str, int]:
+    """Lines of each function, class and method by its name."""
+    found: dict[str, int] = {}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found[node.name] = (node.end_lineno or 0) - node.lineno + 1
+        if isinstance(node, ast.ClassDef):
+            for inner in node.body:
+                if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
+                    lines = (inner.end_lineno or 0) - inner.lineno + 1
+                    found[f"{node.name}.{inner.name}"] = lines
+    return found
+
+
+def is_outer(module: str) -> bool:
+    """Whether core can do without the module."""
+    name = module.removeprefix(f"{PACKAGE}.")
+    return name.partition(".")[0] in OUTER or any(
+        name == part or name.startswith(f"{part}.") for part in OUTER_PARTS
+    )
+
+
+def _total(lines: Mapping[str, int]) -> str:
+    return f"files {len(lines)}, lines {sum(lines.values())}"
+
+
 def main() -> None:
-    house = read_house(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[1])
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[1]
+    house = read_house(root)
     lines = house.lines
     function, parameters = _longest(house)
     small = house.small_with_one_importer()
-    print(f"files {len(lines)}, lines {sum(lines.values())}, median {_median(lines):g}")
+    tests = {str(p): len(p.read_text("utf-8").splitlines()) for p in (root / "tests").rglob("*.py")}
+    print(f"src: {_total(lines)}, median {_median(lines):g}")
+    print(f"core: {_total({name: n for name, n in lines.items() if not is_outer(name)})}")
+    print(f"outer parts: {_total({name: n for name, n in lines.items() if is_outer(name)})}")
+    print(f"tests: {_total(tests)}")
+    example = len((root / EXAMPLE).read_text("utf-8").splitlines())
+    print(f"lines to read of the method: {example + reading(house, READING)} from {EXAMPLE}")
+    print(f"  and its loop in method/train.py: {reading(house, LOOP)}")
     print(f"under 100 lines {sum(n < 100 for n in lines.values())}")
     print(f"over 400 lines {[name for name, n in lines.items() if n > 400]}")
     print(f"under {SMALL} lines with one importer {len(small)}: {small}")

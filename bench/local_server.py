@@ -26,7 +26,7 @@ from promptcodebook.calls import Message
 from promptcodebook.errors import require_modules
 from promptcodebook.local.engine import Engine, Job, require_model
 from promptcodebook.local.lm import load_engine
-from promptcodebook.serve.local import Terms, serving_locally
+from promptcodebook.local.server import Terms, serving_locally
 from tests.local import tiny
 from tests.local.served import offline, served, served_by_us
 

@@ -31,10 +31,10 @@ from aiohttp import web
 from bench.figures import Figure, shown
 from promptcodebook.config import load_config
 from promptcodebook.errors import require_modules
-from promptcodebook.method.ranking import BUCKETS
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.file import PolicyFile
+from promptcodebook.routing.ranking import BUCKETS
 from promptcodebook.types import Codebook, Instinct, Parameters, Ranking
 
 CLIENTS = 50

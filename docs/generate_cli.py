@@ -45,7 +45,8 @@ def _commands() -> Iterator[tuple[str, ...]]:
     """Every path of words that names a command, in the order of use."""
     for name in tree.COMMANDS:
         yield (name,)
-        for below in getattr(tree.load_command(name), "commands", {}):
+        command = tree.load_command(name)
+        for below in command.list_commands(None) if hasattr(command, "list_commands") else ():
             yield (name, below)
 
 

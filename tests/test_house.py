@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from bench.house import circles, read_house
+from bench.house import EXAMPLE, READING, circles, read_house, reading
 
 HOUSE = read_house(Path(__file__).parents[1])
 
@@ -20,14 +20,23 @@ def test_circles_are_found() -> None:
     assert circles(imports) == [["a", "b", "c"]]
 
 
+def test_the_method_can_be_read_in_an_hour() -> None:
+    """From the example to the last function that decides a route, prompt, gradient or update."""
+    example = (Path(__file__).parents[1] / EXAMPLE).read_text("utf-8").splitlines()
+    assert len(example) + reading(HOUSE, READING) <= 900
+
+
 def test_models_are_built_from_a_configuration_in_one_place() -> None:
     assert HOUSE.builders() == ["promptcodebook.assemble"]
 
 
 def test_the_simulated_model_stays_small() -> None:
-    """A test instrument, data included: what it may cost to read."""
+    """A test instrument, data included: what it may cost to read. The tour is none of it."""
     folder = Path(__file__).parents[1] / "src" / "promptcodebook" / "simulated"
-    files = [*folder.rglob("*.py"), *folder.rglob("*.toml")]
+    beside = ("cli.py", "tour.py", "server.py")
+    files = [
+        p for p in folder.rglob("*.*") if p.suffix in (".py", ".toml") and p.name not in beside
+    ]
     assert len(files) > 10
     assert sum(len(f.read_text("utf-8").splitlines()) for f in files) <= 3000
 

@@ -62,7 +62,8 @@ def test_nothing_pickles_and_nothing_but_the_command_line_prints() -> None:
             if isinstance(node, ast.ImportFrom)
         }
         assert not imported & {"pickle", "dill", "cloudpickle", "shelve", "marshal"}, path
-        if path.parent.name != "cli":
+        commands = path.parent.name == "cli" or path.name == "cli.py"
+        if not commands and path != SOURCE / "experiments" / "demo.py":
             prints = [
                 node.lineno
                 for node in ast.walk(tree)

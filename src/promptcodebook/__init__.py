@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from promptcodebook.estimation.optimizing import estimate
     from promptcodebook.lm.scripted import ScriptedLM
     from promptcodebook.policy.policy import Policy, load_policy
-    from promptcodebook.policy.registry.registry import Registry, open_registry
     from promptcodebook.policy.response import Explanation, Response
+    from promptcodebook.registry.registry import Registry, open_registry
     from promptcodebook.run.assessing import Comparison, acompare, aevaluate, compare, evaluate
     from promptcodebook.run.distilling import Distillation, distill
     from promptcodebook.run.effect import aeffect, effect
@@ -110,8 +110,8 @@ _HOME = {
     "optimize": "run.optimize",
     "Policy": "policy.policy",
     "load_policy": "policy.policy",
-    "Registry": "policy.registry.registry",
-    "open_registry": "policy.registry.registry",
+    "Registry": "registry.registry",
+    "open_registry": "registry.registry",
 }
 
 
@@ -124,8 +124,15 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'promptcodebook' has no attribute {name!r}")
     if name == "rewards":
         return importlib.import_module("promptcodebook.tasks.rewards.library")
-    module = importlib.import_module(f"promptcodebook.{_HOME.get(name, 'types')}")
-    return getattr(module, name)
+    home = f"promptcodebook.{_HOME.get(name, 'types')}"
+    try:
+        return getattr(importlib.import_module(home), name)
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("promptcodebook.registry"):
+            raise
+        from promptcodebook.errors import MissingExtra
+
+        raise MissingExtra(f"pco.{name}", "serve") from error
 
 
 def __dir__() -> list[str]:

@@ -21,24 +21,22 @@ from promptcodebook.errors import (
     ExecutorError,
     PcoError,
     RewardError,
+    import_part,
 )
+from promptcodebook.lm.connections import MODELS, LocalModels, local_models
 from promptcodebook.lm.spec import Spec
 from promptcodebook.lm.stack import Models, Supplies
-from promptcodebook.local.lm import LocalModels
 from promptcodebook.method.executor import Scorer, Trial
 from promptcodebook.method.init import Earlier, check_seeds
 from promptcodebook.method.policy import (
     Composer,
     Composition,
-    Embedder,
     Encoder,
     Generator,
     join_prompts,
 )
 from promptcodebook.method.templates import TemplateSet, load_templates
-from promptcodebook.simulated.model import SimulatedLM
-from promptcodebook.simulated.parameters import SimulatedSettings
-from promptcodebook.simulated.world import World
+from promptcodebook.routing.ranking import Embedder, RankedRoutes
 from promptcodebook.tasks.program import Agent, make_program, user_task
 from promptcodebook.tasks.rewards import STAND_IN, apply_reward, describe_reward, reward_factory
 from promptcodebook.tasks.task import RewardFactory, Task, asks_nobody, load_task
@@ -160,7 +158,7 @@ class Plan:
         if supplies.local is None and self.sources.local is not None:
             supplies = replace(supplies, local=self.sources.local)
         if supplies.local is None:
-            models_here = LocalModels()
+            models_here = local_models()
             supplies = replace(supplies, local=models_here, closes=models_here)
         models = Models.build(self.config, supplies)
         return Assembled(self, models)
@@ -203,6 +201,11 @@ class Assembled:
 
         return _discreet_scorer(score) if self.task.private else score
 
+    @property
+    def ranks(self) -> RankedRoutes:
+        """Routes by a ranking, for policies that have learned one."""
+        return RankedRoutes(self.config.select, Embedder(self.models.lm))
+
     def composer(
         self, stages: Sequence[str] = (), templates: TemplateSet | None = None
     ) -> Composer:
@@ -213,7 +216,7 @@ class Assembled:
         composition = Composition(config.compose, config.base_prompt, config.output_format)
         encoder = Encoder(models.ask, templates, config.select, models.tally)
         generator = Generator(models.ask, templates, composition, models.tally)
-        return Composer(encoder, generator, config.select, stages, Embedder(models.lm))
+        return Composer(encoder, generator, self.ranks, config.select, stages)
 
     def trial(self, *, greedy: bool = False, scored: bool = True, model: str = "") -> Trial:
         """The program with the reward bound to it; `greedy` is how it is evaluated. `model` is the
@@ -319,16 +322,10 @@ def plan_data(config: Config, base: Path) -> Dataset:
     return task.dataset if task is not None else _data(config, Sources(base))
 
 
-def simulated_model(task: str, dataset: Dataset, spec: Spec) -> SimulatedLM:
-    """The model behind a `simulated?...` spec, in a world of the task's data. ConfigError."""
-    settings = SimulatedSettings.from_params(spec.params)
-    return SimulatedLM(simulated_world(task, dataset, spec), settings)
-
-
-def simulated_world(task: str, dataset: Dataset, spec: Spec) -> World:
-    """The world that a `simulated?...` spec asks for, made of the data, gold answers included."""
-    examples = [*dataset.train, *dataset.val, *dataset.test]
-    return World(task, examples, SimulatedSettings.from_params(spec.params))
+def simulated_model(task: str, dataset: Dataset, spec: Spec) -> LM:
+    """The model behind a `simulated?...` spec, in a world of the task's data. ConfigError, or
+    MissingExtra: there is no simulated model here."""
+    return import_part(MODELS, "simulated", "the simulated model", "simulated")(task, dataset, spec)
 
 
 def _named_task(config: Config, base: Path) -> Task | None:

@@ -1,6 +1,6 @@
 """How a model is called: one Request in, one Reply out, through one Protocol.
 
-Wrappers compose (`Roles(Journal(Cache(Budget(Dispatch(...)))))`): each is an LM around an LM.
+Wrappers compose: each is an LM around an LM (`Roles(Journaled(Cache(Dispatch(...))))`).
 """
 
 from __future__ import annotations
@@ -13,14 +13,7 @@ from functools import cached_property
 from typing import Literal, Protocol, get_args
 
 Role = Literal[
-    "encoder",
-    "generator",
-    "executor",
-    "critic",
-    "attribution",
-    "updater",
-    "judge",
-    "untrusted",
+    "encoder", "generator", "executor", "critic", "attribution", "updater", "judge", "untrusted"
 ]
 
 

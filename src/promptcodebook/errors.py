@@ -57,7 +57,7 @@ _NEXT = "next: "
 
 
 def message_of(error: BaseException) -> str:
-    """What an exception says, also one of a class that cannot say it."""
+    """An exception's message, even where its class cannot print it."""
     try:
         return str(error)
     except Exception:
@@ -70,8 +70,8 @@ class PcoError(Exception):
     exit_code = 1
     retryable = False
     run: Any = None
-    """The `Run` as it stands, where the error ended one: its policy, cost, and what of its verdict
-    is missing."""
+    """The unfinished `Run`, where the error ended one: its policy, cost, and what its verdict
+    lacks."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -117,6 +117,23 @@ class MissingExtra(PcoError, ImportError):
         )
 
 
+def import_part(group: str, name: str, what: str, extra: str) -> Any:
+    """What an outer part of this package, or a plug-in, registered as an entry point.
+
+    MissingExtra says that `what` needs the `extra`: the part is not installed.
+    """
+    from importlib.metadata import entry_points  # takes a tenth of what `pco --help` may take
+
+    entries = entry_points(group=group, name=name)
+    try:
+        return next(iter(entries)).load()
+    except (StopIteration, ModuleNotFoundError) as error:
+        own = "" if isinstance(error, StopIteration) else error.name or ""
+        if entries and not own.startswith("promptcodebook."):
+            raise  # the part is there, and what it needs is not
+        raise MissingExtra(what, extra) from error
+
+
 def require_modules(modules: Iterable[str], what: str, extra: str) -> None:
     """Raises MissingExtra unless all are installed; imports none of them, for some take long."""
     if any(find_spec(module) is None for module in modules):
@@ -137,7 +154,7 @@ takes a stub of its own."""
 
 
 def import_extra(module: str, what: str, extra: str) -> Any:
-    """A module of an optional dependency, which then reports its use to nobody.
+    """A module of an optional dependency, with its usage reports switched off.
 
     MissingExtra says that `what` needs the `extra`.
     """

@@ -1,4 +1,4 @@
-"""What may go wrong (or be saved) on the way and is counted: one list, with what each means."""
+"""The incidents that calls and replies may meet: one list, with what each means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where our files lie, how one is written (whole, or not at all), and who else may read it."""
+"""Where our files are, how one is written (whole, or not at all), and who else may read it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def read_secret() -> bytes | None:
 
 
 def make_secret() -> bytes:
-    """The same, made where there is none; for nobody else to read. Raises OSError."""
+    """The same, made if it is missing; only its owner can read it. Raises OSError."""
     folder = data_folder()
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)

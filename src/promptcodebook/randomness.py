@@ -1,4 +1,4 @@
-"""Randomness keyed by what it is for, so that a draw depends on nothing that happened before it."""
+"""Randomness keyed by its purpose, so that a draw does not depend on anything drawn before it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The one sync façade: a coroutine run to its end from ordinary code, in a notebook too.
+"""The one sync façade: it runs a coroutine to its end from ordinary code, in a notebook too.
 
-It runs in a thread with an event loop of its own, so a loop that already runs here is no obstacle.
-Ctrl-C asks the coroutine to stop in order; a second one cancels it. SIGTERM and SIGHUP are the
-Ctrl-C of a process that has no keyboard.
+The coroutine runs in a thread with its own event loop, so a running loop is no obstacle. Ctrl-C
+asks it to stop in order; a second one cancels it. SIGTERM and SIGHUP count as Ctrl-C for a process
+without a keyboard.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PATIENCE_S = 5.0
 """How long what was cancelled may take to end."""
 _LOOK_UP_S = 0.2
 """How often the thread that waits does something: Python handles a signal in the main thread alone,
-and the system may have given it to another, which wakes nobody."""
+and the system may have delivered it to another thread, which wakes no one."""
 
 
 class Relay:
@@ -130,25 +130,7 @@ class LoopThread:
 
 
 def _end_loop(loop: asyncio.AbstractEventLoop) -> None:
-    _cancel_what_is_left(loop)
-    loop.run_until_complete(loop.shutdown_asyncgens())
-    asyncio.set_event_loop(None)
-    loop.close()
-
-
-def _run_to_end(loop: asyncio.AbstractEventLoop, task: asyncio.Future[_T]) -> _T:
-    """The task's result. What user code raises in a task of its own, an exit say, leaves the loop
-    that it happens in; whoever waits for that task hears of it, and the loop goes on."""
-    while True:
-        try:
-            return loop.run_until_complete(task)
-        except (SystemExit, KeyboardInterrupt):
-            if task.done():
-                raise
-
-
-def _cancel_what_is_left(loop: asyncio.AbstractEventLoop) -> None:
-    """Tasks that the user's own agent or reward began and did not wait for."""
+    # The user's own agent or reward may have left tasks behind.
     left = asyncio.all_tasks(loop)
     for task in left:
         task.cancel()
@@ -156,6 +138,20 @@ def _cancel_what_is_left(loop: asyncio.AbstractEventLoop) -> None:
         _, deaf = loop.run_until_complete(asyncio.wait(left, timeout=_PATIENCE_S))
         if deaf:
             _keep(deaf)
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    asyncio.set_event_loop(None)
+    loop.close()
+
+
+def _run_to_end(loop: asyncio.AbstractEventLoop, task: asyncio.Future[_T]) -> _T:
+    """The task's result. What user code raises in a task of its own, an exit say, leaves the loop
+    that it happens in; whoever waits for that task gets it, and the loop continues."""
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt):
+            if task.done():
+                raise
 
 
 def _keep(tasks: set[asyncio.Task[Any]]) -> None:
@@ -197,7 +193,7 @@ def _wait(
 def _result(
     outcome: Future[_T], patience: float = math.inf, called: Callable[[], bool] = _silent
 ) -> _T:
-    """The outcome's; KeyboardInterrupt where there is none after so many seconds, or `called`."""
+    """The outcome's; KeyboardInterrupt after `patience` seconds without one, or when `called`."""
     until = time.monotonic() + patience
     while not outcome.done():
         if called():

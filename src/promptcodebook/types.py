@@ -12,6 +12,7 @@ and checks of rewrites.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
@@ -201,7 +202,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """What was learned of routing from outcomes, as plain numbers (`method/ranking.py` reads them).
+    """What was learned of routing from outcomes, as numbers that `routing/ranking.py` reads.
 
     `weights` has K + 1 rows, a whole number for each hashed feature, in units of `unit`: of the
     reward without instincts, then of what each instinct adds; `bias` has as many. `likeness` is
@@ -226,6 +227,44 @@ class Ranking:
     center: tuple[float, ...] = ()
     spread: tuple[float, ...] = ()
     words: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Of one input: the reward without any instinct, and what each of the K adds to it alone;
+    `more` is what any further instinct adds beside its own."""
+
+    nothing: float
+    marginal: tuple[float, ...]
+    more: float = 0.0
+
+    def alone(self, k: int) -> float:
+        """The reward with c_k and no other."""
+        return self.nothing + self.marginal[k]
+
+    def of(self, indices: Sequence[int]) -> float:
+        """The reward with these instincts."""
+        crowd = self.more * max(0, len(indices) - 1)
+        return self.nothing + math.fsum(self.marginal[k] for k in indices) + crowd
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One rollout as the model sees it: reward in [0, 1] with the instincts `indices`, each in the
+    version that it had (how often it had been rewritten) and as like the input as it was then.
+
+    `part` = an observation of one instinct's own part, not of a whole reward. `propensity` is the
+    chance that the route had.
+    """
+
+    example_id: str
+    indices: tuple[int, ...]
+    versions: tuple[int, ...]
+    likeness: tuple[float, ...]
+    reward: float
+    weight: float = 1.0
+    part: bool = False
+    propensity: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

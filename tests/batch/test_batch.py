@@ -164,6 +164,8 @@ def test_what_is_under_way_is_not_mixed_with_another_job(work: Path) -> None:
     server, _ = answering()
     with served(server):
         assert batch(work, server, "--budget", "30calls").code == 3
+        for free in ("grpo.steps=7", "optimizer=gepa", "update.epochs=9"):  # training alone
+            assert batch(work, server, "--budget", "1calls", "--set", free).code == 3
         changed = batch(work, server, "--set", "roles.executor.temperature=0.5")
         changed.error(2, "roles.executor.temperature is different", "--anew")
         batch(work, server, "--prefix", "x_").error(2, "prefix is different")

@@ -10,10 +10,10 @@ import pytest
 
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import Reply, Request, Usage
-from promptcodebook.cli import demo as tour
-from promptcodebook.cli.demo_real import NAME, demo_config, missing_model, show
 from promptcodebook.config import Config, load_config
 from promptcodebook.errors import Interrupted
+from promptcodebook.experiments.demo import NAME, demo_config, missing_model, show
+from promptcodebook.simulated import cli as tour
 from promptcodebook.store.runs import list_runs
 from tests.cli.invoked import pco
 

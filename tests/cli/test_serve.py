@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from promptcodebook.cli.serve import served_name
 from promptcodebook.policy.references import Reference
+from promptcodebook.serve.cli import served_name
 from promptcodebook.serve.spending import find_record
 from tests.cli.invoked import pco, served
 from tests.lm.server import Server, says

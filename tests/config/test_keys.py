@@ -106,7 +106,7 @@ def test_a_default_shown_is_a_value_that_the_key_takes() -> None:
         for part in reversed(key.key.split(".")):
             tree = {part: tree}
         try:
-            assert load_config(tree) == Config(), key.key
+            assert load_config(tree) == load_config(), key.key
         except ConfigError as error:
             raise AssertionError(key.key) from error
 

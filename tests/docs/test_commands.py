@@ -35,14 +35,14 @@ def fault_of(words: list[str]) -> str:
         return f"there is no command {words[0]}"
     command, path = tree.load_command(words[0]), words[:1]
     for word in words[1:]:
-        below = getattr(command, "commands", {})
-        if not below:
+        if not hasattr(command, "list_commands"):
             break
+        below = command.list_commands(None)
         if word.startswith("-") or word.upper() == word or "|" in word:
             return ""
         if word not in below:
             return f"pco {' '.join(path)} has no command {word}"
-        command, path = below[word], [*path, word]
+        command, path = command.get_command(None, word), [*path, word]
     known = _options(command)
     for word in words[len(path) :]:
         name = word.split("=")[0]

@@ -154,7 +154,7 @@ def test_the_least_leaves_out_the_composed_prompts_that_may_copy_an_input(select
     }
     made = estimate(plan_of(**routed)).total.calls
     left_out = 3 * 23 if select > 1 else 0
-    assert made.low == pytest.approx(0.86 * (made.expected - left_out), rel=0.02)
+    assert made.low == pytest.approx(0.85 * (made.expected - left_out), abs=1.0)
 
 
 def test_an_early_stop_lowers_the_low_alone() -> None:

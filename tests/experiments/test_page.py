@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
+from dataclasses import fields
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from promptcodebook.errors import MissingExtra
+from promptcodebook.errors import ConfigError, MissingExtra
 from promptcodebook.experiments.experiment import Experiment, Order
 from promptcodebook.experiments.lab import Cell, Lab, open_lab
 from promptcodebook.experiments.page import (
@@ -24,6 +27,7 @@ from promptcodebook.experiments.page import (
     latex,
     markdown,
 )
+from promptcodebook.experiments.published import Published, metrics, published, table_titles
 from promptcodebook.experiments.reproduce import measure, write_page
 from promptcodebook.lm.scripted import ScriptedLM
 
@@ -78,9 +82,7 @@ def _measure(lab: Lab) -> Mapping[str, Any]:
 
 
 def _written(out: Path) -> str:
-    one = Experiment(
-        "ablation", "Table 3", "", 1, lambda *_: [Cell("only", {}, _measure)], lambda _: PAGE
-    )
+    one = Experiment("ablation", "Table 3", lambda *_: [Cell("only", {}, _measure)], lambda _: PAGE)
     lab = open_lab(out / "lab", "http://127.0.0.1:9/v1#scripted", lm=ScriptedLM())
     try:
         return write_page(out, measure(Order(one, "quick", 1), lab, lambda _: None)).read_text()
@@ -105,3 +107,107 @@ def test_without_matplotlib_the_page_says_what_to_install(
     with pytest.raises(MissingExtra):
         draw(FIGURES[0], tmp_path)
     assert "How often: not drawn (pip install 'promptcodebook[figures]')" in _written(tmp_path)
+
+
+# The paper's numbers: the file keeps its schema, and only numbers of one metric are paired.
+
+
+SIX = ("HotpotQA", "IFBench", "HoVER", "PUPA", "AIME-25", "LB-Math")
+MODELS = ("Qwen3-8B", "LLaMA-3.1-8B")
+
+
+def entries() -> list[dict[str, Any]]:
+    file = resources.files("promptcodebook.experiments").joinpath("published.json")
+    return json.loads(file.read_text("utf-8"))
+
+
+def read(printed: str) -> float:
+    """The number that the printed digits say: 9.05M, ~126s, 93.8%, 30/32, 14.1×, +3.73."""
+    digits = printed.split("/")[0].strip("~+s%×M")
+    return float(digits) * (1e6 if printed.endswith("M") else 1)
+
+
+def test_every_entry_has_the_fields_of_a_published_number() -> None:
+    names = {field.name for field in fields(Published)}
+    needed = names - {"error", "note"}
+    for entry in entries():
+        assert needed <= set(entry) <= names, entry
+        texts = ("table", "row", "column", "metric", "printed", "unit")
+        assert all(isinstance(entry[name], str) and entry[name] for name in texts), entry
+        assert isinstance(entry["value"], int | float), entry
+        assert all(isinstance(entry[name], str | None) for name in ("executor", "benchmark")), entry
+
+
+def test_every_entry_is_of_a_table_and_a_metric_that_are_explained() -> None:
+    """Both ways round: nothing is explained that has no number."""
+    assert {entry["table"] for entry in entries()} == set(table_titles())
+    assert {entry["metric"] for entry in entries()} == set(metrics())
+
+
+def test_a_value_is_what_its_printed_digits_say() -> None:
+    for entry in entries():
+        assert entry["value"] == pytest.approx(read(entry["printed"]), abs=1e-9), entry
+
+
+def test_a_metric_has_one_unit_and_a_cell_one_number() -> None:
+    units = {(entry["metric"], entry["unit"]) for entry in entries()}
+    assert len(units) == len(metrics())
+    cells = [tuple(e[k] for k in ("table", "row", "column", "executor")) for e in entries()]
+    assert len(set(cells)) == len(cells)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("row", ["Baseline", "GRPO", "MIPROv2", "GEPA", "GEPA+Merge", "PCO"])
+def test_the_aggregates_of_table_1_are_the_means_of_its_columns(row: str, model: str) -> None:
+    """A slip of a digit in the file would show here."""
+    values = {v.column: v.value for v in published("Table 1", model).values if v.row == row}
+    assert values["Agg."] == pytest.approx(sum(values[c] for c in SIX) / 6, abs=0.0051)
+
+
+def test_a_number_is_paired_by_its_metric_alone() -> None:
+    table = published("Table 1", "LLaMA-3.1-8B")
+    cell = table.cell("PCO", "IFBench", "loose_share")
+    assert cell is not None
+    assert (cell.printed, cell.unit, cell.benchmark) == ("34.18", "percent", "IFBench")
+    assert table.cell("PCO", "IFBench", "csr") is None
+    assert table.cell("PCO", "HoVER", "hover_score") is None
+    assert table.cell("Baseline", "Δ", "mean_of_six_gain") is None, "the paper prints a dash there"
+
+
+def test_a_cell_that_two_models_have_is_not_chosen_for_you() -> None:
+    with pytest.raises(ConfigError, match=r"for Qwen3-8B and for LLaMA-3\.1-8B") as caught:
+        published("Table 1").cell("GEPA", "PUPA", "overall")
+    assert caught.value.hint == "published('Table 1', executor='Qwen3-8B')"
+
+
+def test_an_unknown_table_or_executor_is_named_with_what_there_is() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'Table 13'"):
+        published("Table  13")
+    with pytest.raises(ConfigError, match="nothing of the executor 'smollm2'") as caught:
+        published("Table 3", "smollm2")
+    assert caught.value.hint == "executors named there: LLaMA-3.1-8B"
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "column", "metric", "value"),
+    [
+        ("Figure 4a", "PCO", "HotpotQA", "longest_prompt", 714),
+        ("Figure 4b", "no ε-greedy", "1", "selections", 468),
+        ("Table 3", "Uniform Sampling", "Ent.", "routing_entropy", 3.91),
+        ("Table 4", "Weak Critic (LLaMA-3.2-3B)", "Agg.", "mean_of_six", 40.01),
+        ("Table 5", "PCO", "Training tokens", "training_tokens", 9_050_000),
+        ("Table 10", "Routing", "Recall", "recall", 0.9),
+        ("Figure 6", "critic temperature", "0.3", "exact_match", 49.5),
+        ("Table 13", "IFBench (LLaMA)", "Unique", "active_entries", 28),
+    ],
+)
+def test_numbers_read_by_hand(table: str, row: str, column: str, metric: str, value: float) -> None:
+    cell = published(table).cell(row, column, metric)
+    assert cell is not None
+    assert cell.value == value
+
+
+def test_error_bars_are_kept() -> None:
+    cell = published("Figure 5a").cell("K=16", "Acc", "loose_share")
+    assert cell is not None
+    assert (cell.value, cell.error) == (34.18, 1.9)

@@ -17,7 +17,7 @@ from promptcodebook.experiments.experiment import Measured, Order
 from promptcodebook.experiments.lab import Cell, open_lab
 from promptcodebook.experiments.page import markdown
 from promptcodebook.experiments.reproduce import measure
-from promptcodebook.experiments.small_real_model_page import EXPERIMENT
+from promptcodebook.experiments.small_real_model import EXPERIMENT
 from promptcodebook.store.lock import RunLock
 
 SPEC = "http://127.0.0.1:9/v1#scripted"
@@ -112,9 +112,7 @@ def test_seeds_share_the_replies_to_equal_requests_even_those_that_were_cut(tmp_
     assert second < 0.9 * first
 
 
-def test_a_router_that_reads_embeddings_stands_beside_the_one_that_does_not(
-    tmp_path: Path,
-) -> None:
+def test_a_router_that_reads_embeddings_stands_beside_the_one_that_does_not(tmp_path: Path) -> None:
     measured, page = _measured(tmp_path, Storyteller(), _chosen(["route-0", "embed-0"]))
     assert not measured.missing
     words, both = (measured.results[f"{name}-0"]["rows"]["learned"] for name in ("route", "embed"))

@@ -17,16 +17,7 @@ import promptcodebook as pco
 from promptcodebook.calls import Request
 from promptcodebook.errors import ConfigError, DataError, EndpointDown, MissingExtra, PolicyError
 from promptcodebook.integrations.dspy import PCO, ComposedProgram
-from tests.integrations.programs import (
-    CONFIG,
-    RULES,
-    TOPICS,
-    TwoSteps,
-    metric,
-    model,
-    reply,
-    rows,
-)
+from tests.integrations.programs import CONFIG, RULES, TOPICS, TwoSteps, metric, model, reply, rows
 
 QUESTION = "7: what are clocks?"
 

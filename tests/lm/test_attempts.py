@@ -9,15 +9,27 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.calls import Message, Request, Sampling, Schema, Usage
-from promptcodebook.config import Budget, load_config
-from promptcodebook.errors import BudgetReached, Interrupted, LMError, PcoError, StoreError
+from promptcodebook.calls import Message, Reply, Request, Sampling, Schema, Usage
+from promptcodebook.config import load_config
+from promptcodebook.errors import (
+    BudgetReached,
+    DiskFull,
+    Interrupted,
+    LMError,
+    PcoError,
+    RateLimited,
+    StoreError,
+)
 from promptcodebook.incidents import Counts
 from promptcodebook.lm.budget import Ledger
+from promptcodebook.lm.journal import Journaled
+from promptcodebook.lm.limit import StopSignal
 from promptcodebook.lm.stack import Models, Supplies, credible
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
+from tests.lm.conftest import Counts as Tally
 from tests.lm.server import Server, Step, drops, fails, raw, refusing, says
+from tests.load import crowding
 
 HEADER = Header("run", "2026-01-01T00:00:00+00:00", "0")
 
@@ -83,13 +95,6 @@ async def test_a_refusal_is_a_call_and_no_tokens(server: Server, status: int) ->
     assert stack.ledger.total == Usage(calls=7)
 
 
-async def test_a_connection_that_was_never_made_is_no_call(server: Server) -> None:
-    stack = models(server, lm="http://127.0.0.1:9/v1#m", budget={"calls": 1})
-    (outcome,) = await answered(stack, 1)
-    assert isinstance(outcome, LMError)
-    assert stack.ledger.total == Usage()
-
-
 async def test_requests_that_teach_what_is_refused_are_counted_too(server: Server) -> None:
     server.default = refusing("seed", "unsupported field: seed")
     stack = models(server, budget={"calls": 3}, roles={"executor": {"temperature": 0.5}})
@@ -131,29 +136,6 @@ async def test_a_budget_in_seconds_ends_waiting(server: Server, step: Step) -> N
     outcomes = await answered(stack, 9)
     assert time.monotonic() - begun < 5
     assert all(isinstance(each, BudgetReached) for each in outcomes)
-
-
-async def test_what_is_kept_back_is_spent_only_when_the_reserve_is_opened(server: Server) -> None:
-    stack = models(server, budget={"calls": 10})
-    stack.budget.keep_back(Budget(calls=4))
-    outcomes = await asyncio.gather(*(stack.lm(ask(n)) for n in range(9)), return_exceptions=True)
-    assert server.calls == 6
-    reached = [str(each) for each in outcomes if isinstance(each, BudgetReached)]
-    assert reached == ["the budget is reached: 10 calls (6 made; 4 kept for the verdict)"] * 3
-    assert stack.budget.open_reserve()
-    outcomes = await answered(stack, 20)
-    assert server.calls == 10
-    assert not stack.budget.open_reserve(), "there is only one"
-
-
-async def test_a_user_who_stops_is_not_answered_with_the_reserve(server: Server) -> None:
-    stack = models(server, budget={"calls": 10})
-    stack.budget.keep_back(Budget(calls=10))
-    with pytest.raises(BudgetReached):
-        await stack.lm(ask())
-    stack.budget.stop(Interrupted("interrupted by the user"))
-    assert not stack.budget.open_reserve()
-    await stack.close()
 
 
 async def test_an_attempt_is_on_disk_before_it_leaves_and_booked_when_it_was_in_flight(
@@ -221,8 +203,7 @@ async def test_a_closed_run_lets_no_attempt_leave(server: Server, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "garbage",
-    [b"\xff" * 4096, b"not a slot " * 300, struct.pack("<QQQQd", 1, 99, 5, 5, 0.1)],
+    "garbage", [b"\xff" * 4096, b"not a slot " * 300, struct.pack("<QQQQd", 1, 99, 5, 5, 0.1)]
 )
 def test_a_damaged_file_of_attempts_is_named_with_what_to_do(
     tmp_path: Path, garbage: bytes
@@ -235,3 +216,118 @@ def test_a_damaged_file_of_attempts_is_named_with_what_to_do(
     assert "in-flight" in caught.value.hint
     (store.path / "in-flight").unlink()
     RunStore.open(store.path, write=True).close()
+
+
+# What the stop signal does to calls that passed the budget but have not begun.
+
+
+def said(text: str) -> Request:
+    return Request("executor", (Message("user", text),), sample=hash(text))
+
+
+def served(server: Server, **fields: object) -> Models:
+    tree = {"lm": server.spec, "cache": False, **fields}
+    return Models.build(load_config(tree), Supplies())
+
+
+async def wait_for(server: Server, calls: int) -> None:
+    for _ in range(500):
+        if server.calls >= calls:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"only {server.calls} calls came")
+
+
+async def test_calls_that_wait_for_a_slot_do_not_start_after_an_interruption(server: Server):
+    server.default = says(delay=0.2)
+    stack = served(server, concurrency=2)
+    calls = [asyncio.create_task(stack.lm(said(str(n)))) for n in range(10)]
+    await wait_for(server, 2)
+    stack.budget.stop(Interrupted("by the user"))
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    await stack.close()
+    assert [type(r) for r in results] == [Reply] * 2 + [Interrupted] * 8
+    assert server.calls == 2
+    assert stack.ledger.total.calls == 2
+
+
+async def test_a_call_between_two_tries_gives_up_at_once(server: Server):
+    server.default = fails(429, headers={"Retry-After": "60"})
+    stack = served(server, concurrency=2)
+    calls = [asyncio.create_task(stack.lm(said(str(n)))) for n in range(4)]
+    await wait_for(server, 2)
+    await asyncio.sleep(0.05)
+    began = time.monotonic()
+    stack.budget.stop(Interrupted("by the user"))
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    await stack.close()
+    assert [type(r) for r in results] == [Interrupted] * 4
+    assert time.monotonic() - began < 1.0 * crowding()
+
+
+async def test_a_time_budget_holds_for_calls_that_wait_for_a_slot(server: Server):
+    server.default = says(delay=0.1)
+    gone = 0.0
+    config = load_config(
+        {"lm": server.spec, "cache": False, "concurrency": 1, "budget": {"seconds": 10.0}}
+    )
+    stack = Models.build(config, Supplies(elapsed=lambda: gone))
+    calls = [asyncio.create_task(stack.lm(said(str(n)))) for n in range(5)]
+    await wait_for(server, 1)
+    gone = 11.0
+    with pytest.raises(Exception, match="10 seconds"):
+        await stack.lm(said("late"))
+    await asyncio.gather(*calls, return_exceptions=True)
+    await stack.close()
+    assert server.calls == 1
+
+
+class Full:
+    """A journal on a disk that refuses its second reply and all later ones."""
+
+    def __init__(self) -> None:
+        self.kept = 0
+
+    def get(self, key: bytes) -> Reply | None:
+        return None
+
+    async def put(self, key: bytes, request: Request, reply: Reply) -> None:
+        if self.kept:
+            raise DiskFull("no space left", hint="free some")
+        self.kept += 1
+
+
+async def test_nothing_is_asked_for_that_could_not_be_kept(server: Server):
+    config = load_config({"lm": server.spec, "cache": False, "concurrency": 1})
+    stack = Models.build(config, Supplies(log=Full()))
+    calls = (stack.lm(said(str(n))) for n in range(6))
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    with pytest.raises(DiskFull, match="no space left") as caught:
+        await stack.lm(said("later"))
+    await stack.close()
+    assert [type(r) for r in results] == [Reply] + [DiskFull] * 5
+    assert caught.value.hint == "free some"
+    # One reply was kept, one refused; at most one more had begun meanwhile.
+    assert server.calls <= 3
+
+
+async def test_a_journal_without_a_stop_signal_stands_alone(tally: Tally):
+    async def model(request: Request) -> Reply:
+        return Reply("ok")
+
+    lm = Journaled(model, Full(), tally)
+    assert (await lm(said("a"))).text == "ok"
+    with pytest.raises(DiskFull):
+        await lm(said("b"))
+
+
+async def test_the_signal_sleeps_as_long_as_it_is_told_and_keeps_its_first_reason():
+    stop = StopSignal()
+    began = time.monotonic()
+    await stop.sleep(0.05)
+    assert time.monotonic() - began >= 0.04
+    stop.give(Interrupted("first"))
+    stop.give(RateLimited("second"))
+    for wait in (stop.sleep(60), stop.sleep(60)):
+        with pytest.raises(Interrupted, match="first"):
+            await wait

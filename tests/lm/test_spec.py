@@ -1,8 +1,25 @@
+""""""
+
 from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
 
 import pytest
 
-from promptcodebook.errors import ConfigError
+from promptcodebook.calls import Message, Request, Sampling
+from promptcodebook.errors import (
+    AuthRefused,
+    CallTimeout,
+    ConfigError,
+    MissingExtra,
+    RateLimited,
+    RequestRefused,
+    ServerFault,
+)
+from promptcodebook.lm.connections import missing_key, require_keys
+from promptcodebook.lm.litellm_client import LiteLLM
 from promptcodebook.lm.spec import parse_spec
 
 
@@ -85,3 +102,191 @@ def test_credentials_in_an_address_are_refused_and_not_repeated(text: str):
     with pytest.raises(ConfigError) as moved:
         parse_spec("openai/x", {"OPENAI_BASE_URL": text})
     assert "hunter2" not in str(moved.value) + moved.value.hint
+
+
+# A provider that answers nobody without a key is told of before a call, or a run, is begun.
+
+
+@pytest.mark.parametrize(
+    ("spec", "variable"),
+    [
+        ("openai/gpt-x", "OPENAI_API_KEY"),
+        ("https://api.openai.com/v1#gpt-x", "PCO_API_KEY"),
+        ("https://openrouter.ai/api/v1#some/model", "PCO_API_KEY"),
+        ("litellm/anthropic/claude", "ANTHROPIC_API_KEY"),
+        ("litellm/gemini/flash", "GEMINI_API_KEY"),
+    ],
+)
+def test_the_variable_to_export_is_named_until_it_is_set(spec: str, variable: str) -> None:
+    with pytest.raises(ConfigError, match="needs a key") as caught:
+        require_keys({"simulated": {}, spec: {}}, {})
+    assert spec in str(caught.value)
+    assert caught.value.hint == f"export {variable}=..."
+    with pytest.raises(ConfigError):
+        require_keys({spec: {}}, {variable: "  "})
+    require_keys({spec: {}}, {variable: "k"})
+
+
+def test_any_of_the_variables_will_do() -> None:
+    assert missing_key("litellm/gemini/flash", environment={"GOOGLE_API_KEY": "k"}) == ()
+    address = "https://api.openai.com/v1#gpt-x"
+    assert missing_key(address, environment={"OPENAI_API_KEY": "k"}) == ()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "simulated",
+        "http://localhost:8000/v1#m",
+        "https://models.example.org/v1#m",
+        "https://api.openai.com.example.org/v1#m",
+        "litellm/ollama/small",
+        "litellm/some-model",
+    ],
+)
+def test_who_may_do_without_a_key_is_not_asked_for_one(spec: str) -> None:
+    assert missing_key(spec, environment={}) == ()
+
+
+def test_a_server_of_ones_own_behind_openai_needs_none() -> None:
+    env = {"OPENAI_BASE_URL": "http://localhost:8000/v1"}
+    assert missing_key("openai/m", environment=env) == ()
+
+
+def test_a_key_in_a_header_is_a_key() -> None:
+    assert missing_key("https://api.x.ai/v1#m", ["$PCO_OTHER"], {}) == ()
+    assert missing_key("https://api.x.ai/v1#m", ["2024-01-01"], {}) == ("PCO_API_KEY",)
+
+
+# .
+
+
+# The part of the library that we call, so that these tests need neither it nor a network.
+LIBRARY = """
+import os
+seen = []
+told_before_import = os.environ.get("LITELLM_LOCAL_MODEL_COST_MAP")
+
+class Timeout(Exception):
+    pass
+
+class Failure(Exception):
+    def __init__(self, status):
+        super().__init__(f"Authorization: Bearer sk-secret {status}")
+        self.status_code = status
+
+class Response:
+    def model_dump(self):
+        return {
+            "choices": [{"message": {"content": "hello"}, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 4, "completion_tokens": 1},
+        }
+
+async def acompletion(**fields):
+    seen.append(fields)
+    kind = fields["messages"][-1]["content"]
+    if kind == "timeout":
+        raise Timeout()
+    if kind.isdigit():
+        raise Failure(int(kind))
+    if kind == "broken":
+        raise OSError("Authorization: Bearer sk-secret")
+    return Response()
+"""
+
+
+def install(folder: Path, version: str) -> None:
+    package = folder / "litellm"
+    package.mkdir()
+    (package / "__init__.py").write_text(LIBRARY)
+    told = folder / f"litellm-{version}.dist-info"
+    told.mkdir()
+    (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: litellm\nVersion: {version}\n")
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delitem(sys.modules, "litellm", raising=False)
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "")
+    install(tmp_path, "1.90.0")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("litellm", None)
+
+
+def ask(text: str = "hi") -> Request:
+    return Request("critic", (Message("user", text),), sampling=Sampling(0.5, 0.9, 20))
+
+
+async def test_a_call_goes_through_the_library_without_its_retries(library):
+    lm = LiteLLM("anthropic/x", timeout=9.0, headers={"X-A": "b"})
+    reply = await lm(ask())
+    assert reply.text == "hello"
+    assert reply.usage.tokens == 5
+    stub = sys.modules["litellm"]
+    assert stub.told_before_import == "True"
+    sent = stub.seen[0]
+    assert (sent["model"], sent["temperature"], sent["max_tokens"]) == ("anthropic/x", 0.5, 20)
+    assert (sent["num_retries"], sent["max_retries"], sent["timeout"]) == (0, 0, 9.0)
+    assert sent["extra_headers"] == {"X-A": "b"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["api_base", "base_url", "api_key", "headers", "extra_headers", "mock_response",
+     "custom_llm_provider", "fallbacks", "callbacks", "proxies", "client", "num_retries"],
+)  # fmt: skip
+async def test_no_data_sets_a_keyword_of_the_library_itself(library, name: str):
+    drawn = Sampling(extra={name: "http://127.0.0.1:9", "top_k": 3})
+    request = Request("critic", (Message("user", "hi"),), sampling=drawn)
+    with pytest.raises(RequestRefused, match=name) as caught:
+        await LiteLLM("anthropic/x")(request)
+    assert "roles.critic.extra" in caught.value.hint
+    assert sys.modules["litellm"].seen == []
+
+
+async def test_body_fields_go_through(library):
+    request = Request("critic", (Message("user", "hi"),), sampling=Sampling(extra={"top_k": 3}))
+    await LiteLLM("anthropic/x")(request)
+    assert sys.modules["litellm"].seen[0]["top_k"] == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("timeout", CallTimeout),
+        ("429", RateLimited),
+        ("500", ServerFault),
+        ("401", AuthRefused),
+        ("broken", ServerFault),
+    ],
+)
+async def test_its_errors_become_ours_without_what_they_hold(library, text: str, kind: type):
+    with pytest.raises(kind) as caught:
+        await LiteLLM("anthropic/x")(ask(text))
+    assert caught.value.role == "critic"
+    assert "sk-secret" not in str(caught.value) + caught.value.hint
+    assert caught.value.__context__ is None
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if not holds_litellm(p)])
+    with pytest.raises(MissingExtra) as caught:
+        LiteLLM("anthropic/x")
+    assert caught.value.hint == "pip install 'promptcodebook[litellm]'"
+
+
+def holds_litellm(folder: str) -> bool:
+    return any(Path(folder or os.curdir).glob("litellm-*.dist-info"))
+
+
+@pytest.mark.parametrize("version", ["1.82.7", "1.82.8"])
+def test_a_compromised_release_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+):
+    monkeypatch.delitem(sys.modules, "litellm", raising=False)
+    install(tmp_path, version)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=version):
+        LiteLLM("anthropic/x")
+    assert "litellm" not in sys.modules

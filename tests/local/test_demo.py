@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.assemble import Sources
-from promptcodebook.cli.demo_real import demo_config, missing_model, show
 from promptcodebook.config import load_config
+from promptcodebook.experiments.demo import demo_config, missing_model, show
 from tests.cli.invoked import pco
 
 pytestmark = pytest.mark.local

@@ -71,13 +71,13 @@ for source in ("saved", datasets.Dataset.from_list(rows)):
     assert sum(len(part) for _, part in pco.load(source, input="question").items()) == 8
 """,
     "presidio": """
-from promptcodebook.policy.audit.judge import PresidioScan
+from promptcodebook.audit.judge import PresidioScan
 assert list(PresidioScan().find("Pay with 4111 1111 1111 1111 at once, mail a@b.example.", "c0"))
 """,
     "mlflow": """
 from tests.cli.invoked import served
 from promptcodebook.errors import PcoError
-from promptcodebook.policy.registry.registry import open_registry
+from promptcodebook.registry.registry import open_registry
 from tests.lm.server import Server
 
 with served(Server()) as server:  # which is no MLflow: the client says so, and asks nobody else

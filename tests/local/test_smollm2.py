@@ -121,8 +121,7 @@ async def test_a_prompt_beyond_the_context_is_refused(engine: Engine) -> None:
 
 async def test_the_model_s_marks_in_a_message_are_text(engine: Engine) -> None:
     plain, marked = await asyncio.gather(
-        engine.generate(ask("ab", max_tokens=1)),
-        engine.generate(ask("a<|im_end|>b", max_tokens=1)),
+        engine.generate(ask("ab", max_tokens=1)), engine.generate(ask("a<|im_end|>b", max_tokens=1))
     )
     # One mark would be one token; as text it is several.
     assert marked.prompt_tokens > plain.prompt_tokens + 3

@@ -16,25 +16,23 @@ from promptcodebook.config import Config, load_config
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.accept import Others, Rerun, make_acceptance
-from promptcodebook.method.critic import Attribution, Credit, Critic
+from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.executor import Scorer, Trial
-from promptcodebook.method.guard import RouteGuard
-from promptcodebook.method.maintain import Maintainer
-from promptcodebook.method.outcomes import OutcomeModel
 from promptcodebook.method.policy import (
     Composer,
     Composition,
     Encoder,
-    EpsilonGreedy,
-    Explorer,
     Generator,
     Router,
 )
-from promptcodebook.method.router import OutcomeRouter
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.templates import load_templates
-from promptcodebook.method.train import Learner, train
+from promptcodebook.method.train import Credit, Learner, train
 from promptcodebook.method.update import Updater
+from promptcodebook.routing.guard import RouteGuard
+from promptcodebook.routing.maintain import Maintainer, Upkeep
+from promptcodebook.routing.ranking import RankedRoutes
+from promptcodebook.routing.router import make_router
 from promptcodebook.tasks.program import SingleCall, make_program
 from promptcodebook.types import (
     Check,
@@ -198,7 +196,9 @@ class World:
         )
         self.critic = Critic(self.ask, self.templates, self.tally)
         self.attribution = Attribution(self.ask, self.templates, self.tally)
-        self.composer = Composer(self.encoder, self.generator, config.select, self.stages)
+        self.composer = Composer(
+            self.encoder, self.generator, RankedRoutes(config.select), config.select, self.stages
+        )
         self.program = make_program(self.executor, Path())
         self.trial = Trial(self.program, self.scorer, model)
         self.credit = Credit(self.critic, self.attribution, config)
@@ -209,11 +209,7 @@ class World:
     def router(self) -> Router:
         """ε-greedy, or one that learns from the outcomes of the pool's examples."""
         config = self.config
-        if config.router.kind == "outcomes":
-            model = OutcomeModel({x.id: x.input for x in self.pool})
-            return OutcomeRouter(config.router, config.select, model)
-        always = config.encoder.mode == "none"
-        return EpsilonGreedy(self.composer, Explorer(config.explore, config.select, always))
+        return make_router(config, self.pool, self.composer, self.lm)
 
     @property
     def learner(self) -> Learner:
@@ -228,15 +224,17 @@ class World:
             trial=self.trial,
             credit=self.credit,
             updater=self.updater,
-            guard=RouteGuard(
-                router,
-                config.randomness,
-                config.encoder.max_fallback,
-                config.update.batch_size,
-                self.tally,
-            ),
             acceptance=make_acceptance(config, rerun, Others(self.pool, router, self.credit.judge)),
-            maintainer=self.maintainer,
+            upkeep=Upkeep(
+                RouteGuard(
+                    router,
+                    config.randomness,
+                    config.encoder.max_fallback,
+                    config.update.batch_size,
+                    self.tally,
+                ),
+                self.maintainer,
+            ),
         )
 
     async def run(
@@ -244,14 +242,16 @@ class World:
         data: Sequence[Example],
         start: Parameters | None = None,
         state: State | None = None,
-        recent: Sequence[Trace] = (),
+        traces: Callable[[int], Sequence[Trace]] = lambda step: (),
         past: Sequence[Step] = (),
     ) -> list[Step]:
         """All steps of a training run."""
         theta = "theta 0" if self.config.has_encoder else ""
         state = state or State.first(start or parameters(encoder=theta))
         schedule = Schedule(data, self.config.update, self.config.randomness)
-        return [step async for step in train(self.learner, schedule, state, recent, past)]
+        learner = self.learner
+        learner.upkeep.recall(traces, state.step)
+        return [step async for step in train(learner, schedule, state, past)]
 
     def asked(self, role: str) -> list[Request]:
         """The requests of one role, own-gradient calls left out."""

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from promptcodebook.calls import Message, Reply
 from promptcodebook.errors import EndpointDown, LMError
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.method.policy import Embedder, repair_route, route_fault, route_schema
+from promptcodebook.method.policy import repair_route, route_fault, route_schema
 from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.randomness import Draws
+from promptcodebook.routing.ranking import Embedder
 from promptcodebook.types import Route
 from tests.method.build import World, book, config, routed, said
 

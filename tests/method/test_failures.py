@@ -307,7 +307,7 @@ async def walk(world: World, data: Sequence[Example], past: Sequence[Step]) -> l
     schedule = Schedule(data, world.config.update, world.config.randomness)
     steps: list[Step] = []
     with pytest.raises(TooManyFailures):
-        async for step in train(world.learner, schedule, state, (), past[::-1]):
+        async for step in train(world.learner, schedule, state, past[::-1]):
             steps.append(step)
     return steps
 

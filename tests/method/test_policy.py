@@ -13,9 +13,9 @@ from promptcodebook.errors import BudgetReached, ConfigError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.executor import Trial, roll_out
 from promptcodebook.method.policy import Deployed, Exploring, FixedPrompt
-from promptcodebook.method.ranking import BUCKETS
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.randomness import Draws
+from promptcodebook.routing.ranking import BUCKETS
 from promptcodebook.types import Example, Output, Prompt, Ranking, Rollout, Score, Stage
 from tests.method.build import World, book, config, number_scorer, parameters, said, talkative
 
@@ -66,7 +66,7 @@ async def test_a_ranking_reads_the_texts_that_stand_in_the_codebook_now():
     texts = ("of rivers", "of bridges", "of clocks", "of bread")
     for turned in (texts, texts[::-1], texts):
         now = parameters(book(*turned))
-        route, usage = await composer.route(now, learned, replace(X, input="bridges"), DRAWS)
+        route, _, usage = await composer.route(now, learned, replace(X, input="bridges"), DRAWS)
         assert [turned[k] for k in route.indices] == ["of bridges"] and usage.calls == 0
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from promptcodebook.audit.judge import hazards_schema
 from promptcodebook.calls import Role, Schema
 from promptcodebook.config.schema import default_roles
 from promptcodebook.lm.structured import ReplyShape
@@ -29,8 +30,7 @@ from promptcodebook.method.gradients import (
 )
 from promptcodebook.method.init import instincts_schema
 from promptcodebook.method.policy import route_schema
-from promptcodebook.method.safety import SafetyClause
-from promptcodebook.policy.audit.judge import hazards_schema
+from promptcodebook.safety import SafetyClause
 from promptcodebook.tasks.pupa.judge import Comparison, LeakCount
 from promptcodebook.tasks.rewards.make import Judgement
 

@@ -11,12 +11,13 @@ from promptcodebook.calls import Message
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.wire import schema_of
-from promptcodebook.method.critic import Credit, Critic, History, VerdictReply
-from promptcodebook.method.safety import LOOK, SafetyClause
+from promptcodebook.method.critic import Critic, History, VerdictReply
 from promptcodebook.method.state import State
+from promptcodebook.method.train import Credit
 from promptcodebook.method.update import collect_gradients
-from promptcodebook.policy.audit.scan import OrderCheck
+from promptcodebook.policy.scan import OrderCheck
 from promptcodebook.randomness import Randomness
+from promptcodebook.safety import LOOK, SafetyClause
 from promptcodebook.types import Rollout, Route, Trace
 from tests.method.build import World, attributed, book, config, examples, parameters
 

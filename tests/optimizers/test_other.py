@@ -10,7 +10,7 @@ import pytest
 import promptcodebook as pco
 from promptcodebook.assemble import Sources, assemble
 from promptcodebook.calls import Message, Request
-from promptcodebook.config import load_config
+from promptcodebook.config import describe, describe_group, load_config, training_keys
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.policy import FixedPrompt
@@ -26,15 +26,30 @@ from tests.run.test_optimize import train
 
 MODULE = '''
 from promptcodebook.calls import Message, Request
+from promptcodebook.config import OptimizerSettings
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.optimizers.base import Result
+
+
+class AskSettings(OptimizerSettings):
+    """What is asked for."""
+
+    table = "asking"
+    longer = "tries"
+    request: str = "Write a system prompt."
+    """The request to the updater."""
+    tries: int = 1
+    """How often it asks."""
 
 
 class Asks:
     """Asks the updater for one prompt and uses it for everything."""
 
+    settings = AskSettings
+
     async def optimize(self, problem):
-        request = Request("updater", (Message("user", "Write a system prompt."),))
+        asked = AskSettings.of(problem.assembled.config).request
+        request = Request("updater", (Message("user", asked),))
         reply = await problem.assembled.models.lm(request)
         return Result("asked", "the prompt that was asked for", FixedPrompt(reply.text))
 '''
@@ -73,6 +88,32 @@ def test_it_is_listed_beside_ours_and_a_wrong_name_says_so() -> None:
     assert {"asks", "pco"} <= set(optimizer_names())
     with pytest.raises(ConfigError, match=r"unknown optimizer 'pcoo'.*did you mean 'pco'"):
         make_optimizer("pcoo")
+
+
+@pytest.mark.usefixtures("installed")
+def test_it_brings_settings_that_are_keys_like_ours(tmp_path: Path) -> None:
+    asked = {"request": "Write ten words."}
+    run = train(tmp_path, config={"optimizer": "asks", "asking": asked})
+    store = RunStore.open(run.path)
+    assert store.header.settings["asking"] == {**asked, "tries": 1}
+    store.close()
+    assert "asking" in training_keys()
+    (key,) = (key for key in describe() if key.key == "asking.request")
+    assert (key.text, describe_group("asking")) == (
+        "The request to the updater.", "What is asked for.",
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=r"unknown key 'asking.reqest'.*did you mean 'request'"):
+        load_config({"asking": {"reqest": "x"}})
+    with pytest.raises(ConfigError, match=r"asking.tries: .* not 'often'"):
+        load_config({"asking": {"tries": "often"}})
+    with pytest.raises(pco.PcoError, match="there is nothing to resume") as refused:
+        train(tmp_path, resume=run.id, config={"optimizer": "asks", "asking": asked})
+    assert "'asking': {'tries': MORE}" in refused.value.hint
+
+
+def test_a_table_of_no_installed_optimizer_is_an_unknown_key() -> None:
+    with pytest.raises(ConfigError, match="unknown key 'asking'"):
+        load_config({"asking": {}})
 
 
 class Asks:

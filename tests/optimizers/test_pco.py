@@ -20,13 +20,13 @@ from promptcodebook.intervals import Interval
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.stack import Models, Supplies
 from promptcodebook.method.policy import EpsilonGreedy, FixedPrompt
-from promptcodebook.method.router import OutcomeRouter
 from promptcodebook.method.templates import load_templates
 from promptcodebook.optimizers.base import Problem, Result
 from promptcodebook.optimizers.pco import PCO, build_learner, initialise, with_listed_codebook
 from promptcodebook.optimizers.selection import VerdictReserve, count_selection
 from promptcodebook.policy.references import state_at
 from promptcodebook.progress import Note, Phase, StepDone, ValidationDone
+from promptcodebook.routing.router import OutcomeRouter
 from promptcodebook.store.events import Resumed, Started, Stepped
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore

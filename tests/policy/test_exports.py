@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from promptcodebook.errors import ConfigError, RunNotTrusted
-from promptcodebook.policy.exports.export import KINDS, export_policy
+from promptcodebook.exports.export import KINDS, export_policy
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import load_policy
 from tests.cli.invoked import pco, served

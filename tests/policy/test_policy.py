@@ -17,14 +17,14 @@ from promptcodebook.calls import Chat, Request
 from promptcodebook.config import role_layers
 from promptcodebook.errors import ConfigError, DataError, EndpointDown, PolicyError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.method.ranking import BUCKETS, Expected
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, deploy, load_policy
 from promptcodebook.policy.response import Explanation
+from promptcodebook.routing.ranking import BUCKETS
 from promptcodebook.tasks.program import SINGLE_CALL
-from promptcodebook.types import Example, Parameters, Ranking, Route
+from promptcodebook.types import Example, Expected, Parameters, Ranking, Route
 from tests.lm.server import Server, says
 from tests.method.build import book, config, parameters, talkative
 

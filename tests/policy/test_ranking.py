@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from promptcodebook.method.ranking import BUCKETS, Vocabulary
 from promptcodebook.policy.file import StoredRanking
+from promptcodebook.routing.ranking import BUCKETS, Vocabulary
 from promptcodebook.types import Ranking
 
 VOCABULARY = Vocabulary.of([f"word{i} and word{i // 3}" for i in range(40)]).with_vectors(

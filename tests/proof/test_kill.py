@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.experiments.grid import read_run
+from promptcodebook.experiments.experiment import read_run
 from promptcodebook.randomness import keyed_random
 from tests.proof.killing import (
     IN_FLIGHT,

@@ -15,10 +15,10 @@ from promptcodebook.errors import LMError, PolicyError
 from promptcodebook.estimation.counting import Manner
 from promptcodebook.estimation.dry import dry_run
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.method.ranking import Ranker
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.policy import deploy
 from promptcodebook.randomness import keyed_random
+from promptcodebook.routing.ranking import Ranker
 from promptcodebook.store.run import RunStore
 
 from .topics import PHRASES, SMALL, learn, obey, right

@@ -17,7 +17,7 @@ from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.policy.policy import Policy
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.houserules.task import RULES, load_houserules, present_prompt
-from tests.tasks.houserules.test_checks import KEPT, PLAIN
+from tests.tasks.houserules.test_task import KEPT, PLAIN
 
 from .topics import PHRASES, chance, data, learn, shuffled
 

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 import promptcodebook as pco
+from promptcodebook.audit.report import audit
 from promptcodebook.calls import Request
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.policy.audit.report import audit
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.references import resolve
 from promptcodebook.report.context import Context

@@ -19,7 +19,7 @@ from promptcodebook.serve.completions import (
     parse_body,
     read_call,
 )
-from promptcodebook.serve.proxy import read_messages
+from promptcodebook.serve.description import ChatRequest, check
 
 HELLO = [{"role": "user", "content": "Hello."}]
 
@@ -219,5 +219,5 @@ def test_a_body_is_utf_8(encoding: str) -> None:
 @pytest.mark.parametrize("content", [5, {"text": "a"}, True, ["a"], [{"text": "a"}, 5]])
 def test_content_that_is_neither_text_nor_parts_is_refused(content: object) -> None:
     with pytest.raises(Refusal, match="must be text or a list of parts") as caught:
-        read_messages({"messages": [{"role": "user", "content": content}]})
+        check(ChatRequest, {"messages": [{"role": "user", "content": content}]})
     assert caught.value.param == "messages"

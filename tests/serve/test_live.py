@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.errors import ConfigError
-from promptcodebook.policy.registry.log import version_of
+from promptcodebook.registry.log import version_of
 from promptcodebook.serve.composing import Composing
 from promptcodebook.serve.live import FileSource, FixedSource, Live, RegistrySource, Version
 from promptcodebook.serve.spending import find_record

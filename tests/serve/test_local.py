@@ -18,7 +18,7 @@ from promptcodebook.errors import ConfigError, RequestRefused
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.local.engine import Engine, Job
-from promptcodebook.serve.local import Terms, check_terms, serving_locally
+from promptcodebook.local.server import Terms, check_terms, serving_locally
 from tests.serve.engine import EmbeddingEngine, ScriptedEngine
 
 SAID = [{"role": "user", "content": "Count to two."}]
@@ -311,7 +311,7 @@ async def test_while_the_model_is_loading_callers_are_asked_to_wait() -> None:
         assert (await ask(url, "/healthz"))[:2] == (503, {"status": "loading"})
         assert (await ask(url, "/v1/models"))[0] == 503
         ready.set()
-        await loading
+        assert isinstance(await loading, ScriptedEngine)
         assert (await ask(url, "/healthz"))[:2] == (200, {"status": "ok"})
         assert (await ask(url, json={"messages": SAID}))[0] == 200
 

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.policy.registry.log import version_of
+from promptcodebook.registry.log import version_of
 from promptcodebook.serve.door import Limits
 from promptcodebook.serve.spending import find_record
 from tests.lm.server import Step, drops, fails, pours, raw, says

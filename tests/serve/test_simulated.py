@@ -13,9 +13,10 @@ import pytest
 from promptcodebook.calls import Message, Request, Sampling
 from promptcodebook.lm.connections import Endpoints
 from promptcodebook.method.templates import load_templates
-from promptcodebook.serve.server import Address, serve, serving, simulated_site
+from promptcodebook.serve.server import Address, serve, serving
 from promptcodebook.simulated.model import SimulatedLM
 from promptcodebook.simulated.parameters import SimulatedSettings
+from promptcodebook.simulated.server import simulated_site
 from promptcodebook.simulated.world import World
 from promptcodebook.types import Example
 from tests.load import crowding

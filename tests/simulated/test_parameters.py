@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import asyncio
+import json
+from collections import Counter
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
-from promptcodebook.errors import ConfigError
-from promptcodebook.simulated.parameters import FAULTS, Latency, SimulatedSettings
+from promptcodebook.calls import Message, Reply, Request, Sampling
+from promptcodebook.errors import ConfigError, LMError, RateLimited, ServerFault
+from promptcodebook.simulated.model import SimulatedLM
+from promptcodebook.simulated.parameters import FAULTS, FaultPlan, Latency, SimulatedSettings
+from promptcodebook.simulated.world import World
+from promptcodebook.types import Example
 
 _PLAIN = [f.name for f in fields(SimulatedSettings) if f.name not in ("faults", "latency")]
 
@@ -73,3 +80,145 @@ def test_the_documentation_lists_every_parameter_with_its_default() -> None:
         assert f"| `{name}` | {getattr(defaults, name)} |" in page, name
     for fault in FAULTS:
         assert f"`{fault}`" in page
+
+
+# Faults on demand: seeded, one at a time, mended by a retry, and counted.
+
+
+ALL = SimulatedSettings.from_params(
+    {"faults": "429:0.1,500:0.1,drop:0.1,json:0.1,truncate:0.1,routes:0.1"}
+)
+ROUTING = (
+    "Choose exactly 2 different instincts by index.\n\nCodebook:\n[0] Be kind.\n[1] Stay calm.\n"
+    '[2] Smile.\n\nAnswer with JSON: {"constraints": [], "selected_indices": [], "analysis": ""}'
+)
+
+
+def routing(example: Example, sample: int = 0) -> Request:
+    messages = (Message("system", ROUTING), Message("user", example.input))
+    return Request("encoder", messages, sample=sample, sampling=Sampling(temperature=0.5))
+
+
+def test_at_most_one_fault_strikes_and_each_at_its_share() -> None:
+    plan = FaultPlan(1, ALL.faults)
+    struck = Counter(plan.strike(str(k).encode(), is_json=True, is_route=True) for k in range(5000))
+    for fault in ("429", "500", "drop", "json", "truncate", "routes"):
+        assert 0.085 < struck[fault] / 5000 < 0.115, fault
+    plain = {plan.strike(f"p{k}".encode(), is_json=False, is_route=False) for k in range(500)}
+    assert plain == {None, "429", "500", "drop", "truncate"}
+
+
+def test_a_fault_depends_on_how_often_the_request_came_and_on_no_other_request() -> None:
+    keys = [str(k).encode() for k in range(40)]
+
+    def fates(plan: FaultPlan, order: list[bytes]) -> dict[bytes, list[object]]:
+        found: dict[bytes, list[object]] = {k: [] for k in keys}
+        for key in order:
+            found[key].append(plan.strike(key, is_json=True, is_route=True))
+        return found
+
+    straight = fates(FaultPlan(1, ALL.faults), keys * 5)
+    assert straight == fates(FaultPlan(1, ALL.faults), [k for k in keys[::-1] for _ in range(5)])
+    assert straight != fates(FaultPlan(2, ALL.faults), keys * 5)
+    assert all(None in fate for fate in straight.values())
+    assert any(fate[0] is not None for fate in straight.values())
+
+
+async def _outcome(lm: SimulatedLM, request: Request) -> Reply | LMError:
+    try:
+        return await lm(request)
+    except LMError as error:
+        return error
+
+
+async def test_in_process_each_fault_looks_as_an_endpoint_would_make_it(
+    world: World, examples: list[Example]
+) -> None:
+    lm = SimulatedLM(world, replace(ALL, retry_after=0.5))
+    met: Counter[str] = Counter()
+    for sample in range(400):
+        found = await _outcome(lm, routing(examples[sample % 60], sample))
+        if isinstance(found, LMError):
+            assert found.retryable
+            assert "simulated" in str(found)
+            met[found.incident or type(found).__name__] += 1
+            assert not isinstance(found, RateLimited) or found.retry_after == 0.5
+        elif found.finish == "length":
+            met["truncate"] += 1
+            with pytest.raises(ValueError, match=r"."):
+                json.loads(found.text)
+        else:
+            met[_looks(found.text)] += 1
+    faults = lm.stats.faults
+    assert met["rate_limited"] == faults["429"] > 0
+    assert met["server_error"] == faults["500"] > 0
+    assert met["dropped"] == faults["drop"] > 0
+    assert met["truncate"] == faults["truncate"] == lm.stats.cut > 0
+    assert met["json"] == faults["json"] > 0
+    assert met["routes"] == faults["routes"] > 0
+    assert lm.stats.requests == 400
+    assert lm.stats.replies == 400 - faults["429"] - faults["500"] - faults["drop"]
+
+
+def _looks(text: str) -> str:
+    try:
+        reply = json.loads(text)
+    except ValueError:
+        return "json"
+    return "whole" if len(set(reply["selected_indices"])) == 2 else "routes"
+
+
+async def test_retries_end_with_the_reply_of_a_model_without_faults(
+    world: World, examples: list[Example]
+) -> None:
+    settings = SimulatedSettings(faults={"429": 0.3, "500": 0.2, "drop": 0.2})
+    shaky, sound = SimulatedLM(world, settings), SimulatedLM(world)
+    for example in examples[:20]:
+        wanted = await sound(routing(example))
+        for _ in range(40):
+            found = await _outcome(shaky, routing(example))
+            if isinstance(found, Reply):
+                break
+            assert isinstance(found, RateLimited | ServerFault)
+        assert isinstance(found, Reply)
+        assert found.text == wanted.text
+
+
+async def test_repeated_counts_finished_replies_asked_for_again(
+    world: World, examples: list[Example]
+) -> None:
+    lm = SimulatedLM(world)
+    for example in (*examples[:5], *examples[:2]):
+        await lm(routing(example))
+    await lm(routing(examples[0], sample=9))
+    assert (lm.stats.replies, lm.stats.repeated) == (8, 2)
+    assert lm.stats.as_dict()["kinds"] == {"route": 8}
+    lm.stats.reset()
+    assert lm.stats.as_dict()["requests"] == 0
+
+
+async def test_replies_do_not_depend_on_latency_or_order(
+    world: World, examples: list[Example]
+) -> None:
+    some = [routing(e, k) for k, e in enumerate(examples[:30])]
+    plain = [(await SimulatedLM(world)(r)).text for r in some]
+    for seed in ("0", "1"):
+        params = {"latency": "uniform:0.0-0.02", "latency_seed": seed}
+        slow = SimulatedLM(world, SimulatedSettings.from_params(params))
+        replies = await asyncio.gather(*(slow(r) for r in reversed(some)))
+        assert [r.text for r in reversed(replies)] == plain
+
+
+async def test_a_shared_prefix_counts_as_cached_and_changes_no_reply(
+    world: World, examples: list[Example]
+) -> None:
+    plain = SimulatedLM(world)
+    caching = SimulatedLM(world, SimulatedSettings(prefix_cache=True))
+    first, second = routing(examples[0]), routing(examples[1])
+    assert (await caching(first)).usage.cached_prompt_tokens == 0
+    again = await caching(second)
+    told = await plain(second)
+    assert 32 <= again.usage.cached_prompt_tokens < again.usage.prompt_tokens
+    assert again.usage.cached_prompt_tokens % 16 == 0
+    assert (again.text, again.usage.prompt_tokens) == (told.text, told.usage.prompt_tokens)
+    assert told.usage.cached_prompt_tokens == 0

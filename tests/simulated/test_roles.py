@@ -203,9 +203,7 @@ def improved(world: World, text: str, feedback: str, cap: int = 25) -> str:
     return ask(world, filled(Example("x", "x"), "updater", **values))
 
 
-def test_improve_takes_up_advice_within_the_cap_and_drops_what_orders_nothing(
-    world: World,
-) -> None:
+def test_improve_takes_up_advice_within_the_cap_and_drops_what_orders_nothing(world: World) -> None:
     told = "- Its text must say: " + BULLETS
     assert BULLETS.split(",")[0] in improved(world, "Be kind.", told)
     vague = "Think of the reader at all times and be sure that nothing is left to be desired."

@@ -180,11 +180,7 @@ async def test_a_cut_reply_marks_the_output() -> None:
 
 @given(st.text(), st.booleans())
 def test_any_reply_is_read(text: str, cut: bool) -> None:
-    assert set(read_outputs(text, ("answer", "summary"), cut)) == {
-        "reasoning",
-        "answer",
-        "summary",
-    }
+    assert set(read_outputs(text, ("answer", "summary"), cut)) == {"reasoning", "answer", "summary"}
     assert isinstance(read_outputs(text, ("answer",), cut)["answer"], str)
 
 

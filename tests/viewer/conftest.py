@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from promptcodebook.policy.registry.registry import open_registry
+from promptcodebook.registry.registry import open_registry
 from promptcodebook.viewer.server import Site, viewing
 from tests.policy.registry.build import policy
 from tests.report.scripted_run import HOSTILE, ScriptedRun, write_run

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from promptcodebook.policy.registry.registry import open_registry
+from promptcodebook.registry.registry import open_registry
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import remove_run
 from tests.load import crowding

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from promptcodebook.experiments.reproduce import experiment_names
-from promptcodebook.policy.registry.registry import open_registry
+from promptcodebook.registry.registry import open_registry
 from promptcodebook.viewer.server import Site, viewing
 from tests.load import crowding
 from tests.policy.registry.build import policy

@@ -29,7 +29,7 @@ from promptcodebook.batch.results import Result
 from promptcodebook.batch.session import Batch, Summary
 from promptcodebook.calls import Role, Usage
 from promptcodebook.cluster import join_cluster, machine_name, require_version
-from promptcodebook.config import Config
+from promptcodebook.config import Config, full_config
 from promptcodebook.data.table import Record
 from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, PcoError
 from promptcodebook.lm.stack import uses_simulated
@@ -329,7 +329,7 @@ class _Results:
 
 
 def _answer(told: Mapping[str, Any], journal: Journal, results: _Results) -> None:
-    config = Config.model_validate(told["config"])
+    config = full_config().model_validate(told["config"])
     file = PolicyFile.model_validate_json(told["policy"])
     policy = deploy(file, config, Sources(Path(told["base"])), journal.supplies())
     rows: Iterator[Kept] = ((Record(where, values), None) for where, values in told["rows"])

@@ -19,6 +19,7 @@ from typing import Any
 
 from promptcodebook.batch.results import Result
 from promptcodebook.calls import Role, Usage
+from promptcodebook.config import training_keys
 from promptcodebook.errors import ConfigError, PcoError, RunChanged, StoreError
 from promptcodebook.paths import make_private_folder, write_whole
 from promptcodebook.sqlite import Layout, store_os_error
@@ -225,19 +226,15 @@ def _settle_job(folder: Path, job: Mapping[str, Any], again: str) -> Mapping[str
         raise StoreError(
             f"{path} is damaged", hint=f"remove {folder} to begin anew: what it holds is paid for"
         ) from None
-    changed = [each.key for each in differences(known, job, _FREE)]
+    # Free are `id`, which tells a batch from the last one to the same OUT, `retry`, which whoever
+    # opened the part looks at, and settings that decide no answer of a deployed policy.
+    free = [f"settings.{key}" for key in (*FREE_KEYS, *training_keys())]
+    changed = [each.key for each in differences(known, job, ("id", "retry", *free))]
     if changed:
         raise _another(folder, changed, known, again)
     return known
 
 
-_TRAINING = (
-    *("critic", "explore", "gepa", "init", "keep", "mipro", "preset", "reward", "reward_range"),
-    *("update", "validation", "verdict_examples"),
-)
-_FREE = ("id", "retry", *(f"settings.{key}" for key in (*FREE_KEYS, *_TRAINING)))
-"""What may be different: settings that decide no answer of a deployed policy. Whoever opened the
-part looks at `retry`; `id` tells a batch from the last one to the same OUT."""
 _MEANS = {
     "input": "IN has other bytes",
     "policy": "REF stands for another policy",

@@ -1,6 +1,8 @@
 """The command tree, and the one place where an error becomes a message and an exit code.
 
-A command's code is imported when it is typed, so that `--help` stays fast.
+A command's code is imported when it is typed, so that `--help` stays fast. The outer parts, such as
+`serve` and `local`, register their commands as entry points. Core knows the names of these commands
+and what to install for them.
 """
 
 from __future__ import annotations
@@ -11,17 +13,25 @@ import importlib
 import json
 import os
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from promptcodebook.errors import ConfigError, PcoError, Stop, did_you_mean, message_of
+from promptcodebook.errors import (
+    ConfigError,
+    MissingExtra,
+    PcoError,
+    Stop,
+    did_you_mean,
+    import_part,
+    message_of,
+)
 from promptcodebook.signals import stop_signals
 from promptcodebook.text import printable
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("demo", "Learn and judge on a small real model, offline, in minutes."),
+    "demo": ("[simulated]", "Learn and judge on a small real model, offline, in minutes."),
     "init": ("init", "Write pco.toml, data.jsonl and reward.py to start from."),
     "config": ("init", "Every setting: its key, default and meaning."),
     "templates": ("init", "The prompt templates: list them, or copy a set to edit."),
@@ -32,21 +42,22 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "eval": ("evaluate", "Score a run or a policy file on a split."),
     "bench": ("bench", "Train, evaluate and report on every benchmark."),
     "distill": ("distill", "Learn the encoder's routes: one model call less a query."),
-    "reproduce": ("reproduce", "Measure what a page of docs/results says, and write the page."),
+    "reproduce": ("[bench]", "Measure what a page of docs/results says, and write the page."),
     "compare": ("evaluate", "Two runs or policies on the same examples."),
     "prompt": ("prompt", "The prompt of a row of the verdict, to use elsewhere."),
-    "batch": ("batch", "A policy over a file of rows: every row with its answer."),
+    "batch": ("[serve]", "A policy over a file of rows: every row with its answer."),
     "explain": ("explain", "Route, composed prompt and reasons for one input."),
-    "serve": ("serve", "A policy behind an OpenAI-compatible endpoint."),
+    "serve": ("[serve]", "A policy behind an OpenAI-compatible endpoint."),
     "codebook": ("codebook", "Show a codebook or a difference; keep and promote versions."),
     "report": ("runs", "One self-contained HTML file about a run."),
-    "view": ("view", "Runs in the browser, as they train."),
+    "view": ("[serve]", "Runs in the browser, as they train."),
     "runs": ("runs", "List, show or remove runs."),
-    "cache": ("lm", "The reply cache: stats, clear."),
-    "lm": ("lm", "Serve a model of this machine, or the simulated one."),
+    "cache": ("cache", "The reply cache: stats, clear."),
+    "lm": ("[local]", "Serve a model of this machine, or the simulated one."),
 }
-"""Name -> (file in this folder, one line of help). The order is the order of use."""
-
+"""Name -> (file in this folder, one line of help), in the order of use. For a command that an outer
+part registers, the extra to install stands in brackets."""
+COMMAND_GROUP = "promptcodebook.commands"
 
 _NOBODY_THERE = (errno.EPIPE, errno.EIO)
 
@@ -69,8 +80,36 @@ class _Lazy(TyperGroup):
 
 def load_command(name: str) -> Any:
     """The command (or group) behind a name of the table, its file imported now."""
-    module = importlib.import_module(f"promptcodebook.cli.{COMMANDS[name][0]}")
+    home = COMMANDS[name][0]
+    if home.startswith("["):
+        return outer_command(name, home.strip("[]"))
+    module = importlib.import_module(f"promptcodebook.cli.{home}")
     return typer.main.get_group(module.app).commands[name]
+
+
+def outer_command(path: str, extra: str) -> Any:
+    """The command that a part registered as `path`, such as "serve" or "codebook.audit"; where the
+    part is not installed, a command that says what to install."""
+    from promptcodebook.cli.settings import command_group
+
+    typed = f"pco {path.replace('.', ' ')}"
+    holder, name = command_group(), path.rpartition(".")[2]
+    try:
+        made = import_part(COMMAND_GROUP, path, typed, extra)
+    except MissingExtra as missing:
+        error = missing
+
+        def absent(_: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
+            raise error
+
+        anything = {"ignore_unknown_options": True}
+        holder.command(name, help=f"Not installed: {error.hint}", context_settings=anything)(absent)
+    else:
+        if isinstance(made, typer.Typer):
+            holder.add_typer(made, name=name)
+        else:
+            holder.command(name)(made)
+    return typer.main.get_group(holder).commands[name]
 
 
 app = typer.Typer(

@@ -75,7 +75,7 @@ def bench(
     """
     from promptcodebook.assemble import Sources
     from promptcodebook.config import TYPED, load_config
-    from promptcodebook.local.lm import LocalModels
+    from promptcodebook.lm.connections import local_models
     from promptcodebook.run.suite import BENCHMARKS
     from promptcodebook.sync import run_sync
 
@@ -87,7 +87,7 @@ def bench(
     tasks = [task for task in BENCHMARKS if not only or task in only]
     configs = [load_config(*layers, {"task": task}, where=TYPED) for task in tasks]
     done, failed, stop = list[_Cell](), dict[str, str](), None
-    local = LocalModels()
+    local = local_models()
     try:
         _require_all(configs, Sources())
         for config in configs:
@@ -102,7 +102,8 @@ def bench(
                 failed[config.task] = f"{error}{f' (next: {error.hint})' if error.hint else ''}"
                 note(f"{config.task}: failed: {failed[config.task]}")
     finally:
-        run_sync(local.close())
+        if local is not None:
+            run_sync(local.close())
     if as_json:
         emit({"suite": suite, "cells": [cell.as_json() for cell in done], "failed": failed})
     else:

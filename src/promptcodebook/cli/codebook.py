@@ -36,11 +36,10 @@ if TYPE_CHECKING:
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from promptcodebook.cli import export, registry
-from promptcodebook.cli.audit import audit
+from promptcodebook.cli.app import COMMAND_GROUP, outer_command
 from promptcodebook.cli.console import columns
-from promptcodebook.cli.settings import command_group
-from promptcodebook.errors import ConfigError, did_you_mean
+from promptcodebook.cli.settings import CommandGroup, command_group
+from promptcodebook.errors import ConfigError, did_you_mean, import_part
 from promptcodebook.text import word_changes
 from promptcodebook.types import variable_name
 
@@ -127,9 +126,25 @@ def _text(made: Effect, name: str, paid: int) -> str:
     return printable("\n".join(lines))
 
 
+class _Codebook(CommandGroup):
+    """Lists the commands about the registry too, which the outer parts register."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(_ORDER)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        own = super().get_command(ctx, cmd_name)
+        outer = own is None and cmd_name in _ORDER
+        return outer_command(f"codebook.{cmd_name}", EXTRA) if outer else own
+
+
+_ORDER = ("audit", "effect", "show", "log", "diff", "list", "freeze", "promote", "rollback",
+          "import", "verify", "export")  # fmt: skip
+EXTRA = "serve"
+"""What to install for the registry, audits and exports."""
 app = command_group()
-codebook = command_group("Show a codebook, its history or a difference; keep versions of it.")
-codebook.command()(audit)
+_HELP = "Show a codebook, its history or a difference; keep versions of it."
+codebook = command_group(_HELP, _Codebook)
 codebook.command()(effect)
 app.add_typer(codebook, name="codebook")
 
@@ -226,7 +241,8 @@ def log(
     if ref is None or "@" in ref:
         if index is not None or part is not None:
             raise ConfigError("--index and --part are for a run", hint="pco codebook log last")
-        registry.show_log(ref or "", as_json)
+        show_moves = import_part(COMMAND_GROUP, "codebook.log", "the registry", EXTRA)
+        show_moves(ref or "", as_json)
     else:
         _show_rewrites(ref, index, part, as_json)
 
@@ -335,13 +351,16 @@ def diff(
 
 
 def _pair(a: str, b: str | None) -> tuple[PolicyFile, PolicyFile]:
-    from promptcodebook.policy.references import first_policy, resolve
+    from promptcodebook.policy.references import first_policy, read_policy, resolve, stored_version
 
     reference = resolve(runs_dir(), a)
     if b is not None:
         return reference.file, resolve(runs_dir(), b).file
     if reference.version and "@" in a:
-        return registry.before_and_now(a)
+        before = stored_version(a).before
+        if not before:
+            raise ConfigError(f"{a} stood nowhere before", hint=f"pco codebook diff OTHER {a}")
+        return read_policy(before), reference.file
     return first_policy(runs_dir(), a), reference.file
 
 
@@ -362,7 +381,3 @@ def mark_changes(before: str, after: str) -> str:
     """`after` with what was taken out as [-...-] and what was put in as {+...+}."""
     marks = {"same": "{}", "removed": "[-{}-]", "added": "{{+{}+}}"}
     return "".join(marks[kind].format(piece) for kind, piece in word_changes(before, after))
-
-
-codebook.add_typer(registry.app)
-codebook.add_typer(export.app)

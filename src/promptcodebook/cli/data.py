@@ -82,10 +82,12 @@ def fetch(
     as_json: Json = False,
 ) -> None:
     """Fetch a benchmark from its public home; its task then reads the copy without --data."""
+    from promptcodebook.cli.app import COMMAND_GROUP
+    from promptcodebook.errors import import_part
     from promptcodebook.tasks.home import default_data_cache
     from promptcodebook.tasks.public import public_rows
-    from promptcodebook.tasks.public_sources import source_of
 
+    source_of = import_part(COMMAND_GROUP, "data.fetch", "pco data fetch", "bench")
     source = source_of(name)
     rows = public_rows(source, cache or default_data_cache(), accept=accept)
     if as_json:

@@ -26,7 +26,7 @@ from promptcodebook.errors import ConfigError
 from promptcodebook.units import number
 
 if TYPE_CHECKING:
-    from promptcodebook.method.distil import Agreement
+    from promptcodebook.routing.distil import Agreement
     from promptcodebook.run.distilling import Distillation
 
 app = command_group()

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from promptcodebook.cli.app import COMMAND_GROUP
 from promptcodebook.cli.console import emit, wrap_text
-from promptcodebook.cli.serve import explain_request
 from promptcodebook.cli.settings import (
     REF_HELP,
     ConfigOption,
@@ -24,7 +24,7 @@ from promptcodebook.cli.settings import (
     Trust,
     command_group,
 )
-from promptcodebook.errors import ConfigError, DataError, PcoError
+from promptcodebook.errors import ConfigError, DataError, PcoError, import_part
 from promptcodebook.paths import runs_dir
 from promptcodebook.types import Variable, variable_name
 from promptcodebook.units import number
@@ -70,6 +70,7 @@ def explain(
     what that was prompted with; no model is asked.
     """
     if text is None:
+        explain_request = import_part(COMMAND_GROUP, "explain.request", "pco serve", "serve")
         explain_request(ref, as_json=as_json)
         return
     from promptcodebook.assemble import Sources

@@ -67,7 +67,7 @@ _TEXTS = ("base_prompt", "init.prompt", "output_format")
 """Keys whose value is a prompt, word for word, also where it looks like JSON."""
 
 
-class _Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """Its help lists each command with its whole first sentence, wrapped and not cut."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -82,10 +82,10 @@ class _Group(TyperGroup):
                 formatter.write_dl(rows)
 
 
-def command_group(help_text: str = "") -> typer.Typer:
+def command_group(help_text: str = "", kind: type[CommandGroup] = CommandGroup) -> typer.Typer:
     """An empty group of commands; without help it only holds a file's commands together."""
     return typer.Typer(
-        cls=_Group,
+        cls=kind,
         rich_markup_mode=None,
         add_completion=False,
         no_args_is_help=True,

@@ -19,16 +19,28 @@ import textwrap
 import tomllib
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from promptcodebook.config.schema import Budget, Config, Price, RoleSettings, default_roles, preset
+from promptcodebook.config.schema import (
+    TRAINING,
+    Budget,
+    Config,
+    OptimizerSettings,
+    Price,
+    RoleSettings,
+    default_roles,
+    preset,
+)
 from promptcodebook.config.secrets import without_secrets
 from promptcodebook.errors import ConfigError, did_you_mean
 
@@ -67,12 +79,46 @@ class Key:
         return self.key.rpartition(".")[0]
 
 
+def optimizer_settings() -> Mapping[str, type[OptimizerSettings]]:
+    """The settings models of the installed optimizers, by the optimizer's name. One that cannot be
+    imported has none: whoever asks for it is told."""
+    entries = sorted(entry_points(group="promptcodebook.optimizers"), key=lambda e: e.name)
+    return _settings_of(tuple(entries))
+
+
+@cache
+def _settings_of(entries: tuple[EntryPoint, ...]) -> Mapping[str, type[OptimizerSettings]]:
+    found: dict[str, type[OptimizerSettings]] = {}
+    for entry in entries:
+        with suppress(Exception):
+            model = getattr(entry.load(), "settings", None)
+            if isinstance(model, type) and issubclass(model, OptimizerSettings):
+                found[entry.name] = model
+    return found
+
+
+def training_keys() -> tuple[str, ...]:
+    """Keys and groups that decide nothing of what a trained policy answers."""
+    return (*TRAINING, *dict.fromkeys(m.table for m in optimizer_settings().values()))
+
+
+def full_config() -> type[Config]:
+    """`Config` with a field for each table of the installed optimizers."""
+    return _full_config(tuple(dict.fromkeys(optimizer_settings().values())))
+
+
+@cache
+def _full_config(tables: tuple[type[OptimizerSettings], ...]) -> type[Config]:
+    fields: dict[str, Any] = {model.table: (model, model()) for model in tables}
+    return create_model("Config", __base__=Config, __doc__=Config.__doc__, **fields)
+
+
 def describe() -> tuple[Key, ...]:
     """Every key, those at the top first, then group by group as `Config` names them."""
     top: list[Key] = []
     below: list[Key] = []
     lines = _lines(Config)
-    for name, field in Config.model_fields.items():
+    for name, field in full_config().model_fields.items():
         group = _group_of(name, field)
         if group is None:
             top.append(_key(Config, "", name, lines))
@@ -86,7 +132,7 @@ def describe() -> tuple[Key, ...]:
 def describe_group(group: str) -> str:
     """The line of a group named as in `Key.group`. Raises KeyError for what is no group."""
     name = group.partition(".")[0]
-    model = _group_of(name, Config.model_fields[name])
+    model = _group_of(name, full_config().model_fields[name])
     if model is None:
         raise KeyError(group)
     return _one_line(model.__doc__ or "")
@@ -259,7 +305,7 @@ def _checked(layers: Sequence[Mapping[str, Any]], where: str) -> Config:
     chosen = preset(str(merged.get("preset", "default")))
     tree = merge(defaults, chosen, text_updates_layer(merged), merged)
     try:
-        return Config.model_validate(tree)
+        return full_config().model_validate(tree)
     except ValidationError as error:
         raise _readable(error, where) from None
 
@@ -324,7 +370,7 @@ def _readable(error: ValidationError, where: str) -> ConfigError:
 
 
 def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
-    model: type[BaseModel] = Config
+    model: type[BaseModel] = full_config()
     for part in loc:
         if part == "roles":
             model = RoleSettings

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from functools import cache
 from importlib import resources
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
@@ -35,6 +35,24 @@ class Group(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", str_strip_whitespace=True, hide_input_in_errors=True
     )
+
+
+class OptimizerSettings(Group):
+    """The settings of an optimizer: a table of its own in pco.toml. They decide nothing of what a
+    trained policy answers.
+
+    The optimizer's class names its model: `settings = MySettings`.
+    """
+
+    table: ClassVar[str]
+    longer: ClassVar[str] = ""
+    """The key that lets a finished run go on when it is raised; "" = a finished run is over."""
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """Those of a run."""
+        found = getattr(config, cls.table, None)
+        return found if isinstance(found, cls) else cls()
 
 
 class Explore(Group):
@@ -205,47 +223,6 @@ class DataSettings(Group):
     """Seed of that draw, apart from the run's `seed`."""
 
 
-class GepaSettings(Group):
-    """GEPA through the `gepa` package, for optimizer = "gepa" or "gepa-merge"."""
-
-    rollouts: int | None = Field(default=None, ge=1)
-    """Rollouts after which it ends; none = as many as our training makes, ten times that under a
-    budget, which then ends it."""
-    minibatch: int = Field(default=3, ge=1)
-    """Training examples that each reflection looks at (the GEPA paper's)."""
-    merges: int = Field(default=5, ge=0)
-    """Merges at the most, for "gepa-merge" (the GEPA paper's)."""
-
-
-class MiproSettings(Group):
-    """MIPROv2 through the `dspy` package, for optimizer = "mipro"."""
-
-    auto: Literal["light", "medium", "heavy"] = "light"
-    """How much it tries, by its own presets."""
-    demos: int = Field(default=4, ge=0)
-    """Examples of each kind, run and labelled, that a prompt may show; 0 = instructions alone."""
-
-
-class GrpoSettings(Group):
-    """GRPO through the `trl` package, for optimizer = "grpo"."""
-
-    steps: int = Field(default=200, ge=1)
-    """Steps of its optimizer; more of them let a finished run go on."""
-    group: int = Field(default=8, ge=2)
-    """Replies to one training example, whose rewards are compared with each other."""
-    batch: int = Field(default=4, ge=1)
-    """Training examples of a step: `batch` x `group` replies are written for each."""
-    learning_rate: float = Field(default=1e-5, gt=0.0)
-    """Of AdamW, the same in every step."""
-    rank: int = Field(default=16, ge=1)
-    """Rank of the LoRA adapter."""
-    beta: float = Field(default=0.0, ge=0.0)
-    """Weight of the divergence from the model before training; 0 = none, as in `trl`."""
-    four_bit: bool | None = None
-    """Whether the model itself is held in 4 bits (NF4) while its adapter is trained; none = where a
-    GPU is at hand."""
-
-
 class UserCode(Group):
     """Your own reward and your own agent at work."""
 
@@ -367,8 +344,18 @@ def default_roles() -> dict[str, RoleSettings]:
     return {role: RoleSettings(**fields) for role, fields in roles.items()}
 
 
+TRAINING = (
+    *("critic", "explore", "init", "keep", "optimizer", "preset", "reward", "reward_range"),
+    *("update", "validation", "verdict_examples"),
+)
+"""Keys and groups of `Config` that decide nothing of what a trained policy answers."""
+
+
 class Config(Group):
-    """A whole run; `Config()` is the `default` preset."""
+    """A whole run; `Config()` is the `default` preset.
+
+    `load_config` adds a field for each table of the installed optimizers (`OptimizerSettings`).
+    """
 
     preset: Preset = "default"
     """What all other keys begin with: ours, the paper's Table 6, or fewer and smaller steps."""
@@ -415,9 +402,6 @@ class Config(Group):
     verdict_examples: int | None = Field(default=None, ge=1)
     """Test examples that the verdict is made on, the same for every row; none = all."""
     init: Init = Init()
-    gepa: GepaSettings = GepaSettings()
-    mipro: MiproSettings = MiproSettings()
-    grpo: GrpoSettings = GrpoSettings()
     budget: Budget = Budget()
     user_code: UserCode = UserCode()
     concurrency: int = Field(default=64, ge=1)
@@ -447,6 +431,11 @@ class Config(Group):
     def has_encoder(self) -> bool:
         """Whether a model is asked for routes."""
         return self.router.kind == "encoder" and self.encoder.mode != "none"
+
+    @property
+    def learns_routes(self) -> bool:
+        """Whether training learns what each instinct earns, in place of θ."""
+        return self.router.kind == "outcomes"
 
     @property
     def randomness(self) -> Randomness:

@@ -1,7 +1,4 @@
-"""Whether a dataset is fit to learn from: what appears in two splits, repeats, gaps and lengths.
-
-What training sees must not be what judges it.
-"""
+"""Whether a dataset is fit to learn from: inputs in two splits, repeats, gaps and lengths."""
 
 from __future__ import annotations
 

@@ -77,7 +77,15 @@ def load(  # noqa: PLR0913 - the public face: keywords read better than an optio
     `allow_overlap`.
     """
     columns = Columns(input, target, messages or None, id or None, split or None)
-    dataset = _read(source, columns, _Draw(check_fractions(fractions), seed), name)
+    draw = _Draw(check_fractions(fractions), seed)
+    tables = read_source(source)
+    if isinstance(tables, Table):
+        title = name or Path(tables.name).stem
+        splits = _from_one(tables, columns, draw)
+    else:
+        title = name or _title(source)
+        splits = _from_splits(tables, columns, draw, title)
+    dataset = Dataset(splits["train"], splits["val"], splits["test"], title, columns.input)
     if not allow_overlap:
         overlaps = leaks(dataset)
         if overlaps:
@@ -117,17 +125,6 @@ class _Draw:
 
     fractions: Fractions
     seed: int
-
-
-def _read(source: object, columns: Columns, draw: _Draw, name: str | None) -> Dataset:
-    tables = read_source(source)
-    if isinstance(tables, Table):
-        title = name or Path(tables.name).stem
-        splits = _from_one(tables, columns, draw)
-    else:
-        title = name or _title(source)
-        splits = _from_splits(tables, columns, draw, title)
-    return Dataset(splits["train"], splits["val"], splits["test"], title, columns.input)
 
 
 def _title(source: object) -> str:

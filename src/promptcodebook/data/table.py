@@ -1,9 +1,7 @@
-"""A table: the records of one source as they were read, each knowing where it came from.
+"""A table: the records of one source, each with its place; and its columns as Examples.
 
-Columns of a table -> Examples: which column is what, and an input built from several of them.
-
-A template such as '{title}\n{body}' is read once and filled in one pass: braces inside the data
-are text, never a template. '{{' and '}}' in the template stand for single braces.
+A template such as '{title}\n{body}' is parsed once and filled in one pass: braces inside the data
+stay text. '{{' and '}}' in a template mean single braces.
 """
 
 from __future__ import annotations
@@ -171,7 +169,7 @@ def _long_records(reader: Iterator[list[str]], longest: int) -> Iterator[list[st
 
 def delimiter_of(text: str) -> str:
     """The mark that splits the header into the most columns, the first record likewise; a comma
-    where none does, so that what is wrong is told of the usual form."""
+    where none does, so that errors name the usual form."""
     best, most = ",", 1
     for mark in ",;\t|":
         lines = csv.reader(io.StringIO(text, newline=""), delimiter=mark)
@@ -438,8 +436,7 @@ def _read_input(row: Record, column: str) -> str:
     kind = type(value).__name__
     chat = f'; for chat messages set messages to "{column}"' if isinstance(value, list) else ""
     raise DataError(
-        f"{row.where}: column {column!r} holds {kind!r}, not text",
-        hint=f"make it a string{chat}",
+        f"{row.where}: column {column!r} holds {kind!r}, not text", hint=f"make it a string{chat}"
     )
 
 
@@ -465,7 +462,7 @@ def _given_id(row: Record, column: str, seen: Mapping[str, str]) -> str:
 
 
 def _content_id(text: str, target: str | None, seen: Mapping[str, str]) -> str:
-    # The JSON of [text, target], by its parts: an encoder sets itself up anew for every row.
+    # The JSON of [text, target], by its parts: an encoder would be set up again for every row.
     reference = "null" if target is None else encode_basestring(target)
     content = f"[{encode_basestring(text)}, {reference}]"
     base = hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:12]
@@ -522,7 +519,7 @@ class InputTemplate:
     columns: tuple[str, ...]
 
     def render(self, values: Mapping[str, str]) -> str:
-        """The text with each column's value put in its place as it stands."""
+        """The text with each column's value put in its place unchanged."""
         parts = [self.literals[0]]
         for column, literal in zip(self.columns, self.literals[1:], strict=True):
             parts += [values[column], literal]

@@ -18,10 +18,9 @@ from promptcodebook.doctor.roles import rehearse
 from promptcodebook.errors import ConfigError, PcoError, StoreError
 from promptcodebook.lm.budget import PriceTable, price_lines
 from promptcodebook.lm.cache import ReplyCache
-from promptcodebook.lm.connections import missing_key
+from promptcodebook.lm.connections import LocalModels, local_models, missing_key
 from promptcodebook.lm.spec import Spec, parse_spec
 from promptcodebook.lm.stack import simulated_here, specs_of
-from promptcodebook.local.lm import LocalModels
 from promptcodebook.paths import reply_cache_path
 from promptcodebook.run.reward_trial import try_reward
 from promptcodebook.run.verdict import verdict_remark
@@ -40,16 +39,17 @@ async def checkup(
     """Section by section, as they are done. A fault is a Finding, never an error."""
     env = os.environ if environment is None else environment
     # One engine for the probe and the rehearsal.
-    here = LocalModels()
+    here = local_models()
     try:
         async for section in _sections(config, base, runs_dir, here, env):
             yield section
     finally:
-        await here.close()
+        if here is not None:
+            await here.close()
 
 
 async def _sections(
-    config: Config, base: Path, runs_dir: Path, here: LocalModels, env: Mapping[str, str]
+    config: Config, base: Path, runs_dir: Path, here: LocalModels | None, env: Mapping[str, str]
 ) -> AsyncIterator[Section]:
     try:
         plan = plan_run(config, Sources(base, local=here)).require_training()
@@ -151,7 +151,7 @@ async def _model(
     headers: Mapping[str, str],
     config: Config,
     plan: Plan | None,
-    here: LocalModels,
+    here: LocalModels | None,
     env: Mapping[str, str],
 ) -> Section:
     """One model as its endpoint shows it, under the names of the roles that ask it; it is not
@@ -171,7 +171,7 @@ async def _model(
         headers=headers,
         environment=env,
         simulated=simulated,
-        local=here.connect,
+        local=None if here is None else here.connect,
     )
     # In this process nothing is served side by side: how calls at once compare says nothing.
     alone = simulated_here([spec])

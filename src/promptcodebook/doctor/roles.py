@@ -222,7 +222,7 @@ def _forward(trace: Trace, config: Config) -> list[Finding]:
     """Route, prompt, answer and reward, as far as they came."""
     rollout, findings = trace.rollout, list[Finding]()
     route = rollout.route
-    if config.router.kind == "outcomes":
+    if config.learns_routes:
         what = "its routes are learned from outcomes, and no model is asked for them"
         findings.append(Finding("router", "ok", what))
     elif route is not None and route.fallback:
@@ -250,7 +250,7 @@ def _backward(trace: Trace, config: Config) -> list[Finding]:
     """Verdict and gradients; nothing where there was no answer to judge."""
     if trace.rollout.failure is not None:
         return []
-    if config.router.kind == "outcomes" and not config.update.text_updates:
+    if config.learns_routes and not config.update.text_updates:
         return [Finding("critic", "ok", "not asked, since no text is rewritten")]
     if trace.failure is not None:
         return [_failure_finding(trace.failure)]

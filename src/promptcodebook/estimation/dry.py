@@ -30,11 +30,11 @@ from promptcodebook.estimation.counting import (
 )
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.lm.structured import Ask
-from promptcodebook.method.maintain import rounds_every
 from promptcodebook.method.policy import Explorer, epsilon_at
 from promptcodebook.method.state import Schedule
 from promptcodebook.optimizers.base import Problem, make_optimizer
 from promptcodebook.optimizers.pco import initialise
+from promptcodebook.routing.maintain import rounds_every
 from promptcodebook.run.session import Session
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore

@@ -1,14 +1,14 @@
-"""`attribution` (Tables 9 and 10): does a verdict land on the part that is to blame?
+"""`attribution` (Tables 9 and 10): does a verdict blame the part that is at fault?
 
-A causal intervention, as in the appendix: of traces whose answer is right, one part is broken and
-the answer made again. Only interventions after which the reward has really fallen are asked about.
+A causal intervention, as in the appendix: in traces whose answer is right, one part is broken and
+the answer is made again. Only interventions that really lowered the reward count.
 
 - routing: other instincts than the right ones, put together faithfully;
 - composition: the right instincts were chosen, and the prompt leaves them out;
-- instinct: the right place was chosen, and a harmful text stands in it.
+- instinct: the right place was chosen, and it holds a harmful text.
 
-The channel with the greatest severity counts as blamed; without a single greatest one, the channels
-that got a complaint, if it is only one.
+The channel with the greatest severity is blamed. Without a single greatest one, a channel is blamed
+if it is the only one with a complaint.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from typing import Any, Literal, get_args
 
 from promptcodebook.assemble import Assembled
 from promptcodebook.calls import Usage
-from promptcodebook.config import Config, load_config
+from promptcodebook.config import load_config
 from promptcodebook.errors import LMError
-from promptcodebook.experiments.experiment import Experiment, Measured, Order
-from promptcodebook.experiments.grid import about, base, missing
+from promptcodebook.experiments.experiment import Experiment, Measured, Order, about, base, missing
 from promptcodebook.experiments.lab import Cell, Lab, Result
 from promptcodebook.experiments.page import Page, Table
 from promptcodebook.experiments.published import published
@@ -97,7 +96,7 @@ class _Broken:
 
 
 def blamed(gradients: Gradients) -> Channel | None:
-    """The channel that a verdict was laid at first and foremost; None where there is none."""
+    """The channel that a verdict blames most; None where it blames none."""
     shares: list[tuple[float, Channel]] = [
         (v, k) for k, v in gradients.severity.items() if k != "critic"
     ]
@@ -232,10 +231,6 @@ def _wanted(order: Order) -> int:
     return {"quick": 4, "default": 20}.get(order.preset, 50)
 
 
-def _config(order: Order, spec: str) -> Config:
-    return load_config(base(order, spec, PAPER), where="the experiment")
-
-
 def _cells(order: Order, spec: str) -> Sequence[Cell]:
     settings = {**base(order, spec, PAPER), "traces": _wanted(order)}
 
@@ -243,7 +238,7 @@ def _cells(order: Order, spec: str) -> Sequence[Cell]:
         async def work(assembled: Assembled) -> list[tuple[Fault, Channel | None]]:
             return await measure_blame(assembled, _wanted(order))
 
-        found = lab.work(_config(order, spec), work)
+        found = lab.work(load_config(base(order, spec, PAPER), where="the experiment"), work)
         return {"blamed": [[fault, channel or ""] for fault, channel in found]}
 
     return [Cell("attribution", settings, measure)]
@@ -293,5 +288,5 @@ def _table(found: Sequence[tuple[Any, Any]]) -> Table:
 
 
 EXPERIMENT = Experiment(
-    "attribution", "Tables 9 and 10", "smollm2", 1, _cells, _page, lm_quick="simulated"
+    "attribution", "Tables 9 and 10", _cells, _page, seeds=1, lm_quick="simulated"
 )

@@ -3,17 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from statistics import StatisticsError, correlation
 from typing import Any
 
-from promptcodebook.experiments.ablation import VARIANTS
-from promptcodebook.experiments.experiment import Experiment, Measured, Order
-from promptcodebook.experiments.grid import about, base, counts, missing, runs_of, stopped, variants
-from promptcodebook.experiments.lab import Cell, Result
+from promptcodebook.experiments.experiment import (
+    Changes,
+    Measured,
+    Order,
+    Runs,
+    about,
+    counts,
+    over_variants,
+)
+from promptcodebook.experiments.lab import Result
 from promptcodebook.experiments.page import Bars, Block, Heat, Page, Table
 from promptcodebook.experiments.published import published
+from promptcodebook.experiments.variants import VARIANTS
 from promptcodebook.method.state import average_success, entropy, selected_since, utilisation
 
 PAPER = "ifbench"
@@ -21,31 +27,7 @@ _SHORT = 70
 """Letters of an instinct that a table shows."""
 
 
-def _experiment(
-    name: str, paper: str, changes: Callable[[Order], Mapping[str, Mapping[str, Any]]], page: _Show
-) -> Experiment:
-    """All of these are views of a few runs, which other tables share."""
-
-    def cells(order: Order, spec: str) -> Sequence[Cell]:
-        return variants(order, base(order, spec, PAPER), changes(order))
-
-    def whole(measured: Measured) -> Page:
-        runs = {name: runs_of(measured.results, name) for name in changes(measured.order)}
-        shown = page(measured, runs)
-        return replace(shown, blocks=[*shown.blocks, *stopped(runs), *missing(measured)])
-
-    return Experiment(name, paper, "smollm2", 5, cells, whole, lm_quick="simulated")
-
-
-_Runs = Mapping[str, Sequence[Result]]
-_Show = Callable[[Measured, _Runs], Page]
-
-
-def _full(order: Order) -> Mapping[str, Mapping[str, Any]]:
-    return {"pco": {}}
-
-
-def _usage_page(measured: Measured, runs: _Runs) -> Page:
+def _usage_page(measured: Measured, runs: Runs) -> Page:
     blocks = about(
         measured, PAPER, "How often each instinct is chosen for the test examples, after"
     )
@@ -97,7 +79,7 @@ def _paper_usage(row: str, seed: int) -> list[str]:
     return [f"{entropy([round(bar) for bar in bars]):.2f}"]
 
 
-def _specialised(measured: Measured, runs: _Runs) -> Page:
+def _specialised(measured: Measured, runs: Runs) -> Page:
     """Usage and success of each instinct, the rarest first, as the paper orders them."""
     blocks = about(measured, PAPER, "Usage on the test examples against success in training, after")
     for seed, run in enumerate(runs["pco"][:1]):
@@ -141,7 +123,7 @@ def _ranks(values: Sequence[float]) -> list[float]:
     ]
 
 
-def _wide(order: Order) -> Mapping[str, Mapping[str, Any]]:
+def _wide(order: Order, spec: str) -> Changes:
     """K = 32, as in the appendix."""
     size = 16 if order.preset == "quick" else 32
     return {
@@ -150,7 +132,7 @@ def _wide(order: Order) -> Mapping[str, Mapping[str, Any]]:
     }
 
 
-def _routing(measured: Measured, runs: _Runs) -> Page:
+def _routing(measured: Measured, runs: Runs) -> Page:
     blocks = about(measured, PAPER, "Routing over training with a large codebook, after")
     rows: list[list[str]] = []
     for name, made in runs.items():
@@ -193,7 +175,7 @@ def _heat(name: str, run: Result) -> Heat:
     )
 
 
-def _evolution(measured: Measured, runs: _Runs) -> Page:
+def _evolution(measured: Measured, runs: Runs) -> Page:
     blocks = about(measured, PAPER, "How instincts changed in training, after")
     for seed, run in enumerate(runs["pco"]):
         changed = [r for r in run["rewrites"] if r["variable"].isdigit()]
@@ -215,7 +197,7 @@ def _histories(run: Result) -> list[list[str]]:
     return rows
 
 
-def _prompts(measured: Measured, runs: _Runs) -> Page:
+def _prompts(measured: Measured, runs: Runs) -> Page:
     blocks = about(measured, PAPER, "Deployed prompts with their routes, after")
     for run in runs["pco"][:1]:
         for shown in run["prompts"]:
@@ -241,12 +223,16 @@ def _short(text: str) -> str:
     return text if len(text) <= _SHORT else f"{text[: _SHORT - 1]}…"
 
 
-def _two(order: Order) -> Mapping[str, Mapping[str, Any]]:
-    return {name: VARIANTS[name] for name in ("pco", "no-exploration")}
-
-
-USAGE = _experiment("codebook-usage", "Figure 4b", _two, _usage_page)
-SPECIALISATION = _experiment("specialisation", "Table 2", _full, _specialised)
-ROUTING = _experiment("routing", "Figure 7 and Table 13", _wide, _routing)
-EVOLUTION = _experiment("evolution", "Tables 14 and 15", _full, _evolution)
-PROMPTS = _experiment("prompts", "Figure 3", _full, _prompts)
+_FULL = {"pco": VARIANTS["pco"]}
+_EXPLORING = {name: VARIANTS[name] for name in ("pco", "no-exploration")}
+USAGE = over_variants(
+    "codebook-usage", "Figure 4b", PAPER, lambda order, spec: _EXPLORING, _usage_page
+)
+SPECIALISATION = over_variants(
+    "specialisation", "Table 2", PAPER, lambda order, spec: _FULL, _specialised
+)
+ROUTING = over_variants("routing", "Figure 7 and Table 13", PAPER, _wide, _routing)
+EVOLUTION = over_variants(
+    "evolution", "Tables 14 and 15", PAPER, lambda order, spec: _FULL, _evolution
+)
+PROMPTS = over_variants("prompts", "Figure 3", PAPER, lambda order, spec: _FULL, _prompts)

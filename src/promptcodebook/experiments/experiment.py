@@ -1,24 +1,30 @@
-"""An experiment as values: what is measured, in which order, and what it shows.
+"""What experiments have in common: their cells, the settings that their runs start from, and the
+lines that say what was measured with what.
 
-A file of this room that `reproduce.py` names holds one, as `EXPERIMENT`: its cells, which are
-settings of runs, and its page.
-
-Rewards of several runs over the same examples: their mean, and what one has over another.
-
-Differences are paired by example; where several seeds took part, the interval covers other seeds as
-well (`intervals.py::crossed_interval`).
+A file that `reproduce.py` names holds an `Experiment`. Experiments that need the same run share it:
+the lab finds it by its configuration. What a table shows of a run is read here, so that usage,
+entropy and tokens mean the same in every table.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from promptcodebook.errors import Stop
-from promptcodebook.experiments.lab import Cell, Lab
-from promptcodebook.experiments.page import Page
+from promptcodebook.calls import Usage
+from promptcodebook.config import load_config, merge
+from promptcodebook.errors import Stop, TooManyFailures
+from promptcodebook.experiments.lab import Cell, Lab, Result, row_json
+from promptcodebook.experiments.page import Block, Page
 from promptcodebook.intervals import Interval, crossed_interval, crossed_ratio
+from promptcodebook.lm.spec import is_local, parse_spec
+from promptcodebook.store.events import Concluded
+from promptcodebook.store.run import RunStore
+from promptcodebook.types import Evaluation
+from promptcodebook.units import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +38,11 @@ class Experiment:
 
     name: str
     paper: str
-    lm: str
-    seeds: int
     cells: Callable[[Order, str], Sequence[Cell]]
     """Of an order and a model's spec."""
     page: Callable[[Measured], Page]
+    lm: str = "smollm2"
+    seeds: int = 5
     presets: Sequence[str] = ("quick", "default", "paper")
     """The smallest shows whether everything runs, `paper` is the paper's own size."""
     folder: str = "tables"
@@ -80,13 +86,12 @@ def score(runs: Rewards) -> Interval:
 
 
 def difference(a: Rewards, b: Rewards) -> Interval:
-    """The mean of a - b; where only one of the two has several runs, the other stands beside each
-    of them."""
+    """The mean of a - b; where only one of the two has several runs, each of them is compared with
+    the other."""
     runs = max(len(a), len(b))
     wide_a, wide_b = (list(x) * runs if len(x) == 1 else x for x in (a, b))
     return crossed_interval(
-        [_minus(one, other) for one, other in zip(wide_a, wide_b, strict=True)],
-        bounds=(-1.0, 1.0),
+        [_minus(one, other) for one, other in zip(wide_a, wide_b, strict=True)], bounds=(-1.0, 1.0)
     )
 
 
@@ -99,3 +104,316 @@ def share(a: Rewards, whole: Rewards, floor: Rewards) -> Interval:
 
 def _minus(a: Sequence[float], b: Sequence[float]) -> list[float]:
     return [round(x - y, 12) for x, y in zip(a, b, strict=True)]
+
+
+LEARNED = "learned"
+"""The row of a codebook's policy in its verdict."""
+SHOWN = 6
+"""Deployed prompts that are kept of a run."""
+FORM = 4
+"""Counts what `read_run` gives: where a cell is of an earlier form, its run is read once more."""
+
+
+def trained(name: str, settings: Mapping[str, Any]) -> Cell:
+    """The run of these settings to its verdict: rows on the test split, what training and a query
+    took, routes, and how the codebook changed. A run that too many failures stopped is a result
+    without a learned row, and says why in `stopped`."""
+
+    def measure(lab: Lab) -> Result:
+        config = load_config(settings, where=f"the experiment's cell {name}")
+        try:
+            training = lab.train(config, counted=True)
+        except TooManyFailures as failures:
+            if failures.run is None:
+                raise
+            return read_run(failures.run.path, stopped=str(failures))
+        return read_run(training.path)
+
+    return Cell(name, {**settings, "form": FORM}, measure)
+
+
+def read_run(path: Path, stopped: str = "") -> Result:
+    """What the tables show of a run. `whole` and `training` are what was paid; `lost` are attempts
+    without an answer, after a kill or a failure, at the most they can have cost."""
+    store = RunStore.open(path)
+    try:
+        outline = store.outline()
+        rows = {each.name: each for each in store.test_evaluations()}
+        spent, lost = (sum(b.values(), Usage()) for b in (store.usage(), store.lost()))
+        training = store.trained() or spent  # a run that was stopped had no row judged
+        steps = list(store.steps(traces=True))
+        # Another optimizer has no codebook.
+        first = store.started().parameters.codebook.texts if outline.parameters else ()
+        return {
+            "run": store.header.id,
+            "ended": outline.ended or "",
+            "stopped": stopped,
+            "search": _search(outline.conclusion),
+            "verdict": outline.conclusion.text if outline.conclusion is not None else "",
+            "rows": {name: row_json(row) for name, row in rows.items()},
+            "whole": {"calls": spent.calls, "tokens": spent.tokens},
+            "training": {"calls": training.calls, "tokens": training.tokens},
+            "lost": {"calls": lost.calls, "tokens": lost.tokens},
+            "by_role": {role: [u.calls, u.tokens] for role, u in store.usage().items()},
+            "steps": [
+                {"epoch": s.epoch, "epsilon": s.epsilon, "selected": list(s.selected)}
+                for s in steps
+            ],
+            "residuals": [
+                {"delta": t.residual, "critic": "critic" in t.gradients.severity}
+                for s in steps
+                for t in s.traces
+                if t.residual is not None
+            ],
+            "success": list(outline.success),
+            "first": list(first),
+            "instincts": list(outline.parameters.codebook.texts if outline.parameters else first),
+            "rewrites": [
+                {"step": s.index, "variable": str(r.variable), "text": r.after}
+                for s in steps
+                for r in s.rewrites
+                if r.kept
+            ],
+            **_deployed(rows.get(LEARNED), private=store.header.private),
+        }
+    finally:
+        store.close()
+
+
+def _search(concluded: Concluded | None) -> dict[str, int]:
+    """What an optimizer of others tried, and what became of the replies that it asked for."""
+    if concluded is None:
+        return {}
+    replies, cut = (concluded.settings.get(what, 0) for what in ("replies", "replies_cut"))
+    return {"tried": len(concluded.candidates), "replies": replies, "cut": cut}
+
+
+def _deployed(learned: Evaluation | None, *, private: bool) -> dict[str, Any]:
+    """The routes of the test examples, and some of the prompts, unless they are private."""
+    if learned is None:
+        return {"routes": [], "prompts": []}
+    routed = [r for r in learned.rollouts if r.route is not None]
+    shown = [] if private else routed[:SHOWN]
+    return {
+        "routes": [list(r.route.indices) for r in routed if r.route is not None],
+        "prompts": [
+            {
+                "example": r.example_id,
+                "route": list(r.route.indices) if r.route is not None else [],
+                "why": r.route.analysis if r.route is not None else "",
+                "prompt": r.prompt,
+                "reward": r.reward,
+            }
+            for r in shown
+        ],
+    }
+
+
+def runs_of(results: Mapping[str, Result], name: str) -> list[Result]:
+    """The finished runs of a setting: `NAME/0`, `NAME/1` and so on, one a seed."""
+    found = [key for key in results if key.rpartition("/")[0] == name]
+    return [results[key] for key in sorted(found, key=lambda key: int(key.rpartition("/")[2]))]
+
+
+def rewards(runs: Sequence[Result], row: str = LEARNED) -> Rewards:
+    """Of one row, by run and example; runs that were stopped before it are left out."""
+    return [run["rows"][row]["rewards"] for run in runs if row in run["rows"]]
+
+
+def counts(run: Result) -> list[int]:
+    """How often each instinct was chosen for the test examples."""
+    chosen = Counter(k for route in run["routes"] for k in route)
+    return [chosen[k] for k in range(len(run["instincts"]))]
+
+
+def tokens(run: Result, row: str = LEARNED) -> float:
+    """Tokens of a deployed query, all its calls together."""
+    own = run["rows"][row]
+    return own["prompt_tokens"] + own["completion_tokens"]
+
+
+WEAK = {"temperature": 0.0, "max_tokens": 200}
+"""Of every role but the executor on a small model, whose replies often go on until they are cut."""
+_EXECUTOR = {"temperature": 0.0, "max_tokens": 512}
+_OWN: Mapping[str, Mapping[str, Any]] = {
+    "houserules": {"roles": {"executor": {"max_tokens": 64}}},
+    "pupa": {"reward": "stand-in", "roles": {"untrusted": _EXECUTOR}},
+}
+"""What a task has otherwise on a small model."""
+_STAND_IN = (
+    "On `pupa` it is not asked to judge either: the reward is the benchmark's deterministic "
+    "stand-in (words of the reference that the answer holds, private pieces that the request "
+    "repeats), so these are no figures of the benchmark."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much one run trains and is judged by; None = what the preset `paper` says."""
+
+    epochs: int | None
+    batch: int | None
+    size: int
+    select: int
+    val: int
+    test: int | None
+
+
+def scale_of(preset: str) -> Scale:
+    """`quick` shows whether everything runs; `default` is for a small model on two cores or a tight
+    budget; `paper` is Table 6."""
+    if preset == "quick":
+        return Scale(2, 4, 8, 2, 4, 6)
+    if preset == "default":
+        return Scale(10, 8, 16, 4, 16, 48)
+    return Scale(None, None, 16, 4, 60, None)
+
+
+def task_of(order: Order, spec: str, paper: str) -> str:
+    """The order's own; else the paper's, or on a model of this machine and on the simulated one a
+    task that every installation has."""
+    if order.task:
+        return order.task
+    kind = parse_spec(spec).kind
+    return {"local": "houserules", "simulated": "constraints"}.get(kind, paper)
+
+
+def base(order: Order, spec: str, paper: str) -> dict[str, Any]:
+    """Full PCO on the order's task, `paper` being the benchmark that the paper used."""
+    scale, task = scale_of(order.preset), task_of(order, spec, paper)
+    settings: dict[str, Any] = {
+        "task": task,
+        "preset": "paper" if order.preset == "paper" else "default",
+        "lm": spec,
+        "size": scale.size,
+        "select": scale.select,
+        "update": {},
+        "validation": {"every": 0, "subset": scale.val},
+        "verdict_examples": scale.test,
+    }
+    if order.data:
+        settings["data_dir"] = str(Path(order.data).resolve())
+    if scale.epochs is not None and scale.batch is not None:
+        settings["update"] = {"epochs": scale.epochs, "batch_size": scale.batch}
+    if is_local(spec):
+        others = ("encoder", "generator", "critic", "attribution", "updater")
+        settings["roles"] = {"executor": _EXECUTOR, **{role: WEAK for role in others}}
+        return merge(settings, _OWN.get(task, {}))
+    return settings
+
+
+def variants(
+    order: Order, settings: Mapping[str, Any], changes: Mapping[str, Mapping[str, Any]]
+) -> list[Cell]:
+    """A cell for each variant and seed, `NAME/SEED`: all variants of a seed before the next one, so
+    that what is cut off can be compared."""
+    return [
+        trained(f"{name}/{seed}", merge(settings, change, {"seed": seed}))
+        for seed in range(order.seeds)
+        for name, change in changes.items()
+    ]
+
+
+Changes = Mapping[str, Mapping[str, Any]]
+"""Settings that differ from full PCO, by variant."""
+Runs = Mapping[str, Sequence[Result]]
+"""The finished runs of each variant, by seed."""
+
+
+def over_variants(
+    name: str,
+    paper: str,
+    benchmark: str,
+    changes: Callable[[Order, str], Changes],
+    page: Callable[[Measured, Runs], Page],
+) -> Experiment:
+    """An experiment whose cells are variants of full PCO, of an order and a model's spec. Its page
+    ends with the runs that failed and the cells that are missing."""
+
+    def cells(order: Order, spec: str) -> list[Cell]:
+        return variants(order, base(order, spec, benchmark), changes(order, spec))
+
+    def whole(measured: Measured) -> Page:
+        names = changes(measured.order, measured.lab.spec)
+        runs = {name: runs_of(measured.results, name) for name in names}
+        made = page(measured, runs)
+        return replace(made, blocks=[*made.blocks, *stopped(runs), *missing(measured)])
+
+    return Experiment(name, paper, cells, whole, lm_quick="simulated")
+
+
+def about(measured: Measured, paper: str, what: str) -> list[Block]:
+    """How the page was made, and what its figures can say."""
+    order, lab = measured.order, measured.lab
+    task = task_of(order, lab.spec, paper)
+    scale = scale_of(order.preset)
+    typed = f"pco reproduce {order.experiment.name} --preset {order.preset} --seeds {order.seeds} "
+    named = {key: getattr(order, key) for key in ("task", "data", "independent", "weak")}
+    typed += " ".join([f"--lm {lab.spec}", *(f"--{k} {v}" for k, v in named.items() if v)])
+    versions = ", ".join(f"{name} {version}" for name, version in lab.versions.items())
+    weights = f" (SHA-256 of its file {lab.weights})" if lab.weights else ""
+    test = "all test examples" if scale.test is None else f"{scale.test} test examples at the most"
+    after = f" {order.experiment.paper} of the paper." if order.experiment.paper else ""
+    blocks: list[Block] = [
+        "A generated page. Made by",
+        f"```\n{typed}\n```",
+        f"{what}{after} Model of all roles: `{lab.spec}`{weights}. "
+        f"Task: `{task}`, {test}; {plural(order.seeds, 'seed')}; {versions}. Intervals are 95 %, "
+        "differences paired by example. The paper's own numbers stand in columns of their own and "
+        "were measured on other models, data and budgets.",
+    ]
+    if lab.simulated:
+        blocks.insert(0, _SIMULATED)
+    elif is_local(lab.spec):
+        blocks += [_SMALL, *judged_by_words((task,), lab.spec)]
+    return [*blocks, *_lost(measured)]
+
+
+def _lost(measured: Measured) -> list[Block]:
+    """Attempts without an answer, which no other figure of the page holds."""
+    found = [run["lost"] for run in measured.results.values() if run.get("lost")]
+    calls, tokens = (sum(each[what] for each in found) for what in ("calls", "tokens"))
+    said = f"{plural(calls, 'attempt')} brought no answer, because a run was killed or a call "
+    said += f"failed. They cost at most {tokens:,} tokens, and no figure below counts them."
+    return [said] if calls else []
+
+
+def judged_by_words(tasks: Sequence[str], spec: str) -> list[Block]:
+    """That a task among them has another reward on a small model."""
+    return [_STAND_IN] if is_local(spec) and "pupa" in tasks else []
+
+
+_SIMULATED = (
+    "**Simulated.** No language model took part: this page shows that the table can be made, and "
+    "says nothing about any method."
+)
+_SMALL = (
+    "A model of 135 million parameters follows an instruction, and can hardly write or choose one: "
+    "what needs that (critic, attribution, updater, an LLM encoder) is not to be judged by it."
+)
+
+
+def missing(measured: Measured) -> list[Block]:
+    """The cells that have no result, with the reason where one is known; a line for the seeds of
+    one variant."""
+    seeds: dict[tuple[str, str], list[str]] = {}
+    for name, why in measured.missing.items():
+        variant, _, seed = name.rpartition("/")
+        seeds.setdefault((variant or name, why), []).append(seed if variant else "")
+    lines: list[str] = []
+    for (variant, why), numbers in seeds.items():
+        known = [number for number in numbers if number.isdigit()]
+        of = f", {plural(len(known), 'seed')} ({', '.join(known)})" if known else ""
+        lines.append(f"- `{variant}`{of}{f': {why}' if why else ''}")
+    return ["## Not measured", "\n".join(lines)] if lines else []
+
+
+def stopped(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Block]:
+    """Runs that too many failures ended, by variant."""
+    lines = [
+        f"- {name}: {run['stopped']}"
+        for name, made in runs.items()
+        for run in made
+        if run["stopped"]
+    ]
+    return ["Stopped by failures, and so without a result:", "\n".join(lines)] if lines else []

@@ -1,12 +1,11 @@
 """Where an experiment runs: its folder, its model, its training runs and its evaluations.
 
-A folder holds `replies.sqlite`, a run for every training, and `cells/NAME.json` for each cell that
-is finished. A lab that was killed and is opened again finds all three.
+A folder holds `replies.sqlite`, a run for every training, and `cells/NAME.json` for each finished
+cell. A lab that was killed finds all three when it opens again.
 
-Replies shared by all runs of an experiment: a greedy one is a fact, and paid for once.
-
-The reply cache of `lm/cache.py` keeps no reply that was cut at its cap, since another run may allow
-more. Here the cap is part of the question, and most replies of a small model are cut.
+All runs of an experiment share replies, and pay for each greedy one once. The reply cache of
+`lm/cache.py` keeps no reply that was cut at its cap, since another run may allow more. Here the cap
+is part of the key, because most replies of a small model are cut.
 """
 
 from __future__ import annotations
@@ -138,7 +137,7 @@ class Training:
         return sum(self.made)
 
     def rollouts_after(self, steps: int) -> int:
-        """Of the first so many steps; the last batch of a pass over the examples is shorter."""
+        """Of the first `steps` steps; the last batch of a pass over the examples is shorter."""
         return sum(self.made[:steps])
 
 
@@ -176,7 +175,7 @@ class Lab:
         return kept["result"] if kept["cell"] == self._mark(cell) else None
 
     def keep(self, cell: Cell, result: Result) -> None:
-        """Finishes a cell, all at once: a cell that is half written is none."""
+        """Finishes a cell, all at once: a half-written cell does not count."""
         path = self._path(cell)
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"cell": self._mark(cell), "result": result}, ensure_ascii=False)
@@ -209,20 +208,17 @@ class Lab:
         return found
 
     def train(self, config: Config, *, counted: bool = False) -> Training:
-        """The run of this configuration: found finished, gone on with, or made now. `counted`:
+        """The run of this configuration: found finished, resumed, or made now. `counted`:
         replies that are known already count against its budget as well.
 
         Raises what a run raises, StoreError where another process is at it, and the Stop that
         ended it early, unless its budget did.
         """
         with self.turns.setdefault(config.model_dump_json(), threading.Lock()):
-            return self._train(config, counted=counted)
-
-    def _train(self, config: Config, *, counted: bool) -> Training:
-        sources = self._counted if counted else self._sources
-        where = Where(self.folder, command=self.command)
-        made = run_once(config, sources, where, self.listener, self.relay, at_budget=True)
-        return read_training(made[0])
+            sources = self._counted if counted else self._sources
+            where = Where(self.folder, command=self.command)
+            made = run_once(config, sources, where, self.listener, self.relay, at_budget=True)
+            return read_training(made[0])
 
     def work(self, config: Config, work: Callable[[Assembled], Awaitable[T]]) -> T:
         """What a piece of work comes to that has no run of its own: with data, task and models."""

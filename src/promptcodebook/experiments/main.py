@@ -1,10 +1,10 @@
 """`main` (Table 1): PCO and other optimizers on the same tasks, once at equal tokens and once at
-equal calls.
+equal calls; `prompt-length` (Figure 4a) and `cost` (Table 5) are views of its runs.
 
-All methods begin with the same prompt, validate on the same examples, and pay for training and for
-validation from the same budget; what judging takes is kept apart. A benchmark of
-the paper takes part where the model leaves its floor: where, on up to 50 test examples without any
-optimizing, the interval of its reward does not touch 0.
+All methods begin with the same prompt and validate on the same examples. Training and validation
+share one budget; judging does not count. A benchmark of the paper takes part where the model leaves
+its floor: where the interval of its reward, on up to 50 test examples without any optimizing, does
+not touch 0.
 """
 
 from __future__ import annotations
@@ -18,19 +18,24 @@ from typing import Any
 from promptcodebook.assemble import Assembled
 from promptcodebook.config import load_config, merge
 from promptcodebook.errors import DataError
-from promptcodebook.experiments.experiment import Experiment, Measured, Order, difference, score
-from promptcodebook.experiments.grid import (
+from promptcodebook.experiments.experiment import (
+    Experiment,
+    Measured,
+    Order,
     about,
     base,
+    difference,
     judged_by_words,
     missing,
     rewards,
     runs_of,
+    score,
     stopped,
+    tokens,
     trained,
 )
 from promptcodebook.experiments.lab import Cell, Gate, Lab, Result, row_json
-from promptcodebook.experiments.page import Block, Page, Table, shown
+from promptcodebook.experiments.page import Bars, Block, Page, Table, shown
 from promptcodebook.experiments.published import published
 from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.method.executor import Evaluator
@@ -67,12 +72,7 @@ def _searching(name: str, title: str) -> Method:
 
 METHODS: Mapping[str, Method] = {
     "pco": Method(
-        "PCO",
-        {},
-        "learned",
-        "PCO",
-        {"calls": 7.5, "tokens": 4_000},
-        {"calls": 3, "tokens": 2_000},
+        "PCO", {}, "learned", "PCO", {"calls": 7.5, "tokens": 4_000}, {"calls": 3, "tokens": 2_000}
     ),
     "gepa": _searching("gepa", "GEPA"),
     "gepa-merge": _searching("gepa-merge", "GEPA+Merge"),
@@ -91,10 +91,7 @@ METHODS: Mapping[str, Method] = {
     ),
     # Replies to one example are compared, and so are drawn.
     "grpo": Method(
-        "GRPO",
-        {"optimizer": "grpo", "roles": {"executor": {"temperature": 1.0}}},
-        "grpo",
-        "GRPO",
+        "GRPO", {"optimizer": "grpo", "roles": {"executor": {"temperature": 1.0}}}, "grpo", "GRPO"
     ),
     "random-routes": Method(
         "random routes over the first codebook", {"optimizer": "random_routes"}, "random_routes"
@@ -314,11 +311,11 @@ def _main_page(measured: Measured) -> Page:
             blocks.append(f"## At equal {kind}: at most {cap.training:,} for training")
             blocks += [_rewards_table(lines, tasks, kind), *left_out(measured, kind)]
             blocks += _failed(measured, kind)
-    told = [_TOLD, _ENGINES if "grpo" in methods_of(measured.lab.spec) else _NO_GRPO]
-    return Page("PCO and other optimizers", [*blocks, *told, *_printed(), *missing(measured)])
+    notes = [_NOTE, _ENGINES if "grpo" in methods_of(measured.lab.spec) else _NO_GRPO]
+    return Page("PCO and other optimizers", [*blocks, *notes, *_printed(), *missing(measured)])
 
 
-_TOLD = (
+_NOTE = (
     "GEPA, GEPA+Merge and MIPROv2 begin with the instincts of PCO's first codebook in one prompt. "
     "Their own texts are drawn at temperature 1, with room for 1,024 tokens. All validate on the "
     "same examples and pay for that from the same budget; the learned router keeps its last state "
@@ -423,7 +420,7 @@ def _failed(measured: Measured, kind: str) -> list[Block]:
 
 
 def _printed() -> list[Block]:
-    """The paper's Table 1 as it stands there, apart from ours."""
+    """The paper's own Table 1, apart from ours."""
     blocks: list[Block] = ["## The paper's own figures"]
     for executor in ("Qwen3-8B", "LLaMA-3.1-8B"):
         table = published("Table 1", executor)
@@ -440,4 +437,107 @@ def _printed() -> list[Block]:
     return blocks
 
 
-MAIN = Experiment("main", "Table 1", "smollm2", 5, cells_of, _main_page)
+MAIN = Experiment("main", "Table 1", cells_of, _main_page)
+
+
+def _length_page(measured: Measured) -> Page:
+    tasks = tasks_of(measured.order, measured.lab.spec)
+    blocks = about(measured, tasks[0], "Lengths of the prompts that are deployed, after")
+    kind = kinds_of(measured.order)[-1]
+    lines = lines_of(measured, kind)
+    there = [t for t in tasks if any(rewards(line.runs[t], line.row) for line in lines)]
+    if lines:
+        blocks.append(_bars(lines, there))
+    for task in there:
+        rows = [
+            [line.title, *_lengths(line.runs[task], line.row)]
+            for line in lines
+            if rewards(line.runs[task], line.row)
+        ]
+        head = ["method", "longest prompt", "sum over calls", "tokens a query", "calls a query"]
+        blocks.append(Table(f"lengths-{task}", head, rows, f"Tokens on {task}"))
+    blocks += [*left_out(measured, kind), _paper_lengths()]
+    return Page("Prompt length", [*blocks, *missing(measured)])
+
+
+def _lengths(runs: Sequence[Result], row: str) -> list[str]:
+    """Means over the runs: of the executor's longest system prompt over stages and examples
+    (decision 17), of the longest sum over a rollout's calls, and of what a query takes in all."""
+    own = [run["rows"][row] for run in runs if row in run["rows"]]
+    return [
+        f"{fmean(each['longest_prompt'] for each in own):.0f}",
+        f"{fmean(each['total_prompt'] for each in own):.0f}",
+        f"{fmean(tokens(run, row) for run in runs if row in run['rows']):.0f}",
+        f"{fmean(each['calls'] for each in own):.1f}",
+    ]
+
+
+def _bars(lines: Sequence[Line], tasks: Sequence[str]) -> Bars:
+    series = {
+        line.title: [
+            float(_lengths(line.runs[task], line.row)[0]) if rewards(line.runs[task], line.row)
+            else None
+            for task in tasks
+        ]
+        for line in lines
+    }  # fmt: skip
+    return Bars("longest", "Longest prompt of the executor", "tokens", list(tasks), series)
+
+
+def _paper_lengths() -> Table:
+    table = published("Figure 4a")
+    columns = list(dict.fromkeys(v.column for v in table.values if v.metric == "longest_prompt"))
+    names = dict.fromkeys(v.row for v in table.values if v.metric == "longest_prompt")
+    rows: list[list[str]] = []
+    for row in names:
+        found = [table.cell(row, column, "longest_prompt") for column in columns]
+        rows.append([row, *(value.printed if value else "" for value in found)])
+    return Table("paper-lengths", ["method", *columns], rows, "The paper, tokens (Figure 4a)")
+
+
+def _cost_page(measured: Measured) -> Page:
+    tasks = tasks_of(measured.order, measured.lab.spec)
+    blocks = about(measured, tasks[0], "What optimizing and a query cost, after")
+    blocks += judged_by_words(tasks[1:], measured.lab.spec)
+    kind = kinds_of(measured.order)[-1]
+    for task in tasks:
+        rows = [
+            [line.title, *_costs(line.runs[task], line.row)]
+            for line in lines_of(measured, kind)
+            if rewards(line.runs[task], line.row)
+        ]
+        head = ["method", "tokens in training and choosing", "tokens for the test split"]
+        head += ["seconds a query"]
+        if rows:
+            blocks.append(Table(f"cost-{task}", [*head, "calls a query", "reward (95 %)"], rows))
+    table = published("Table 5")
+    said = [f"{v.row} {v.column}: {v.printed}" for v in table.values]
+    return Page(
+        "Cost",
+        [
+            *blocks,
+            *left_out(measured, kind),
+            "Seconds are those of a query's calls one after the other, waiting among others at "
+            "once included. PCO with an encoder and a generator makes three calls a query, with a "
+            "learned router and verbatim instincts one.",
+            f"The paper, HotpotQA, one A100: {'; '.join(said)}.",
+            *missing(measured),
+        ],
+    )
+
+
+def _costs(runs: Sequence[Result], row: str) -> list[str]:
+    made = [run for run in runs if row in run["rows"]]
+    own = [run["rows"][row] for run in made]
+    training = "0" if row in FIXED else f"{fmean(r['training']['tokens'] for r in made):,.0f}"
+    return [
+        training,
+        f"{fmean(tokens(run, row) * len(run['rows'][row]['rewards']) for run in made):,.0f}",
+        f"{fmean(each['seconds'] for each in own):.2f}",
+        f"{fmean(each['calls'] for each in own):.1f}",
+        shown(score(rewards(made, row))),
+    ]
+
+
+PROMPT_LENGTH = Experiment("prompt-length", "Figure 4a", cells_of, _length_page)
+COST = Experiment("cost", "Table 5", cells_of, _cost_page)

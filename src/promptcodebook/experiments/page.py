@@ -1,11 +1,8 @@
-"""What an experiment shows: sentences, tables and figures, written as Markdown and LaTeX.
+"""What an experiment shows: sentences, tables and figures, as Markdown, LaTeX, SVG and PNG.
 
-A page is values first, so that one table stands in the Markdown, in a LaTeX file and in the JSON
-beside it with the same figures; `drawing.py` draws the figures.
-
-Figures in the form of the paper's, as SVG and PNG (extra [figures], matplotlib).
-
-The same figure makes the same SVG bytes: no date in it, and names that do not change.
+A page is values first, so that Markdown, LaTeX and JSON show the same figures. Figures follow the
+paper's form (extra [figures], matplotlib). The same figure makes the same SVG bytes: it contains no
+date, and its names do not change.
 """
 
 from __future__ import annotations
@@ -85,7 +82,7 @@ Block = str | Table | Figure
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A title and what stands below it."""
+    """A title and the blocks below it."""
 
     title: str
     blocks: Sequence[Block]

@@ -1,6 +1,6 @@
-"""An experiment from its cells to its page; what is finished is not measured again.
+"""An experiment from its cells to its page. Finished cells are not measured again.
 
-Who measures the cells of an experiment: threads of this process, which share the lab's model.
+Threads of this process measure the cells; they share the lab's model.
 """
 
 from __future__ import annotations
@@ -172,23 +172,23 @@ def _ready(waiting: Sequence[Cell], at_work: Sequence[Cell]) -> Cell | None:
 
 _HOMES: Mapping[str, str] = {
     "main": "main:MAIN",
-    "prompt-length": "deployment:PROMPT_LENGTH",
+    "prompt-length": "main:PROMPT_LENGTH",
     "codebook-usage": "codebook:USAGE",
     "specialisation": "codebook:SPECIALISATION",
-    "ablation": "ablation:EXPERIMENT",
-    "sweep-k": "sweeps:SWEEP_K",
-    "sweep-s": "sweeps:SWEEP_S",
-    "critic": "critic:EXPERIMENT",
-    "cost": "deployment:COST",
+    "ablation": "variants:ABLATION",
+    "sweep-k": "variants:SWEEP_K",
+    "sweep-s": "variants:SWEEP_S",
+    "critic": "variants:CRITIC",
+    "cost": "main:COST",
     "attribution": "attribution:EXPERIMENT",
-    "sensitivity": "sweeps:SENSITIVITY",
-    "init": "initial:EXPERIMENT",
+    "sensitivity": "variants:SENSITIVITY",
+    "init": "variants:INIT",
     "routing": "codebook:ROUTING",
     "evolution": "codebook:EVOLUTION",
     "prompts": "codebook:PROMPTS",
     "theory": "theory:EXPERIMENT",
     "when-it-pays": "when_it_pays:EXPERIMENT",
-    "small-real-model": "small_real_model_page:EXPERIMENT",
+    "small-real-model": "small_real_model:EXPERIMENT",
 }
 """Where each experiment is, in the order of the paper."""
 
@@ -222,7 +222,7 @@ def measure(
     order: Order, lab: Lab, tell: Callable[[str], None], workers: Workers | None = None
 ) -> Measured:
     """Every cell that is not finished, by `workers` (None = one after the other), gates first: one
-    that fails is noted and the others go on; a Stop ends all, and what was finished is kept."""
+    that fails is noted and the others continue; a Stop ends all, and what was finished is kept."""
     cells = order.experiment.cells(order, lab.spec)
     found = {cell.name: known for cell in cells if (known := lab.read(cell)) is not None}
     missing: dict[str, str] = {}

@@ -11,13 +11,16 @@ from typing import Any
 
 from promptcodebook.assemble import Assembled
 from promptcodebook.config import Explore, load_config
-from promptcodebook.experiments.experiment import Experiment, Measured, Order, score
-from promptcodebook.experiments.grid import (
+from promptcodebook.experiments.experiment import (
+    Experiment,
+    Measured,
+    Order,
     about,
     base,
     missing,
     runs_of,
     scale_of,
+    score,
     stopped,
     variants,
 )
@@ -81,7 +84,7 @@ def _gap(lab: Lab, settings: Mapping[str, Any]) -> Result:
 def active_after(
     explore: Explore, select: int, ema: Sequence[float], steps: Sequence[float], world: int
 ) -> set[int]:
-    """Which entries were ever drawn: of exploration alone, with r̄ as it stands and ε by step."""
+    """Which entries were ever drawn: of exploration alone, with a fixed r̄ and ε by step."""
     explorer, draw = Explorer(explore, select), keyed_random("theory", world)
     active: set[int] = set()
     for epsilon in steps:
@@ -245,4 +248,4 @@ def _additivity(measured: Measured) -> list[Block]:
     ]
 
 
-EXPERIMENT = Experiment("theory", "Theorems 1-3, 5 and Proposition 4", "smollm2", 1, _cells, _page)
+EXPERIMENT = Experiment("theory", "Theorems 1-3, 5 and Proposition 4", _cells, _page, seeds=1)

@@ -14,8 +14,15 @@ from typing import Any
 from promptcodebook.assemble import Assembled
 from promptcodebook.calls import Usage
 from promptcodebook.config import load_config
-from promptcodebook.experiments.experiment import Experiment, Measured, Order, difference, score
-from promptcodebook.experiments.grid import about, missing
+from promptcodebook.experiments.experiment import (
+    Experiment,
+    Measured,
+    Order,
+    about,
+    difference,
+    missing,
+    score,
+)
 from promptcodebook.experiments.lab import Cell, Lab, Result, row_json
 from promptcodebook.experiments.page import Block, Page, Table, shown
 from promptcodebook.method.executor import Evaluator
@@ -104,11 +111,7 @@ def settings_of(order: Order) -> Mapping[str, Setting]:
 
 def _cells(order: Order, spec: str) -> Sequence[Cell]:
     most = {"quick": 8, "default": 96}.get(order.preset)
-    base = {
-        "task": TASK,
-        "lm": spec,
-        "roles": {"executor": {"temperature": 0.0, "max_tokens": 64}},
-    }
+    base = {"task": TASK, "lm": spec, "roles": {"executor": {"temperature": 0.0, "max_tokens": 64}}}
     return [
         Cell(name, {**base, "place": str(place), "most": most}, _measured(base, place, most))
         for name, place in settings_of(order).items()
@@ -189,4 +192,4 @@ def _line(value: str, result: Result) -> list[str]:
     ]
 
 
-EXPERIMENT = Experiment("when-it-pays", "", "smollm2", 1, _cells, _page)
+EXPERIMENT = Experiment("when-it-pays", "", _cells, _page, seeds=1)

@@ -1,4 +1,4 @@
-"""A DSPy program whose predictors are told what a policy composes for each input."""
+"""A DSPy program whose predictors get the prompt that a policy composes for each input."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _STATE = "promptcodebook"
 
 
 class ComposedProgram(_dspy.Module):
-    """A DSPy program whose predictors are told what a policy composes for each input.
+    """A DSPy program whose predictors get the prompt that a policy composes for each input.
 
     `student` is a copy of the program that it was made of. `lm` and `roles` say who routes and
     composes: a spec such as 'openai/gpt-x', an LM object, or '' for the environment's PCO_LM.
@@ -122,7 +122,7 @@ class ComposedProgram(_dspy.Module):
 
 
 class _Attending:
-    """A predictor that is told the prompt of the input in hand; its class is laid over its own."""
+    """A predictor that gets the prompt of the present input; this class is mixed into its own."""
 
     stage_name: str
     signature: Any
@@ -149,14 +149,12 @@ def attend(student: Any) -> Any:
     hold one in several places, and may be of a class of its own."""
     for name, predictor in student.named_predictors():
         if not isinstance(predictor, _Attending):
-            predictor.__class__ = _attending(predictor.__class__)
+            predictor.__class__ = types.new_class(
+                predictor.__class__.__name__, (_Attending, predictor.__class__)
+            )
         predictor.stage_name = name
     student._compiled = False  # a compiled part hides its predictors, and so its state
     return student
-
-
-def _attending(own: type) -> type:
-    return types.new_class(own.__name__, (_Attending, own))
 
 
 @contextmanager

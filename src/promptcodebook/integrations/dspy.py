@@ -28,12 +28,7 @@ from promptcodebook.config import Config
 from promptcodebook.data import Dataset
 from promptcodebook.data.dataset import Split, draw_splits
 from promptcodebook.data.table import parse_input_template
-from promptcodebook.errors import (
-    ConfigError,
-    DataError,
-    RewardError,
-    import_extra,
-)
+from promptcodebook.errors import ConfigError, DataError, RewardError, import_extra
 from promptcodebook.integrations.composed_program import (
     ComposedProgram,
     attend,
@@ -104,7 +99,7 @@ class PCO(_dspy.teleprompt.Teleprompter):
         """The student, composed; itself it stays as it was. `compiled.run` is the run behind it.
 
         Without a `valset` a third of the training rows is drawn to validate on; a `testset` gives
-        `compiled.run` a verdict. `resume` names a run to go on with, as in `pco.optimize`.
+        `compiled.run` a verdict. `resume` names a run to continue, as in `pco.optimize`.
 
         Raises ConfigError, DataError, and what `pco.optimize` raises.
         """
@@ -141,14 +136,14 @@ class _Runner:
 
     def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
         row = self._rows[example.id]
-        told: dict[str, Any] = {**self._settings, "trace": [], "disable_history": True}
+        settings: dict[str, Any] = {**self._settings, "trace": [], "disable_history": True}
         if self._asks_us:
 
             def ask(messages: Sequence[Message]) -> Reply:
                 return cast("Reply", lm(messages))  # in a thread it is the reply itself
 
-            told["lm"] = dspy_model(_dspy, ask, "executor")
-        with tell(prompt, **told):
+            settings["lm"] = dspy_model(_dspy, ask, "executor")
+        with tell(prompt, **settings):
             try:
                 prediction = self._student(**row.inputs())
             except _ParseError as error:

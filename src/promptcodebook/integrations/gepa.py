@@ -213,7 +213,7 @@ class _Seen:
 
 
 class PolicyAdapter:
-    """A policy as a candidate of gepa's, to evaluate or to go on from; an adapter around a task's.
+    """A policy as a candidate of gepa's, to evaluate or to start from; an adapter around a task's.
 
     Its components are the texts that the policy learned: θ ('encoder') and φ ('generator') where
     they are asked, and each instinct that is not frozen ('instinct 0', ...). An instance is routed

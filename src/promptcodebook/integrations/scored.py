@@ -1,6 +1,6 @@
-"""A program that knows its own score: it travels in the output, and the reward reads it there.
+"""A program that knows its own score: the output carries it, and the reward reads it there.
 
-Where another library runs a program and scores it in one go, neither can be had without the other.
+It serves libraries that run a program and score it in one step.
 """
 
 from __future__ import annotations

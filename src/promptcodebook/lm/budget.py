@@ -1,17 +1,12 @@
-"""The budget of all roles together: checked before each attempt, with all in flight reserved.
+"""Money, tokens, calls and seconds: what a run may spend, what it spent, and what calls cost.
 
-An attempt reserves the most it can cost: one call, an upper bound of its prompt tokens, its whole
-length cap, and their price. So spending plus reservations never passes a limit, as long as the
-endpoint keeps to the length cap it was given. The place is below the retries and inside the limit
-of calls in flight: a reservation is held only while a request is out, and whoever waits for one
-waits for requests that end.
+The budget covers all roles together. Each attempt reserves the most it can cost before it leaves:
+one call, an upper bound of its prompt tokens, its whole length cap, and their price. So spending
+plus reservations never passes a limit, as long as the endpoint keeps to its length cap. An attempt
+holds its reservation only while its request is out, so every wait for a reservation ends.
 
-What a run spent, by role: what was answered, and apart from it what was lost to failures.
-
-A lost attempt went out and brought nothing usable back: its answer came too late, cut, unreadable
-or not at all. Nobody knows what the server bills for it, so it is booked at the most it can be.
-
-What calls cost: prices by model, the user's own before the built-in ones.
+The ledger books answered attempts by role, and lost ones apart. A lost attempt brought nothing
+usable back. The server may bill it all the same, so it is booked at the most it can cost.
 """
 
 from __future__ import annotations
@@ -27,7 +22,7 @@ from promptcodebook.calls import Limits, Request, Role, Usage
 from promptcodebook.config import Budget, Price
 from promptcodebook.errors import BudgetReached, ConfigError, PcoError, Stop
 from promptcodebook.lm.limit import StopSignal
-from promptcodebook.lm.spec import parse_spec
+from promptcodebook.lm.spec import parse_spec, providers
 from promptcodebook.lm.wire import byte_size
 
 
@@ -84,19 +79,6 @@ class Ledger:
             self._log.end(attempt.ticket, role, usage, lost)
 
 
-# USD per million tokens: prompt, completion, cached prompt.
-_LISTED: Mapping[str, tuple[float, float, float]] = {
-    "gpt-4o": (2.50, 10.00, 1.25),
-    "gpt-4o-mini": (0.15, 0.60, 0.075),
-    "gpt-4.1": (2.00, 8.00, 0.50),
-    "gpt-4.1-mini": (0.40, 1.60, 0.10),
-    "gpt-4.1-nano": (0.10, 0.40, 0.025),
-    "gpt-5": (1.25, 10.00, 0.125),
-    "gpt-5-mini": (0.25, 2.00, 0.025),
-    "gpt-5-nano": (0.05, 0.40, 0.005),
-    "o3": (2.00, 8.00, 0.50),
-    "o4-mini": (1.10, 4.40, 0.275),
-}
 _DATED = re.compile(r"-\d{4}-\d{2}-\d{2}$")
 _FREE = Price(prompt=0.0, completion=0.0)
 
@@ -126,7 +108,7 @@ class PriceTable:
         return (total + usage.completion_tokens * price.completion) / 1e6
 
     def bound(self, model: str, prompt: int, completion: int) -> float | None:
-        """USD for so many tokens at the most, whatever of the prompt is cached; None = unknown."""
+        """The most USD that these tokens can cost, cached or not; None = unknown."""
         price = self.price(model)
         if price is None:
             return None
@@ -156,7 +138,7 @@ class PriceTable:
         if spec.model in self._extra:
             return self._extra[spec.model]
         listed = spec.base_url.startswith("https://api.openai.com/")
-        row = _LISTED.get(_DATED.sub("", spec.model)) if listed else None
+        row = providers()["prices"].get(_DATED.sub("", spec.model)) if listed else None
         return Price(prompt=row[0], completion=row[1], cached=row[2]) if row else None
 
 
@@ -276,7 +258,12 @@ class BudgetGate:
             try:
                 await place.turn
             except asyncio.CancelledError:
-                self._give_up(place)
+                if place in self._waiting:
+                    self._waiting.remove(place)
+                    self._wake()
+                elif not place.turn.cancelled() and place.turn.exception() is None:
+                    # Its turn came in the very moment of the cancellation.
+                    self.leave(place.most)
                 raise
 
     def leave(self, most: Usage) -> None:
@@ -290,7 +277,13 @@ class BudgetGate:
         late = self._time_over()
         passed = self._limit_passed(most)
         if not late and not passed:
-            self._reserved = _more(self._reserved, most)
+            # An unknown price counts as none.
+            self._reserved = Usage(
+                self._reserved.calls + most.calls,
+                self._reserved.prompt_tokens + most.prompt_tokens,
+                self._reserved.completion_tokens + most.completion_tokens,
+                cost=(self._reserved.cost or 0.0) + (most.cost or 0.0),
+            )
             self._in_flight += 1
             return True
         if late or not self._in_flight:
@@ -318,14 +311,6 @@ class BudgetGate:
             self._waiting.popleft()
             place.turn.set_result(None)
 
-    def _give_up(self, place: _Place) -> None:
-        if place in self._waiting:
-            self._waiting.remove(place)
-            self._wake()
-        elif not place.turn.cancelled() and place.turn.exception() is None:
-            # Its turn came in the very moment of the cancellation.
-            self.leave(place.most)
-
     def _arm(self) -> None:
         """Sets the alarm that ends every wait at the deadline: a Retry-After, a line, a slot."""
         loop = asyncio.get_running_loop()
@@ -351,7 +336,7 @@ class BudgetGate:
         return f"{limit:g} seconds ({spent:.0f} s gone{self._kept_back('s', self._kept.seconds)})"
 
     def _limit_passed(self, most: Usage) -> str:
-        """The limit that this call on top of all else could pass, and where it stands; or ''."""
+        """The limit that this call could pass, and how much of it is spent; or ''."""
         limits, kept, spent = self._limits, self._kept, self.ledger.total
         if limits.calls is not None:
             ahead = spent.calls + self._reserved.calls + most.calls
@@ -384,19 +369,9 @@ class BudgetGate:
 
 
 def prompt_bound(request: Request) -> int:
-    """Never less than the prompt's tokens: a token stands for at least one byte of the text."""
+    """Never less than the prompt's tokens: a token covers at least one byte of text."""
     size = _PREAMBLE + sum(byte_size(m.content) + _PER_MESSAGE for m in request.messages)
     return size if request.schema is None else size + request.schema.size
-
-
-def _more(a: Usage, b: Usage) -> Usage:
-    """The sum, an unknown price counting as none."""
-    return Usage(
-        a.calls + b.calls,
-        a.prompt_tokens + b.prompt_tokens,
-        a.completion_tokens + b.completion_tokens,
-        cost=(a.cost or 0.0) + (b.cost or 0.0),
-    )
 
 
 def _less(a: Usage, b: Usage) -> Usage:

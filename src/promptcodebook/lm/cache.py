@@ -1,7 +1,7 @@
 """Replies kept between runs: the same request to the same model is paid for once.
 
-A cache is a convenience, never a reason to fail: one that cannot be read or written is reported
-once and bypassed. What must not be lost is the run's journal (`lm/journal.py`), not this.
+The cache never makes a run fail: when it cannot be read or written, that is reported once and the
+cache is bypassed. The run's journal (`lm/journal.py`) holds what must not be lost.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class CacheStats:
 class ReplyCache:
     """The file: replies by `request_key`. Several processes may share it.
 
-    Raises StoreTooNew, DiskFull or StoreError; `Cache` is the one that shrugs them off.
+    Raises StoreTooNew, DiskFull or StoreError; `Cache` survives them.
     """
 
     def __init__(self, path: Path) -> None:

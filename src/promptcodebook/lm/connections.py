@@ -1,9 +1,7 @@
 """Connected models: a spec becomes an LM behind the retries and the limit of its address.
 
-All models of one address share its limit. Around each single request stands what the caller wants
-there: the budget, for one.
-
-Providers whose servers answer nobody without a key: told before anything is begun.
+All models of one address share its limit. The caller may wrap every single request, for instance
+in the budget. A missing key is reported before anything else happens.
 """
 
 from __future__ import annotations
@@ -17,10 +15,10 @@ from urllib.parse import urlsplit
 
 from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.config import fill_secrets, secret_variables
-from promptcodebook.errors import ConfigError, LMError
+from promptcodebook.errors import ConfigError, LMError, MissingExtra, import_part
 from promptcodebook.incidents import Tally, no_tally
 from promptcodebook.lm.limit import AdaptiveLimit, Backoff, PerLoop, Retrying, StopSignal
-from promptcodebook.lm.spec import Spec, find_credentials, parse_spec
+from promptcodebook.lm.spec import Spec, find_credentials, parse_spec, providers
 from promptcodebook.lm.wire import MOST_BYTES
 
 _LOCAL_AT_ONCE = 32
@@ -31,6 +29,30 @@ class Closes(Protocol):
     """What is closed when it is not needed any more."""
 
     async def close(self) -> None: ...
+
+
+class LocalModels(Closes, Protocol):
+    """Models with their weights in this process."""
+
+    def connect(self, spec: Spec) -> LM: ...
+
+    async def identity(self, spec_text: str) -> str:
+        """What tells the weights behind a connected spec from others of its name; '' = nothing."""
+        ...
+
+
+MODELS = "promptcodebook.models"
+"""The entry points that bring models to this process: `local` (a `LocalModels` when called), and
+`simulated` (an LM, given the name of a task, its data and a spec)."""
+
+
+def local_models() -> LocalModels | None:
+    """The local models of this process, none of them loaded; None where the part that loads them is
+    not installed."""
+    try:
+        return import_part(MODELS, "local", "a local model", "local")()
+    except MissingExtra:
+        return None
 
 
 AT_ONCE = 64
@@ -120,10 +142,7 @@ class Endpoints:
             return self._around(self._here.simulated(spec))
         if spec.kind == "local":
             if self._here.local is None:
-                raise ConfigError(
-                    f"no local model can be loaded here, and {spec} is one",
-                    hint=f"serve it, and name its address: pco lm serve {spec}",
-                )
+                raise MissingExtra(f"the local model {spec}", "local")
             return self._around(self._here.local(spec))
         if spec.kind == "litellm":
             from promptcodebook.lm.litellm_client import LiteLLM
@@ -195,45 +214,6 @@ def _scrub(text: str, secrets: Sequence[str]) -> str:
     return text
 
 
-_HOSTS = frozenset(
-    {
-        "api.anthropic.com",
-        "api.cohere.ai",
-        "api.deepseek.com",
-        "api.fireworks.ai",
-        "api.groq.com",
-        "api.mistral.ai",
-        "api.openai.com",
-        "api.perplexity.ai",
-        "api.together.xyz",
-        "api.x.ai",
-        "generativelanguage.googleapis.com",
-        "openrouter.ai",
-    }
-)
-"""Their keys come from the variables of the spec (`Spec.key_names`)."""
-_LITELLM: Mapping[str, tuple[str, ...]] = {
-    "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
-    "cohere": ("COHERE_API_KEY", "CO_API_KEY"),
-    "deepseek": ("DEEPSEEK_API_KEY",),
-    "fireworks_ai": (
-        "FIREWORKS_API_KEY",
-        "FIREWORKS_AI_API_KEY",
-        "FIREWORKSAI_API_KEY",
-        "FIREWORKS_AI_TOKEN",
-    ),
-    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
-    "groq": ("GROQ_API_KEY",),
-    "mistral": ("MISTRAL_API_KEY",),
-    "openai": ("OPENAI_API_KEY",),
-    "openrouter": ("OPENROUTER_API_KEY", "OR_API_KEY"),
-    "perplexity": ("PERPLEXITYAI_API_KEY", "PERPLEXITY_API_KEY"),
-    "together_ai": ("TOGETHER_API_KEY", "TOGETHERAI_API_KEY", "TOGETHER_AI_API_KEY"),
-    "xai": ("XAI_API_KEY",),
-}
-"""By provider, the variables that litellm itself reads."""
-
-
 def require_keys(
     specs: Mapping[str, Mapping[str, str]], environment: Mapping[str, str] | None = None
 ) -> None:
@@ -264,5 +244,5 @@ def missing_key(
 def _wanted(spec: Spec) -> tuple[str, ...]:
     """The variables that a key is looked for in, where there must be one."""
     if spec.kind == "litellm":
-        return _LITELLM.get(spec.model.partition("/")[0], ())
-    return spec.key_names if urlsplit(spec.base_url).hostname in _HOSTS else ()
+        return tuple(providers()["litellm"].get(spec.model.partition("/")[0], ()))
+    return spec.key_names if urlsplit(spec.base_url).hostname in providers()["hosts"] else ()

@@ -1,7 +1,6 @@
 """One model behind one chat-completions address, over one pooled HTTP session.
 
-What the endpoint refuses (a sampling field, `max_tokens`, a schema) is learned from its first
-refusal and left out from then on.
+When the endpoint refuses a sampling field, `max_tokens` or a schema, later requests leave it out.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _ATTEMPTS = 7
 _NO_SUCH_PLACE = (404, 405, 501)
 _MOST_MODELS = 2000
 _LONGEST_NAME = 200
-# Longer bodies are parsed in a thread: other calls go on meanwhile.
+# Longer bodies are parsed in a thread, so that other calls continue.
 _QUICK_BYTES = 200_000
 
 
@@ -84,7 +83,14 @@ class Endpoint:
 
     async def __call__(self, request: Request) -> Reply:
         if not self._where.model:
-            await self._choose_model()
+            known = await self.models()
+            if len(known) != 1:
+                listed = ", ".join(known[:12]) or "none"
+                raise ConfigError(
+                    f"{self._where.base_url} serves {len(known)} models and the spec names none",
+                    hint=f"add #MODEL to the spec; it lists: {listed}",
+                )
+            self._where = replace(self._where, model=known[0])
         for _ in range(_ATTEMPTS - 1):
             try:
                 return await self._attempt(request)
@@ -96,7 +102,11 @@ class Endpoint:
         """One request. Raises _FieldRefused when the next one will leave out what was refused."""
         body, dropped = request_body(request, self._where.model, self._quirks)
         begun = time.perf_counter()
-        answer = await self._post(body, "embeddings" if request.embeds else "chat/completions")
+        where = "embeddings" if request.embeds else "chat/completions"
+        # ASCII escapes: half of a surrogate pair is legal in a string and not in UTF-8.
+        data = json.dumps(body, separators=(",", ":")).encode("ascii")
+        url = f"{self._where.base_url}/{where}"
+        answer = await self._transport.send("POST", url, self._where, data)
         if answer.status == 200:
             reply = await self._read(answer.data, request, time.perf_counter() - begun)
             return replace(reply, dropped=tuple(dropped)) if dropped else reply
@@ -151,12 +161,6 @@ class Endpoint:
     ) -> None:
         await self.close()
 
-    async def _post(self, body: Mapping[str, Any], where: str) -> HttpResponse:
-        # ASCII escapes: half of a surrogate pair is legal in a string and not in UTF-8.
-        data = json.dumps(body, separators=(",", ":")).encode("ascii")
-        url = f"{self._where.base_url}/{where}"
-        return await self._transport.send("POST", url, self._where, data)
-
     async def _read(self, data: bytes, request: Request, seconds: float) -> Reply:
         try:
             if len(data) <= _QUICK_BYTES:
@@ -197,13 +201,3 @@ class Endpoint:
             return await self.models()
         except LMError:
             return ()
-
-    async def _choose_model(self) -> None:
-        known = await self.models()
-        if len(known) != 1:
-            listed = ", ".join(known[:12]) or "none"
-            raise ConfigError(
-                f"{self._where.base_url} serves {len(known)} models and the spec names none",
-                hint=f"add #MODEL to the spec; it lists: {listed}",
-            )
-        self._where = replace(self._where, model=known[0])

@@ -1,6 +1,6 @@
-"""A reply's text as a value: its thoughts stripped, its JSON found, repaired where it is broken.
+"""A reply's text as a value: strip its thoughts, find its JSON, repair it where it is broken.
 
-Any text is read in bounded time; long ones that are not plain JSON are read off the event loop.
+Reading takes bounded time for any text. Long texts that are not plain JSON are read in a thread.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ THOUGHT = "think>"
 """What every text with thoughts in it contains."""
 # An object may start at any brace; past this many the text is not an answer but noise.
 _MAX_STARTS = 500
-# A value with words around it is looked for in at most so many characters: no answer is longer.
+# The most characters in which a value with words around it is searched: no answer is longer.
 _MAX_SEARCHED = 200_000
 # Repair is quadratic on noise. What a model broke takes 2 to 10 steps a character.
 _MAX_REPAIRED = 50_000
 _STEPS, _STEPS_EACH, _MAX_STEPS = 10_000, 30, 120_000
-# Longer replies that are not plain JSON are read in a thread: other calls go on meanwhile.
+# Longer replies that are not plain JSON are read in a thread, so that other calls continue.
 _QUICK = 2000
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
 # Nothing in it is tried twice: a tower of thoughts is read in one pass.
@@ -84,7 +84,7 @@ def _search(text: str, shape: type[T], cut: bool, fault: str) -> Extraction[T]:
         return Extraction(None, fault=f"{fault} (and {len(body)} characters long)")
     value = _last_valid(body, shape)
     if value is None and _CLOSE in text and len(text) <= _MAX_SEARCHED:
-        # The marker may stand in one of the value's strings: then it ended no thoughts.
+        # The marker may be part of one of the value's strings: then it ended no thoughts.
         value = _last_valid(text, shape, around=_CLOSE)
     if value is None and not cut:
         value = _repair(body, shape)

@@ -1,6 +1,6 @@
-"""The journal: a finished reply is on disk before its chain goes on, and is never paid for twice.
+"""The journal: each reply is on disk before its chain continues, so nothing is paid for twice.
 
-Resuming a run replays its journal, not the cache: the cache may be cleared, shared or off.
+A resumed run replays its journal and not the cache, which may be cleared, shared or off.
 """
 
 from __future__ import annotations

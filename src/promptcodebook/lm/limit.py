@@ -1,8 +1,8 @@
-"""How many calls one address gets at once: halved when it objects, grown while it keeps pace.
+"""How many calls one address gets at once, when a call is tried again, and what stops all calls.
 
-The one retry layer: take a slot, call, count what went wrong, wait, try again.
-
-The stop signal: whether calls may still start. All layers of one stack share it.
+`AdaptiveLimit` is halved when the address objects and grows while latency holds. `Retrying` is the
+one retry layer: take a slot, call, count what went wrong, wait, try again. All layers of one stack
+share a `StopSignal`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from promptcodebook.incidents import Tally
 from promptcodebook.randomness import keyed_random
 
 _T = TypeVar("_T")
-# A kind of call is judged by the median of its last so many; fewer than that say nothing.
+# A kind of call is judged by the median of its last _SAMPLES calls, once there are _ENOUGH.
 _SAMPLES = 16
 _ENOUGH = 4
 # Latency 'holds' up to this multiple of the best median seen for the same kind of call.
@@ -93,7 +93,7 @@ class AdaptiveLimit:
             self.current = max(1, self.current // 2)
 
     def resume(self) -> None:
-        """Forgets a Retry-After: whoever waits for it is to look around."""
+        """Forgets a Retry-After and wakes the calls that wait for it."""
         self._resume_at = 0.0
         self._rearm()
 
@@ -291,7 +291,13 @@ class Retrying:
             self._stop.check()
             reply = await self._inner(request)
         except LMError as error:
-            self._incident(error, limit, started)
+            if error.incident is not None:
+                self._tally(error.incident)
+            self._reached = self._reached or not isinstance(error, EndpointDown)
+            if isinstance(error, RateLimited):
+                # A call that would have to wait longer fails; the others continue.
+                patient = error.retry_after <= self._backoff.patience
+                limit.record_objection(started, error.retry_after if patient else 0.0)
             raise
         finally:
             limit.release()
@@ -299,15 +305,6 @@ class Retrying:
         # Its own time: an attempt may have waited for its budget before it left.
         limit.record_answer(request.role, reply.usage.latency_s)
         return reply
-
-    def _incident(self, error: LMError, limit: AdaptiveLimit, started: float) -> None:
-        if error.incident is not None:
-            self._tally(error.incident)
-        self._reached = self._reached or not isinstance(error, EndpointDown)
-        if isinstance(error, RateLimited):
-            # Nobody waits longer than the patience lasts: that call fails, the others go on.
-            patient = error.retry_after <= self._backoff.patience
-            limit.record_objection(started, error.retry_after if patient else 0.0)
 
     def _may_retry(self, error: LMError, attempt: int) -> bool:
         if not error.retryable or error.retry_after > self._backoff.patience:

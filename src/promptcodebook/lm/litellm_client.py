@@ -8,13 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from promptcodebook.calls import Reply, Request
-from promptcodebook.errors import (
-    ConfigError,
-    LMError,
-    MissingExtra,
-    RequestRefused,
-    import_extra,
-)
+from promptcodebook.errors import ConfigError, LMError, MissingExtra, RequestRefused, import_extra
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.transport import ErrorBody, ModelAddress, fault_of, refusal_of
 from promptcodebook.lm.wire import Malformed, Quirks, read_embedding, read_tree, request_body

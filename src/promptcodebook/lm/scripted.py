@@ -26,7 +26,7 @@ class ScriptedLM:
         self._function: Callable[[Request], Scripted] | None = None
 
     def enqueue(self, *replies: Scripted, role: Role | None = None) -> ScriptedLM:
-        """Adds replies, for one role or for whoever asks next; returns self."""
+        """Adds replies, for one role or for any; returns self."""
         self._queues[role].extend(replies)
         return self
 
@@ -37,7 +37,7 @@ class ScriptedLM:
 
     @property
     def left(self) -> int:
-        """How many enqueued replies nobody has asked for."""
+        """How many enqueued replies are left."""
         return sum(len(queue) for queue in self._queues.values())
 
     async def __call__(self, request: Request) -> Reply:

@@ -2,16 +2,19 @@
 
 `http://host:port/v1#model` (https too), `openai/NAME`, `litellm/NAME`, `simulated[?key=value&...]`,
 or a model of this process: `smollm2`, `PATH.gguf`, `hf:DIR-or-NAME`.
-A key never stands in it: `find_credentials` takes it from the environment.
+A spec never contains a key: `find_credentials` takes it from the environment.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from promptcodebook.config import refuse_password
@@ -62,7 +65,11 @@ def parse_spec(text: str, environment: Mapping[str, str] | None = None) -> Spec:
         return _parse_url(text)
     head, slash, name = text.partition("/")
     if head == "openai" and slash:
-        return _parse_openai(text, name, env)
+        base = env.get("OPENAI_BASE_URL", "").strip()
+        # The override is an address like any other and is read with the same care.
+        _refuse_password(base)
+        url = _parse_url(base).base_url if base else _OPENAI
+        return Spec(text, "openai", url, _require_name(text, name), key_names=("OPENAI_API_KEY",))
     if head == "litellm" and slash:
         return Spec(text, "litellm", model=_require_name(text, name))
     head, question, query = text.partition("?")
@@ -107,18 +114,9 @@ def _split(address: str) -> SplitResult:
         _ = parts.port
     except ValueError:
         raise ConfigError(
-            "cannot read the model's address: host or port is malformed",
-            hint=f"write {FORMS}",
+            "cannot read the model's address: host or port is malformed", hint=f"write {FORMS}"
         ) from None
     return parts
-
-
-def _parse_openai(text: str, name: str, env: Mapping[str, str]) -> Spec:
-    base = env.get("OPENAI_BASE_URL", "").strip()
-    # The override is an address like any other and is read with the same care.
-    _refuse_password(base)
-    url = _parse_url(base).base_url if base else _OPENAI
-    return Spec(text, "openai", url, _require_name(text, name), key_names=("OPENAI_API_KEY",))
 
 
 def _require_name(text: str, name: str) -> str:
@@ -203,11 +201,7 @@ class ApiKey:
     __slots__ = ("_others", "_value", "header", "name")
 
     def __init__(
-        self,
-        name: str,
-        value: str,
-        header: str = "Authorization",
-        others: tuple[ApiKey, ...] = (),
+        self, name: str, value: str, header: str = "Authorization", others: tuple[ApiKey, ...] = ()
     ) -> None:
         self.name = name
         self.header = header
@@ -257,6 +251,12 @@ def read_key(
             )
         return ApiKey(name, value, header)
     return None
+
+
+@cache
+def providers() -> Mapping[str, Any]:
+    """providers.toml: who wants a key, where it is looked for, and OpenAI's prices."""
+    return tomllib.loads(Path(__file__).with_name("providers.toml").read_text("utf-8"))
 
 
 def any_simulated(specs: Iterable[str]) -> bool:

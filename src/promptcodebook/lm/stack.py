@@ -1,13 +1,10 @@
-"""The stack that every call goes through, built from the configuration.
+"""The stack that every call passes, built from the configuration.
 
-From the top: `Roles` fills in model and sampling, then the run's journal, the reply cache,
-`Dispatch` by model, and the `Endpoints` with one retry layer and one limit for each address; lowest
-of all, around each single request, the budget.
+From the top: `Roles` fills in model and sampling; then come the run's journal, the reply cache,
+`Dispatch` by model, and the `Endpoints` with one retry layer and one limit for each address. The
+budget is lowest: it admits each single request, and books it when it ends.
 
-One attempt at a call: admitted by the budget, journaled before it leaves, booked when it ends.
-
-What a server says its reply took is believed where it is possible at all; else our own count stands
-in its place.
+The server's own token count is used unless it is impossible; then ours replaces it.
 """
 
 from __future__ import annotations
@@ -16,7 +13,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from promptcodebook.calls import LM, ROLES, Reply, Request, Role, Sampling, Usage
 from promptcodebook.config import Config, RoleSettings, fill_secrets
@@ -24,7 +20,14 @@ from promptcodebook.errors import ConfigError, LMError, PcoError, StoreError
 from promptcodebook.incidents import Counts, Incident, Tally
 from promptcodebook.lm.budget import BudgetGate, Ledger, PriceTable
 from promptcodebook.lm.cache import Cache, nothing_more
-from promptcodebook.lm.connections import CallSettings, Closes, Endpoints, InProcess, require_keys
+from promptcodebook.lm.connections import (
+    CallSettings,
+    Closes,
+    Endpoints,
+    InProcess,
+    LocalModels,
+    require_keys,
+)
 from promptcodebook.lm.journal import Journaled, ReplyLog
 from promptcodebook.lm.limit import Backoff, StopSignal
 from promptcodebook.lm.spec import Spec, any_simulated
@@ -32,7 +35,7 @@ from promptcodebook.lm.structured import Ask
 from promptcodebook.lm.wire import byte_size, count_usage
 from promptcodebook.paths import reply_cache_path
 
-# A token stands for at most so many bytes of text (the longest runs of spaces are one token).
+# The most bytes of text in one token (the longest runs of spaces are one token).
 _BYTES_A_TOKEN = 128
 # What a server may put around a prompt, or write beyond the cap, and still be believed.
 _TIMES, _BEYOND = 4, 4096
@@ -43,7 +46,7 @@ class Attempted:
 
     Raises BudgetReached where the attempt could pass the budget. An attempt that brings no reply is
     booked by what became of it: lost ones at the most they can cost, refused ones as a call without
-    tokens, and one that nobody answered the phone for not at all.
+    tokens, and one that reached no server not at all.
     """
 
     def __init__(self, inner: LM, gate: BudgetGate, tally: Tally) -> None:
@@ -91,12 +94,12 @@ def _toll(error: BaseException, most: Usage) -> tuple[Usage, bool]:
         if error.lost:
             return most, True
         return Usage(calls=int(error.sent)), False
-    # A setting was wrong, so that nothing was sent; or whoever waited for the answer left.
+    # A wrong setting sent nothing; a cancelled call may have been paid for.
     return (Usage(), False) if isinstance(error, PcoError) else (most, True)
 
 
 def credible(usage: Usage, request: Request, text: str, most: Usage) -> bool:
-    """Whether a reply can have taken so many tokens. `most` is the bound of its attempt."""
+    """Whether a reply can have taken that many tokens. `most` is the bound of its attempt."""
     asked = sum(byte_size(m.content) for m in request.messages)
     prompt, completion = usage.prompt_tokens, usage.completion_tokens
     written = byte_size(text)
@@ -106,7 +109,7 @@ def credible(usage: Usage, request: Request, text: str, most: Usage) -> bool:
         usage.calls > 0
         and max(1, asked // _BYTES_A_TOKEN) <= prompt <= _TIMES * most.prompt_tokens + _BEYOND
         and -(-written // _BYTES_A_TOKEN) <= completion
-        # Thoughts that are not shown: without a cap nobody knows how many.
+        # Hidden thoughts count too: without a cap their number is unknown.
         and (not capped or completion <= _TIMES * longest + _BEYOND)
         and 0 <= usage.cached_prompt_tokens <= prompt
     )
@@ -120,16 +123,6 @@ def _no_time() -> float:
     return 0.0
 
 
-class ModelsHere(Protocol):
-    """Models with their weights in this process."""
-
-    def connect(self, spec: Spec) -> LM: ...
-
-    async def identity(self, spec_text: str) -> str:
-        """What tells the weights behind a connected spec from others of its name; '' = nothing."""
-        ...
-
-
 @dataclass(frozen=True)
 class Supplies:
     """What the stack is built with beside the configuration; all of it optional."""
@@ -137,7 +130,7 @@ class Supplies:
     own: LM | None = None
     """The user's own LM object, in place of every spec."""
     simulated: Callable[[Spec], LM] | None = None
-    local: ModelsHere | None = None
+    local: LocalModels | None = None
     """The models whose weights are in this process."""
     closes: Closes | None = None
     """What is closed together with the models, if anything."""
@@ -187,7 +180,10 @@ class Models:
         specs = specs_of(config)
         if supplies.own is None:
             require_keys(specs)
-            _require_variables(config)
+            # Refuse a body field whose environment variable is not set.
+            for role in ROLES:
+                if role in config.roles and not simulated_here([config.model_of(role)]):
+                    fill_secrets(config.roles[role].extra, os.environ)
         prices, elapsed = PriceTable(config.prices), supplies.elapsed or _no_time
         budget = BudgetGate(config.budget, prices, ledger, elapsed, stop)
         budget.check_prices(specs)
@@ -268,13 +264,6 @@ def specs_of(config: Config) -> dict[str, dict[str, str]]:
             )
         specs[spec] = headers or specs.get(spec, {})
     return specs
-
-
-def _require_variables(config: Config) -> None:
-    """ConfigError where a body field takes its value from a variable that is not set."""
-    for role in ROLES:
-        if role in config.roles and not simulated_here([config.model_of(role)]):
-            fill_secrets(config.roles[role].extra, os.environ)
 
 
 def uses_simulated(config: Config) -> bool:

@@ -1,16 +1,14 @@
-"""Replies as typed values: asked for by schema, found in the text, re-asked once, or an error.
+"""Replies as typed values: requested by schema, found in the text, requested again once, or an
+error.
 
-Counted are MALFORMED (a reply that is not strictly the JSON asked for), TRUNCATED (cut at its cap
-before a value was complete; never also malformed), FAULTY (a value of the right form that cannot be
-used as it is, such as a route of the wrong length), REPAIRED, REASKED and PARSE_FAILED. Each reply
-counts once, when it is paid for: not again when a journal or a cache gives it back. So the counts
-are those of the server.
+The schema bounds what it asks for, so that the longest reply fits into its role's `max_tokens` (at
+three characters a token). Reading is generous: null and "none" are no text, "7/10" is 0.7, "[3]" is
+an index, and one unreadable field does not cost the others.
 
-The fields of typed replies: narrow in the schema that asks, generous in the reading.
-
-What is asked for is bounded, so that the longest reply a schema allows fits into its role's
-`max_tokens` (at three characters a token). What came is read as what it can only mean: null and
-"none" are no text, "7/10" is 0.7, "[3]" is an index; one field that means nothing costs no other.
+Incidents: MALFORMED (not strictly the JSON requested), TRUNCATED (cut at its cap before a value was
+complete; never also malformed), FAULTY (a value of the right form that cannot be used, such as a
+route of the wrong length), REPAIRED, REASKED and PARSE_FAILED. A reply counts once, when it is paid
+for, and not again when a journal or a cache returns it.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ class Ask:
     async def text(
         self, request: Request, fault: Callable[[str], str | None] | None = None
     ) -> TextAnswer:
-        """The reply's text; `truncated` is told (and tallied), judging it is up to the caller.
+        """The reply's text; `truncated` is reported and counted, and the caller judges it.
 
         With `fault` a reply that is cut or at fault is asked for once more, quoting what was wrong;
         what is still wrong comes back with its fault.
@@ -102,12 +100,9 @@ class Ask:
         return TextAnswer(text, truncated, reply.usage, wrong), reply
 
     async def typed(
-        self,
-        request: Request,
-        shape: type[T],
-        fault: Callable[[T], str | None] | None = None,
+        self, request: Request, shape: type[T], fault: Callable[[T], str | None] | None = None
     ) -> Answer[T]:
-        """The reply as `shape`; one re-ask quotes what was wrong, be it form or `fault(value)`.
+        """The reply as `shape`; one re-ask quotes what was wrong: its form, or `fault(value)`.
 
         Raises ParseError or TruncatedReply when no reply held a valid value; a value that is valid
         but still at fault is returned with its fault.
@@ -271,26 +266,23 @@ def _text(value: object, depth: int) -> str:
 def read_number(value: object) -> float:
     """A number however it is given; "7/10" and "70 %" are read on the scale that they name.
 
-    Raises ValueError for what is none.
+    Raises ValueError for anything else.
     """
     if isinstance(value, bool) or value is None:
         raise ValueError("it is not a number")
     if isinstance(value, str):
-        return _number_in(value.strip())
+        text = value.strip()
+        fraction = _FRACTION.fullmatch(text)
+        if fraction is not None and float(fraction[2]) > 0.0:
+            return float(fraction[1]) / float(fraction[2])
+        share = text.removesuffix("%").strip()
+        plain = re.sub(r"\A(-?\d+),(\d+)\Z", r"\1.\2", share)
+        if re.fullmatch(rf"-?(?:{_NUMBER}|\.\d{{1,30}})", plain) is None:
+            raise ValueError("it is not a number")
+        return float(plain) / (100.0 if share != text else 1.0)
     if isinstance(value, int | float) and abs(value) < _LARGEST:
         return float(value)
     raise ValueError("it is not a number")
-
-
-def _number_in(text: str) -> float:
-    fraction = _FRACTION.fullmatch(text)
-    if fraction is not None and float(fraction[2]) > 0.0:
-        return float(fraction[1]) / float(fraction[2])
-    share = text.removesuffix("%").strip()
-    plain = re.sub(r"\A(-?\d+),(\d+)\Z", r"\1.\2", share)
-    if re.fullmatch(rf"-?(?:{_NUMBER}|\.\d{{1,30}})", plain) is None:
-        raise ValueError("it is not a number")
-    return float(plain) / (100.0 if share != text else 1.0)
 
 
 def leading_index(text: str) -> int | None:

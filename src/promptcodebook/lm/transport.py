@@ -1,12 +1,9 @@
-"""One pooled HTTP session to one address: a reply read whole, or as it comes.
+"""One pooled HTTP session to one address: it reads a reply whole or in pieces.
 
-Redirects are not followed: the key goes nowhere else. Bodies are read up to a limit, counted after
-decompression. What breaks on the way is one of the LMErrors.
-
-Why an endpoint gave no reply, as one of our errors.
-
-It refused (`refusal_of`), does not know the model (`missing_model`), or sent nothing that could be
-read (`fault_of`). None of them ever quotes the key.
+It follows no redirects, so the key reaches no other host. It reads bodies up to a limit, counted
+after decompression. Every failure becomes one of the LMErrors: the endpoint refused (`refusal_of`),
+does not know the model (`missing_model`), or sent nothing readable (`fault_of`). None of them ever
+quotes the key.
 """
 
 from __future__ import annotations
@@ -321,7 +318,7 @@ class Transport:
         return await self._guarded(where, self._exchange(method, url, data))
 
     async def open(self, url: str, where: ModelAddress, data: bytes) -> OpenReply:
-        """A POST whose reply is read as it comes: its time runs anew with every piece."""
+        """A POST whose reply is read in pieces; the timeout restarts with every piece."""
         limits = aiohttp.ClientTimeout(sock_connect=self._connect_s, sock_read=self._timeout)
         begun = await self._guarded(where, self._begin("POST", url, data, limits))
         return OpenReply(begun, partial(self._guarded, where), self._most_bytes)
@@ -331,11 +328,7 @@ class Transport:
             return HttpResponse(response.status, await self._body(response), response.headers)
 
     async def _begin(
-        self,
-        method: str,
-        url: str,
-        data: bytes | None,
-        limits: aiohttp.ClientTimeout | None = None,
+        self, method: str, url: str, data: bytes | None, limits: aiohttp.ClientTimeout | None = None
     ) -> aiohttp.ClientResponse:
         for stale in self._sessions.orphans():
             # Its loop has ended without closing it.
@@ -371,7 +364,7 @@ class Transport:
         raise fault_of(kind, where, detail)
 
     async def _body(self, response: aiohttp.ClientResponse) -> bytes:
-        """The body, counted while it comes in; what lies beyond its limit is never read."""
+        """The body, counted while it arrives; nothing beyond its limit is read."""
         whole = response.status == 200
         most = self._most_bytes if whole else _MOST_ERROR_BYTES
         parts: list[bytes] = []

@@ -1,6 +1,6 @@
 """The client's side of the chat-completions wire: a Request as a body, a body as a Reply.
 
-Also what an endpoint may refuse of it (`Quirks`), token estimates and schemas of typed replies.
+Also: which fields an endpoint refuses (`Quirks`), token estimates, and schemas of typed replies.
 """
 
 from __future__ import annotations
@@ -102,7 +102,11 @@ def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str
         fields[quirks.cap] = sampling.max_tokens
     if request.schema is not None:
         schema = request.schema.body if quirks.distinct else _without_distinct(request.schema.body)
-        fields["response_format"] = _response_format(request.schema.name, schema)
+        named: dict[str, Any] = {"name": request.schema.name, "schema": schema}
+        # 'strict' is refused by those who know it unless every object is closed and fully required.
+        if is_strict(schema):
+            named["strict"] = True
+        fields["response_format"] = {"type": "json_schema", "json_schema": named}
     if sampling.temperature != 0:
         fields["seed"] = request.sample & _SEED_BITS
     fields.update(sampling.extra)
@@ -112,14 +116,6 @@ def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str
     fields["model"] = model
     fields["messages"] = [{"role": m.role, "content": m.content} for m in request.messages]
     return fields, dropped
-
-
-def _response_format(name: str, schema: Mapping[str, object]) -> dict[str, Any]:
-    named: dict[str, Any] = {"name": name, "schema": schema}
-    # 'strict' is refused by those who know it unless every object is closed and fully required.
-    if is_strict(schema):
-        named["strict"] = True
-    return {"type": "json_schema", "json_schema": named}
 
 
 def _without_distinct(node: Any) -> Any:
@@ -255,7 +251,7 @@ def count_usage(request: Request, text: str, seconds: float) -> Usage:
 def schema_of(shape: type[BaseModel]) -> Schema:
     """The shape's schema: its bounds and descriptions kept, titles dropped, no further fields."""
     body = cast("dict[str, Any]", _lean(shape.model_json_schema()))
-    # A docstring speaks to us; what the model should know stands in the fields' descriptions.
+    # A docstring is for us; the fields' descriptions are for the model.
     body.pop("description", None)
     return Schema(shape.__name__.strip("_"), body)
 

@@ -1,13 +1,12 @@
-"""The batch that openvino-genai's pipeline works on, and the thread that steps it.
+"""The batch of openvino-genai's pipeline, and the thread that steps it.
 
-`ContinuousBatchingPipeline.step()` makes the next token of every running job; a job that is given
-meanwhile joins at the next step, and one that is cancelled leaves there. Equal beginnings of
-prompts are computed once (prefix caching). The pipeline is touched by its thread only, and by
-nothing while it steps: `step()` holds the interpreter's lock, so that other Python code has its
-turn between steps.
+`ContinuousBatchingPipeline.step()` makes the next token of every running job. New jobs join and
+cancelled ones leave between steps. Prompts with an equal beginning share its computation (prefix
+caching). Only the thread uses the pipeline. `step()` holds the interpreter's lock, so other Python
+code runs between steps.
 
-The pipeline forgets no grammar that it compiled. So one that has too many is given up, once the
-jobs in it are done, for another that is loaded anew; jobs that come meanwhile wait.
+The pipeline keeps every grammar that it compiled. When it has too many, and its jobs are done, a
+new pipeline replaces it; new jobs wait meanwhile.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ _MOST_STATES = 2_000_000
 """Of the grammars that a pipeline keeps: measured, 100 to 240 bytes each, so 480 MB at the most."""
 _MOMENT_S = 0.003
 """How long after a job another one is of the same moment. Once the pipeline steps, it holds the
-interpreter's lock, and whoever prepares a job has his turn between steps only."""
+interpreter's lock, so jobs are prepared only between steps."""
 
 Event = str | Generation | PcoError
-"""What a job is told: text as it comes, then the whole, or why there is none."""
+"""What a job receives: text in pieces, then the whole, or the error."""
 
 
 def first_line(error: BaseException) -> str:
@@ -158,7 +157,10 @@ class Batch:
             self._drop(place)
         if renews or self._pipeline is None:
             try:
-                self._renew()
+                # Free the old pipeline's memory before the new one is loaded.
+                self._pipeline = None
+                self._pipeline = self._load()
+                self._tokenizer = self._pipeline.get_tokenizer()
             except (RuntimeError, OSError) as error:
                 again = "the local model could not be loaded again"
                 self._fail(fresh, ServerFault(f"{again}: {first_line(error)}"))
@@ -184,12 +186,6 @@ class Batch:
                 self._kept.add(place.grammar.text)
                 self._states += place.grammar.states
         return taken
-
-    def _renew(self) -> None:
-        """Another pipeline in the place of this one, whose memory is given back first."""
-        self._pipeline = None
-        self._pipeline = self._load()
-        self._tokenizer = self._pipeline.get_tokenizer()
 
     def _fail(self, places: list[Place], error: PcoError) -> None:
         """A step that raises is the doing of those that were new in it, if there were any: a
@@ -222,7 +218,13 @@ class Batch:
             )
             return
         if place.streams:
-            self._show(place, last=status != "RUNNING")
+            last = status != "RUNNING"
+            text = self._decode(place.tokens)
+            # A character may lie across tokens: its first bytes are no character yet.
+            whole = text if last else text.rstrip("\ufffd")
+            if len(whole) > len(place.shown) and whole.startswith(place.shown):
+                place.tell(whole[len(place.shown) :])
+                place.shown = whole
         if status != "RUNNING":
             self._finish(place)
             place.tell(self._generation(place, "length" if reason == "LENGTH" else "stop"))
@@ -235,14 +237,6 @@ class Batch:
                 place.logprobs += output.generated_log_probs
                 reason = output.finish_reason.name
         return reason
-
-    def _show(self, place: Place, *, last: bool) -> None:
-        text = self._decode(place.tokens)
-        # A character may lie across tokens: its first bytes are no character yet.
-        whole = text if last else text.rstrip("\ufffd")
-        if len(whole) > len(place.shown) and whole.startswith(place.shown):
-            place.tell(whole[len(place.shown) :])
-            place.shown = whole
 
     def _decode(self, tokens: list[int]) -> str:
         return str(self._tokenizer.decode(tokens)) if tokens else ""

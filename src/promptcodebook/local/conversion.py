@@ -1,18 +1,13 @@
-"""A GGUF model of Llama's kind as a folder that `transformers` reads: its weights unpacked to bf16.
+"""A GGUF model of Llama's kind, unpacked to bf16 as a folder that `transformers` reads.
 
-What 4 bits have rounded off stays so. Only what is known here to the last weight and token is
-unpacked, and anything else is refused: a model that is read nearly right trains to nearly nothing.
-So there may be no biases, experts or stretched positions, and the tokenizer is a byte-level BPE
-before which text is split as for GPT-2 or SmolLM.
+Rounding to 4 bits cannot be undone. A model that is read almost right trains to almost nothing, so
+everything that is not known exactly is refused: biases, experts, stretched positions, and
+tokenizers other than byte-level BPE over text that is split as for GPT-2 or SmolLM. To run a model,
+only a few fields of the header are read.
 
-Sources: the GGUF specification (ggml, docs/gguf.md) for names and fields; llama.cpp
-(convert_hf_to_gguf.py) for the order in which it keeps the rows of queries and keys, and for what
-`tokenizer.ggml.pre` stands for.
-
-What the header of a GGUF file says of its model, and where its tensors lie.
-
-Source: the GGUF specification, version 3 (ggml, docs/gguf.md). Only what comes before the tensors
-is read. Those who run a model need a few of its fields: arrays of no interest are passed over.
+Sources: the GGUF specification, version 3 (ggml, docs/gguf.md), for names and fields; llama.cpp
+(convert_hf_to_gguf.py) for the order of the rows of queries and keys, and for the meaning of
+`tokenizer.ggml.pre`.
 """
 
 from __future__ import annotations
@@ -256,7 +251,14 @@ class _Model:
     def write(self, folder: Path) -> None:
         """Configuration, tokenizer and weights, as `save_pretrained` writes them."""
         names = self._names()
-        self._check_tokenizer()
+        kind, split = self._text("tokenizer.ggml.model"), self._text("tokenizer.ggml.pre")
+        if kind != "gpt2":
+            raise self._refuse(f"its tokenizer is of kind {kind}, and only gpt2 is known here")
+        if split not in (_AT_WORDS, _AT_WORDS_AND_DIGITS):
+            raise self._refuse(
+                f"its tokenizer splits text as {split} does, which is not known here"
+            )
+        self._text("tokenizer.chat_template")
         library = self._import("transformers")
         marks = self._marks()
         config = library.LlamaConfig(**self._shape(), **marks)
@@ -355,17 +357,6 @@ class _Model:
         fields = ((ours, f"tokenizer.ggml.{theirs}_token_id") for ours, theirs in given.items())
         found = {ours: self._count(key) for ours, key in fields if key in self.contents.fields}
         return {"pad_token_id": end, **found, "eos_token_id": end}
-
-    def _check_tokenizer(self) -> None:
-        """Raises ConfigError for one of another kind than is known."""
-        kind, split = self._text("tokenizer.ggml.model"), self._text("tokenizer.ggml.pre")
-        if kind != "gpt2":
-            raise self._refuse(f"its tokenizer is of kind {kind}, and only gpt2 is known here")
-        if split not in (_AT_WORDS, _AT_WORDS_AND_DIGITS):
-            raise self._refuse(
-                f"its tokenizer splits text as {split} does, which is not known here"
-            )
-        self._text("tokenizer.chat_template")
 
     def _tokenizer(self, library: Any) -> Any:
         """Byte-level BPE, with marks that are never cut into parts."""

@@ -1,9 +1,8 @@
 """What a model on this machine does: one Job in, one Generation out, many at once.
 
-Behind the Protocol stand `local/openvino.py` (GGUF files, continuous batching) and the transformers
-engine; before it `local/lm.py` (the library's `LM`) and the server of `serve/`.
-
-Where a model's weights lie: inside the distribution that carries SmolLM2, or at a path.
+`local/openvino.py` (GGUF files, continuous batching) and `local/transformers.py` implement the
+Protocol; `local/lm.py` (the library's `LM`) and the server of `serve/` use it. Weights are found
+inside the distribution that carries SmolLM2, or at a path.
 """
 
 from __future__ import annotations

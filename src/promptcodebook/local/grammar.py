@@ -1,12 +1,11 @@
-"""A JSON schema as a grammar in which every text ends.
+"""The parts of a grammar of JSON in which every text ends.
 
-The grammars that engines derive from a schema themselves allow white space without end, and a weak
-model fills it up to its cap. Here nothing but one space may follow a comma or a colon, every string
-and every list is bounded, properties come in the schema's order, and a keyword that could not be
-enforced is refused by name.
+The grammars that engines derive from a schema allow endless white space, and a weak model fills it
+up to its cap. Here at most one space follows a comma or a colon, every string and list is bounded,
+and properties come in the schema's order.
 
-`build_grammar(schema)` is a tree, so that tests can draw texts from it; `.ebnf()` is its form for
-xgrammar (openvino-genai's `StructuredOutputConfig.grammar`).
+A grammar is a tree, so that tests can draw texts from it; `ebnf` prints it for xgrammar
+(openvino-genai's `StructuredOutputConfig.grammar`) and llguidance.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The same, so many times."""
+    """The same part, `least` to `most` times."""
 
     part: Node
     least: int
@@ -71,7 +70,7 @@ Node: TypeAlias = Literal | Chars | Row | Choice | Repeat | Rule
 
 
 def row(*parts: Node | str) -> Node:
-    """One after the other; a plain string stands for itself."""
+    """One after the other; a plain string means itself."""
     nodes = tuple(Literal(p) if isinstance(p, str) else p for p in parts)
     return nodes[0] if len(nodes) == 1 else Row(nodes)
 
@@ -83,7 +82,7 @@ def choice(options: Iterable[Node | str]) -> Node:
 
 
 def space() -> Node:
-    """What may stand after a comma or a colon."""
+    """The optional space after a comma or a colon."""
     return Repeat(Literal(" "), 0, 1)
 
 
@@ -102,7 +101,7 @@ def _block() -> Node:
 
 @lru_cache(maxsize=256)  # its bounds are the caller's
 def text(least: int, most: int) -> Node:
-    """A JSON string of so many characters."""
+    """A JSON string of `least` to `most` characters."""
     char = character()
     head = (Repeat(char, least, least),) if least else ()
     left = most - least
@@ -110,16 +109,13 @@ def text(least: int, most: int) -> Node:
         body: tuple[Node, ...] = (Repeat(char, 0, left),) if left else ()
     else:
         blocks = left // _BLOCK - 1
-        body = (
-            Rule(Repeat(_block(), 0, blocks)),
-            Rule(Repeat(char, 0, left - blocks * _BLOCK)),
-        )
+        body = (Rule(Repeat(_block(), 0, blocks)), Rule(Repeat(char, 0, left - blocks * _BLOCK)))
     return Rule(row('"', *head, *body, '"'))
 
 
 @cache
 def any_number(decimals: int) -> Node:
-    """A number of at most nine digits before the point and so many behind it; 0 = a whole one."""
+    """A number of up to nine digits before the point and `decimals` behind it; 0 = a whole one."""
     digit = Chars((("0", "9"),))
     whole = choice(["0", row(Chars((("1", "9"),)), Repeat(digit, 0, 8))])
     parts: list[Node] = [Repeat(Literal("-"), 0, 1), whole]
@@ -234,7 +230,7 @@ class _Printer:
         """Depth 0 = a rule's whole body, 1 = within a choice, 2 = within a row or repetition."""
         match node:
             case Literal(text):
-                return _quoted(text)
+                return json.dumps(text, ensure_ascii=False)
             case Chars(ranges, negated):
                 return f"[{'^' if negated else ''}{''.join(_range(a, b) for a, b in ranges)}]"
             case Row(parts):
@@ -256,10 +252,6 @@ def _times(least: int, most: int) -> str:
     if (least, most) == (0, 1):
         return "?"
     return f"{{{least}}}" if least == most else f"{{{least},{most}}}"
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
 
 
 def _range(low: str, high: str) -> str:

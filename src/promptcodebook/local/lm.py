@@ -1,7 +1,6 @@
-"""A local model as an `LM`: the engine behind a spec, loaded when it is first asked.
+"""A local model as an `LM`: the engine behind a spec, loaded when it is first used.
 
-`LocalModels` owns the engines: one for each spec, however many roles and runs ask it, and all of
-them closed together.
+`LocalModels` owns the engines: one for each spec, shared by all roles and runs, closed together.
 """
 
 from __future__ import annotations
@@ -47,9 +46,7 @@ class LocalModels:
     modules without which no GGUF file is taken."""
 
     def __init__(
-        self,
-        load: Callable[[Weights], Engine] = load_engine,
-        needs: Sequence[str] = GGUF_NEEDS,
+        self, load: Callable[[Weights], Engine] = load_engine, needs: Sequence[str] = GGUF_NEEDS
     ) -> None:
         self._load = load
         self._needs = needs

@@ -1,9 +1,8 @@
 """A LoRA adapter trained by GRPO (Shao et al. 2024, DeepSeekMath) through `trl` and `peft`.
 
-The trainer is the package's own; here it gets its model, its prompts and its settings, and says
-before each step that it is about to write, and after it what it wrote. A checkpoint of adapter,
-optimizer and random state is written after every step: a training that was killed loses the step
-that it was in, and goes on from there in the way that it would have gone.
+trl's own trainer gets its model, prompts and settings here. It reports before each step, and hands
+over what it wrote. A checkpoint of adapter, optimizer and random state follows every step: a killed
+training loses one step, and continues as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 
 from promptcodebook.calls import Message
 from promptcodebook.errors import ConfigError, import_extra
-from promptcodebook.local.transformers import nf4
+from promptcodebook.local.transformers import from_pretrained, nf4
 
 _WHAT, _EXTRA = "GRPO", "grpo"
 _LEFT_TO_TRL = (
@@ -53,8 +52,8 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Who is told: `begin` before the replies of a step are written, with the tokens of the longest
-    prompt; `score` gives their rewards. Either may raise what ends the training."""
+    """`begin` is called before the replies of a step are written, with the tokens of the longest
+    prompt; `score` gives their rewards. Either may raise to end the training."""
 
     begin: Callable[[int], None]
     score: Callable[[int, Sequence[Written]], Sequence[float]]
@@ -67,7 +66,7 @@ class LoraTraining:
 
     `order` = the numbers of the conversations, those of the first step first; all steps together
     take all of it. `arguments` are those of trl's GRPOConfig, `lora` those of peft's LoraConfig.
-    `four_bit` None = where a GPU is at hand.
+    `four_bit` None = where there is a GPU.
     """
 
     source: str
@@ -154,19 +153,7 @@ def _load(source: str, dtype: Any, *, four_bit: bool) -> tuple[Any, Any]:
         import_extra("bitsandbytes", "grpo.four_bit", _EXTRA)
         options["quantization_config"] = nf4(torch, library)
         options["device_map"] = {"": 0 if torch.cuda.is_available() else "cpu"}
-    try:
-        tokenizer = library.AutoTokenizer.from_pretrained(source, padding_side="left")
-        model = library.AutoModelForCausalLM.from_pretrained(source, **options)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"cannot load {source}: {str(error).splitlines()[0]}",
-            hint="give a folder that save_pretrained wrote, or OWNER/NAME as on the hub",
-        ) from error
-    if not tokenizer.chat_template:
-        raise ConfigError(
-            f"{source} has no chat template", hint="take the model's chat or instruct version"
-        )
-    return model, tokenizer
+    return from_pretrained(library, source, options, padding_side="left")
 
 
 def _arguments(training: LoraTraining, *, on_gpu: bool) -> Any:
@@ -192,7 +179,7 @@ def _arguments(training: LoraTraining, *, on_gpu: bool) -> Any:
 
 
 def _trainer(training: LoraTraining, arguments: Any, loaded: tuple[Any, Any], watch: Watch) -> Any:
-    """trl's own trainer, told of its prompts by their rows and of nothing else of the data."""
+    """trl's own trainer. It sees the prompts and their row numbers, and no other data."""
     modules = ("trl", "peft", "datasets", "transformers")
     trl, peft, datasets, library = (import_extra(each, _WHAT, _EXTRA) for each in modules)
     model, tokenizer = loaded
@@ -231,7 +218,7 @@ def _trainer(training: LoraTraining, arguments: Any, loaded: tuple[Any, Any], wa
 
 
 def _no_card(**_: object) -> None:
-    """trl's would name the base None, and show a question that nobody asked."""
+    """trl's would name the base None, and show a question of its own."""
 
 
 def _length(tokenizer: Any, turns: Sequence[Mapping[str, str]]) -> int:

@@ -1,18 +1,15 @@
-"""GGUF models on openvino-genai: one pipeline, whose batch jobs join and leave.
+"""GGUF models on openvino-genai: one pipeline whose batch jobs join and leave, and embeddings.
 
-What openvino-genai does not tell: how many prompt tokens came from the prefix cache, and
-alternatives to a token (its log-probability it tells). The same seed gives another sample in
-another batch, since sums are then made in another order.
+openvino-genai reports a token's log-probability, but no alternatives to it, and not how many prompt
+tokens the prefix cache held. The same seed gives another sample in another batch, because sums are
+made in another order.
 
-Embeddings of a GGUF model: the mean of its last hidden states.
-
-A model that reads from left to right knows nothing yet of a text's end where it reads its start. So
-a text is read twice, and the states of the second reading are averaged ("echo embeddings",
-Springer et al. 2024, arXiv:2402.15449). On training messages of `houserules` that told topics
-apart better than one reading did: 0.76 against 0.68 (ridge, four folds).
-
-openvino-genai gives no states, but saves the graph that it makes of a GGUF file; its last product,
-of states and vocabulary, is cut off here, and the rest is loaded a second time.
+An embedding is the mean of a text's last hidden states. A model that reads from left to right does
+not know the end of a text while it reads the start. So it reads the text twice, and the second
+reading is averaged ("echo embeddings", Springer et al. 2024, arXiv:2402.15449). On training
+messages of `houserules` that recognised topics better than one reading: 0.76 against 0.68 (ridge,
+four folds). openvino-genai gives no states but saves the graph that it makes of a GGUF file. The
+graph is loaded a second time, without its last product (of states and vocabulary).
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ _WHAT = "an embedding"
 
 class HiddenStates:
     """The states of one model file, loaded at the first text. Threads take turns; one text at a
-    time, so that its vector does not hang on its neighbours."""
+    time, so that its vector does not depend on others."""
 
     def __init__(self, source: str, model: str, context_length: int) -> None:
         self._source = source
@@ -107,8 +104,8 @@ class HiddenStates:
         return core.compile_model(graph, "CPU").create_infer_request()
 
     def _saved(self, folder: Path) -> Path:
-        """The graph of the file, beside a link to it: where the file itself lies nothing is
-        written."""
+        """The graph of the file, beside a link to it: the folder of the file stays as it
+        is."""
         genai = import_extra("openvino_genai", _WHAT, SMOLLM2)
         link = folder / "model.gguf"
         try:
@@ -134,18 +131,14 @@ def load_openvino(weights: Weights) -> OpenVinoEngine:
     scheduler = genai.SchedulerConfig()
     scheduler.enable_prefix_caching = True
     scheduler.max_num_seqs = AT_ONCE
-    scheduler.cache_size = _cache_gigabytes(header)
+    wanted = _CACHED_JOBS * header.context_length * header.cache_bytes
+    scheduler.cache_size = max(_LEAST_CACHE, min(_MOST_CACHE, -(-wanted // 2**30)))
 
     def load() -> Any:
         return genai.ContinuousBatchingPipeline(weights.source, scheduler, "CPU", {}, {})
 
     states = HiddenStates(weights.source, weights.name, header.context_length)
     return OpenVinoEngine(Runtime(genai, _tensor), load, weights.name, header, states)
-
-
-def _cache_gigabytes(header: GgufHeader) -> int:
-    wanted = _CACHED_JOBS * header.context_length * header.cache_bytes
-    return max(_LEAST_CACHE, min(_MOST_CACHE, -(-wanted // 2**30)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +327,7 @@ def _in_loop(
     loop: asyncio.AbstractEventLoop, tell: Callable[[Event], None]
 ) -> Callable[[Event], None]:
     def told(event: Event) -> None:
-        # A loop that has ended has nobody left who waits.
+        # The loop may have ended.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(tell, event)
 

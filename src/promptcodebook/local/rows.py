@@ -1,7 +1,7 @@
 """The rows of one batch: how each draws its next token, and when it ends.
 
-Draws are by inversion, one uniform number a token, keyed by the row's own seed: what a row draws
-does not depend on the rows beside it (its logits may, in the last bits of bf16).
+Draws are by inversion, one uniform number a token, keyed by the row's own seed. So a row's draws do
+not depend on the other rows (its logits may, in the last bits of bf16).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LONGEST_CHARACTER = 4
 
 
 class Text:
-    """A text as its tokens come: what may be told of it, and whether a stop string was reached."""
+    """A text as its tokens come: how much of it may be sent, and whether a stop string came."""
 
     def __init__(self, tokenizer: Any, stop: Sequence[str]) -> None:
         self._tokenizer = tokenizer
@@ -80,7 +80,7 @@ class Text:
 
 
 Piece = str | Generation | Exception
-"""What is told of a row: its text as it comes, and last how it ended."""
+"""What a row sends: its text in pieces, and last how it ended."""
 
 
 def _no_pieces() -> asyncio.Queue[Piece]:
@@ -156,7 +156,7 @@ class Row:
         self.done = True
 
     def _post(self, piece: Piece) -> None:
-        with suppress(RuntimeError):  # its loop has ended, and nobody waits
+        with suppress(RuntimeError):  # its loop has ended
             self.loop.call_soon_threadsafe(self.pieces.put_nowait, piece)
 
 

@@ -1,8 +1,8 @@
-"""What of JSON Schema can be enforced: a schema -> the same with a bound on everything.
+"""What of JSON Schema can be enforced: a schema becomes the same schema with a bound on everything.
 
-Every string and list without a bound of its own gets one, so that no reply runs on; references are
-put in their places. A keyword that cannot be enforced is refused by its name and place, and so is a
-schema that refers to itself, or that has too many parts once its references are in their places.
+Strings and lists without a bound get one, so that every reply ends, and references are resolved. A
+keyword that cannot be enforced is refused by name and place. So is a schema that refers to itself,
+or that has too many parts once its references are resolved.
 """
 
 from __future__ import annotations

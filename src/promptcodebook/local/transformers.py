@@ -1,8 +1,8 @@
 """A Hugging Face model as an Engine: jobs that wait together are one batch of one `generate`.
 
-bf16 on a CPU; on a GPU bf16, or NF4 with double quantisation (`four_bit`). Every row of a batch
-has its own temperature, seed, stops, cap and grammar, and ends by itself; who comes while a batch
-is under way waits for its end.
+bf16 on a CPU; on a GPU bf16, or NF4 with double quantisation (`four_bit`). Every row of a batch has
+its own temperature, seed, stops, cap and grammar, and ends by itself. New jobs wait for the end of
+the batch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import cached_property, lru_cache
 from typing import Any
@@ -46,8 +46,16 @@ def load_transformers(weights: Weights, *, four_bit: bool = False) -> Transforme
         import_extra("bitsandbytes", "--4bit", _EXTRA)
         options["quantization_config"] = nf4(torch, library)
     import_extra("accelerate", _WHAT, _EXTRA)
+    model, tokenizer = from_pretrained(library, source, options)
+    return TransformersEngine(model, tokenizer, weights.name)
+
+
+def from_pretrained(
+    library: Any, source: str, options: Mapping[str, Any], **tokenizing: Any
+) -> tuple[Any, Any]:
+    """The model and its tokenizer. ConfigError for what is not there or is not for chats."""
     try:
-        tokenizer = library.AutoTokenizer.from_pretrained(source)
+        tokenizer = library.AutoTokenizer.from_pretrained(source, **tokenizing)
         model = library.AutoModelForCausalLM.from_pretrained(source, **options)
     except (OSError, ValueError) as error:
         raise ConfigError(
@@ -58,7 +66,7 @@ def load_transformers(weights: Weights, *, four_bit: bool = False) -> Transforme
         raise ConfigError(
             f"{source} has no chat template", hint="take the model's chat or instruct version"
         )
-    return TransformersEngine(model, tokenizer, weights.name)
+    return model, tokenizer
 
 
 def nf4(torch: Any, library: Any) -> Any:
@@ -81,7 +89,11 @@ class TransformersEngine:
         self._model: Any = model.eval()
         self._tokenizer = tokenizer
         self._name = name
-        self._ends = _end_tokens(model, tokenizer)
+        given: int | list[int] | None = model.generation_config.eos_token_id
+        listed = given if isinstance(given, list) else [given]
+        self._ends = frozenset(
+            each for each in (*listed, tokenizer.eos_token_id) if each is not None
+        )
         self._grammars = lru_cache(maxsize=64)(self._compile)
         self._waiting: deque[Row] = deque()
         self._batch: list[Row] = []
@@ -249,9 +261,3 @@ class TransformersEngine:
             states = self._model(batch, output_hidden_states=True).hidden_states[-1]
         vector = torch.nn.functional.normalize(states[0].float().mean(0), dim=0)
         return Embedding(tuple(vector.tolist()), len(ids))
-
-
-def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
-    given: int | list[int] | None = model.generation_config.eos_token_id
-    listed = given if isinstance(given, list) else [given]
-    return frozenset(each for each in (*listed, tokenizer.eos_token_id) if each is not None)

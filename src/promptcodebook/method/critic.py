@@ -18,55 +18,42 @@ clause asks for that, and widens the schema by it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pydantic import Field
 
 from promptcodebook.calls import Request, Schema
-from promptcodebook.config import Config
-from promptcodebook.errors import LMError
-from promptcodebook.incidents import Incident, Tally, no_tally
+from promptcodebook.incidents import Tally
 from promptcodebook.lm.structured import Ask, LenientNumber, LenientText, ReplyShape, bounded
 from promptcodebook.lm.wire import schema_of
-from promptcodebook.method.failures import failure_of, gather_all
 from promptcodebook.method.gradients import (
     ATTRIBUTIONS,
     AttributionReply,
     OneStringAttributionReply,
     Share,
-    additivity_residual,
     blame_schema,
     gradients_of,
-    rate,
     rho,
 )
-from promptcodebook.method.safety import (
-    LOOK,
-    Harmful,
-    HarmReply,
-    SafetyClause,
-    find_orders,
-    harm_of,
-    with_harm,
-)
-from promptcodebook.method.state import State
 from promptcodebook.method.templates import (
     InstinctErrors,
     TemplateSet,
     instinct_lines,
 )
 from promptcodebook.randomness import Draws
+from promptcodebook.safety import (
+    HarmReply,
+    SafetyClause,
+    harm_of,
+)
 from promptcodebook.text import shorten
 from promptcodebook.types import (
-    Check,
     Codebook,
     Example,
-    Failure,
     Gradients,
     Rollout,
     Route,
     Stage,
-    Trace,
     Verdict,
 )
 
@@ -273,159 +260,6 @@ class Attribution:
         return Gradients(
             severity={"encoder": 0.0, "generator": 0.0, "codebook": 0.0} if rates else {}
         )
-
-
-@dataclass(frozen=True)
-class Credit:
-    """Critic, attribution and the critic's own gradient, with the settings that switch them.
-
-    Where the critic has its safety clause, `orders` looks for what no instinct may ask for, too.
-    """
-
-    critic: Critic
-    attribution: Attribution
-    config: Config
-    orders: Check | None = None
-    tally: Tally = no_tally
-
-    async def trace(self, example: Example, rollout: Rollout, state: State, draws: Draws) -> Trace:
-        """The trace of a rollout that was made under `state`."""
-        book, config = state.parameters.codebook, self.config
-        shows = config.critic.sees_reward
-        history = History(example, book, rollout, config.reward_range, shows)
-        return await self.assign(state.parameters.critic, history, draws)
-
-    async def judge(self, example: Example, rollout: Rollout, state: State) -> Trace:
-        """The same with verdict and ρ alone: nothing is to be rewritten from it."""
-        update = self.config.update.model_copy(update={"text_updates": False})
-        verdicts = replace(self, config=self.config.model_copy(update={"update": update}))
-        draws = self.config.randomness.at(state.step, example.id)
-        return await verdicts.trace(example, rollout, state, draws)
-
-    async def assign(self, psi: str, history: History, draws: Draws) -> Trace:
-        """The trace with verdict, ρ and gradients.
-
-        Method decision 15: where the critic fails, the reward counts alone; where a gradient
-        fails, the verdict and its ρ count too; nothing is learned from either.
-        """
-        rollout = history.rollout
-        assert rollout.reward is not None, "only scored rollouts are critiqued"
-        unit = unit_reward(rollout.reward, self.config.reward_range)
-        trace = Trace(rollout, unit, gradients=self._of_route(history.route))
-        if not self._wanted:
-            return trace
-        found = self._orders_in(history)
-        if not self.asks_about(trace):
-            seen = await self._look(psi, history, draws)
-            return self._mark(replace(trace, verdict=Verdict(1.0, "")), {**found, **seen})
-        try:
-            verdict, blamed = await self._judge(psi, history, draws)
-        except LMError as error:
-            return self._mark(replace(trace, failure=failure_of("critique", error)), found)
-        harmful = {**found, **verdict.harmful}
-        weight = self.config.critic.penalty_weight
-        trace = replace(trace, verdict=verdict, penalty=penalty(verdict, unit, weight))
-        if not self.config.update.text_updates:
-            return self._mark(trace, harmful)
-        split, own = await gather_all(
-            [
-                self._split(verdict, history, blamed, draws),
-                self._own(psi, history, verdict, draws),
-            ]
-        )
-        gradients = rate(_joined(split.gradients, own.gradients), unit, weight)
-        residual = additivity_residual(trace.penalty, gradients)
-        if history.route.fallback:
-            gradients = replace(gradients, encoder=trace.gradients.encoder)
-        failure = split.failure or own.failure
-        trace = replace(trace, gradients=gradients, residual=residual, failure=failure)
-        return self._mark(trace, harmful)
-
-    def _orders_in(self, history: History) -> Harmful:
-        if not self.critic.safe:
-            return {}
-        return find_orders(self.orders, history.codebook, history.route.indices)
-
-    async def _look(self, psi: str, history: History, draws: Draws) -> Harmful:
-        """What the clause alone says of a solved example, of one in ten; its critique is empty by
-        definition, and one that fails says nothing."""
-        if not self.critic.safe or draws.generator("safety").random() >= LOOK:
-            return {}
-        try:
-            verdict, _ = await self._judge(psi, history, draws)
-        except LMError:
-            return {}
-        return verdict.harmful
-
-    def _mark(self, trace: Trace, harmful: Harmful) -> Trace:
-        if harmful:
-            self.tally(Incident.HARMFUL)
-        critic, update = self.config.critic, self.config.update
-        return with_harm(trace, harmful, critic.penalty_weight, rewrites=update.text_updates)
-
-    def asks_about(self, trace: Trace) -> bool:
-        """Whether the critic is asked: not about what has no reward, nor about what is solved."""
-        solved = trace.unit is not None and trace.unit >= 1.0
-        skipped = solved and self.config.critic.skip_solved
-        return self._wanted and trace.unit is not None and not skipped
-
-    @property
-    def _wanted(self) -> bool:
-        """Whether anything is learned from a critique: texts, or r̄, by which E_θ's routes are
-        explored. A router that learns from outcomes needs neither where texts stay as they are."""
-        return self.config.update.text_updates or self.config.router.kind == "encoder"
-
-    def _of_route(self, route: Route) -> Gradients:
-        """What a route that had to be filled up teaches θ, whatever came of it."""
-        if not (route.fallback and self.config.update.text_updates):
-            return Gradients()
-        return Gradients(
-            encoder="Its reply could not be used as a choice, even when asked again, and was "
-            f"filled up by others: {route.fault}."
-        )
-
-    async def _judge(
-        self, psi: str, history: History, draws: Draws
-    ) -> tuple[Verdict, Gradients | None]:
-        """ℓ_text; with `critic.stages: 1` the same call has assigned the blame as well."""
-        if self.config.critic.stages == 1:
-            return await self.critic.critique(psi, history, draws)
-        return await self.critic.verdict(psi, history, draws), None
-
-    async def _split(
-        self, verdict: Verdict, history: History, blamed: Gradients | None, draws: Draws
-    ) -> _Part:
-        """g_θ, g_φ and g_C, where the verdict's own call has not given them."""
-        if blamed is not None:
-            return _Part(blamed)
-        if not verdict.feedback:
-            return _Part(self.attribution.split_nothing())
-        try:
-            return _Part(await self.attribution.split(history, verdict, draws))
-        except LMError as error:
-            return _Part(Gradients(), failure_of("attribute", error))
-
-    async def _own(self, psi: str, history: History, verdict: Verdict, draws: Draws) -> _Part:
-        """g_ψ, from a call of its own."""
-        if not self.config.critic.trainable:
-            return _Part(Gradients())
-        try:
-            return _Part(await self.critic.own_gradient(psi, history, verdict, draws))
-        except LMError as error:
-            return _Part(Gradients(), failure_of("adversary", error))
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Some of the gradients, or why there are none: one that failed costs no other."""
-
-    gradients: Gradients
-    failure: Failure | None = None
-
-
-def _joined(blamed: Gradients, own: Gradients) -> Gradients:
-    """(g_θ, g_φ, g_C) and g_ψ as one."""
-    return replace(blamed, critic=own.critic, severity={**blamed.severity, **own.severity})
 
 
 def unit_reward(reward: float, reward_range: tuple[float, float]) -> float:

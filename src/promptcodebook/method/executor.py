@@ -176,13 +176,11 @@ class Trial:
         self, example: Example, prompt: Prompt, draws: Draws, rollout: Rollout
     ) -> Rollout:
         """The rollout completed by output and reward, or by the failure of either."""
-        chat = BoundChat(
-            self.lm,
-            lambda purpose: draws.sample(f"execute {purpose}"),
-            self.greedy,
-            self.tally,
-            prompt,
-        )
+
+        def sample(purpose: str) -> int:
+            return draws.sample(f"execute {purpose}")
+
+        chat = BoundChat(self.lm, sample, self.greedy, self.tally, prompt)
         guarded = _GuardedChat(chat, prompt)
         try:
             output = _storable(await self.program(prompt, example, guarded))
@@ -191,12 +189,9 @@ class Trial:
         except Exception as error:
             if guarded.ended is not None:
                 raise guarded.ended from None
-            spent = rollout.usage + chat.usage
+            failed = replace(rollout, failure=failure_of("execute", error))
             return replace(
-                rollout,
-                failure=failure_of("execute", error),
-                usage=spent,
-                prompt_length=chat.prompt_length,
+                failed, usage=rollout.usage + chat.usage, prompt_length=chat.prompt_length
             )
         if guarded.ended is not None:
             raise guarded.ended
@@ -209,9 +204,6 @@ class Trial:
             usage=rollout.usage + chat.usage,
             prompt_length=chat.prompt_length,
         )
-        return await self._score(example, output, rollout)
-
-    async def _score(self, example: Example, output: Output, rollout: Rollout) -> Rollout:
         if self.scorer is None:
             return rollout
         try:

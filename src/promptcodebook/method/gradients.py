@@ -182,26 +182,29 @@ def nearest_instinct(advice: str, codebook: Codebook, active: Sequence[int]) -> 
     return min(active, key=fit)
 
 
-def split_shared(said: Sequence[str], least: int) -> list[tuple[str, list[str]]]:
-    """Of each example's gradient for one directive: what at least `least` of the examples complain
-    of alike, and the complaints that are fewer's (decision 28).
+def split_shared(said: Sequence[str], least: int) -> tuple[tuple[str, ...], list[tuple[int, str]]]:
+    """Of the examples' gradients for one directive: what at least `least` of them complain of
+    alike, and each other complaint with its example's place (decision 28).
 
     A complaint is a sentence. Two are alike where more than half of their longer words agree.
     """
     if least == 1:
-        return [(text, []) for text in said]
+        return tuple(filter(None, said)), []
     complaints = [
         [(s, _long_words(s) or frozenset(words_of(s))) for s in sentences_of(text)] for text in said
     ]
-    found: list[tuple[str, list[str]]] = []
-    for own in complaints:
-        shared: list[str] = []
-        lone: list[str] = []
+    shared: list[str] = []
+    lone: list[tuple[int, str]] = []
+    for place, own in enumerate(complaints):
+        common: list[str] = []
         for sentence, words in own:
             alike = sum(any(_alike(words, w) for _, w in other) for other in complaints)
-            (shared if alike >= least else lone).append(sentence)
-        found.append((" ".join(shared), lone))
-    return found
+            if alike >= least:
+                common.append(sentence)
+            else:
+                lone.append((place, sentence))
+        shared.append(" ".join(common))
+    return tuple(filter(None, shared)), lone
 
 
 def _alike(one: frozenset[str], other: frozenset[str]) -> bool:

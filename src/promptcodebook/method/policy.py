@@ -26,17 +26,18 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, Protocol, cast
 
 from pydantic import Field
 
-from promptcodebook.calls import LM, Message, Request, Schema, Usage
+from promptcodebook.calls import Message, Request, Schema, Usage
 from promptcodebook.config import Explore
-from promptcodebook.errors import LMError, ParseError, TruncatedReply
+from promptcodebook.errors import ParseError, TruncatedReply
 from promptcodebook.incidents import Incident, Tally, no_tally
+from promptcodebook.intervals import Interval
 from promptcodebook.lm.structured import (
     Ask,
     Indices,
@@ -47,15 +48,22 @@ from promptcodebook.lm.structured import (
 )
 from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.failures import gather_all
-from promptcodebook.method.ranking import Expected, Ranker, chosen
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import TemplateSet, instinct_lines
 from promptcodebook.randomness import Draws
 from promptcodebook.text import strip_wrapping
-from promptcodebook.types import Codebook, Example, Parameters, Prompt, Ranking, Route, Trace
+from promptcodebook.types import (
+    Codebook,
+    Example,
+    Expected,
+    Parameters,
+    Prompt,
+    Ranking,
+    Route,
+    Step,
+    Trace,
+)
 
-_MOST_CHARACTERS = 2000
-"""Of a text that is embedded: the first half from its start, the rest its end."""
 _SHOWN = 8
 """Wrong indices that a fault names at the most."""
 
@@ -176,28 +184,6 @@ class Encoder:
             analysis=reply.analysis,
         )
         return route, answer.usage
-
-
-class Embedder:
-    """Reads inputs by the encoder's model: the vector that it makes of a text."""
-
-    def __init__(self, lm: LM) -> None:
-        self._lm = lm
-
-    async def read(self, text: str) -> tuple[tuple[float, ...], Usage]:
-        """Raises LMError where the model cannot be reached, or makes no embeddings."""
-        if len(text) > _MOST_CHARACTERS:
-            text = text[: _MOST_CHARACTERS // 2] + text[-_MOST_CHARACTERS // 2 :]
-        # Nobody embeds nothing.
-        message = Message("user", text if text.strip() else "-")
-        reply = await self._lm(Request(role="encoder", messages=(message,), embeds=True))
-        if not reply.vector:
-            raise LMError(
-                "the model answered a request for an embedding with a text",
-                hint="router.features = 'words', or name a model that embeds: roles.encoder.model",
-                role="encoder",
-            )
-        return reply.vector, reply.usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,70 +328,51 @@ class FixedPrompt:
         return None, Prompt(self.text, self.stages), Usage()
 
 
+class Ranks(Protocol):
+    """Routes by a ranking, in place of E_θ (`routing/ranking.py`)."""
+
+    async def rank(
+        self, codebook: Codebook, ranking: Ranking, text: str
+    ) -> tuple[Route, Expected, Usage]:
+        """The route of an input, and what each instinct promises for it."""
+        ...
+
+
 class Composer:
-    """Encoder and generator at work; Θ comes with each call, so that nothing is kept from one to
-    the next.
+    """Encoder and generator at work; Θ comes with each call, so the composer has no state.
 
     `stages` are those that get a prompt of their own (() = one prompt for the whole program).
-    `embedder` reads the inputs for a ranking that was learned on embeddings.
+    `ranks` routes for policies that have learned a ranking.
     """
 
     def __init__(
         self,
         encoder: Encoder,
         generator: Generator,
+        ranks: Ranks,
         select: int,
         stages: Sequence[str] = (),
-        embedder: Embedder | None = None,
     ) -> None:
         self._encoder = encoder
-        self._embedder = embedder
         self._generator = generator
         self._select = select
         self._stages = tuple(stages)
-        self._ready: tuple[Ranking, tuple[str, ...], Ranker] | None = None
+        self._ranks = ranks
 
     async def route(
         self, parameters: Parameters, statistics: RoutingStatistics, example: Example, draws: Draws
-    ) -> tuple[Route, Usage]:
-        """z = E_θ(x, C); a ranking comes before it, and an empty θ means no encoder."""
+    ) -> tuple[Route, Expected | None, Usage]:
+        """z = E_θ(x, C); a ranking comes before it, and an empty θ means no encoder. With a
+        ranking, also what each instinct promises."""
         if statistics.ranking is not None:
-            route, _, usage = await self.rank(parameters, statistics.ranking, example.input)
-            return route, usage
+            return await self._ranks.rank(parameters.codebook, statistics.ranking, example.input)
         if not parameters.encoder:
-            return Route(repair_route((), statistics.standing, self._select)), Usage()
-        return await self._encoder.route(
+            best = repair_route((), statistics.standing, self._select)
+            return Route(best), None, Usage()
+        route, usage = await self._encoder.route(
             parameters.encoder, parameters.codebook, statistics, example.input, draws
         )
-
-    async def expected(
-        self, parameters: Parameters, statistics: RoutingStatistics, text: str
-    ) -> Expected | None:
-        """What each instinct promises for an input; None where nothing ranks them."""
-        if statistics.ranking is None:
-            return None
-        return (await self.rank(parameters, statistics.ranking, text))[1]
-
-    async def rank(
-        self, parameters: Parameters, ranking: Ranking, text: str
-    ) -> tuple[Route, Expected, Usage]:
-        """z of a ranking, and what each instinct promises, by one reading of the input."""
-        vector, usage = await self._vector(ranking, text)
-        expected = self._ranker(ranking, parameters.codebook.texts).expected(text, vector)
-        picked = chosen(expected.marginal, expected.more, self._select, ranking.least)
-        return Route(picked), expected, usage
-
-    async def _vector(self, ranking: Ranking, text: str) -> tuple[Sequence[float], Usage]:
-        """The input's embedding, where the ranking was learned on such; else ()."""
-        if not ranking.center or self._embedder is None:
-            return (), Usage()
-        return await self._embedder.read(text)
-
-    def _ranker(self, ranking: Ranking, texts: tuple[str, ...]) -> Ranker:
-        """Made ready once for input after input."""
-        if self._ready is None or self._ready[0] is not ranking or self._ready[1] != texts:
-            self._ready = ranking, texts, Ranker(ranking, texts)
-        return self._ready[2]
+        return route, None, usage
 
     async def compose(
         self, parameters: Parameters, route: Route, example: Example, draws: Draws
@@ -427,8 +394,28 @@ class Composer:
         return Prompt.of_stages(by_stage), usage
 
 
+@dataclass(frozen=True, slots=True)
+class OffPolicy:
+    """Expected reward (in [0, 1]) of the learned routes, and their gain over the best single
+    instinct and over none; n counts examples, `rollouts` what was logged of them."""
+
+    value: Interval
+    over_single: Interval
+    over_none: Interval
+    rollouts: int
+
+
 class Router(Protocol):
     """Routes the examples of training, and learns from what came of it."""
+
+    async def prepare(self) -> None:
+        """Called once before the first route of a process."""
+        ...
+
+    def recall(self, state: State, first: State, steps: Iterable[Step]) -> State:
+        """`state` with what the router remembers of the stored `steps`, which lead from `first` to
+        it, their traces with them."""
+        ...
 
     def attend(
         self, planned: Sequence[Example], examples: Sequence[Example], state: State, draws: Draws
@@ -444,6 +431,11 @@ class Router(Protocol):
         """`after` with what the traces, made under `before`, teach of routing."""
         ...
 
+    def estimate(self, state: State, seed: int) -> OffPolicy | None:
+        """What the learned routes are worth by training's own outcomes; None where the router does
+        not know the chance of each route."""
+        ...
+
 
 @dataclass(frozen=True)
 class EpsilonGreedy:
@@ -451,6 +443,12 @@ class EpsilonGreedy:
 
     composer: Composer
     explorer: Explorer
+
+    async def prepare(self) -> None:
+        return
+
+    def recall(self, state: State, first: State, steps: Iterable[Step]) -> State:
+        return state
 
     def attend(
         self, planned: Sequence[Example], examples: Sequence[Example], state: State, draws: Draws
@@ -463,10 +461,16 @@ class EpsilonGreedy:
         draw = draws.generator("explore")
         if self.explorer.explores(epsilon, draw):
             return self.explorer.route(state.statistics.ema, draw), Usage()
-        return await self.composer.route(state.parameters, state.statistics, example, draws)
+        route, _, usage = await self.composer.route(
+            state.parameters, state.statistics, example, draws
+        )
+        return route, usage
 
     def learn(self, before: State, traces: Sequence[Trace], after: State) -> State:
         return after
+
+    def estimate(self, state: State, seed: int) -> None:
+        return None
 
 
 Made = tuple[Route, Usage]
@@ -506,7 +510,10 @@ class Deployed:
 
     async def route(self, example: Example, draws: Draws) -> tuple[Route, Usage]:
         """The first half of the way."""
-        return await self.composer.route(self.parameters, self.statistics, example, draws)
+        route, _, usage = await self.composer.route(
+            self.parameters, self.statistics, example, draws
+        )
+        return route, usage
 
     async def compose(self, route: Route, example: Example, draws: Draws) -> tuple[Prompt, Usage]:
         """The second half."""
@@ -516,11 +523,8 @@ class Deployed:
         self, example: Example, draws: Draws
     ) -> tuple[Route, Prompt, Expected | None]:
         """z, p, and what each instinct promises for the input, where the policy learned that."""
-        parameters, ranking = self.parameters, self.statistics.ranking
-        expected: Expected | None = None
-        if ranking is not None:
-            route, expected, _ = await self.composer.rank(parameters, ranking, example.input)
-        else:
-            route, _ = await self.composer.route(parameters, self.statistics, example, draws)
-        prompt, _ = await self.composer.compose(parameters, route, example, draws)
+        route, expected, _ = await self.composer.route(
+            self.parameters, self.statistics, example, draws
+        )
+        prompt, _ = await self.compose(route, example, draws)
         return route, prompt, expected

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from itertools import count, islice
 
 from promptcodebook.config import Update
-from promptcodebook.method.outcomes import Outcome
 from promptcodebook.randomness import Randomness
 from promptcodebook.types import (
     Example,
+    Outcome,
     Parameters,
     Ranking,
     Step,
@@ -101,9 +101,9 @@ class State:
     """Θ and the routing statistics; `step` is the index of the next update.
 
     `outcomes` are the rollouts so far and `versions` how often each instinct was rewritten, where a
-    router learns from them; a stored step does not hold them (`method/router.py::recall`).
+    router learns from them; a stored step does not hold them (`Router.recall`).
     `harmful` are the texts that verdicts have called so: a state that holds one is not kept.
-    `trial` is θ's, while it is on trial (`method/guard.py`).
+    `trial` is θ's, while it is on trial (`routing/guard.py`).
     """
 
     step: int
@@ -227,13 +227,10 @@ class Schedule:
     randomness: Randomness
 
     @property
-    def _per_pass(self) -> int:
-        return math.ceil(len(self.examples) / self.update.batch_size)
-
-    @property
     def _batches_per_epoch(self) -> int:
         given = self.update.steps_per_epoch
-        return self._per_pass if given == "all" else given
+        whole = math.ceil(len(self.examples) / self.update.batch_size)
+        return whole if given == "all" else given
 
     @property
     def batches(self) -> int:
@@ -255,7 +252,6 @@ class Schedule:
         size = self.update.batch_size
         for turn in count():
             draw = self.randomness.generator(turn, "order")
-            keys = [draw.random() for _ in self.examples]
-            order = sorted(range(len(self.examples)), key=keys.__getitem__)
+            order = sorted(self.examples, key=lambda _: draw.random())
             for at in range(0, len(order), size):
-                yield [self.examples[i] for i in order[at : at + size]]
+                yield order[at : at + size]

@@ -16,47 +16,59 @@ Deviations from the printed algorithm, all switchable:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from promptcodebook.config import Config
+from promptcodebook.errors import LMError
+from promptcodebook.incidents import Incident, Tally, no_tally
 from promptcodebook.method.accept import Acceptance, Proposal
-from promptcodebook.method.critic import Credit
+from promptcodebook.method.critic import Attribution, Critic, History, penalty, unit_reward
 from promptcodebook.method.executor import Trial, roll_out
-from promptcodebook.method.failures import FailureWatch, gather_all
-from promptcodebook.method.guard import RouteGuard
-from promptcodebook.method.maintain import Maintainer, tidied
+from promptcodebook.method.failures import FailureWatch, failure_of, gather_all
+from promptcodebook.method.gradients import additivity_residual, rate
 from promptcodebook.method.policy import Composer, Exploring, Made, Router, epsilon_at
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.update import Updater, apply_rewrites, collect_gradients
-from promptcodebook.randomness import Randomness
-from promptcodebook.types import Example, Rewrite, Step, Trace, Variable
+from promptcodebook.randomness import Draws, Randomness
+from promptcodebook.safety import LOOK, Harmful, find_orders, with_harm
+from promptcodebook.types import (
+    Check,
+    Example,
+    Failure,
+    Gradients,
+    Rewrite,
+    Rollout,
+    Route,
+    Step,
+    Trace,
+    Variable,
+    Verdict,
+)
 
 
 async def train(
     learner: Learner,
     schedule: Schedule,
     state: State,
-    recent: Sequence[Trace] = (),
     past: Iterable[Step] = (),
 ) -> AsyncGenerator[Step, None]:
     """PCO (Algorithm 1) from `state` to the end of the schedule, one Step per update. Where
-    training goes on from a stored step, `recent` are the traces since the last maintenance, and
-    `past` the steps before, latest first.
+    a run resumes, `past` are the stored steps before `state`, latest first.
 
     Raises Stop when the budget or the user ends it, TooManyFailures when a batch mostly fails.
     """
     config = learner.config
     watch = FailureWatch(min(config.update.batch_size, len(schedule.examples)))
     watch.recall(past, learner.credit.asks_about)
-    since: list[Trace] = list(recent)
     for index, epoch, planned in schedule.updates(start=state.step):
         epsilon = epsilon_at(epoch, config.explore, config.update.epochs)
         draws = learner.randomness.at(index, "batch")
         batch = learner.router.attend(planned, schedule.examples, state, draws)
 
-        # A θ on trial routes first, the batch as one, and may be what it was again.
-        state, made, back = await learner.guard.settle(state, batch, epsilon)
+        # Beyond the paper: a θ on trial routes first, the batch as one, and may be taken back.
+        state, made, back = await learner.upkeep.before(state, batch, epsilon)
 
         # Route and execute; critique and assign credit: each example on its own chain.
         traces = await gather_all([learner.trace(x, state, epsilon, made.get(x.id)) for x in batch])
@@ -74,13 +86,9 @@ async def train(
 
         # Update routing statistics.
         before, state = state, state.advance(parameters, [*traces, *judged], config.explore.alpha)
-        state = learner.guard.watch(before, accepted, traces, state)
 
-        # Tidy the codebook, every so many steps.
-        tidy, since = await learner.tidy(state, [*since, *traces], index)
-        state = tidied(state, tidy)
-
-        # Learn to route from outcomes, where the router does.
+        # Beyond the paper: θ's trial and maintenance, and a router that learns from outcomes.
+        state, tidy = await learner.upkeep.after(before, accepted, traces, state)
         state = learner.router.learn(before, traces, state)
         yield Step(
             index=index,
@@ -106,6 +114,26 @@ def _reverted(rewrites: Sequence[Rewrite], accepted: Sequence[Rewrite]) -> tuple
     return tuple(r.variable for r in rewrites if r.kept and r.variable not in kept)
 
 
+class Upkeep(Protocol):
+    """What a run does beyond the paper, before a batch and after its update."""
+
+    async def before(
+        self, state: State, batch: Sequence[Example], epsilon: float
+    ) -> tuple[State, Mapping[str, Made], tuple[Rewrite, ...]]:
+        """The state to run the batch under, routes that are made already, and what it rewrote."""
+        ...
+
+    async def after(
+        self, before: State, rewrites: Sequence[Rewrite], traces: Sequence[Trace], state: State
+    ) -> tuple[State, tuple[Rewrite, ...]]:
+        """The state after an update of `before`, and what it rewrote."""
+        ...
+
+    def recall(self, traces: Callable[[int], Sequence[Trace]], step: int) -> None:
+        """Reads back what it needs of the steps before `step`."""
+        ...
+
+
 @dataclass(frozen=True)
 class Learner:
     """The parts Algorithm 1 calls."""
@@ -114,18 +142,17 @@ class Learner:
     randomness: Randomness
     composer: Composer
     router: Router
-    guard: RouteGuard
     trial: Trial
     credit: Credit
     updater: Updater
     acceptance: Acceptance
-    maintainer: Maintainer
+    upkeep: Upkeep
 
     async def trace(
         self, example: Example, state: State, epsilon: float, made: Made | None = None
     ) -> Trace:
-        """One example's chain: route (unless it is `made`) -> compose -> execute -> critique ->
-        attribute."""
+        """One example's chain, lines 5 to 13: route (unless it is `made`) -> compose -> execute ->
+        critique -> attribute."""
         draws = self.randomness.at(state.step, example.id)
         prompter = Exploring(self.composer, self.router, state, epsilon, made)
         rollout = await roll_out(prompter, self.trial, example, draws)
@@ -133,13 +160,155 @@ class Learner:
             return Trace(rollout)
         return await self.credit.trace(example, rollout, state, draws)
 
-    async def tidy(
-        self, state: State, since: list[Trace], step: int
-    ) -> tuple[tuple[Rewrite, ...], list[Trace]]:
-        """What maintenance rewrites after `step`, and the traces to remember for its next round."""
-        every = self.maintainer.every
-        if not every:
-            return (), []
-        if (step + 1) % every:
-            return (), since
-        return await self.maintainer.maintain(state, since, step), []
+
+@dataclass(frozen=True)
+class Credit:
+    """Critic, attribution and the critic's own gradient, with the settings that switch them.
+
+    Where the critic has its safety clause, `orders` looks for what no instinct may ask for, too.
+    """
+
+    critic: Critic
+    attribution: Attribution
+    config: Config
+    orders: Check | None = None
+    tally: Tally = no_tally
+
+    async def trace(self, example: Example, rollout: Rollout, state: State, draws: Draws) -> Trace:
+        """The trace of a rollout that was made under `state`."""
+        book, config = state.parameters.codebook, self.config
+        shows = config.critic.sees_reward
+        history = History(example, book, rollout, config.reward_range, shows)
+        return await self.assign(state.parameters.critic, history, draws)
+
+    async def judge(self, example: Example, rollout: Rollout, state: State) -> Trace:
+        """The same with verdict and ρ alone: nothing is to be rewritten from it."""
+        update = self.config.update.model_copy(update={"text_updates": False})
+        verdicts = replace(self, config=self.config.model_copy(update={"update": update}))
+        draws = self.config.randomness.at(state.step, example.id)
+        return await verdicts.trace(example, rollout, state, draws)
+
+    async def assign(self, psi: str, history: History, draws: Draws) -> Trace:
+        """The trace with verdict, ρ and gradients.
+
+        Method decision 15: where the critic fails, the reward counts alone; where a gradient
+        fails, the verdict and its ρ count too; nothing is learned from either.
+        """
+        rollout = history.rollout
+        assert rollout.reward is not None, "only scored rollouts are critiqued"
+        unit = unit_reward(rollout.reward, self.config.reward_range)
+        trace = Trace(rollout, unit, gradients=self._of_route(history.route))
+        if not self._wanted:
+            return trace
+        found = self._orders_in(history)
+        if not self.asks_about(trace):
+            seen = await self._look(psi, history, draws)
+            return self._mark(replace(trace, verdict=Verdict(1.0, "")), {**found, **seen})
+        try:
+            verdict, blamed = await self._judge(psi, history, draws)
+        except LMError as error:
+            return self._mark(replace(trace, failure=failure_of("critique", error)), found)
+        harmful = {**found, **verdict.harmful}
+        weight = self.config.critic.penalty_weight
+        trace = replace(trace, verdict=verdict, penalty=penalty(verdict, unit, weight))
+        if not self.config.update.text_updates:
+            return self._mark(trace, harmful)
+        split, own = await gather_all(
+            [
+                self._split(verdict, history, blamed, draws),
+                self._own(psi, history, verdict, draws),
+            ]
+        )
+        gradients = rate(_joined(split.gradients, own.gradients), unit, weight)
+        residual = additivity_residual(trace.penalty, gradients)
+        if history.route.fallback:
+            gradients = replace(gradients, encoder=trace.gradients.encoder)
+        failure = split.failure or own.failure
+        trace = replace(trace, gradients=gradients, residual=residual, failure=failure)
+        return self._mark(trace, harmful)
+
+    def _orders_in(self, history: History) -> Harmful:
+        if not self.critic.safe:
+            return {}
+        return find_orders(self.orders, history.codebook, history.route.indices)
+
+    async def _look(self, psi: str, history: History, draws: Draws) -> Harmful:
+        """What the clause alone says of a solved example, of one in ten; its critique is empty by
+        definition, and one that fails says nothing."""
+        if not self.critic.safe or draws.generator("safety").random() >= LOOK:
+            return {}
+        try:
+            verdict, _ = await self._judge(psi, history, draws)
+        except LMError:
+            return {}
+        return verdict.harmful
+
+    def _mark(self, trace: Trace, harmful: Harmful) -> Trace:
+        if harmful:
+            self.tally(Incident.HARMFUL)
+        critic, update = self.config.critic, self.config.update
+        return with_harm(trace, harmful, critic.penalty_weight, rewrites=update.text_updates)
+
+    def asks_about(self, trace: Trace) -> bool:
+        """Whether the critic is asked: not about what has no reward, nor about what is solved."""
+        solved = trace.unit is not None and trace.unit >= 1.0
+        skipped = solved and self.config.critic.skip_solved
+        return self._wanted and trace.unit is not None and not skipped
+
+    @property
+    def _wanted(self) -> bool:
+        """Whether anything is learned from a critique: texts, or r̄, by which E_θ's routes are
+        explored. A router that learns from outcomes needs neither where texts stay as they are."""
+        return self.config.update.text_updates or not self.config.learns_routes
+
+    def _of_route(self, route: Route) -> Gradients:
+        """What a route that had to be filled up teaches θ, whatever came of it."""
+        if not (route.fallback and self.config.update.text_updates):
+            return Gradients()
+        return Gradients(
+            encoder="Its reply could not be used as a choice, even when asked again, and was "
+            f"filled up by others: {route.fault}."
+        )
+
+    async def _judge(
+        self, psi: str, history: History, draws: Draws
+    ) -> tuple[Verdict, Gradients | None]:
+        """ℓ_text; with `critic.stages: 1` the same call has assigned the blame as well."""
+        if self.config.critic.stages == 1:
+            return await self.critic.critique(psi, history, draws)
+        return await self.critic.verdict(psi, history, draws), None
+
+    async def _split(
+        self, verdict: Verdict, history: History, blamed: Gradients | None, draws: Draws
+    ) -> _Part:
+        """g_θ, g_φ and g_C, where the verdict's own call has not given them."""
+        if blamed is not None:
+            return _Part(blamed)
+        if not verdict.feedback:
+            return _Part(self.attribution.split_nothing())
+        try:
+            return _Part(await self.attribution.split(history, verdict, draws))
+        except LMError as error:
+            return _Part(Gradients(), failure_of("attribute", error))
+
+    async def _own(self, psi: str, history: History, verdict: Verdict, draws: Draws) -> _Part:
+        """g_ψ, from a call of its own."""
+        if not self.config.critic.trainable:
+            return _Part(Gradients())
+        try:
+            return _Part(await self.critic.own_gradient(psi, history, verdict, draws))
+        except LMError as error:
+            return _Part(Gradients(), failure_of("adversary", error))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some of the gradients, or why there are none: one that failed costs no other."""
+
+    gradients: Gradients
+    failure: Failure | None = None
+
+
+def _joined(blamed: Gradients, own: Gradients) -> Gradients:
+    """(g_θ, g_φ, g_C) and g_ψ as one."""
+    return replace(blamed, critic=own.critic, severity={**blamed.severity, **own.severity})

@@ -16,9 +16,9 @@ from promptcodebook.incidents import Incident, Tally
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.failures import failure_of, gather_all
 from promptcodebook.method.gradients import nearest_instinct, split_shared
-from promptcodebook.method.safety import calls_harmful
 from promptcodebook.method.templates import TemplateSet
 from promptcodebook.randomness import Draws
+from promptcodebook.safety import calls_harmful
 from promptcodebook.text import cut_at_sentence, strip_wrapping, word_spans, words_of
 from promptcodebook.types import (
     Check,
@@ -28,6 +28,7 @@ from promptcodebook.types import (
     Parameters,
     Refused,
     Rewrite,
+    Route,
     Trace,
     Variable,
     variable_name,
@@ -219,71 +220,39 @@ def collect_gradients(
     θ and φ are blamed for what `update.shared_by` examples share; a lone complaint goes to the
     instinct of its route that is nearest in words (decision 28).
     """
-    if not config.update.text_updates:
+    update, book = config.update, parameters.codebook
+    if not update.text_updates:
         return []
-    least = config.update.shared_by if config.update.mode == "minibatch" else 1
-    explored_too = config.update.encoder_on_explored
-    theta = [
-        t.gradients.encoder
-        if t.rollout.route is not None and (explored_too or not t.rollout.route.explored)
-        else ""
-        for t in traces
-    ]
-    phi = [t.gradients.generator for t in traces]
+    least = update.shared_by if update.mode == "minibatch" else 1
+    routes = [t.rollout.route for t in traces]
     pending: list[Pending] = []
-    lone: list[tuple[Trace, str]] = []
+    lone: list[tuple[Route, str]] = []
     if config.has_encoder and config.encoder.mode == "learned":
-        split = split_shared(theta, least)
-        pending.append(Pending("encoder", parameters.encoder, _said(split)))
-        # What is wrong with the form of a route is no matter for an instinct.
-        lone += [
-            (t, s)
-            for t, s in _lone(traces, split)
-            if t.rollout.route and not t.rollout.route.fallback
+        said = [
+            t.gradients.encoder if r and (update.encoder_on_explored or not r.explored) else ""
+            for t, r in zip(traces, routes, strict=True)
         ]
+        shared, own = split_shared(said, least)
+        pending.append(Pending("encoder", parameters.encoder, shared))
+        # What is wrong with the form of a route is no matter for an instinct.
+        lone += [(r, text) for i, text in own if (r := routes[i]) and not r.fallback]
     if config.compose == "generator":
-        split = split_shared(phi, least)
-        pending.append(_mending(Pending("generator", parameters.generator, _said(split)), traces))
-        lone += [(t, s) for t, s in _lone(traces, split) if not calls_harmful(t, "generator")]
-    pending.extend(_instincts(parameters, traces, lone))
+        shared, own = split_shared([t.gradients.generator for t in traces], least)
+        phi = Pending("generator", parameters.generator, shared)
+        pending.append(_mending(phi, traces))
+        harmless = [(i, text) for i, text in own if not calls_harmful(traces[i], "generator")]
+        lone += [(r, text) for i, text in harmless if (r := routes[i])]
+    nearest = [(nearest_instinct(text, book, r.indices), text) for r, text in lone if r.indices]
+    for k, instinct in enumerate(book.instincts):
+        if not instinct.frozen:
+            blamed = [t.gradients.codebook[k] for t in traces if t.gradients.codebook.get(k)]
+            blamed += [text for near, text in nearest if near == k]
+            others = (*book.texts[:k], *book.texts[k + 1 :])
+            pending.append(_mending(Pending(k, instinct.text, tuple(blamed), others), traces))
     if config.critic.trainable:
         psi = tuple(t.gradients.critic for t in traces if t.gradients.critic)
         pending.append(Pending("critic", parameters.critic, psi))
     return [p for p in pending if p.gradients]
-
-
-def _said(split: Sequence[tuple[str, list[str]]]) -> tuple[str, ...]:
-    return tuple(shared for shared, _ in split if shared)
-
-
-def _lone(
-    traces: Sequence[Trace], split: Sequence[tuple[str, list[str]]]
-) -> Iterator[tuple[Trace, str]]:
-    for trace, (_, complaints) in zip(traces, split, strict=True):
-        yield from ((trace, complaint) for complaint in complaints)
-
-
-def _instincts(
-    parameters: Parameters, traces: Sequence[Trace], lone: Sequence[tuple[Trace, str]]
-) -> list[Pending]:
-    """What each instinct is blamed for: its own gradients, then the lone complaints that are
-    nearest to it among those of their routes."""
-    book, texts = parameters.codebook, parameters.codebook.texts
-    more: dict[int, list[str]] = {}
-    for trace, complaint in lone:
-        route = trace.rollout.route
-        if route is not None and route.indices:
-            k = nearest_instinct(complaint, book, route.indices)
-            more.setdefault(k, []).append(complaint)
-    pending: list[Pending] = []
-    for k, instinct in enumerate(book.instincts):
-        if instinct.frozen:
-            continue
-        blamed = [t.gradients.codebook[k] for t in traces if t.gradients.codebook.get(k)]
-        others = (*texts[:k], *texts[k + 1 :])
-        gradients = (*blamed, *more.get(k, ()))
-        pending.append(_mending(Pending(k, instinct.text, gradients, others), traces))
-    return pending
 
 
 def _mending(pending: Pending, traces: Sequence[Trace]) -> Pending:
@@ -298,38 +267,12 @@ def _mending(pending: Pending, traces: Sequence[Trace]) -> Pending:
 def apply_rewrites(parameters: Parameters, rewrites: Sequence[Rewrite]) -> Parameters:
     """Θ with every kept rewrite in place."""
     for rewrite in rewrites:
-        if not rewrite.kept:
-            continue
-        match rewrite.variable:
-            case "encoder":
-                parameters = replace(parameters, encoder=rewrite.after)
-            case "generator":
-                parameters = replace(parameters, generator=rewrite.after)
-            case "critic":
-                parameters = replace(parameters, critic=rewrite.after)
-            case k:
-                book = parameters.codebook.reword(k, rewrite.after)
-                parameters = replace(parameters, codebook=book)
+        if rewrite.kept and isinstance(rewrite.variable, int):
+            book = parameters.codebook.reword(rewrite.variable, rewrite.after)
+            parameters = replace(parameters, codebook=book)
+        elif rewrite.kept:
+            parameters = replace(parameters, **{rewrite.variable: rewrite.after})
     return parameters
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """A pending rewrite with its request, and the rewrite as long as there is no text."""
-
-    pending: Pending
-    request: Request
-    blank: Rewrite
-
-    def again(self, reason: str, sample: int) -> Request:
-        """The request once more with the reason; what a reason quotes after a colon is left out."""
-        told = (
-            f"\n\nAn earlier reply was refused: {reason.partition(':')[0].strip()}. "
-            "Write the text anew so that this is not true of it."
-        )
-        *before, last = self.request.messages
-        turns = (*before, replace(last, content=last.content + told))
-        return replace(self.request, messages=turns, sample=sample)
 
 
 class Updater:
@@ -365,13 +308,18 @@ class Updater:
 
     async def write(self, pending: Pending, step: int) -> Rewrite:
         """One rewrite by itself. After a second try it remembers the first."""
-        task = self._task(pending, step)
-        rewrite = await self._try(task, task.request)
-        if self._helps_to_ask_again(rewrite):
+        draws = self._randomness.at(step, variable_name(pending.variable))
+        from_gradient = pending.origin in ("gradient", "safety")
+        purpose = "update" if from_gradient else pending.origin
+        request, gradient = self._request(pending, purpose, draws)
+        rewrite = await self._try(request, pending, gradient)
+        # A model that cannot be asked, or has seen the text that it copied, is not asked again; but
+        # a harmful text must go, so that it gets every chance.
+        helps = rewrite.reason != NEAR_COPY or pending.origin == "safety"
+        if not rewrite.kept and rewrite.failure is None and helps:
             self._tally(Incident.REWRITES_REASKED)
-            draws = self._randomness.at(step, variable_name(pending.variable))
-            sample = draws.sample(f"{_purpose(pending.origin)} again")
-            second = await self._try(task, task.again(rewrite.reason, sample))
+            again = _ask_again(request, rewrite.reason, draws.sample(f"{purpose} again"))
+            second = await self._try(again, pending, gradient)
             # The longer request may not fit where the first did: the first refusal stands then.
             if second.failure is None:
                 rewrite = replace(second, earlier=Refused(rewrite.after, rewrite.reason))
@@ -379,22 +327,20 @@ class Updater:
             self._tally(Incident.REWRITES_REFUSED)
         return rewrite
 
-    def _helps_to_ask_again(self, rewrite: Rewrite) -> bool:
-        """Not where the model cannot be asked, nor after a near-copy: the other instincts stood in
-        the request. A harmful text must go, so that there every chance is taken."""
-        if rewrite.kept or rewrite.failure is not None:
-            return False
-        return rewrite.reason != NEAR_COPY or rewrite.origin == "safety"
-
     def refuse(self, rewrite: Rewrite, reason: str) -> Rewrite:
         """The rewrite refused, and counted."""
         self._tally(Incident.REWRITES_REFUSED)
         return replace(rewrite, kept=False, reason=reason)
 
-    def _task(self, pending: Pending, step: int) -> _Task:
-        draws = self._randomness.at(step, variable_name(pending.variable))
-        chosen = self._choose(pending.gradients, draws)
-        gradient = "\n".join(f"- {' '.join(g.split())}" for g in chosen)
+    def _request(self, pending: Pending, purpose: str, draws: Draws) -> tuple[Request, str]:
+        """The request, and the gradients that stand in it: a seeded choice of `max_gradients` in
+        batch order, so that 8k context suffices."""
+        gradients, most = pending.gradients, self._update.max_gradients
+        if len(gradients) > most:
+            draw = draws.generator("gradients")
+            order = sorted(range(len(gradients)), key=lambda _: draw.random())
+            gradients = [gradients[i] for i in sorted(order[:most])]
+        gradient = "\n".join(f"- {' '.join(g.split())}" for g in gradients)
         values = {
             "variable": _describe(pending.variable),
             "text": pending.text,
@@ -402,52 +348,39 @@ class Updater:
             "others": _others(pending.others),
             "cap": word_cap(self._update, pending.variable),
         }
-        request = Request(
-            role="updater",
-            messages=self._templates[_template(pending.origin)].fill(values),
-            sample=draws.sample(_purpose(pending.origin)),
-        )
-        blank = Rewrite(
-            pending.variable, pending.text, "", gradient, kept=False, origin=pending.origin
-        )
-        return _Task(pending, request, blank)
+        template = self._templates["updater" if purpose == "update" else purpose]
+        messages, sample = template.fill(values), draws.sample(purpose)
+        return Request("updater", messages, sample=sample), gradient
 
-    async def _try(self, task: _Task, request: Request) -> Rewrite:
+    async def _try(self, request: Request, pending: Pending, gradient: str) -> Rewrite:
         """One reply, stripped of what is chat, cut to its cap and checked."""
+        k, before = pending.variable, pending.text
+        rewrite = Rewrite(k, before, "", gradient, kept=False, origin=pending.origin)
         try:
             answer = await self._ask.text(request)
         except LMError as error:
             failure = failure_of("update", error)
-            return replace(task.blank, failure=failure, reason=f"{failure.kind}: {failure.message}")
-        rewrite = replace(task.blank, after=strip_wrapping(answer.text))
+            return replace(rewrite, failure=failure, reason=f"{failure.kind}: {failure.message}")
+        text, cut = strip_wrapping(answer.text), ""
         if answer.truncated:
-            return replace(rewrite, reason="the rewrite was cut at its length cap")
-        words, cap = len(rewrite.after.split()), word_cap(self._update, rewrite.variable)
-        cut = ""
-        if words > cap and (shorter := cut_at_sentence(rewrite.after, cap)):
+            return replace(rewrite, after=text, reason="the rewrite was cut at its length cap")
+        words, cap = len(text.split()), word_cap(self._update, k)
+        if words > cap and (shorter := cut_at_sentence(text, cap)):
             self._tally(Incident.REWRITES_CUT)
-            rewrite = replace(rewrite, after=shorter)
-            cut = f"cut at a sentence's end, from {words} words"
-        others = task.pending.others
-        reason = self._check(rewrite.variable, rewrite.after, rewrite.before, others)
-        return replace(rewrite, kept=reason is None, reason=reason or cut)
-
-    def _choose(self, gradients: tuple[str, ...], draws: Draws) -> list[str]:
-        """At most `max_gradients`, a seeded choice in batch order, so that 8k context suffices."""
-        most = self._update.max_gradients
-        if len(gradients) <= most:
-            return list(gradients)
-        draw = draws.generator("gradients")
-        order = sorted(range(len(gradients)), key=lambda _: draw.random())
-        return [gradients[i] for i in sorted(order[:most])]
+            text, cut = shorter, f"cut at a sentence's end, from {words} words"
+        reason = self._check(k, text, before, pending.others)
+        return replace(rewrite, after=text, kept=reason is None, reason=reason or cut)
 
 
-def _template(origin: Origin) -> str:
-    return "updater" if origin in ("gradient", "safety") else origin
-
-
-def _purpose(origin: Origin) -> str:
-    return "update" if origin in ("gradient", "safety") else origin
+def _ask_again(request: Request, reason: str, sample: int) -> Request:
+    """The request once more with the reason; what a reason quotes after a colon is left out."""
+    told = (
+        f"\n\nAn earlier reply was refused: {reason.partition(':')[0].strip()}. "
+        "Write the text anew so that this is not true of it."
+    )
+    *before, last = request.messages
+    turns = (*before, replace(last, content=last.content + told))
+    return replace(request, messages=turns, sample=sample)
 
 
 def _others(texts: Sequence[str]) -> str:

@@ -20,8 +20,7 @@ from promptcodebook.incidents import Counts
 from promptcodebook.lm.stack import Models
 from promptcodebook.method.executor import Evaluator
 from promptcodebook.method.failures import too_many_failures
-from promptcodebook.method.outcomes import OffPolicy
-from promptcodebook.method.policy import Prompter
+from promptcodebook.method.policy import OffPolicy, Prompter
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.progress import Listener, Phase, Spent
 from promptcodebook.store.events import Candidate, EndReason

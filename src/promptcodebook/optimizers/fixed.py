@@ -61,7 +61,7 @@ def concat_row(policy: PolicyFile) -> Result:
 
 def has_best_fixed(config: Config) -> bool:
     """Whether a learned prompt can be more than the single instincts that are measured anyway."""
-    singles = config.router.kind == "outcomes" and config.compose == "verbatim"
+    singles = config.learns_routes and config.compose == "verbatim"
     return not singles or config.select > 1
 
 
@@ -167,11 +167,12 @@ async def best_prompt(
 
 async def _promise(problem: Problem, policy: PolicyFile, inputs: Sequence[str]) -> list[float]:
     """What each instinct adds by itself, summed over the inputs; r̄ where nothing ranks."""
-    composer, statistics = problem.assembled.composer(), policy.statistics
-    read = (composer.expected(policy.parameters, statistics, text) for text in inputs)
-    marginals = [each.marginal for each in await gather_all(read) if each is not None]
-    if not marginals:
-        return list(statistics.standing)
+    ranking, book = policy.statistics.ranking, policy.parameters.codebook
+    if ranking is None:
+        return list(policy.statistics.standing)
+    ranks = problem.assembled.ranks
+    read = await gather_all(ranks.rank(book, ranking, text) for text in inputs)
+    marginals = [expected.marginal for _, expected, _ in read]
     return [math.fsum(column) for column in zip(*marginals, strict=True)]
 
 

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
+from pydantic import Field
+
 from promptcodebook.calls import Message
+from promptcodebook.config import OptimizerSettings
 from promptcodebook.errors import import_extra
 from promptcodebook.method.critic import reference
 from promptcodebook.optimizers.base import Problem, Result
@@ -25,9 +28,25 @@ _UNDER_A_BUDGET = 10
 a sampling without randomness asks the same again, and the journal answers for nothing."""
 
 
+class GepaSettings(OptimizerSettings):
+    """GEPA through the `gepa` package, for optimizer = "gepa" or "gepa-merge"."""
+
+    table = "gepa"
+    longer = "rollouts"
+
+    rollouts: int | None = Field(default=None, ge=1)
+    """Rollouts after which it ends; none = as many as our training makes, ten times that under a
+    budget, which then ends it."""
+    minibatch: int = Field(default=3, ge=1)
+    """Training examples that each reflection looks at (the GEPA paper's)."""
+    merges: int = Field(default=5, ge=0)
+    """Merges at the most, for "gepa-merge" (the GEPA paper's)."""
+
+
 class GEPA:
     """Reflects on single mistakes, keeps a Pareto front of prompts, and takes the best of it."""
 
+    settings = GepaSettings
     merges = False
 
     async def optimize(self, problem: Problem) -> Result:
@@ -63,7 +82,7 @@ class GEPAMerge(GEPA):
 def _settings(problem: Problem, *, merges: bool) -> dict[str, Any]:
     """All that it is run with, the package's own defaults included."""
     config = problem.assembled.config
-    given, budget = config.gepa, config.budget
+    given, budget = GepaSettings.of(config), config.budget
     ours = config.update.epochs * len(problem.assembled.dataset.train)
     bounded = any(v is not None for v in (*_limits(budget.limits), budget.seconds))
     return {

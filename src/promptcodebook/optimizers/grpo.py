@@ -22,8 +22,11 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from promptcodebook.assemble import Assembled
 from promptcodebook.calls import LM, Message, Reply, Request, Usage
+from promptcodebook.config import OptimizerSettings
 from promptcodebook.errors import ConfigError, PcoError, require_modules
 from promptcodebook.lm.budget import Attempt
 from promptcodebook.lm.spec import is_local
@@ -62,10 +65,35 @@ _RECENT = 60
 """So many replies measure what those of the verdict will take."""
 
 
+class GrpoSettings(OptimizerSettings):
+    """GRPO through the `trl` package, for optimizer = "grpo"."""
+
+    table = "grpo"
+    longer = "steps"
+
+    steps: int = Field(default=200, ge=1)
+    """Steps of its optimizer; more of them let a finished run go on."""
+    group: int = Field(default=8, ge=2)
+    """Replies to one training example, whose rewards are compared with each other."""
+    batch: int = Field(default=4, ge=1)
+    """Training examples of a step: `batch` x `group` replies are written for each."""
+    learning_rate: float = Field(default=1e-5, gt=0.0)
+    """Of AdamW, the same in every step."""
+    rank: int = Field(default=16, ge=1)
+    """Rank of the LoRA adapter."""
+    beta: float = Field(default=0.0, ge=0.0)
+    """Weight of the divergence from the model before training; 0 = none, as in `trl`."""
+    four_bit: bool | None = None
+    """Whether the model itself is held in 4 bits (NF4) while its adapter is trained; none = where a
+    GPU is at hand."""
+
+
 class GRPO:
     """Trains the weights of a local model on the training split; the prompt stays as it is.
 
     `train` is the training itself, for the tests of what stands around it."""
+
+    settings = GrpoSettings
 
     def __init__(self, train: Callable[[LoraTraining, Watch], Trained] = train_lora) -> None:
         self._train = train
@@ -225,7 +253,7 @@ def _training(
     problem: Problem, base: str, conversations: Sequence[Sequence[Message]]
 ) -> LoraTraining:
     config = problem.assembled.config
-    given, sampling = config.grpo, problem.assembled.models.lm.sampling_of("executor")
+    given, sampling = GrpoSettings.of(config), problem.assembled.models.lm.sampling_of("executor")
     batch = min(given.batch, len(conversations))
     arguments = {
         "max_steps": given.steps,
@@ -311,9 +339,8 @@ class _Meter:
         judged = len(problem.assembled.plan.judged)
         self._problem = problem
         self._trial = problem.assembled.trial()
-        self._count = config.grpo.group * min(
-            config.grpo.batch, len(problem.assembled.dataset.train)
-        )
+        given = GrpoSettings.of(config)
+        self._count = given.group * min(given.batch, len(problem.assembled.dataset.train))
         self._reserve = VerdictReserve(problem, (len(baselines()) + 1 + converted) * judged)
         self._recent: deque[Rollout] = deque(maxlen=_RECENT)
         self._watch = FailureWatch(self._count)
@@ -343,7 +370,8 @@ class _Meter:
         )
         self._recent.extend(made)
         self._reserve.measure(tuple(self._recent))
-        tell, steps = self._problem.tell, self._problem.assembled.config.grpo.steps
+        tell = self._problem.tell
+        steps = GrpoSettings.of(self._problem.assembled.config).steps
         tell(spending(self._problem.assembled.models))
         tell(Phase("steps of grpo", min(step + 1, steps), steps))
         self._watch.see_rollouts(tuple(map(Trace, made)))

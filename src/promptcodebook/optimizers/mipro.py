@@ -14,9 +14,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from pydantic import Field
 
 from promptcodebook.calls import Reply
+from promptcodebook.config import OptimizerSettings
 from promptcodebook.errors import import_extra, require_modules
 from promptcodebook.method.policy import join_prompts
 from promptcodebook.optimizers.base import Problem, Result
@@ -28,8 +31,21 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 
+class MiproSettings(OptimizerSettings):
+    """MIPROv2 through the `dspy` package, for optimizer = "mipro"."""
+
+    table = "mipro"
+
+    auto: Literal["light", "medium", "heavy"] = "light"
+    """How much it tries, by its own presets."""
+    demos: int = Field(default=4, ge=0)
+    """Examples of each kind, run and labelled, that a prompt may show; 0 = instructions alone."""
+
+
 class MIPROv2:
     """Proposes instructions and demonstrations, and searches their combinations by trial."""
+
+    settings = MiproSettings
 
     async def optimize(self, problem: Problem) -> Result:
         require_modules(("dspy", "optuna"), "MIPROv2", "baselines")
@@ -47,12 +63,13 @@ class MIPROv2:
 def _settings(problem: Problem) -> dict[str, Any]:
     """All that it is run with, the package's own defaults included."""
     config = problem.assembled.config
+    given = MiproSettings.of(config)
     return {
         "library": f"MIPROv2 (dspy {version('dspy')}, optuna {version('optuna')})",
         "proposals": "role updater, temperature 1, at least 1,024 tokens",
-        "auto": config.mipro.auto,
-        "max_bootstrapped_demos": config.mipro.demos,
-        "max_labeled_demos": config.mipro.demos,
+        "auto": given.auto,
+        "max_bootstrapped_demos": given.demos,
+        "max_labeled_demos": given.demos,
         "metric_threshold": None,
         "minibatch_size": 35,
         "minibatch_full_eval_steps": 5,

@@ -22,27 +22,18 @@ from promptcodebook.config import Config
 from promptcodebook.data import sample
 from promptcodebook.errors import ConfigError
 from promptcodebook.incidents import Incident
-from promptcodebook.intervals import Interval
 from promptcodebook.method.accept import Others, Rerun, make_acceptance
-from promptcodebook.method.critic import Attribution, Credit, Critic
-from promptcodebook.method.guard import RouteGuard
+from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.init import Initialiser
-from promptcodebook.method.maintain import Maintainer
-from promptcodebook.method.outcomes import OffPolicy, OutcomeModel, Terms, off_policy
 from promptcodebook.method.policy import (
     Composer,
     Deployed,
-    Embedder,
-    EpsilonGreedy,
-    Explorer,
     FixedPrompt,
-    Router,
+    OffPolicy,
     join_prompts,
 )
-from promptcodebook.method.router import OutcomeRouter, recall
-from promptcodebook.method.safety import SafetyClause
 from promptcodebook.method.state import Schedule, State
-from promptcodebook.method.train import Learner, train
+from promptcodebook.method.train import Credit, Learner, train
 from promptcodebook.method.update import (
     AllChecks,
     CountedCheck,
@@ -61,14 +52,19 @@ from promptcodebook.optimizers.fixed import (
     untrained_row,
 )
 from promptcodebook.optimizers.selection import Selection, train_to_reserve
-from promptcodebook.policy.audit.scan import OrderCheck, SafetyCheck, TraceCheck
 from promptcodebook.policy.file import BEST_SINGLE, MEASURED, PolicyFile
 from promptcodebook.policy.references import harm_in, policy_file, state_at
+from promptcodebook.policy.scan import OrderCheck, SafetyCheck, TraceCheck
 from promptcodebook.progress import Phase, StepDone
 from promptcodebook.randomness import Draws
+from promptcodebook.routing.guard import RouteGuard
+from promptcodebook.routing.maintain import Maintainer, Upkeep
+from promptcodebook.routing.outcomes import in_words
+from promptcodebook.routing.router import make_router
+from promptcodebook.safety import SafetyClause
 from promptcodebook.store.events import EndReason, Resumed, Started, Stepped
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Check, Example, Parameters, Prompt, Route, Step, Trace
+from promptcodebook.types import Check, Example, Parameters, Prompt, Route, Step
 
 
 class PCO:
@@ -91,8 +87,9 @@ class PCO:
         best = await selection.best()
         policy = policy_file(assembled, best)
         rivals = await _rivals(problem, policy, best)
-        learns_routes = assembled.config.router.kind == "outcomes"
         estimate = _off_policy(problem, learner)
+        worth = in_words(estimate, assembled.config.reward_range)
+        learned = worth or _why_nothing_was_learned(store)
         return Result(
             name="learned",
             title="the learned policy",
@@ -100,16 +97,8 @@ class PCO:
             ended=ended,
             policy=_with_measured(policy, rivals),
             rivals=rivals,
-            references=reference_rows(problem) if learns_routes else (),
-            remark=" ".join(
-                filter(
-                    None,
-                    [
-                        _in_words(estimate, assembled.config) or _why_nothing_was_learned(store),
-                        _warn_of_harm(store, best),
-                    ],
-                )
-            ),
+            references=reference_rows(problem) if assembled.config.learns_routes else (),
+            remark=" ".join(filter(None, [learned, _warn_of_harm(store, best)])),
             off_policy=estimate,
             stop=stop,
         )
@@ -123,7 +112,7 @@ async def _rivals(problem: Problem, policy: PolicyFile, best: State) -> Sequence
     # A harmful first state is no rival, unless no state is better.
     if not harm_in(problem.store, -1) or harm_in(problem.store, best.step - 1):
         rivals.append(untrained_row(problem, state_at(problem.store, -1)))
-    if problem.assembled.config.router.kind == "outcomes":
+    if problem.assembled.config.learns_routes:
         rivals.append(await best_single_row(problem, policy))
     return rivals
 
@@ -140,7 +129,7 @@ def _with_measured(policy: PolicyFile, rivals: Sequence[Result]) -> PolicyFile:
 def build_learner(assembled: Assembled) -> Learner:
     """Everything Algorithm 1 calls. Raises ConfigError for settings that exclude one another."""
     config, models = assembled.config, assembled.models
-    blind = config.router.kind == "encoder" and config.encoder.mode == "none"
+    blind = not config.learns_routes and config.encoder.mode == "none"
     if blind and config.explore.policy == "none":
         raise ConfigError(
             "encoder.mode = 'none' leaves only exploration, and explore.policy = 'none' forbids it",
@@ -149,7 +138,8 @@ def build_learner(assembled: Assembled) -> Learner:
     ask, templates = models.ask, assembled.plan.templates
     composer = assembled.composer(assembled.plan.prompt_stages)
     trial = assembled.trial()
-    router = make_router(assembled, composer)
+    train = assembled.dataset.train
+    router = make_router(config, train, composer, models.lm)
     check = _checks(assembled)
     updater = Updater(ask, templates, config, check, models.tally)
     credit = Credit(
@@ -169,38 +159,25 @@ def build_learner(assembled: Assembled) -> Learner:
         randomness=config.randomness,
         composer=composer,
         router=router,
-        guard=RouteGuard(
-            router,
-            config.randomness,
-            config.encoder.max_fallback,
-            min(config.update.batch_size, len(assembled.dataset.train)),
-            models.tally,
-        ),
         trial=trial,
         credit=credit,
         updater=updater,
         acceptance=make_acceptance(
             config,
             Rerun(composer, trial, config.randomness),
-            Others(assembled.dataset.train, router, credit.judge),
+            Others(train, router, credit.judge),
         ),
-        maintainer=Maintainer(ask, templates, config, check, updater),
+        upkeep=Upkeep(
+            RouteGuard(
+                router,
+                config.randomness,
+                config.encoder.max_fallback,
+                min(config.update.batch_size, len(train)),
+                models.tally,
+            ),
+            Maintainer(ask, templates, config, check, updater),
+        ),
     )
-
-
-def make_router(assembled: Assembled, composer: Composer) -> Router:
-    """Who routes in training. MissingExtra where the settings need one that is not there."""
-    config = assembled.config
-    if config.router.kind == "outcomes":
-        inputs = {example.id: example.input for example in assembled.dataset.train}
-        executor = config.roles.get("executor")
-        steady = executor is not None and executor.temperature == 0.0
-        repeats = not steady if config.router.repeats == "auto" else config.router.repeats == "yes"
-        embedder = None if config.router.features == "words" else Embedder(assembled.models.lm)
-        model = OutcomeModel(inputs)
-        return OutcomeRouter(config.router, config.select, model, repeats, embedder)
-    always = config.encoder.mode == "none"
-    return EpsilonGreedy(composer, Explorer(config.explore, config.select, always=always))
 
 
 def _checks(assembled: Assembled) -> Check:
@@ -259,21 +236,20 @@ async def _train(
 ) -> EndReason:
     """Algorithm 1 with validation in between, until it is enough."""
     assembled, store = problem.assembled, problem.store
-    if isinstance(learner.router, OutcomeRouter):
-        await learner.router.read()
+    await learner.router.prepare()
     selection.tell_of_idle_patience()
     await selection.validate_if_due(state.step - 1)
     if (reason := selection.enough(state.step)) is not None:
         return reason
     config = assembled.config
     schedule = Schedule(assembled.dataset.train, config.update, config.randomness)
-    if isinstance(learner.router, OutcomeRouter) and state.step:
+    if state.step:
         steps_then = islice(store.steps(traces=True), state.step)
-        state = recall(learner.router, state_at(store, -1), steps_then)
+        state = learner.router.recall(state, state_at(store, -1), steps_then)
     # Closed here: an abandoned generator would be left for the loop to clean up.
-    recent = _since_maintenance(store, learner.maintainer.every, state.step)
+    learner.upkeep.recall(store.traces, state.step)
     past = _steps_before(store, state.step)
-    async with aclosing(train(learner, schedule, state, recent, past)) as steps:
+    async with aclosing(train(learner, schedule, state, past)) as steps:
         began = time.monotonic()
         async for step in steps:
             store.append(Stepped(step))
@@ -286,13 +262,6 @@ async def _train(
                 return reason
             began = time.monotonic()
     return "finished"
-
-
-def _since_maintenance(store: RunStore, every: int, step: int) -> list[Trace]:
-    """The traces of the steps before `step` that the next maintenance looks back on."""
-    if not every:
-        return []
-    return [trace for k in range(step - step % every, step) for trace in store.traces(k)]
 
 
 def _steps_before(store: RunStore, step: int) -> Iterator[Step]:
@@ -332,37 +301,9 @@ def _warn_of_harm(store: RunStore, kept: State) -> str:
 
 def _off_policy(problem: Problem, learner: Learner) -> OffPolicy | None:
     """What the learned routes are worth by training's own outcomes; None where none learns so."""
-    router, store = learner.router, problem.store
-    if not isinstance(router, OutcomeRouter):
-        return None
-    config, train = problem.assembled.config, problem.assembled.dataset.train
-    state = recall(router, state_at(store, -1), store.steps(traces=True))
-    return off_policy(
-        router.model,
-        {example.id: example.input for example in train},
-        state.parameters.codebook.texts,
-        state.outcomes,
-        state.versions,
-        Terms(config.select, config.router.least, config.seed, first_visits=not router.repeats),
-    )
-
-
-def _in_words(estimate: OffPolicy | None, config: Config) -> str:
-    """The estimate as a sentence of the verdict, in the task's range of rewards."""
-    if estimate is None:
-        return ""
-    low, high = config.reward_range
-    width = high - low
-
-    def shown(over: Interval) -> str:
-        return over.scaled(0.0, width).text(signed=True)
-
-    return (
-        f"Off-policy, before the test: by {estimate.rollouts} logged rollouts on "
-        f"{estimate.value.n} training examples (doubly robust, cross-fitted) the learned routes "
-        f"earn {estimate.value.scaled(low, width).text()}, {shown(estimate.over_single)} over one "
-        f"instinct for all and {shown(estimate.over_none)} over none."
-    )
+    first = state_at(problem.store, -1)
+    state = learner.router.recall(first, first, problem.store.steps(traces=True))
+    return learner.router.estimate(state, problem.assembled.config.seed)
 
 
 def _faults(step: Step) -> Iterator[str]:

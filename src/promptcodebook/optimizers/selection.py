@@ -51,7 +51,7 @@ def count_selection(problem: Problem) -> int:
         finals += (SHORTLIST + 1) * min(
             len(plan.dataset.val or plan.dataset.train), config.validation.subset
         )
-    if config.router.kind == "outcomes":
+    if config.learns_routes:
         rows += _ROUTER_ROWS
         finals += SHORTLIST * min(len(plan.dataset.val), config.validation.subset)
     return finals + rows * len(plan.judged)

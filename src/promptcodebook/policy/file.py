@@ -37,7 +37,6 @@ from promptcodebook.config import (
 )
 from promptcodebook.errors import PolicyError, RunNotTrusted
 from promptcodebook.method.policy import join_prompts
-from promptcodebook.method.ranking import BUCKETS
 from promptcodebook.method.state import RoutingStatistics, State, known_evidence
 from promptcodebook.method.templates import (
     CodebookLines,
@@ -48,6 +47,7 @@ from promptcodebook.method.templates import (
     template_sets,
 )
 from promptcodebook.paths import write_whole
+from promptcodebook.routing.ranking import BUCKETS
 from promptcodebook.types import Codebook, Instinct, Parameters, Prompt, Ranking
 
 

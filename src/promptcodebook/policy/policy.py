@@ -21,14 +21,13 @@ from promptcodebook.lm.extraction import strip_think
 from promptcodebook.lm.stack import Supplies, simulated_here, specs_of
 from promptcodebook.method.executor import EVALUATION, roll_out
 from promptcodebook.method.policy import Deployed, join_instincts, join_prompts, repair_route
-from promptcodebook.method.ranking import Expected
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import read_policy, stages_of
 from promptcodebook.policy.response import Explanation, Response, Span, prompt_spans
 from promptcodebook.randomness import Draws
 from promptcodebook.sync import LoopThread, run_sync
 from promptcodebook.tasks.program import SINGLE_CALL
-from promptcodebook.types import Codebook, Example, Executor, Prompt, Rollout, Route
+from promptcodebook.types import Codebook, Example, Executor, Expected, Prompt, Rollout, Route
 
 _T = TypeVar("_T")
 X = str | Mapping[str, object] | Example

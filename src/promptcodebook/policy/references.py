@@ -15,11 +15,12 @@ its body fields are looked at where it is used (`PolicyFile.settings`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from promptcodebook.assemble import OWN_LM, Assembled, Plan, Sources, plan_data, plan_run
 from promptcodebook.calls import ROLES
@@ -40,17 +41,15 @@ from promptcodebook.errors import (
     RunNotTrusted,
     StoreError,
     TaskError,
+    import_part,
 )
 from promptcodebook.lm.spec import SMOLLM2
 from promptcodebook.lm.stack import simulated_here
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.paths import run_reference
-from promptcodebook.policy.audit.scan import SafetyCheck
 from promptcodebook.policy.file import MEASURED, PolicyFile, parse_policy_file, read_policy_file
-from promptcodebook.policy.registry.log import is_reference
-from promptcodebook.policy.registry.registry import open_registry
-from promptcodebook.policy.registry.shelf import Facts
+from promptcodebook.policy.scan import SafetyCheck
 from promptcodebook.store.events import RunState
 from promptcodebook.store.header import Header
 from promptcodebook.store.lock import FILE
@@ -239,11 +238,46 @@ def resolve(runs_dir: Path, ref: str, *, trust: bool = False) -> Reference:
 
 
 def _stored(ref: str, trust: bool) -> Reference:
-    with open_registry() as registry:
-        version = registry.resolve(ref)
-        text = registry.text(version)
-    file = parse_policy_file(text, ref)
-    return Reference(ref, file, trusted=trust, text=text, version=version)
+    stored = stored_version(ref)
+    file = parse_policy_file(stored.text, ref)
+    return Reference(ref, file, trusted=trust, text=stored.text, version=stored.version)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVersion:
+    """A version of a registry: its name, its policy file, the run that it came from ('' = none is
+    known), and the version that its ref would be rolled back to ('' = none)."""
+
+    version: str
+    text: str
+    run: str = ""
+    before: str = ""
+
+
+class Versions(Protocol):
+    """What a registry registers as an entry point of the group `promptcodebook.versions`."""
+
+    def __call__(self, ref: str) -> StoredVersion:
+        """The version that NAME@REF or sha256:DIGITS means. RefNotFound."""
+        ...
+
+
+def stored_version(ref: str) -> StoredVersion:
+    """What a ref of the registry means. RefNotFound, or MissingExtra: no registry is installed."""
+    find: Versions = import_part("promptcodebook.versions", "registry", f"the ref {ref}", "serve")
+    return find(ref)
+
+
+WORD = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}"
+REF = re.compile(rf"({WORD})@({WORD})")
+"""NAME@REF."""
+VERSION = re.compile(r"sha256:[0-9a-f]{6,64}")
+"""A version's name, or the start of it."""
+
+
+def is_reference(text: str) -> bool:
+    """Whether a text can be nothing but a ref or a version: NAME@REF or sha256:DIGITS."""
+    return bool(REF.fullmatch(text) or VERSION.fullmatch(text))
 
 
 def _written(store: RunStore, file: PolicyFile) -> str:
@@ -271,8 +305,7 @@ def run_behind(runs_dir: Path, ref: str) -> Path:
     """
     path = Path(ref)
     if is_reference(ref) and not path.exists():
-        with open_registry() as registry:
-            run = registry.version(ref).facts.get("run")
+        run = stored_version(ref).run
     elif path.is_file() and (path.parent / FILE).is_file():
         return path.parent
     elif path.is_file():
@@ -290,27 +323,6 @@ def run_behind(runs_dir: Path, ref: str) -> Path:
             f"{ref} came from the run {run}, which is not in {runs_dir}",
             hint=f"PCO_RUNS=FOLDER names another; pco codebook show {ref}",
         ) from None
-
-
-def facts_of(reference: Reference) -> Facts:
-    """Where a policy came from, as a registry keeps it beside the version."""
-    header, best, about = reference.header, reference.best, reference.file.about
-    if header is None or best is None:
-        run, score, data = (about.get(key) for key in ("run", "score", "data"))
-        return Facts(
-            run=run if isinstance(run, str) else "",
-            score=float(score) if isinstance(score, int | float) else None,
-            data=cast("dict[str, Any]", data) if isinstance(data, dict) else {},
-            written_by=str(about.get("version") or ""),
-        )
-    return Facts(
-        run=header.id,
-        step=best.step + 1,
-        score=best.score,
-        configuration=header.settings,
-        data=dict(header.fingerprints),
-        written_by=header.version,
-    )
 
 
 def first_policy(runs_dir: Path, ref: str, *, trust: bool = False) -> PolicyFile:

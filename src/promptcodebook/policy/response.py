@@ -18,9 +18,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from promptcodebook.calls import Usage
-from promptcodebook.method.ranking import Expected
 from promptcodebook.text import shown_table, shown_text, words_of
-from promptcodebook.types import Rollout, Route, Stage, variable_name
+from promptcodebook.types import Expected, Rollout, Route, Stage, variable_name
 
 SpanSource = Literal["base", "format", "instinct", "generator"]
 """The prompt that comes before everything, the output format, an instinct, or the generator's own

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from promptcodebook.intervals import Interval
-from promptcodebook.method.outcomes import OffPolicy
+from promptcodebook.method.policy import OffPolicy
 from promptcodebook.report.context import Context
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, together
 from promptcodebook.store.events import Compared, Event, Stepped

@@ -20,7 +20,12 @@ from promptcodebook.config import Config
 from promptcodebook.data import Dataset, sample
 from promptcodebook.errors import BudgetReached, ConfigError, Interrupted
 from promptcodebook.intervals import Interval, paired_interval
-from promptcodebook.method.distil import (
+from promptcodebook.method.executor import EVALUATION, Evaluator
+from promptcodebook.method.failures import gather_all, too_many_failures
+from promptcodebook.method.policy import Deployed
+from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.references import stages_of
+from promptcodebook.routing.distil import (
     OLDER,
     Agreement,
     Imitated,
@@ -28,11 +33,6 @@ from promptcodebook.method.distil import (
     cross_agreement,
     distil,
 )
-from promptcodebook.method.executor import EVALUATION, Evaluator
-from promptcodebook.method.failures import gather_all, too_many_failures
-from promptcodebook.method.policy import Deployed
-from promptcodebook.policy.file import PolicyFile
-from promptcodebook.policy.references import stages_of
 from promptcodebook.run.evaluation import answering_calls
 from promptcodebook.run.optimize import Run
 from promptcodebook.run.subject import Subject, handed

@@ -19,7 +19,7 @@ from typing import Any
 
 from promptcodebook.assemble import Assembled, Plan, Sources, plan_run
 from promptcodebook.calls import ROLES, Role
-from promptcodebook.config import Budget, Config, load_config, merge
+from promptcodebook.config import Budget, Config, load_config, merge, optimizer_settings
 from promptcodebook.errors import ConfigError, RunChanged
 from promptcodebook.incidents import Counts, Incident
 from promptcodebook.lm.budget import Ledger
@@ -45,22 +45,26 @@ _LONGER = (
     "update.epochs",
     "validation.patience",
     "validation.target_score",
-    "gepa.rollouts",
-    "grpo.steps",
 )
-"""Settings that decide when the training ends, and nothing of what came before its end."""
+"""Settings that decide when our training ends, and nothing of what came before its end."""
 _ENOUGH: Mapping[EndReason, str] = {
     "finished": "update.epochs",
     "early_stop": "validation.patience",
     "target": "validation.target_score",
 }
 """What must be raised for a run that ended so, if the optimizer is ours."""
-_ENOUGH_OF_OTHERS = {
-    "gepa": "gepa.rollouts",
-    "gepa-merge": "gepa.rollouts",
-    "grpo": "grpo.steps",
-}
-"""The same for an optimizer of others; others cannot be extended."""
+
+
+def _enough(optimizer: str) -> str | None:
+    """What must be raised for a finished run of another optimizer; None where nothing helps."""
+    model = optimizer_settings().get(optimizer)
+    return f"{model.table}.{model.longer}" if model is not None and model.longer else None
+
+
+def _longer_keys() -> tuple[str, ...]:
+    """Settings that decide when a training ends, with those that the optimizers name."""
+    others = dict.fromkeys(filter(None, map(_enough, optimizer_settings())))
+    return (*_LONGER, *others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +159,10 @@ def _longer(
     then: Mapping[str, Any], now: Mapping[str, Any], state: RunState, plan: Plan
 ) -> Iterator[tuple[str, str]]:
     """Each key that puts the end off, with what is said of it."""
-    for key in _LONGER:
+    for key in _longer_keys():
         old, new = _at(then, key), _at(now, key)
-        # No patience and no rollouts follow from what was planned; no target is never reached.
-        followed = key in ("validation.patience", "gepa.rollouts")
-        farther = followed if old is None else new is None or new > old
+        # What is not set follows from what was planned; but without a target none is reached.
+        farther = key != "validation.target_score" if old is None else new is None or new > old
         if old == new or not farther:
             continue
         said = f"{key}: {_number(old)} → {_number(new)}"
@@ -188,7 +191,7 @@ def _require_unfinished(header: Header, state: RunState, ref: str, longer: list[
     if state.ended is None or state.ended not in _ENOUGH:
         return
     name = header.settings.get("optimizer", "pco")
-    key = _ENOUGH[state.ended] if name == "pco" else _ENOUGH_OF_OTHERS.get(name)
+    key = _ENOUGH[state.ended] if name == "pco" else _enough(name)
     if key in longer:
         return
     why = {
@@ -209,7 +212,7 @@ def _how_to_go_on(header: Header, key: str, ref: str) -> str:
         more = f"{{{group!r}: {{{name!r}: MORE}}}}"
         return f"to train it longer: optimize(..., resume={ref!r}, config={more})"
     longer = f"to train it longer: pco train --resume {ref} --set {key}=MORE"
-    if key in _ENOUGH_OF_OTHERS.values():
+    if key not in _LONGER:
         return longer
     again = "--set init.kind=file --set init.path=RUN/policy.json"
     return f"{longer}; or start a new run from its policy: {again}"
@@ -264,7 +267,7 @@ def _amended(header: Header, plan: Plan, files: Mapping[str, str]) -> Header:
     """The header with what changed: models and their headers, training length, code."""
     now = plan.config.model_dump(mode="json")
     before = load_config(header.settings, where="the stored configuration")
-    tree = _with(header.settings, {key: _at(now, key) for key in ("lm", *_LONGER)})
+    tree = _with(header.settings, {key: _at(now, key) for key in ("lm", *_longer_keys())})
     for role, settings in now["roles"].items():
         kept = tree.setdefault("roles", {}).setdefault(role, {})
         kept |= {"model": settings["model"], "headers": settings["headers"]}

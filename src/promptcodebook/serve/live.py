@@ -17,8 +17,8 @@ from typing import Protocol
 
 from promptcodebook.errors import PcoError, PolicyError
 from promptcodebook.policy.file import PolicyFile, parse_policy_file
-from promptcodebook.policy.registry.log import version_of
-from promptcodebook.policy.registry.registry import Registry
+from promptcodebook.registry.log import version_of
+from promptcodebook.registry.registry import Registry
 from promptcodebook.serve.composing import Composing
 from promptcodebook.serve.metrics import kind_and_place
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from promptcodebook.errors import import_extra
-from promptcodebook.local.engine import Generation, Load
 from promptcodebook.serve.composing import Composed
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -53,25 +52,6 @@ class Metrics:
 
     def page(self) -> bytes:
         return self._library.generate_latest(self._registry)
-
-
-class ModelMetrics(Metrics):
-    """Those of a local model; `load` is asked when the page is read."""
-
-    def __init__(self, in_flight: Callable[[], int], load: Callable[[], Load]) -> None:
-        super().__init__("serving a local model", in_flight)
-        about = "Tokens read in prompts, taken from the cache, and written."
-        self._tokens = self._counter("pco_tokens", about, "kind")
-        self._gauge("pco_running", "Completions that are generated now.", lambda: load().running)
-        self._gauge("pco_waiting", "Completions that wait for a place.", lambda: load().waiting)
-        for kind in ("prompt", "cached", "completion"):
-            self._tokens.labels(kind)
-
-    def generated(self, *choices: Generation) -> None:
-        """The choices of one request, which share its prompt."""
-        self._tokens.labels("prompt").inc(choices[0].prompt_tokens)
-        self._tokens.labels("cached").inc(choices[0].cached_tokens or 0)
-        self._tokens.labels("completion").inc(sum(each.completion_tokens for each in choices))
 
 
 class PolicyMetrics(Metrics):

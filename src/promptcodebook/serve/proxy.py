@@ -11,7 +11,6 @@ Messages are a caller's own trees: what is not read here goes on as it came.
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import logging
 import re
@@ -19,7 +18,6 @@ import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any, cast
 
 from aiohttp import web
@@ -27,6 +25,14 @@ from aiohttp import web
 from promptcodebook.errors import PcoError
 from promptcodebook.serve.completions import Refusal, error_body
 from promptcodebook.serve.composing import Composed, Composing
+from promptcodebook.serve.description import (
+    ChatRequest,
+    Model,
+    Prompt,
+    PromptRequest,
+    check,
+    description,
+)
 from promptcodebook.serve.door import HUNG_UP, Answers, Callers, Door, Limits, Visit, json_response
 from promptcodebook.serve.live import Live, Served
 from promptcodebook.serve.metrics import PolicyMetrics
@@ -39,18 +45,6 @@ Messages = Sequence[Mapping[str, Any]]
 _INSTRUCTS = ("system", "developer")
 
 
-def read_messages(body: Mapping[str, Any]) -> Messages:
-    """The messages of a body. Raises Refusal where they are none."""
-    listed = body.get("messages")
-    if not isinstance(listed, list) or not listed:
-        raise Refusal("messages must be a list of at least one message", param="messages")
-    for each in cast("list[object]", listed):
-        if not isinstance(each, dict) or not isinstance(cast("Any", each).get("role"), str):
-            raise Refusal("each message must be an object with a role", param="messages")
-        _text_of(cast("dict[str, Any]", each))
-    return cast("list[Mapping[str, Any]]", listed)
-
-
 def input_of(messages: Messages, *, whole: bool = False) -> str:
     """x: the text of the last user turn, or of the whole conversation but for its instructions."""
     if not whole:
@@ -61,17 +55,12 @@ def input_of(messages: Messages, *, whole: bool = False) -> str:
 
 
 def _text_of(message: Mapping[str, Any]) -> str:
-    """The text of a message; images and other parts have none. Raises Refusal."""
+    """The text of a message; images and other parts have none."""
     content: object = message.get("content")
-    if content is None or isinstance(content, str):
-        return content or ""
-    if isinstance(content, list):
-        parts = cast("list[object]", content)
-        trees = [cast("dict[str, object]", part) for part in parts if isinstance(part, dict)]
-        if len(trees) == len(parts):
-            texts = [tree.get("text") for tree in trees]
-            return "\n".join(text for text in texts if isinstance(text, str))
-    raise Refusal("message content must be text or a list of parts", param="messages")
+    if not isinstance(content, list):
+        return cast("str | None", content) or ""
+    texts = [part.get("text") for part in cast("list[dict[str, object]]", content)]
+    return "\n".join(text for text in texts if isinstance(text, str))
 
 
 def place_prompt(messages: Messages, prompt: str, *, joined: bool = False) -> Messages:
@@ -171,7 +160,8 @@ class Proxy:
 
     async def _chat(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         body = await self._door.read(request, visit)
-        messages = read_messages(body)
+        check(ChatRequest, body)
+        messages: Messages = body["messages"]
         with (
             self._door.place(visit),
             self.policies.live.using(await self._asked(body)) as composing,
@@ -208,29 +198,27 @@ class Proxy:
 
     async def _prompt(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         body = await self._door.read(request, visit)
-        given = body.get("input")
+        given = check(PromptRequest, body).input
         if given is None:
-            given = input_of(read_messages(body), whole=self.policies.conversation)
-        if not isinstance(given, str):
-            raise Refusal("input must be a text", param="input")
+            check(ChatRequest, body)
+            given = input_of(body["messages"], whole=self.policies.conversation)
         with (
             self._door.place(visit),
             self.policies.live.using(await self._asked(body)) as composing,
         ):
             composed = await self._composed(composing, given, visit)
             self._record(visit, composing, composed, given, 200)
-            made = {
-                "object": "prompt",
-                "id": visit.id,
-                "model": _PREFIX + self.policies.name,
-                "version": composing.version,
-                "mode": composing.mode,
-                "route": list(composed.route.indices),
-                "fallbacks": list(composed.fallbacks),
-                "cached": bool(composed.cached),
-                "prompt": composed.prompt,
-            }
-            return json_response(made, visit)
+            made = Prompt(
+                id=visit.id,
+                model=_PREFIX + self.policies.name,
+                version=composing.version,
+                mode=composing.mode,
+                route=composed.route.indices,
+                fallbacks=composed.fallbacks,
+                cached=bool(composed.cached),
+                prompt=composed.prompt,
+            )
+            return json_response(dict(made), visit)
 
     async def _composed(self, composing: Composing, text: str, visit: Visit) -> Composed:
         """The prompt, told in the headers of the response."""
@@ -250,9 +238,7 @@ class Proxy:
 
     async def _asked(self, body: Mapping[str, Any]) -> Served:
         """The version that a request names. Raises Refusal for one that is not served."""
-        model = body.get("model")
-        if model is not None and not isinstance(model, str):
-            raise Refusal("model must be a text", param="model")
+        model: str | None = body.get("model")
         return await self._version(model) if model else self.policies.live.now
 
     async def _version(self, model: str) -> Served:
@@ -361,8 +347,7 @@ class Proxy:
         return json_response(self._entry(name.removeprefix(_PREFIX), version), visit)
 
     def _entry(self, name: str, version: str) -> dict[str, object]:
-        entry = {"id": _PREFIX + name, "object": "model", "created": self._begun}
-        return {**entry, "owned_by": "promptcodebook", "version": version}
+        return dict(Model(id=_PREFIX + name, created=self._begun, version=version))
 
     async def _page(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         headers = {**visit.headers, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
@@ -378,9 +363,4 @@ class Proxy:
 
 
 async def _description(request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
-    return web.Response(body=_openapi(), content_type="application/json", headers=visit.headers)
-
-
-@functools.cache
-def _openapi() -> bytes:
-    return resources.files("promptcodebook.serve").joinpath("openapi.json").read_bytes()
+    return json_response(description(), visit)

@@ -3,11 +3,6 @@
 The web framework (aiohttp, a core dependency) stays in this file: bodies are read and written by
 `serve.completions`, and a Backend sees only values. Another framework, such as FastAPI for a policy
 in production, can stand here in its place.
-
-The simulated model as a Backend: the chat-completions wire in front of it.
-
-Two models: `simulated`, the behavioural model of a world with its faults and latency, and `delay`,
-which says one fixed text after the latency, for load tests. Neither is named after a real model.
 """
 
 from __future__ import annotations
@@ -22,11 +17,8 @@ from typing import Any, Protocol, cast
 from aiohttp import web
 
 from promptcodebook.calls import Reply
-from promptcodebook.errors import LMError, RateLimited
-from promptcodebook.incidents import Incident
 from promptcodebook.serve.completions import ChatCall, Completion, Refusal, error_body, read_call
 from promptcodebook.serve.door import Callers
-from promptcodebook.simulated.model import SimulatedLM
 
 _LONGEST_BODY = 16 * 2**20
 """Bytes."""
@@ -262,46 +254,3 @@ def _json(
 ) -> web.Response:
     data = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
     return web.Response(body=data, status=status, content_type="application/json", headers=headers)
-
-
-def simulated_site(lm: SimulatedLM, key: str = "") -> Site:
-    """Both models, and their counts at GET /stats."""
-
-    def reset() -> Mapping[str, object]:
-        lm.stats.reset()
-        return lm.stats.as_dict()
-
-    pages = {("GET", "/stats"): lm.stats.as_dict, ("POST", "/stats/reset"): reset}
-    return Site(_Backend(lm), ("simulated", "delay"), "simulated", pages, key)
-
-
-class _Backend:
-    """Hands on what an endpoint sees of a call, and streams in the settings' pieces."""
-
-    def __init__(self, lm: SimulatedLM) -> None:
-        self._lm = lm
-
-    async def __call__(self, call: ChatCall) -> Reply | Stream:
-        try:
-            reply = await self._lm.reply(call.request, json_mode=call.json_mode, seeded=call.seeded)
-        except LMError as error:
-            raise self._as_failure(error) from None
-        return self._pieces(reply) if call.stream else reply
-
-    def _as_failure(self, error: LMError) -> Exception:
-        if isinstance(error, RateLimited):
-            wait = self._lm.settings.retry_after
-            text = "simulated: too many requests"
-            return Refusal(text, status=429, kind="rate_limit", retry_after=wait)
-        if error.incident == Incident.DROPPED:
-            return Dropped("drop")
-        return Refusal("simulated: a server error", status=500, kind="server_error")
-
-    async def _pieces(self, reply: Reply) -> Stream:
-        settings = self._lm.settings
-        size = max(1, -(-len(reply.text) // max(1, settings.stream_chunks)))
-        for start in range(0, len(reply.text), size):
-            await asyncio.sleep(settings.stream_delay)
-            yield reply.text[start : start + size]
-        await asyncio.sleep(settings.stream_delay)
-        yield reply

@@ -1,7 +1,7 @@
-"""What the executor says: the gold answer or a plausible wrong one, or a text that keeps exactly
-the constraints that came out well and breaks the others.
+"""What the executor says: the gold answer, a plausible wrong one, or a text that keeps some
+constraints and breaks the others, as its outcome decided.
 
-No answer is judged here: the task's own checks score the text like anyone else's.
+The task's own checks score the text like any other.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""The simulated author: rewrites texts, splits prompts, and writes general instincts.
+"""The simulated author, encoder and generator.
 
-`improve` is one rewrite for every caller, our updater and any other optimizer's reflection. It
-takes up the advice in the feedback (orders, not sentences copied from inputs), within the scope
-that the text already has, keeps to the cap that the request states, and may make things worse.
-
-The simulated encoder and generator: which instincts, and what of them goes into a prompt.
+The author rewrites texts, splits prompts, and writes general instincts. `improve` is one rewrite
+for every caller: our updater, and any other optimizer's reflection. It takes up the advice in the
+feedback (orders, not sentences copied from inputs), within the scope that the text already has. It
+keeps to the cap that the request states, and may make things worse.
 
 The encoder sees surface words through noise, not what the executor lacks. The generator says a
-conditional order plainly where its condition holds and mostly drops it elsewhere.
+conditional order plainly where its condition holds, and mostly drops it elsewhere.
 """
 
 from __future__ import annotations
@@ -146,7 +145,7 @@ def _lose(mind: Mind, units: list[_Unit]) -> None:
 
 def _weakest(units: list[_Unit]) -> _Unit:
     """The sentence to give up for the cap: one without an order first, then what is new: an order
-    that nobody complained of stays, and so does the opening of a directive."""
+    without a complaint stays, and so does the opening of a directive."""
     opening = units[0] if _count_words(units) > _LONG else None
     return min(units, key=lambda u: (u is opening, bool(u.skills), not u.new))
 
@@ -160,7 +159,7 @@ def split(mind: Mind) -> str:
 
 
 def write_instincts(mind: Mind) -> str:
-    """The reply to: write so many general instincts; they bear on no skill."""
+    """The reply to a request for general instincts; they concern no skill."""
     return _listed(mind, _plain(mind)[: asked_number(mind.asked.reading.frame, "list") or 8])
 
 
@@ -225,7 +224,7 @@ def _ranked(mind: Mind, entries: Sequence[Entry]) -> list[Entry]:
     called = frozenset(mind.noted(mind.asked.request.system, "choose the instinct"))
 
     def likeness(text: str) -> float:
-        """How much a text's words look like the input's; those that stand everywhere count less."""
+        """How much a text's words look like the input's; those that are everywhere count less."""
         own = content_stems(text)
         total = math.fsum(math.log((len(entries) + 1) / (spread[w] + 0.5)) for w in words & own)
         return max(0.0, total) / math.sqrt(4 + len(own))
@@ -284,7 +283,7 @@ def _rendered(mind: Mind, text: str, words: frozenset[str]) -> list[str]:
 
 
 def _stays(mind: Mind, sentence: str) -> bool:
-    """Whether something that does not bear on the input is kept all the same."""
+    """Whether something irrelevant to the input is kept all the same."""
     return mind.happens(mind.settings.generator_idle, "idle", sentence)
 
 

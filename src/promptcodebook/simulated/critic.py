@@ -1,13 +1,14 @@
-"""The simulated critic and attribution: what was missing, in prose, and which part lacks it.
+"""The simulated critic, attribution and judges.
 
 The critic knows only the text it is sent: the outcome (reward, checker, reference), the prompt and
-the instincts. It is right as far as its `capacity` goes; wrong advice does harm where it is obeyed.
+the instincts. It is right as far as its `capacity` goes, and wrong advice does harm when it is
+obeyed.
 
-Attribution reads that prose. Advice that an active instinct gives and the prompt lost: rendering.
-That another entry gives: routing. That stands nowhere: the instinct about the same matter, else
-what is missing. An error lays it at a part drawn at random, where its condition is lost.
+Attribution reads the critic's prose. Advice that an active instinct gives and the prompt lost is a
+fault of rendering. Advice that another entry gives is a fault of routing. All other advice concerns
+the instinct about the same matter, or else what is missing. An error blames a part drawn at random.
 
-The simulated judges: of an answer, of two answers, and of leaks. Honest, with a stated noise.
+The judges compare an answer, two answers, or leaks; they are honest, with a stated noise.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _INDEX = re.compile(r"\b(\d{1,3})\b")
 _MISSING = "missing"
 
 _Laid = dict[tuple[str, str], list[str]]
-"""What is laid at each channel, and among the instincts at which index."""
+"""What blames each channel, and which index among the instincts."""
 
 
 def critique(mind: Mind) -> str:
@@ -199,7 +200,7 @@ def _lay_harm(laid: _Laid, sentence: str, active: tuple[Entry, ...]) -> None:
 
 
 def _placed(mind: Mind, order: Order, active: tuple[Entry, ...]) -> tuple[str, str, str]:
-    """The channel that advice is laid at, the index among the instincts, and its wording."""
+    """The channel that advice blames, the index among the instincts, and its wording."""
     if mind.happens(mind.settings.attribution_error, "error", order.skill):
         channel = tuple(_OPENINGS)[mind.pick(range(3), "channel", order.skill)]
         places = [str(e.index) for e in active] or [_MISSING]

@@ -1,7 +1,7 @@
-"""The simulated executor: obeys the orders in its system prompt, also where they do harm.
+"""The simulated executor: it obeys the orders in its system prompt, even where they do harm.
 
-What an input demands is met with a chance that depends on the orders that apply to it: needed and
-given, it helps; contradicted, it fails; every word of the prompt costs a little.
+Its chance of meeting a demand depends on the orders that apply to it: an order that is needed and
+given helps, a contradicted one fails, and every word of the prompt costs a little.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a request asks for, told from its words alone (never from a role, a tag or a hash), and what
-its role is handed to answer it: the world, the parameters, and this request's draws.
+"""What a request asks for, recognised by its words alone, and what its role needs to answer it.
 
-The patterns look for a demand (a verb and its object) in the request's frame, where inputs,
-replies and lists are already taken out; the tests hold several templates for each kind.
+Roles, tags and hashes are never used. The patterns look for a demand (a verb and its object) in the
+request's frame, from which inputs, replies and lists were removed. The tests hold several templates
+for each kind. A role gets the world, the parameters, and this request's draws.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _special(request: ChatRequest, reading: Reading, shape: Shape, known: str) -
 
 @dataclass(frozen=True, slots=True)
 class _Clues:
-    """Where a kind is told from: the frame of system or user, the reply's shape, and the rest."""
+    """What identifies a kind: the frame of system or user, the reply's shape, and the rest."""
 
     frame: str
     shape: Shape

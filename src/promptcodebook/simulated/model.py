@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 from promptcodebook.calls import Message, Reply, Request, Usage
+from promptcodebook.data import Dataset
 from promptcodebook.errors import LMError, RateLimited, RequestRefused, ServerFault
 from promptcodebook.incidents import Incident
+from promptcodebook.lm.spec import Spec
 from promptcodebook.simulated.author import compose, improve, route, split, write_instincts
 from promptcodebook.simulated.critic import (
     adversary,
@@ -208,3 +210,15 @@ class _PrefixCache:
         while len(self._seen) > _BLOCKS:
             self._seen.popitem(last=False)
         return shared
+
+
+def simulated_model(task: str, dataset: Dataset, spec: Spec) -> SimulatedLM:
+    """The model behind a `simulated?...` spec, in a world of the task's data. ConfigError."""
+    settings = SimulatedSettings.from_params(spec.params)
+    return SimulatedLM(simulated_world(task, dataset, spec), settings)
+
+
+def simulated_world(task: str, dataset: Dataset, spec: Spec) -> World:
+    """The world that a `simulated?...` spec asks for, made of the data, gold answers included."""
+    examples = [*dataset.train, *dataset.val, *dataset.test]
+    return World(task, examples, SimulatedSettings.from_params(spec.params))

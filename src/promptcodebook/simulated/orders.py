@@ -1,14 +1,11 @@
 """Skills and orders: what a demand is about, and what a prompt tells its reader to do about it.
 
-A skill is public knowledge about a *kind* of demand, read from TOML. Which skills the executor
-lacks in a world stands in no file: `world.py` draws it.
+A skill is public knowledge about a *kind* of demand, read from TOML. No file says which skills the
+executor lacks in a world: `world.py` draws them.
 
 An order is a clause that opens with an imperative, reads as language (not as a list of words) and
 is about a skill. "When a title is asked for, put one ..." is conditional; "put a title ..." is
 obeyed everywhere; "as many bullets as asked" defers to the request and so is conditional too.
-
-Words, sentences and tokens: how the simulated model reads. What it looks for, `wording.toml` and
-the tables of skills hold. Pure functions.
 """
 
 from __future__ import annotations
@@ -166,7 +163,7 @@ class Condition:
 @dataclass(frozen=True, slots=True)
 class Order:
     """One order. `when` None = obeyed on every input; `against` = an order not to do it; `number`
-    is one it insists on; `text` is the sentence it stands in."""
+    is one it insists on; `text` is its sentence."""
 
     skill: int
     when: Condition | None

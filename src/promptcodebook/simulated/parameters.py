@@ -1,11 +1,9 @@
-"""Every number of the simulated model, in one frozen value.
+"""Every number of the simulated model, and its faults and delays.
 
-These are assumptions, not measurements: docs/simulated.md lists them.
+The numbers are assumptions, not measurements: docs/simulated.md lists them.
 
-Faults and delays on demand: which fault strikes a request, what it does, how long a reply takes.
-
-At most one strikes an arrival; which one is decided by noise seed, content, and how often this very
-request has arrived before, so that a retry can succeed whatever the order of arrival.
+At most one fault strikes an arrival. Noise seed, content, and the number of earlier arrivals of the
+same request decide which, so a retry can succeed whatever the order of arrival.
 """
 
 from __future__ import annotations

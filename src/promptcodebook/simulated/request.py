@@ -1,9 +1,9 @@
-"""What the simulated model sees of a request, in process and over HTTP alike, and how it reads it:
-messages and sampling, the form of reply asked for, numbered lists, sections, and what is asked.
+"""How the simulated model reads a request, in process and over HTTP alike: messages and sampling,
+the form of reply requested, numbered lists, sections, and the demand.
 
-Generous on purpose: headings in many styles and wordings are read by meaning, so that templates
-that nobody here wrote are understood alike. Data (inputs, replies, lists, fenced text) is taken
-out of the `frame`, in which alone the recogniser looks for what is asked.
+It reads headings of many styles by their meaning, so that it understands templates that we did not
+write. Data (inputs, replies, lists, fenced text) is taken out of the `frame`; only there the
+recogniser looks for the demand.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ def _sections(text: str) -> tuple[dict[str, str], str]:
             sections[name] = content[: cut.start()].strip()
         elif name == last:
             rest = _without_tail(content, not "".join(found[name][:1]).strip(), frame)
-            # An input that nobody knows may well end in a paragraph of its own.
+            # An unknown input may well end in a paragraph of its own.
             sections[name] = content if name == "input" else rest
     return sections, "\n".join(frame)
 
@@ -295,5 +295,5 @@ def _without_tail(content: str, emptied: bool, frame: list[str]) -> str:
 
 
 def fenced(text: str) -> list[str]:
-    """What stands between triple backquotes."""
+    """The text between triple backquotes."""
     return [m.strip() for m in _FENCE.findall(text)]

@@ -1,8 +1,8 @@
-"""One module of a compound executor: which stage a request is, and what comes of it.
+"""One module of a compound executor: which stage a request is, and what it makes.
 
-Told from what the request asks: the parts its last paragraph wants, or the verbs of its order, and
-the labelled texts that it hands over. Names of stages are not seen. What comes of a stage is the
-consequence of one outcome: an answer, say, can be right only if what is shown holds it.
+The stage follows from the request: the parts that its last paragraph wants, or the verbs of its
+order, and its labelled texts. Names of stages are not seen. A stage makes what one outcome implies:
+an answer, for example, can be right only if the material holds it.
 """
 
 from __future__ import annotations
@@ -71,21 +71,17 @@ def read_stage(request: ChatRequest, known: str) -> Staged | None:
     fields = _fields(request.user)
     if not known or not fields:
         return None
-    # The order stands last: what comes before it may be anybody's prompt.
+    # The order comes last: anything before it may be any prompt.
     last = max(request.user.rfind(text) + len(text) if text else 0 for text in fields.values())
     tail = re.sub(r"</[\w -]+>", " ", request.user[last:])
     asked = f"{request.system}\n\n{tail}"
     outputs, as_json = _outputs(asked, request.schema)
     kind = _kind(outputs, asked, fields)
-    weighed = _weighed(request, outputs)
-    return Staged(kind, fields, outputs, as_json, weighed) if kind else None
-
-
-def _weighed(request: ChatRequest, outputs: Sequence[str]) -> str:
     parts = _paragraphs(request.system)
     if outputs and parts and says("part", parts[-1].split("\n")[-1].strip()):
         parts = parts[:-1]
-    return "\n\n".join(parts[:-1] if len(parts) > 1 else parts)
+    weighed = "\n\n".join(parts[:-1] if len(parts) > 1 else parts)
+    return Staged(kind, fields, outputs, as_json, weighed) if kind else None
 
 
 def _paragraphs(text: str) -> list[str]:

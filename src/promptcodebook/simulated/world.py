@@ -1,7 +1,7 @@
-"""A simulated world: what its executor cannot do unless told, and so what each input needs.
+"""A simulated world: what its executor cannot do without an order, and so what each input needs.
 
-Built from a task's own data, gold answers included. `world` draws which skills the executor lacks;
-an input needs those among its visible demands that it lacks, 0 to 8 of them.
+It is built from a task's own data, gold answers included. `world` draws which skills the executor
+lacks; an input needs those among its visible demands, 0 to 8 of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STAGED = ("hotpotqa", "hover", "ifbench", "pupa")  # tasks that are programs of
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A constraint of the input, and the skill it is about (None = one that nobody follows)."""
+    """A constraint of the input, and the skill it is about (None = one that no skill covers)."""
 
     key: str
     skill: int | None
@@ -74,7 +74,7 @@ class World:
         return self._problem(text.strip())
 
     def locate(self, text: str) -> str:
-        """The known input that a text is, or else the first that stands in it; '' if none does."""
+        """The known input that a text is, or else the first that it contains; '' if none does."""
         if text.strip() in self._known:
             return text.strip()
         for line in text.split("\n"):
@@ -106,7 +106,7 @@ class World:
             yield Demand(f"{place}:{kind}", self.skills.place(kind), constraint)
 
 
-# IFEval's ids that ask what one of our constraints asks, and where the number or words stand.
+# IFEval's ids that ask what one of ours asks, and which argument holds the number or words.
 _SAME: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "punctuation:no_comma": ("no_commas", {}),
     "change_case:english_lowercase": ("lowercase", {}),
@@ -124,7 +124,7 @@ _SAME: Mapping[str, tuple[str, Mapping[str, str]]] = {
 
 
 def _instructions(example: Example) -> Iterable[Mapping[str, object]]:
-    """An ifbench example's constraints in our terms; what nobody follows keeps its id."""
+    """An ifbench example's constraints in our terms; one that no skill covers keeps its id."""
     names = cast("Sequence[str]", example.fields.get("instruction_id_list") or ())
     given = cast("Sequence[Mapping[str, object]]", example.fields.get("kwargs") or ())
     for name, values in zip(names, given, strict=True):

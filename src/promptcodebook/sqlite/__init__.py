@@ -1,13 +1,12 @@
 """SQLite as the house uses it: WAL, one writer thread that groups commits, point-lookup reads.
 
-A `Writer` owns the only writing connection of this process to one file. Callers hand it units of
-work; its thread takes all that wait, commits them in ONE transaction and then wakes every waiter
-(group commit), so that an awaited write costs a queue put and a future, not a transaction.
-With `synchronous = NORMAL` a commit survives kill -9 of the process at any moment; a power cut may
-take the last commits, never the file.
+A `Writer` owns the only writing connection of this process to one file. Its thread takes all units
+of work that wait, commits them in one transaction, and then wakes every waiter. So an awaited write
+costs a queue put and a future, not a transaction. With `synchronous = NORMAL` a commit survives
+kill -9 of the process at any moment. A power cut may lose the last commits, never the file.
 
-Values are packed as zstd-compressed JSON. Nothing is ever pickled. Text is encoded with
-`surrogatepass`: a lone surrogate in a model's reply comes back as it was.
+Values are packed as zstd-compressed JSON, never pickled. Text is encoded with `surrogatepass`, so a
+lone surrogate in a model's reply survives.
 """
 
 from __future__ import annotations

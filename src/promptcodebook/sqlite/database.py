@@ -90,7 +90,7 @@ def connect(path: Path, layout: Layout, *, write: bool) -> sqlite3.Connection:
             "needs a folder that can be written to",
             hint=f"copy {path.parent} to such a folder",
         )
-    # A folder we may not write to: WAL needs its side files, except for a file nobody changes.
+    # A read-only folder: WAL needs its side files there, unless no process changes the file.
     try:
         return _open(f"file:{quote(str(path))}?mode=ro&immutable=1", path, layout, False)
     except sqlite3.Error as error:
@@ -111,7 +111,15 @@ def _open(name: str, path: Path, layout: Layout, write: bool) -> sqlite3.Connect
             _create(db, path, layout)
         else:
             db.execute("PRAGMA query_only = ON")
-        _check_version(db, path, layout)
+        version = _version(db)
+        if version > layout.version:
+            raise StoreTooNew(
+                f"the {layout.what} {path} has format {version}; "
+                f"this version reads formats up to {layout.version}",
+                hint="pip install -U promptcodebook",
+            )
+        if not layout.reads(version):
+            raise _foreign(path, layout)
         db.set_progress_handler(None, 0)
     except BaseException:
         db.close()
@@ -176,18 +184,6 @@ def _version(db: sqlite3.Connection) -> int:
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
-def _check_version(db: sqlite3.Connection, path: Path, layout: Layout) -> None:
-    version = _version(db)
-    if version > layout.version:
-        raise StoreTooNew(
-            f"the {layout.what} {path} has format {version}; "
-            f"this version reads formats up to {layout.version}",
-            hint="pip install -U promptcodebook",
-        )
-    if not layout.reads(version):
-        raise _foreign(path, layout)
-
-
 def _foreign(path: Path, layout: Layout) -> StoreError:
     return StoreError(
         f"{path} is not a {layout.what} of promptcodebook", hint=f"move {path} out of the way"
@@ -204,7 +200,7 @@ def roll_back(db: sqlite3.Connection) -> None:
 
 class Reader:
     """A connection for reading, shared by threads; sees every commit made before the call. No
-    statement takes longer than `most_s`, whoever made the file."""
+    statement takes longer than `most_s`, even in a hostile file."""
 
     def __init__(self, path: Path, layout: Layout, most_s: float = _MOST_S) -> None:
         self._path = path
@@ -287,7 +283,8 @@ class Packer:
         self._compressor = zstandard.ZstdCompressor(write_checksum=True)
 
     def pack(self, value: object) -> bytes:
-        data = _encode(value)
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        data = text.encode("utf-8", "surrogatepass")
         if len(data) > _MOST_BYTES or _has_too_many_parts(data):
             raise StoreError(f"a value of {len(data)} bytes is too large to be stored")
         return self._compressor.compress(data)
@@ -302,7 +299,7 @@ def unpack(blob: bytes) -> Any:
 
 
 def _decompress(blob: bytes) -> bytes:
-    # A size that is not told (-1) is not ours; one that is too large would fill the memory.
+    # An unknown size (-1) is not ours; one that is too large would fill the memory.
     size = zstandard.frame_content_size(blob)
     if not 0 <= size <= _MOST_BYTES:
         raise _damaged(f"it would unpack to {size} bytes")
@@ -325,8 +322,3 @@ def _has_too_many_parts(data: bytes) -> bool:
         return sum(text.count(sign) for sign in (b",", b"[", b"{"))
 
     return count(data) > _MOST_PARTS and count(_STRING.sub(b"", data)) > _MOST_PARTS
-
-
-def _encode(value: object) -> bytes:
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text.encode("utf-8", "surrogatepass")

@@ -14,13 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from promptcodebook.errors import DiskFull, StoreError
-from promptcodebook.sqlite.database import (
-    Layout,
-    connect,
-    roll_back,
-    store_error,
-    store_os_error,
-)
+from promptcodebook.sqlite.database import Layout, connect, roll_back, store_error, store_os_error
 
 if TYPE_CHECKING:
     import asyncio
@@ -197,21 +191,21 @@ class Writer:
             return fault
         return error
 
-    def _keep_unheard(self, error: Exception) -> None:
-        if self._unheard is None:
-            _log.warning("%s", error)
-            self._unheard = error
-
     def _answer(self, batch: list[_Unit], results: Iterable[Exception | None]) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, list[_Answer]] = {}
         for unit, error in zip(batch, results, strict=True):
             waiter = unit.waiter
             if isinstance(waiter, ThreadFuture):
-                _settle_thread(waiter, error)
+                if error is None:
+                    waiter.set_result(None)
+                else:
+                    waiter.set_exception(error)
             elif waiter is not None:
                 by_loop.setdefault(waiter.get_loop(), []).append((waiter, error))
             elif error is not None:
-                self._keep_unheard(error)
+                if self._unheard is None:
+                    _log.warning("%s", error)
+                    self._unheard = error
             elif unit.then is not None:
                 unit.then()
         for loop, answers in by_loop.items():
@@ -246,15 +240,8 @@ def _settle(answers: list[_Answer]) -> None:
             waiter.set_exception(error)
 
 
-def _settle_thread(waiter: ThreadFuture[None], error: Exception | None) -> None:
-    if error is None:
-        waiter.set_result(None)
-    else:
-        waiter.set_exception(error)
-
-
 def _copy(full: DiskFull) -> DiskFull:
-    """One of its own for everyone told: a shared exception gathers everybody's traceback."""
+    """One for each waiter: a shared exception would gather the tracebacks of all."""
     copy = DiskFull(str(full), hint=full.hint)
     copy.__cause__ = full.__cause__
     return copy

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from promptcodebook.calls import Usage
-from promptcodebook.method.outcomes import OffPolicy
+from promptcodebook.method.policy import OffPolicy
 from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.types import Evaluation, Parameters, Step, Trace
 

@@ -1,21 +1,21 @@
 """Where a benchmark's rows come from, and how they are read and checked.
 
-The folder handed in, the public copy, or our own examples: each is a folder with train.jsonl,
-val.jsonl and test.jsonl, so that all three are read alike. A benchmark declares its fields as a
-`BenchmarkRow`.
+Rows come from the given folder, the public copy, or our own examples. Each is a folder with
+train.jsonl, val.jsonl and test.jsonl, so all three are read alike. A benchmark declares its fields
+as a `BenchmarkRow`.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from promptcodebook.data import SPLITS, Split
+from promptcodebook.data import SPLITS, Dataset, Split
 from promptcodebook.data.table import read_jsonl
 from promptcodebook.errors import DataError, TaskError
 from promptcodebook.paths import cache_folder
@@ -43,6 +43,8 @@ class BenchmarkRow(BaseModel):
     """
 
     model_config = ConfigDict(strict=True, frozen=True)
+    input_column: ClassVar[str] = "input"
+    """What the rows call the example's input."""
 
 
 R = TypeVar("R", bound=BenchmarkRow)
@@ -99,6 +101,18 @@ def jsonl_splits(
 ) -> dict[Split, list[tuple[str, R]]]:
     """The rows of the folder's three splits, checked as `read_rows` does."""
     return {s: read_rows(folder / f"{s}.jsonl", model, private=private) for s in SPLITS}
+
+
+def read_dataset(
+    name: str, folder: Path, model: type[R], example: Callable[[R], Example]
+) -> Dataset:
+    """The folder's three splits, each row as an example. DataError for an id that occurs twice."""
+    splits: dict[Split, tuple[Example, ...]] = {
+        split: tuple(example(row) for _, row in rows)
+        for split, rows in jsonl_splits(folder, model).items()
+    }
+    unique_ids(splits)
+    return Dataset(**splits, name=name, input=model.input_column)
 
 
 def read_rows(path: Path, model: type[R], *, private: bool = False) -> list[tuple[str, R]]:

@@ -22,14 +22,7 @@ from promptcodebook.tasks.task import RewardFactory, Task
 from promptcodebook.tasks.user_calls import Escape, Overdue, UserCalls, place_of
 from promptcodebook.tasks.user_code import annotated_as, load_function
 from promptcodebook.text import strip_fence
-from promptcodebook.types import (
-    Example,
-    Executor,
-    Output,
-    Program,
-    Prompt,
-    Stage,
-)
+from promptcodebook.types import Example, Executor, Output, Program, Prompt, Stage
 
 _REASONING = "reasoning"
 

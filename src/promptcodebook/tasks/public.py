@@ -62,7 +62,7 @@ class Remote:
 class Source:
     """A benchmark's public home; `arrange` makes its files' rows into train, val, test (, corpus).
 
-    `note` says how the result differs from the paper's data, for whoever fetches it.
+    `note` says how the result differs from the paper's data.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Where the copy lies, how many rows each of its files has, and which files were downloaded."""
+    """Where the copy is, how many rows each of its files has, and which files were downloaded."""
 
     folder: Path
     counts: Mapping[str, int]
@@ -115,29 +115,24 @@ def _fetch(source: Source, cache_dir: Path, accept: bool) -> Fetched:
             _download(remote, source.name, Path(place) / str(number))
             for number, remote in enumerate(source.files)
         ]
-        digests = _digests(source, paths)
+        digests = {
+            f"{remote.host}:{remote.repo}@{remote.revision}/{remote.path}": _sha256(path)
+            for remote, path in zip(source.files, paths, strict=True)
+        }
         if not accept:
-            _refuse_changes(source.name, folder, digests)
+            known = _record(folder).get("remote", {})
+            changed = [
+                file for file, digest in digests.items() if known.get(file, digest) != digest
+            ]
+            if changed:
+                raise TaskError(
+                    f"{source.name}: changed at its public home since it was first fetched: "
+                    f"{', '.join(changed)}; the copy in {folder} stays as it is",
+                    hint=f"pco data fetch {source.name} --accept takes the new files",
+                )
         arranged = _arrange(source, paths)
         _write(folder, arranged, source, paths, digests)
     return Fetched(folder, {name: len(rows) for name, rows in arranged.items()}, digests)
-
-
-def _digests(source: Source, paths: Sequence[Path]) -> dict[str, str]:
-    return {
-        _identifier(remote): _sha256(path) for remote, path in zip(source.files, paths, strict=True)
-    }
-
-
-def _refuse_changes(name: str, folder: Path, digests: Mapping[str, str]) -> None:
-    known = _record(folder).get("remote", {})
-    changed = [file for file, digest in digests.items() if known.get(file, digest) != digest]
-    if changed:
-        raise TaskError(
-            f"{name}: changed at its public home since it was first fetched: "
-            f"{', '.join(changed)}; the copy in {folder} stays as it is",
-            hint=f"pco data fetch {name} --accept takes the new files",
-        )
 
 
 def _arrange(source: Source, paths: Sequence[Path]) -> Mapping[str, Rows]:
@@ -221,8 +216,7 @@ def _download(remote: Remote, name: str, folder: Path) -> Path:
         reason = f"it cannot be reached ({_root(error)})"
     variable = _BASES[remote.host][0]
     raise TaskError(
-        f"{name}: {url}: {reason}",
-        hint=f"offline? {_elsewhere(name)}; a mirror? set {variable}",
+        f"{name}: {url}: {reason}", hint=f"offline? {_elsewhere(name)}; a mirror? set {variable}"
     )
 
 
@@ -234,7 +228,7 @@ def _root(error: BaseException) -> str:
 
 
 def _rows(remote: Remote, path: Path) -> Rows:
-    """The rows of a downloaded file; its format is told by its name."""
+    """The rows of a downloaded file; its name tells its format."""
     try:
         _check_unpacked_size(remote, path)
         table = read_source(path)
@@ -317,10 +311,6 @@ def _record(folder: Path) -> dict[str, dict[str, str]]:
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     return tree if complete else {}
-
-
-def _identifier(remote: Remote) -> str:
-    return f"{remote.host}:{remote.repo}@{remote.revision}/{remote.path}"
 
 
 def _sha256(path: Path) -> str:

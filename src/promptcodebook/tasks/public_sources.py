@@ -68,11 +68,7 @@ def _ifbench(files: Sequence[Rows]) -> Mapping[str, Rows]:
     ifeval, test = files
     rows = [_request(r, "ifeval-") for r in sorted(ifeval, key=lambda r: int(str(r["key"])))]
     parts = _cut(_shuffle(rows, 0), 150, 300)
-    return {
-        "train": parts["train"],
-        "val": parts["val"],
-        "test": [_request(r, "") for r in test],
-    }
+    return {"train": parts["train"], "val": parts["val"], "test": [_request(r, "") for r in test]}
 
 
 def _request(row: Mapping[str, object], prefix: str) -> dict[str, object]:
@@ -130,7 +126,7 @@ def _question(row: Mapping[str, object]) -> dict[str, object]:
 def _hover(files: Sequence[Rows]) -> Mapping[str, Rows]:
     """Train, val and test by the paper's protocol, and the corpus in the order of the titles.
 
-    The paper searches five million abstracts, which lie in no table of any hub that we know of.
+    The paper searches five million abstracts, which no hub that we know of has as a table.
     HoVer grew out of HotpotQA, so the paragraphs that come with HotpotQA's questions (hundreds of
     thousands of pages) hold the gold pages of most claims; the other claims are left out.
     """

@@ -1,12 +1,7 @@
 """What a task is: data, a reward, a program, and what an expert would write before training.
 
-Public: a benchmark of your own is a function `load(data_dir: Path | None) -> Task` in any package,
-named under the entry-point group `promptcodebook.tasks`.
-
-Ready-made tasks by name: ours, and those of every installed package.
-
-A task is an entry point of the group `promptcodebook.tasks`: its name, and a function
-`load(data_dir: Path | None) -> Task`.
+A task is an entry point of the group `promptcodebook.tasks` in any installed package: its name, and
+a function `load(data_dir: Path | None) -> Task`.
 """
 
 from __future__ import annotations
@@ -41,12 +36,12 @@ class Task:
     """A benchmark, or the user's own data with its reward. Frozen: behaviour is handed in.
 
     `reward_range` is (lowest, full); `seeds` are expert instincts for the first codebook (>= 16
-    for a task of ours, () when the user gives none); `base_prompt` stands before every composed
+    for a task of ours, () when the user gives none); `base_prompt` precedes every composed
     prompt; `zero_shot` is the plain prompt training is compared with; `output_format` tells the
     generator what form the answer must have. `checks` are passed by every rewrite, beside the
     general ones. `private`: the data are real people's, and a report shows none of their texts.
     `oracle` gives the prompt that is right for an example, where the task knows it: a row to
-    compare with, which nobody could deploy. `require` raises MissingExtra or TaskError for what the
+    compare with, which cannot be deployed. `require` raises MissingExtra or TaskError for what the
     program or the reward needs and is not there; it is called before anything is paid for or
     recorded.
     """
@@ -95,7 +90,7 @@ def load_task(name: str, data_dir: Path | None = None) -> Task:
 
 def _entry(name: str) -> EntryPoint:
     """The entry point of this name. An installation may list one twice; two different ones are
-    refused, since nobody could tell which is meant."""
+    refused, since the name would be ambiguous."""
     offered = {entry.value: entry for entry in entry_points(group=GROUP) if entry.name == name}
     if not offered:
         known = task_names()

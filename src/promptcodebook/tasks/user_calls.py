@@ -1,8 +1,8 @@
-"""The user's own functions at work: in threads where they are synchronous, within a time limit.
+"""Runs the user's own functions: in threads where they are synchronous, within a time limit.
 
-What they do must not reach us: an exit, an interrupt and a cancellation of their own are failures
-like any other, and what they print goes to stderr. A call that hangs is given up; its thread is a
-daemon, so that it keeps no process from ending. Code that never lets go of the interpreter (one
+An exit, an interrupt or a cancellation of theirs is a failure like any other, and what they print
+goes to stderr. A call that hangs is given up; its daemon thread keeps no process from ending (the
+threads of anyio and concurrent.futures would). Code that never releases the interpreter (one
 regular expression that backtracks for hours) can be neither limited nor interrupted.
 """
 
@@ -25,9 +25,9 @@ from promptcodebook.errors import ExecutorError, message_of
 from promptcodebook.tasks.user_code import print_aside
 
 _IDLE_S = 5.0
-"""A thread without work for so long ends."""
+"""A thread ends after this long without work."""
 _GRACE_S = 1.0
-"""A coroutine that is out of time may take so long to clean up."""
+"""How long a coroutine that is out of time may take to clean up."""
 
 
 class Escape(Exception):
@@ -146,13 +146,11 @@ class _Outcome:
 
 def _outcome_of(error: BaseException) -> _Outcome:
     """Signals reach the main thread alone: an interrupt there may be the user's, and is passed."""
-    if isinstance(error, KeyboardInterrupt) and _in_main_thread():
+    if isinstance(error, KeyboardInterrupt) and (
+        threading.current_thread() is threading.main_thread()
+    ):
         raise error
     return _Outcome(error=error)
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 async def _call_here(function: Callable[..., object], arguments: Sequence[object]) -> _Outcome:
@@ -194,7 +192,7 @@ class _Allowance:
 
     @contextmanager
     def waiting(self) -> Generator[None]:
-        """Within it the clock stands still."""
+        """Within it the clock is stopped."""
         if self._waiting == 0:
             self._left -= self._loop.time() - self._since
             self.stop()
@@ -227,8 +225,8 @@ async def _within(allowance: _Allowance, work: asyncio.Future[_Outcome]) -> obje
 class _AgentChat:
     """The chat as an agent sees it, from the loop, from a thread, or from a loop in a thread.
 
-    Where no loop runs it blocks and returns the reply. Once the rollout is over it asks nobody: a
-    call that was given up must not go on spending.
+    Where no loop runs it blocks and returns the reply. Once the rollout is over it refuses: a
+    call that was given up must not keep spending.
     """
 
     def __init__(self, inner: Chat, allowance: _Allowance) -> None:
@@ -342,7 +340,7 @@ class _Worker(threading.Thread):
             if job is None:
                 return
             hand_over = job()
-            self._idle(self)  # first, so that whoever comes next starts no new thread
+            self._idle(self)  # first, so that the next call starts no new thread
             hand_over()
             del job, hand_over
 
@@ -362,5 +360,5 @@ def _hand_over(
         if not future.done():
             future.set_result(outcome)
 
-    with suppress(RuntimeError):  # the loop is closed: nobody waits for it any more
+    with suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(resolve)

@@ -1,7 +1,7 @@
 """The user's own functions, named 'file.py:function'.
 
-What user code prints goes to stderr, and what a library prints on the way nowhere: stdout is for
-results, and stderr for what we say.
+What user code prints goes to stderr; what a library prints on the way is dropped. So stdout carries
+only results, and stderr only our messages.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _printing_to(place: _Place) -> Generator[None]:
 def load_function(
     spec: str, base: Path, what: str, arguments: Sequence[str]
 ) -> Callable[..., object]:
-    """The function that 'file.py:function' names, the file read anew; paths start at `base`.
+    """The function that 'file.py:function' names, read again each time; paths start at `base`.
 
     `what` ('reward', 'executor') and `arguments` say what it must be. ConfigError with file and
     line when the file is missing, does not run, lacks the function, or takes other arguments.
@@ -135,7 +135,7 @@ def load_function(
 
 
 def _run(path: Path, what: str) -> ModuleType:
-    """The file as a module under a name of its own, so that it hides nobody else's module."""
+    """The file as a module under a name of its own, so that it hides no other module."""
     name = f"_promptcodebook_user_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

@@ -1,9 +1,9 @@
 """Functions that Python cannot interrupt, run in processes that are killed at a time limit.
 
-A regular expression can take exponential time and a SymPy simplification may never end; neither
-can be stopped in a thread. A `Worker` keeps a few processes, gives each one call at a time over
-pipes (JSON lines), and kills and replaces one that is late. Late is who has used its processor
-time, where the system counts it: a score must not hang on what else the machine does.
+A regular expression can take exponential time and a SymPy simplification may never end; a thread
+can stop neither. A `Worker` keeps a few processes, gives each one call at a time over pipes (JSON
+lines), and kills and replaces one that is late. Where the system counts processor time, that is the
+limit, so that a score does not depend on the machine's other work.
 """
 
 from __future__ import annotations
@@ -27,17 +27,7 @@ _START_S = 30.0
 _PATIENCE = 5.0 if hasattr(signal, "setitimer") else 1.0
 """How many times its limit a call may take in all, waiting included."""
 
-_PASSED = (
-    "HOME",
-    "LANG",
-    "LC_ALL",
-    "NLTK_DATA",
-    "PATH",
-    "SYSTEMROOT",
-    "TEMP",
-    "TMP",
-    "TMPDIR",
-)
+_PASSED = ("HOME", "LANG", "LC_ALL", "NLTK_DATA", "PATH", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR")
 """The environment of a worker process: no API key is in it."""
 
 
@@ -66,7 +56,7 @@ class _Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is the caller's to answer: a call in progress goes on
+            start_new_session=True,  # Ctrl-C is for the caller: a call in progress continues
             env={**passed, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
         )
 
@@ -163,7 +153,12 @@ class Worker:
                 process.end()  # interrupted half-way: an answer may still be on its way
                 raise
             finally:
-                self._put_back(process)
+                with self._lock:
+                    self._busy.discard(process)
+                    if process.alive:
+                        self._idle.append(process)
+                    else:
+                        process.end()
 
     async def acall(self, function: str, args: Sequence[object], limit_s: float) -> CallResult:
         """`call` without blocking the event loop."""
@@ -196,14 +191,6 @@ class Worker:
             process = _Process()
             self._busy.add(process)
             return process
-
-    def _put_back(self, process: _Process) -> None:
-        with self._lock:
-            self._busy.discard(process)
-            if process.alive:
-                self._idle.append(process)
-            else:
-                process.end()
 
 
 def _end_all(idle: list[_Process], busy: set[_Process]) -> None:

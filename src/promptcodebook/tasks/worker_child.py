@@ -36,7 +36,7 @@ def _answer(request: dict[str, Any], answers: IO[str]) -> None:
         _tell(answers, '{"ready": true}')
         _die_after(float(request["limit"]), float(request["wait"]) + _ORPHAN_GRACE_S)
         line = json.dumps({"value": function(*request["args"])})
-    except Exception as error:  # RecursionError and MemoryError too: the caller is told
+    except Exception as error:  # RecursionError and MemoryError too: the caller gets them
         line = json.dumps({"error": f"{type(error).__name__}: {error}"[:500]})
     _die_after(0.0, 0.0)
     _tell(answers, line)
@@ -49,7 +49,7 @@ def _tell(answers: IO[str], line: str) -> None:
 
 def _die_after(busy_s: float, wait_s: float) -> None:
     """Ask the system to end this process after so much of processor time, or of any: should the
-    parent be gone, nobody else would. 0 = never."""
+    parent be gone, nothing else would. 0 = never."""
     import signal
 
     if hasattr(signal, "setitimer"):

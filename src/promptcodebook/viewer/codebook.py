@@ -16,9 +16,13 @@ from promptcodebook.store.effects import Effect
 from promptcodebook.store.events import Started
 from promptcodebook.types import Directive, Parameters, Rollout, Step, Variable, variable_name
 from promptcodebook.units import number, percent, plural
-from promptcodebook.viewer.effect import effects_section, latest_effects, measured_words
+from promptcodebook.viewer.effect import (
+    effects_section,
+    latest_effects,
+    measured_mark,
+    measured_words,
+)
 from promptcodebook.viewer.frame import Screen, address, filter_box, link, missing
-from promptcodebook.viewer.measuring import Measuring
 from promptcodebook.viewer.watched import Look, Watched, screen_of
 
 _LATELY = 10
@@ -150,11 +154,11 @@ def _routed(steps: Sequence[Step]) -> Iterator[tuple[int, Rollout]]:
                 yield step.index, trace.rollout
 
 
-def biography_screen(watched: Watched, name: str, measuring: Measuring | None = None) -> Screen:
+def biography_screen(watched: Watched, name: str) -> Screen:
     """One text of Θ: an instinct by its number, or a directive by its name."""
     look = watched.look()
     # Before the rest: a page may be newer than it says, never older.
-    mark = measuring.mark(watched, look.mark) if measuring is not None else look.mark
+    mark = measured_mark(watched, look.mark)
     start = next((e.parameters for e in look.events if isinstance(e, Started)), None)
     variable = _variable(name, start)
     if start is None or variable is None:
@@ -166,14 +170,11 @@ def biography_screen(watched: Watched, name: str, measuring: Measuring | None = 
     parts.append(el("section", el("h2", "Versions"), _versions(look, start, variable)))
     if isinstance(variable, int):
         routed = _routed_table(look, variable)
-        if measuring is not None:
-            parts.append(effects_section(watched, look, variable, measuring))
+        parts.append(effects_section(watched, look, variable))
         parts.append(el("section", el("h2", "Inputs routed to it"), routed))
     title = f"Instinct {variable}" if isinstance(variable, int) else _WORDS[variable]
     above = (("Codebook", address("run", look.key, "codebook")),)
     screen = screen_of(look, title, parts, above)
-    if measuring is None:
-        return screen
     live = address("live", "measured", look.key)
     return replace(screen, live=live, mark=mark)
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError, model_validator
 
 from promptcodebook.errors import StoreError
 from promptcodebook.experiments.experiment import Experiment
-from promptcodebook.experiments.published import METRICS, TABLES, Published, published
+from promptcodebook.experiments.published import Published, metrics, published, table_titles
 from promptcodebook.experiments.reproduce import experiment_named, experiment_names
 from promptcodebook.lm.spec import any_simulated
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, table, together
@@ -115,7 +115,7 @@ def paper_screen(results: Path) -> Screen:
         )
     tables = [
         el("li", link(f"{name}: {title}", "paper", name, look=".stop"))
-        for name, title in TABLES.items()
+        for name, title in table_titles().items()
     ]
     body = together(
         filter_box("experiments"),
@@ -150,8 +150,8 @@ def _line(experiment: Experiment, measured: _Measured) -> tuple[Content, ...]:
 def result_screen(results: Path, name: str) -> Screen:
     """One experiment with the paper's numbers below ours, or one table of the paper."""
     above = (("Paper", "/paper"),)
-    if name in TABLES:
-        return Screen(f"{name}: {TABLES[name]}", _published(name), above=above)
+    if name in table_titles():
+        return Screen(f"{name}: {table_titles()[name]}", _published(name), above=above)
     if name not in experiment_names():
         return missing(f"There is nothing to reproduce under the name {name}.", "pco reproduce")
     mark = paper_mark(results, name)
@@ -159,7 +159,8 @@ def result_screen(results: Path, name: str) -> Screen:
     tables = _tables_of(experiment.paper)
     parts: list[Content] = [_ours(name, measured, mark)]
     parts += [
-        el("section", el("h2", f"The paper, {t}: {TABLES[t]}"), _published(t)) for t in tables
+        el("section", el("h2", f"The paper, {t}: {table_titles()[t]}"), _published(t))
+        for t in tables
     ]
     title = f"{name} ({experiment.paper})" if experiment.paper else name
     said = SOME_SIMULATED if measured is not None and measured.simulated else ""
@@ -177,7 +178,7 @@ def _tables_of(text: str) -> list[str]:
     """Names in 'Table 1' or 'Tables 9 and 10' of which the paper has numbers."""
     numbers = re.findall(r"\d+[a-z]?", text)
     kinds = [kind for kind in ("Table", "Figure") if kind in text]
-    return [f"{kind} {n}" for kind in kinds for n in numbers if f"{kind} {n}" in TABLES]
+    return [f"{kind} {n}" for kind in kinds for n in numbers if f"{kind} {n}" in table_titles()]
 
 
 def _ours(name: str, measured: _Measured | None, mark: str) -> Html:
@@ -232,7 +233,7 @@ def _matrix(cells: Sequence[Published], executor: str | None, metric: str) -> Ht
     body = [[row, *(printed.get((row, column), MISSING) for column in columns)] for row in rows]
     where = f"{executor}, " if executor else ""
     unit = cells[0].unit
-    caption = f"The paper: {where}{metric} ({METRICS.get(metric, '')}), in {unit}."
+    caption = f"The paper: {where}{metric} ({metrics().get(metric, '')}), in {unit}."
     return el("figure", el("figcaption", caption), table(heads, body))
 
 

@@ -7,11 +7,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from promptcodebook.audit.report import AuditReport
 from promptcodebook.errors import PolicyError
-from promptcodebook.policy.audit.report import AuditReport
-from promptcodebook.policy.registry.log import ATTEST, Entry
-from promptcodebook.policy.registry.registry import AUDIT, Registry, open_registry
-from promptcodebook.policy.registry.shelf import Version
+from promptcodebook.registry.log import ATTEST, Entry
+from promptcodebook.registry.registry import AUDIT, Registry, open_registry
+from promptcodebook.registry.shelf import Version
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, table, together
 from promptcodebook.store.header import has_simulated
 from promptcodebook.store.runs import run_folders

@@ -24,9 +24,9 @@ from promptcodebook.errors import PcoError
 from promptcodebook.report.html import read_script, read_style
 from promptcodebook.viewer.codebook import biography_screen, codebook_screen
 from promptcodebook.viewer.compare import compare_screen
+from promptcodebook.viewer.effect import measured_mark
 from promptcodebook.viewer.example import example_screen, examples_screen
 from promptcodebook.viewer.frame import LIVE, Screen, frame, missing
-from promptcodebook.viewer.measuring import Measuring
 from promptcodebook.viewer.paper import figure_file, paper_mark, paper_screen, result_screen
 from promptcodebook.viewer.registry import Versions
 from promptcodebook.viewer.runs import Runs
@@ -72,10 +72,8 @@ class Site:
         *,
         trust: bool = False,
         results: Path = Path("docs/results"),
-        read_only: bool = False,
     ) -> None:
         self.shelf = Shelf(runs_dir, trust=trust)
-        self.measuring = Measuring(self.shelf, trust=trust, read_only=read_only)
         self._runs = Runs(runs_dir)
         self._versions = Versions()
         self._results = results
@@ -93,7 +91,6 @@ class Site:
         for path, make in _RUN_SCREENS.items():
             add(path, self._shown(partial(self._of_run, make)))
         add("/run/{run}/codebook/{text}", self._shown(partial(self._of_run, self._biography)))
-        self.measuring.add_to(application.router)
         add("/compare", self._shown(self._compared))
         add("/registry", self._shown(lambda _: self._versions.screen(self.shelf)))
         add("/paper", self._shown(lambda _: paper_screen(self._results)))
@@ -115,7 +112,7 @@ class Site:
             return self._no_run(key) if watched is None else make(watched, request)
 
     def _biography(self, watched: Watched, request: web.Request) -> Screen:
-        return biography_screen(watched, _text(request, "text"), self.measuring)
+        return biography_screen(watched, _text(request, "text"))
 
     def _no_run(self, key: str) -> Screen:
         return missing(f"There is no run {key} in {self.shelf.runs_dir}.", "pco runs list")
@@ -157,7 +154,7 @@ class Site:
         with self.shelf.reading(request.match_info["run"]) as watched:
             if watched is None:
                 return GONE
-            return self.measuring.mark(watched, watched.mark())
+            return measured_mark(watched, watched.mark())
 
     def _shown(self, make: Callable[[web.Request], Screen]) -> _Answer:
         """An endpoint: the screen as a page, made in a thread, since it reads files."""
@@ -306,6 +303,5 @@ async def viewing(site: Site, port: int = 0) -> AsyncGenerator[str, None]:
         bound = cast("tuple[str, int]", runner.addresses[0])
         yield f"http://{bound[0]}:{bound[1]}"
     finally:
-        await asyncio.to_thread(site.measuring.close)
         await runner.cleanup()
         site.close()

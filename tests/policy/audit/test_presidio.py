@@ -7,8 +7,8 @@ import warnings
 
 import pytest
 
+from promptcodebook.audit.judge import PresidioScan
 from promptcodebook.errors import MissingExtra
-from promptcodebook.policy.audit.judge import PresidioScan
 
 
 def test_a_missing_presidio_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

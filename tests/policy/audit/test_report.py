@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from promptcodebook.audit.judge import HazardJudge, hazards
+from promptcodebook.audit.report import AuditReport, audit, audit_with_judge, texts_of
 from promptcodebook.calls import Request
 from promptcodebook.errors import ParseError, PolicyError
 from promptcodebook.incidents import Counts
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.templates import load_templates
-from promptcodebook.policy.audit.judge import HazardJudge, hazards
-from promptcodebook.policy.audit.report import AuditReport, audit, audit_with_judge, texts_of
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.types import Example
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from promptcodebook.method.templates import load_templates
 from promptcodebook.method.update import NoLeakCheck
-from promptcodebook.policy.audit.scan import SafetyCheck, orders, scan
+from promptcodebook.policy.scan import SafetyCheck, orders, scan
 from promptcodebook.types import Example
 
 REFUSED = {

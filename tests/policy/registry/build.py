@@ -11,9 +11,9 @@ from pydantic import JsonValue
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.file import PolicyFile
-from promptcodebook.policy.registry.registry import Registry
-from promptcodebook.policy.registry.shelf import Version
-from promptcodebook.policy.registry.sqlite import SqliteShelf
+from promptcodebook.registry.registry import Registry
+from promptcodebook.registry.shelf import Version
+from promptcodebook.registry.sqlite import SqliteShelf
 from tests.method.build import config
 from tests.store.conftest import parameters
 

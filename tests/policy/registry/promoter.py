@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from promptcodebook.policy.registry.registry import open_registry
+from promptcodebook.registry.registry import open_registry
 from tests.policy.registry.build import open_gate
 
 

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptcodebook.errors import PolicyError, RegistryDamaged, StoreError
-from promptcodebook.policy.registry.exchange import export_lines, import_lines
-from promptcodebook.policy.registry.log import canonical, version_of
-from promptcodebook.policy.registry.registry import Registry
-from promptcodebook.policy.registry.shelf import Facts
+from promptcodebook.registry.exchange import export_lines, import_lines
+from promptcodebook.registry.log import canonical, version_of
+from promptcodebook.registry.registry import Registry
+from promptcodebook.registry.shelf import Facts
 from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
 
 

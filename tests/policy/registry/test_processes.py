@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.policy.registry.registry import Registry
+from promptcodebook.registry.registry import Registry
 from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
 from tests.policy.registry.promoter import done
 

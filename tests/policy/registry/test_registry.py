@@ -18,6 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
+from promptcodebook.audit.report import AuditReport
 from promptcodebook.errors import (
     ConfigError,
     PolicyError,
@@ -26,12 +27,11 @@ from promptcodebook.errors import (
     RegistryDamaged,
     StoreError,
 )
-from promptcodebook.policy.audit.report import AuditReport
-from promptcodebook.policy.audit.scan import Finding
 from promptcodebook.policy.file import PolicyFile
-from promptcodebook.policy.registry.log import FIRST, Broken, Entry, Log
-from promptcodebook.policy.registry.registry import AUDIT, AuditGate, Registry, open_registry
-from promptcodebook.policy.registry.shelf import Facts, Proposal, Propose, Version
+from promptcodebook.policy.scan import Finding
+from promptcodebook.registry.log import FIRST, Broken, Entry, Log
+from promptcodebook.registry.registry import AUDIT, AuditGate, Registry, open_registry
+from promptcodebook.registry.shelf import Facts, Proposal, Propose, Version
 from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
 
 

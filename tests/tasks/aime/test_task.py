@@ -1,76 +1,37 @@
-"""The aime task on our own problems, on a folder, and on folders that lack something."""
+"""The aime task: its rows, its reward and what it tells the critic."""
 
 import json
 import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from promptcodebook.errors import DataError, TaskError
-from promptcodebook.tasks.aime.score import reward
+from promptcodebook.errors import DataError
+from promptcodebook.tasks.aime.score import (
+    accuracy,
+    boxed_answer,
+    integer_only,
+    read_answer,
+    reward,
+)
 from promptcodebook.tasks.aime.task import load_aime
 from promptcodebook.types import Example
 
 SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")
 
 
-def write(folder: Path, split: str, rows: list[dict[str, object]]) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / f"{split}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-
-
-def problems(split: str, count: int = 2, answer: str = "7") -> list[dict[str, object]]:
-    return [
-        {"id": f"{split}-{n}", "problem": f"{split} {n}?", "answer": answer, "solution": "Because."}
-        for n in range(count)
-    ]
-
-
-def test_without_a_folder_our_own_problems_stand_in_and_it_says_so() -> None:
-    task = load_aime()
-    assert [len(part) for _, part in task.dataset.items()] == [4, 4, 4]
-    assert "12 problems; a few examples of our own" in task.description
-    assert len(task.seeds) >= 16
-    assert all(e.fields["solution"] for e in task.dataset.test)
-
-
-@pytest.mark.parametrize("nested", [False, True])
-def test_a_folder_or_its_parent(tmp_path: Path, nested: bool) -> None:
-    folder = tmp_path / "aime" if nested else tmp_path
+def test_an_answer_out_of_range_is_named(tmp_path: Path) -> None:
     for split in ("train", "val", "test"):
-        write(folder, split, problems(split))
-    task = load_aime(tmp_path)
-    assert [e.id for e in task.dataset.test] == ["test-0", "test-1"]
-    assert "of our own" not in task.description
-
-
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match=r"no train\.jsonl in") as caught:
-        load_aime(tmp_path)
-    assert "--data" in caught.value.hint
-    write(tmp_path, "train", problems("train"))
-    with pytest.raises(TaskError, match=r"needs .*val\.jsonl, which is missing"):
-        load_aime(tmp_path)
-
-
-def test_bad_rows_are_named(tmp_path: Path) -> None:
-    for split in ("train", "val", "test"):
-        write(tmp_path, split, problems(split))
-    write(tmp_path, "test", problems("test", answer="1000"))
+        row = {"id": split, "problem": "?", "answer": "1000" if split == "test" else "7"}
+        (tmp_path / f"{split}.jsonl").write_text(json.dumps(row))
     with pytest.raises(DataError, match=r"test\.jsonl:1: .*'1000' is not an integer from 0 to 999"):
         load_aime(tmp_path)
-    (tmp_path / "test.jsonl").write_text("{")
-    with pytest.raises(DataError, match=r"test\.jsonl:1: not valid JSON"):
-        load_aime(tmp_path)
 
 
-def test_the_real_problems() -> None:
-    folder = SHARED / "data" / "aime"
-    if not folder.is_dir():
-        pytest.skip(f"no AIME data at {folder}; set PCO_SHARED to the folder that holds data/aime")
-    dataset = load_aime(SHARED / "data").dataset
-    assert (len(dataset.train), len(dataset.val)) == (45, 45)
-    assert len(dataset.test) >= 20
+def test_our_own_problems_have_worked_solutions() -> None:
+    assert all(e.fields["solution"] for _, part in load_aime().dataset.items() for e in part)
 
 
 def test_feedback() -> None:
@@ -83,3 +44,98 @@ def test_feedback() -> None:
     unread = reward(Example("a", "p", "7"), "seven")
     assert unread.feedback.startswith("No answer could be read")
     assert unread.feedback.endswith("The right answer is 7.")
+
+
+# Reading AIME answers.
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (r"So \boxed{33}.", 33),
+        (r"\boxed{033}", 33),
+        (r"\boxed{12} and at last \boxed{34}", 34),
+        (r"\boxed{12} then \fbox{34}", 34),
+        (r"\fbox { 34 }", 34),
+        (r"\boxed{$34$}", 34),
+        (r"\boxed{\text{34}}", 34),
+        (r"\boxed{\mathrm{34}}", 34),
+        (r"\boxed{34\text{ cm}}", 34),
+        (r"\boxed{336^\circ}", 336),
+        (r"\boxed{336^{\circ}}", 336),
+        (r"\boxed{336°}", 336),
+        (r"\boxed{\boxed{7}}", 7),
+        (r"\boxed{12} but \boxed{34", 12),
+        (r"} \boxed{5}", 5),
+        (r"{ \boxed{5}", 5),
+        (r"\boxed{1,000}", None),
+        (r"\boxed{1000}", None),
+        (r"\boxed{-5}", None),
+        (r"\boxed{5.0}", None),
+        (r"\boxed{\frac{10}{2}}", None),
+        (r"\boxed{2+3}", None),
+        (r"\boxed{}", None),
+        (r"\boxed{x}. The answer is 5.", None),
+        ("The answer is 33.", 33),
+        ("**Answer:** 33", 33),
+        ("answer: $033$", 33),
+        (r"Final answer: 336^\circ", 336),
+        ("The answer is 12, or rather 13", 13),
+        ("The answer is 33, as 3 + 30 shows", 30),
+        ("The answer is 1,033", None),
+        ("The answer is 3.5", None),
+        ("The answer is 5/6", None),
+        ("The answer is 2^{10}", None),
+        ("The answer is -5", None),
+        ("The answer is five", None),
+        ("The answer is 3\nThe answer is 4\nBye 5", 4),
+        ("I get 33", None),
+        ("", None),
+    ],
+)
+def test_read_answer(output: str, expected: int | None) -> None:
+    assert read_answer(output) == expected
+
+
+def test_accuracy() -> None:
+    assert accuracy(r"\boxed{033}", "33") == 1.0
+    assert accuracy(r"\boxed{33}", "033") == 1.0
+    assert accuracy(r"\boxed{34}", "33") == 0.0
+    assert accuracy("no answer", "no answer") == 0.0
+
+
+@given(st.integers(0, 999), st.text(alphabet="ab {}\\$0123\n", max_size=30))
+def test_a_last_box_decides_whatever_stands_before(value: int, before: str) -> None:
+    # An open brace before the box stays open and cannot close inside it.
+    assert accuracy(f"{before} \\boxed{{{value}}}", str(value)) == 1.0
+
+
+def test_many_boxes_that_never_close_are_read_in_linear_time() -> None:
+    assert boxed_answer(r"\boxed{" * 100_000) is None
+
+
+@pytest.mark.parametrize(
+    ("output", "gold", "expected"),
+    [
+        ("33", "33", 1.0),
+        (" 033\n", "33", 1.0),
+        ("+33", "33", 1.0),
+        ("3_3", "33", 1.0),
+        (r"\boxed{33}", "33", 0.0),
+        ("33.0", "33", 0.0),
+        ("", "33", 0.0),
+        ("9" * 5000, "33", 0.0),
+    ],
+)
+def test_integer_only(output: str, gold: str, expected: float) -> None:
+    assert integer_only(output, gold) == expected
+
+
+def test_integer_only_agrees_with_the_public_scorer() -> None:
+    path = SHARED / "vectors" / "aime.jsonl"
+    if not path.is_file():
+        pytest.skip(f"no scorer vectors at {path}; set PCO_SHARED to the folder that holds them")
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    wrong = [r["id"] for r in rows if integer_only(r["answer"], r["gold"]) != r["score"]]
+    assert len(rows) > 100
+    assert wrong == []

@@ -2,18 +2,20 @@
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from importlib import resources
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from promptcodebook.data import Dataset, examine
-from promptcodebook.tasks.constraints.checks import KINDS, PARAMETERS, check
+from promptcodebook.errors import TaskError
+from promptcodebook.tasks.constraints.checks import KINDS, PARAMETERS, Constraint, check
 from promptcodebook.tasks.constraints.compose import SIZES, compatible, compose, read_wordings
 from promptcodebook.tasks.constraints.task import constraints_of, reward
 from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example
-
-from .witness import witness
 
 
 @pytest.fixture(scope="module")
@@ -121,3 +123,185 @@ def test_the_seeds_leave_something_to_learn(dataset: Dataset) -> None:
     values = [reward(e, plain).value for e in everything(dataset) if constraints_of(e)]
     assert 0.05 < sum(values) / len(values) < 0.6
     assert check({"kind": "no_digits"}, "p", plain).satisfied
+
+
+# Each kind of constraint, on answers that keep and that break it.
+
+
+CASES: list[tuple[dict[str, object], list[str], list[str]]] = [
+    ({"kind": "max_words", "n": 3}, ["one two three", "don't - stop 5"], ["a b c d"]),
+    ({"kind": "min_words", "n": 3}, ["one two three", "a b c d"], ["one two", "one - two"]),
+    (
+        {"kind": "sentences", "n": 2},
+        ["One. Two!", "Use e.g. this. Done?", "1. First.\n2. Second.", 'He said "go." Then left',
+         "<<Title>>\nOne here. Two", "It costs 3.50 today. Fine."],
+        ["One.", "One. Two. Three.", "no stop at all"],
+    ),
+    (
+        {"kind": "paragraphs", "n": 2},
+        ["a\n\nb", "a\nstill a\n \n\nb\n", "a\r\n\r\nb"],
+        ["a\nb", "a\n\nb\n\nc"],
+    ),
+    ({"kind": "bullets", "n": 2}, ["Intro\n- a\n- b"], ["- a", "- a\n- b\n- c", "* a\n* b"]),
+    (
+        {"kind": "numbered", "n": 2},
+        ["1. a\n2. b", "List:\n1. a\ntext\n2. b\nend"],
+        ["1. a", "1. a\n3. b", "2. b\n1. a", "1. a\n2. b\n3. c", "1) a\n2) b"],
+    ),
+    (
+        {"kind": "include", "words": ["table", "well-being"]},
+        ["Table, for your WELL-BEING."],
+        ["tables and well-being", "table"],
+    ),
+    ({"kind": "avoid", "words": ["just"]}, ["Justice, adjust"], ["It is JUST so", "just"]),
+    ({"kind": "no_commas"}, ["a; b"], ["a, b"]),
+    ({"kind": "lowercase"}, ["all small 1!", "ça va"], ["One", "123"]),
+    ({"kind": "uppercase"}, ["ALL BIG 1!"], ["ALL bIG", "123"]),
+    (
+        {"kind": "title"},
+        ["<<My title>>\ntext", "Text <<t>> more"],
+        ["<< >>", "<My title>", "<<a\nb>>"],
+    ),
+    (
+        {"kind": "json", "keys": ["a", "b"]},
+        ['{"a": 1, "b": [2], "c": 3}', ' {"b": null, "a": {}}\n'],
+        ['{"a": 1}', '["a", "b"]', '```json\n{"a": 1, "b": 2}\n```', '{"a": 1, "b": 2', "5"],
+    ),
+    ({"kind": "start_with", "text": "To begin"}, [" To begin, yes"], ["to begin", "So: To begin"]),
+    ({"kind": "end_with", "text": "The end."}, ["x The end.\n"], ["The end", "The end. Bye"]),
+    ({"kind": "exact_numbers", "n": 2}, ["12 and 7", "3.5"], ["1", "1 2 3", "one two"]),
+    ({"kind": "quoted"}, ['"All of it."', ' "a" and "b" '], ['"', '""', '"a', "'all'"]),
+    (
+        {"kind": "postscript"},
+        ["Text.\n\nP.S. More.", "Text.\n\nP.S.: more\nand more"],
+        ["Text. P.S. More.", "P.S. More.\n\nText.", "Text.\n\nP.S.", "Text.\n\nPS more"],
+    ),
+    ({"kind": "letter_count", "letter": "w", "n": 3}, ["Wow wow"], ["wow"]),
+    (
+        {"kind": "two_versions"},
+        ["one\n******\ntwo", "one\r\n ****** \r\ntwo"],
+        ["one", "one\n******\none", "one\n******\n", "a\n******\nb\n******\nc", "a ****** b"],
+    ),
+    ({"kind": "placeholders", "n": 2}, ["[a] [b c] [d]"], ["[a]", "[] [ ", "(a) (b)"]),
+    ({"kind": "headings", "n": 1}, ["## A\ntext"], ["# A", "## A\n## B", "text ## A", "##A"]),
+    ({"kind": "no_digits"}, ["one"], ["1", "room 5"]),
+    (
+        {"kind": "alphabetical", "n": 3},
+        ["- apple\n- Banana\n- cherry", "x\n- a\n- a\n- b\ny"],
+        ["- b\n- a\n- c", "- a\n- b", "- a\n- b\n- c\n- d"],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("constraint", "text", "expected"),
+    [(c, text, True) for c, kept, _ in CASES for text in kept]
+    + [(c, text, False) for c, _, broken in CASES for text in broken],
+)
+def test_kinds(constraint: dict[str, object], text: str, expected: bool) -> None:
+    checked = check(constraint, "prompt", text)
+    assert checked.satisfied is expected, checked.explanation
+    assert checked.explanation.endswith(".")
+
+
+def test_every_kind_has_cases() -> None:
+    assert [c["kind"] for c, _, _ in CASES] == list(KINDS)
+    assert len(KINDS) == 24
+    for constraint, _, _ in CASES:
+        assert set(PARAMETERS[str(constraint["kind"])]) == set(constraint) - {"kind"}
+
+
+@pytest.mark.parametrize("constraint", [c for c, _, _ in CASES], ids=lambda c: str(c["kind"]))
+def test_a_blank_answer_keeps_nothing(constraint: dict[str, object]) -> None:
+    assert not check(constraint, "prompt", " \n").satisfied
+
+
+@given(st.sampled_from([c for c, _, _ in CASES]), st.text(max_size=80))
+def test_any_text_gets_a_verdict(constraint: dict[str, object], text: str) -> None:
+    assert check(constraint, "prompt", text).explanation
+
+
+def test_what_is_said_names_found_and_wanted() -> None:
+    said = check({"kind": "sentences", "n": 3}, "p", "A b. C d. E f. G h.").explanation
+    assert said == "The answer has 4 sentences; exactly 3 were asked for."
+
+
+def test_malformed_constraints() -> None:
+    with pytest.raises(TaskError, match=r"unknown constraint kind 'sentence'.*'sentences'"):
+        check({"kind": "sentence", "n": 3}, "p", "x")
+    with pytest.raises(TaskError, match="'letter_count' of the prompt 'p' lacks n"):
+        check({"kind": "letter_count", "letter": "x"}, "p", "x")
+
+
+# Builds an answer that keeps all constraints of a prompt at once: the proof that one exists.
+
+
+FILLER = "zumble"
+
+
+def witness(prompt: str, constraints: tuple[Constraint, ...]) -> str | None:
+    """The shortest padded answer that keeps them all, None if there is none of this make."""
+    asked = {str(c["kind"]): c for c in constraints}
+    assert len(asked) == len(constraints), "no kind occurs twice in a prompt"
+    for padding in range(200):
+        text = _answer(asked, padding)
+        if all(check(c, prompt, text).satisfied for c in constraints):
+            return text
+    return None
+
+
+def _number(asked: Mapping[str, Constraint], kind: str, otherwise: int = 0) -> int:
+    return int(str(asked[kind]["n"])) if kind in asked else otherwise
+
+
+def _tokens(asked: Mapping[str, Constraint], padding: int) -> list[str]:
+    """The words that single constraints want, and the padding."""
+    tokens = [FILLER] * (padding + 1)
+    if "include" in asked:
+        tokens += asked["include"]["words"]  # type: ignore[arg-type]
+    tokens += ["[gap]"] * _number(asked, "placeholders")
+    tokens += ["7"] * _number(asked, "exact_numbers")
+    if "letter_count" in asked:
+        tokens.append(str(asked["letter_count"]["letter"]) * _number(asked, "letter_count"))
+    return tokens
+
+
+def _answer(asked: Mapping[str, Constraint], padding: int) -> str:
+    tokens = _tokens(asked, padding)
+    if "json" in asked:
+        keys: list[str] = asked["json"]["keys"]  # type: ignore[assignment]
+        values = {key: FILLER for key in keys} | {keys[0]: " ".join(tokens)}
+        return json.dumps(values)
+    text = _prose(asked, tokens)
+    if "two_versions" in asked:
+        first, rest = text.split(FILLER, 1)
+        text = f"{first}{FILLER}\n******\n{rest.strip() or FILLER * 2}"
+    if "quoted" in asked:
+        text = f'"{text}"'
+    if "uppercase" in asked:
+        text = text.upper()
+    return text
+
+
+def _prose(asked: Mapping[str, Constraint], tokens: list[str]) -> str:
+    closing = [str(asked["end_with"]["text"])] if "end_with" in asked else []
+    blocks = _number(asked, "paragraphs", 2 if "postscript" in asked else 1)
+    count = max(_number(asked, "sentences", blocks + len(closing)), blocks)
+    opening = f"{asked['start_with']['text']} " if "start_with" in asked else ""
+    sentences = [f"{opening}{' '.join(tokens)}."]
+    sentences += [f"{FILLER}."] * (count - 1 - len(closing)) + closing
+    paragraphs = [*sentences[: blocks - 1], " ".join(sentences[blocks - 1 :])]
+    if "postscript" in asked:
+        paragraphs[-1] = f"P.S. {paragraphs[-1]}"
+    lines = [f"## {FILLER}" for _ in range(_number(asked, "headings"))]
+    lines += ["<<" + FILLER + ">>"] if "title" in asked else []
+    bullets = _number(asked, "bullets") + _number(asked, "alphabetical")
+    items = ["- " + FILLER] * bullets
+    items += [f"{k}. {FILLER}" for k in range(1, _number(asked, "numbered") + 1)]
+    if "paragraphs" in asked or "postscript" in asked:
+        paragraphs[0] = "\n".join([*lines, paragraphs[0], *items])
+        return "\n\n".join(paragraphs)
+    if closing and items:
+        body = paragraphs[0].removesuffix(closing[0]).strip()
+        return "\n".join([*lines, body, *items, closing[0]])
+    return "\n".join([*lines, *paragraphs, *items])

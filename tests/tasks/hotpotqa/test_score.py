@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcodebook.tasks.hotpotqa.score import exact_match, f1
+from promptcodebook.tasks.hotpotqa.score import exact_match, f1, reward
+from promptcodebook.types import Example, Output, Score
 
 SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")
 
@@ -82,3 +83,84 @@ def test_agrees_with_the_public_scorer() -> None:
         != pytest.approx((row["f1"], row["precision"], row["recall"]), abs=1e-12)
     ]
     assert differing == []
+
+
+# The reward: exact match, and feedback on answer, hops and facts.
+
+
+FACTS = ["Skerry Light | It was built by Ruth Calloway.", "Ruth Calloway | She grew up on a barge."]
+EXAMPLE = Example(
+    "q1",
+    "Where did the builder of Skerry Light grow up?",
+    "a barge",
+    fields={"gold_titles": ["Skerry Light", "Ruth Calloway"], "facts": FACTS},
+)
+
+
+def answered(answer: str, *retrieved: tuple[str, ...]) -> Output:
+    return Output(answer, fields={"retrieved": [list(hop) for hop in retrieved]})
+
+
+def judged(answer: str, *retrieved: tuple[str, ...]) -> Score:
+    return reward(EXAMPLE, answered(answer, *retrieved))
+
+
+def test_a_right_answer_with_all_pages() -> None:
+    score = judged("The barge.", ("Skerry Light", "Marle"), ("ruth calloway",))
+    assert score.value == 1.0
+    assert score.feedback == (
+        "The answer 'a barge' is right. "
+        "Hop 1 (search with the question) found 'Skerry Light'; still missing: 'Ruth Calloway'. "
+        "Hop 2 (query2) found 'Ruth Calloway'. All needed pages were retrieved. "
+        "The sentences that decide the answer, which the summaries should carry:\n"
+        f"- {FACTS[0]}\n- {FACTS[1]}"
+    )
+
+
+def test_a_wrong_answer_names_what_was_missing() -> None:
+    score = judged("Marle", ("Marle",), ("Marle", "Skerry Light"))
+    assert score.value == 0.0
+    assert "The answer 'Marle' is wrong; the right answer is 'a barge'." in score.feedback
+    assert "Hop 1 (search with the question) found none of the pages still needed" in score.feedback
+    assert "Hop 2 (query2) found 'Skerry Light'; still missing: 'Ruth Calloway'." in score.feedback
+    assert "Never retrieved: 'Ruth Calloway'." in score.feedback
+
+
+def test_a_hop_with_nothing_left_to_find_is_not_blamed() -> None:
+    score = judged("barge", ("Skerry Light", "Ruth Calloway"), ())
+    assert "Hop 2 (query2) had nothing left to find." in score.feedback
+
+
+def test_a_wordy_answer_is_told_so() -> None:
+    assert "only the bare answer counts" in judged("She grew up on a barge").feedback
+
+
+def test_a_near_miss_is_told_so() -> None:
+    example = Example("q", "x", "the long red barge")
+    assert "F1 0.50" in reward(example, Output("red")).feedback
+
+
+def test_no_answer_is_told_so() -> None:
+    assert judged(" ").feedback.startswith("There is no answer; the right one is 'a barge'.")
+
+
+def test_an_output_without_titles_is_scored_as_the_answer() -> None:
+    assert reward(EXAMPLE, Output("barge")).value == 1.0
+    assert "Hop" not in reward(EXAMPLE, Output("barge")).feedback
+
+
+def test_composed_and_decomposed_letters_are_equal() -> None:
+    assert reward(Example("q", "x", "Caf\u00e9"), Output("Cafe\u0301")).value == 1.0
+
+
+def test_feedback_is_bounded() -> None:
+    long = ["x" * 5000] * 50
+    example = Example("q", "x", "y" * 5000, fields={"gold_titles": ["t" * 90] * 50, "facts": long})
+    said = reward(example, answered("z" * 5000, ("a",), ("b",)))
+    assert len(said.feedback) < 6000
+    assert "…" in said.feedback
+
+
+@given(st.text(), st.text())
+def test_any_output_is_scored(output: str, gold: str) -> None:
+    assert reward(Example("q", "x", gold), Output(output)).value in (0.0, 1.0)

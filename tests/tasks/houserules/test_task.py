@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 
@@ -9,24 +10,27 @@ from promptcodebook.assemble import plan_run
 from promptcodebook.calls import Message, Reply
 from promptcodebook.config import load_config
 from promptcodebook.data import SPLITS, Dataset, examine
-from promptcodebook.errors import DataError
+from promptcodebook.errors import DataError, TaskError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.randomness import keyed_int
 from promptcodebook.tasks.constraints.checks import sentences
 from promptcodebook.tasks.houserules.task import (
     KINDS,
+    MARKS,
     RULES,
     SIX,
+    check,
+    guess_language,
+    plain,
     present_prompt,
     reward,
     right_rules,
+    spoiled,
     topics_of,
 )
 from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example, Output, Prompt
-
-from .witness import witness
 
 SIZES = {"train": 308, "val": 108, "test": 232}
 PER_TOPIC = {"train": 20, "val": 7, "test": 15}
@@ -205,3 +209,186 @@ def test_the_six_topics_are_a_part_of_the_whole_with_a_prompt_of_their_own(
         assert bool(said) == bool(topics_of(e))
     assert len(six.seeds) == 8 and all(seed in present_prompt(SIX) for seed in six.seeds)
     assert len(present_prompt(SIX)) < len(present_prompt()) / 2
+
+
+# Each house rule holds where it is kept and fails where it is nearly kept.
+
+
+PLAIN = "Thank you for your message. We are sorry for the trouble and will call you tomorrow."
+
+KEPT: dict[str, tuple[str, ...]] = {
+    "spanish": (
+        "Lo sentimos mucho, su factura está en el correo y la puede ver hoy.",
+        "¿Puede estar en la casa?\n¿Puede estar en la mesa?",
+    ),
+    "french": (
+        "Nous sommes ouverts le samedi et vous pouvez venir avec votre chien.",
+        "Je ne sais pas si c'est une bonne idée.",
+    ),
+    "japanese": ("まず、板を立ててください。", "ネジをしめる (4 mm)"),
+    "chinese": ("您的订单已经取消。", "好的，我们会取消 order 17。"),
+    "html": ("<html>\n<body>Gone.</body>", "Here: <p class='x'>You are off the list.</p>"),
+    "russian": ("Ваш адрес удалён.", "Мы больше не пишем вам (newsletter)."),
+    "story": ("Once upon a time there was a lamp.", "It begins: ONCE UPON A TIME, a sofa."),
+    "letter": ("Dear customer,\nyour money is on its way.", '"Dear Sir or Madam, it is there."'),
+    "dialogue": ("Customer: Where is it?\nClerk: Here.", "**Clerk:** Yes?\n**Customer:** Hi."),
+    "recipe": ("Ingredients:\n- a box\n- tape", "For this you need ingredients.\n1. One box"),
+    "emoji": ("Oh no 🙈", "☀ and a new bowl"),
+    "python": (
+        "import os",
+        "```python\nx = 1\n```",
+        "Here:\n    print('hello')",
+        "def log_in(self):",
+    ),
+    "json": ('{"street": "x", "town": "y"}', 'Here it is:\n```json\n{\n "a": 1,\n "b": {'),
+    "one_sentence": ("It is five years.", "We will send you a new lid, dear friend"),
+}
+
+BROKEN: dict[str, tuple[str, ...]] = {
+    "spanish": (PLAIN, "La", "O senhor não está em casa, como você foi ao mercado com uma amiga."),
+    "french": (PLAIN, 'The French word "bonjour" is what you say.', "El perro no es de la casa."),
+    "japanese": (
+        PLAIN,
+        "您的订单已经取消。",
+        "The word ネジ means screw, and you need four of them.",
+    ),
+    "chinese": (PLAIN, "まず、板を立ててください。", "The sign 好 means good in that language."),
+    "html": (PLAIN, "an HTML page", "<3 you <person>", "a < p and p > b", "<b>No</b>"),
+    "russian": (PLAIN, "The word да means yes in that language.", "12 34"),
+    "story": (PLAIN, "Once there was a lamp."),
+    "letter": (PLAIN, "My dear customer, hello", "Dearly beloved", "Dear"),
+    "dialogue": (PLAIN, "Customer: Where is it?", "The customer: he is here. The clerk: too."),
+    "recipe": (PLAIN, "Ingredients: love", "- a box\n- tape", "- a box\nare the ingredients"),
+    "emoji": (PLAIN, ":-)", "5 € ™"),
+    "python": (PLAIN, "We import lamps.", "```\nx = 1\n```", "please print (this)"),
+    "json": (PLAIN, '{"street": "x"}', "{street: x, town: y}", '"a": 1, "b": 2'),
+    "one_sentence": (
+        PLAIN,
+        "No problem.",
+        "word " * 26,
+        "It is\nfive years",
+        "One. Two, three, four.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "text"), [(k, t) for k, ts in KEPT.items() for t in ts])
+def test_kept(kind: str, text: str) -> None:
+    result = check(kind, text)
+    assert result.satisfied, result.explanation
+    assert result.explanation.startswith("The reply had to ")
+
+
+@pytest.mark.parametrize(("kind", "text"), [(k, t) for k, ts in BROKEN.items() for t in ts])
+def test_broken(kind: str, text: str) -> None:
+    result = check(kind, text)
+    assert not result.satisfied, result.explanation
+    assert result.explanation.startswith("The reply must ")
+    assert "; it " in result.explanation
+
+
+def test_every_kind_has_examples_of_both() -> None:
+    assert set(KEPT) == set(BROKEN) == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_worthless_reply_keeps_no_rule(kind: str) -> None:
+    for text in ("", " \n\t", "\n".join([KEPT[kind][0].splitlines()[0]] * 4)):
+        assert not check(kind, text).satisfied
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_rule_is_kept_by_an_example_of_another(kind: str) -> None:
+    others = [other for other in KINDS if other != kind and check(other, KEPT[kind][0]).satisfied]
+    assert set(others) <= {"one_sentence"}
+
+
+def test_an_unknown_kind_is_named_with_what_is_near() -> None:
+    with pytest.raises(TaskError, match=r"unknown house rule 'sotry'.*did you mean 'story'"):
+        check("sotry", "text")
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "is empty"),
+        ("\n \n", "is empty"),
+        ("Yes.\nYes.\nYes.", "only repeats one line"),
+        ("We see.\n\nWe see.\n\nWe see.\n\nWe s", "only repeats one line"),
+        ("1. We see.\n2. We see.\n3. WE SEE.", "only repeats one line"),
+        ("I see. I see. I see. I s", "only repeats one sentence"),
+        ("Yes.\nYes.", ""),
+        ("Well.\nYes.\nYes.\nYes.", ""),
+        ("One line that is long enough to be read.", ""),
+    ],
+)
+def test_spoiled(text: str, fault: str) -> None:
+    assert spoiled(text) == fault
+
+
+TONGUES = ("spanish", "french", "japanese", "chinese", "russian")
+
+
+def test_plain_is_english_without_a_mark() -> None:
+    assert plain(PLAIN).satisfied
+    assert plain("Thank you, that is kind of you.").satisfied, "one sentence will do"
+    for kind in MARKS:
+        assert kind in TONGUES or not plain(f"{PLAIN}\n{KEPT[kind][0]}").satisfied
+        assert not plain(KEPT[kind][0]).satisfied, kind
+    assert plain("").explanation.endswith("; it is empty.")
+    assert "looks as if it had to carry an emoji" in plain(f"{PLAIN} 🙂").explanation
+    assert "one_sentence" not in MARKS
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        (PLAIN, "english"),
+        ("Wir haben das Paket und werden es Ihnen bitte schicken.", "german"),
+        ("Non è possibile, ma la lampada che ho è nella casa.", "italian"),
+        ("De kat zit op het dak en wij kunnen niet naar huis.", "dutch"),
+        ("Lamp lamp lamp lamp", ""),
+        ("the and", ""),
+        ("", ""),
+        ("12 34 !!", ""),
+    ],
+)
+def test_guess_language(text: str, language: str) -> None:
+    assert guess_language(text) == language
+
+
+# A reply that keeps given house rules at once, as a clever model would write it.
+
+
+LANGUAGES = {
+    "russian": "Мы удалили ваш адрес из списка и больше не будем писать вам никаких писем",
+    "spanish": "No se preocupe, la factura es para usted y la enviamos hoy por correo a la "
+    "dirección que nos ha dado para los documentos de su casa",
+    "french": "Nous sommes dans la rue du port et vous pouvez nous voir avec votre chien",
+    "japanese": "まず大きな板を立てて、それからねじを四つゆっくりと締めてそのあと扉を付けます",
+    "chinese": "您的订单已经取消，我们会在三天内把钱退还给您，请不要担心，欢迎您随时再来看看",
+}
+PARTS = {
+    "html": "<p>Gone.</p>",
+    "story": "Once upon a time",
+    "letter": "Dear customer,",
+    "dialogue": "Customer: Where?\nClerk: Here.",
+    "recipe": "Ingredients:\n- one box",
+    "emoji": "🙂",
+    "python": "import this",
+    "json": '{"street": "new", "town": "old"}',
+}
+
+
+def witness(kinds: Iterable[str]) -> str:
+    """One reply for all the kinds. Raises ValueError for two languages at once."""
+    wanted = list(kinds)
+    parts = [PARTS[kind] for kind in wanted if kind in PARTS]
+    parts += [LANGUAGES[kind] for kind in wanted if kind in LANGUAGES]
+    if sum(kind in LANGUAGES for kind in wanted) > 1:
+        raise ValueError(f"{' and '.join(wanted)} cannot be kept together")
+    if "one_sentence" not in wanted:
+        return "\n".join(parts) or "Good to hear that."
+    end = "。" if "japanese" in wanted else "."
+    said = [part for part in parts if len(part) > 1] or ["The new lid is on its way to you"]
+    return " ".join([*(part for part in parts if len(part) == 1), *said]) + end

@@ -1,17 +1,29 @@
 """Verdicts of the constraint checks, each on texts of our own and on the shared vectors."""
 
+from __future__ import annotations
+
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from promptcodebook.errors import DataError, MissingExtra, TaskError
 from promptcodebook.tasks.ifbench.language import Language
-from promptcodebook.tasks.ifbench.score import IFBENCH, IFEVAL, check, describe, grade
+from promptcodebook.tasks.ifbench.score import (
+    IFBENCH,
+    IFEVAL,
+    Grade,
+    accuracy,
+    check,
+    describe,
+    grade,
+)
 from tests.tasks.ifbench.conftest import SHARED
-from tests.tasks.ifbench.fitting import fitting
 
 
 def rows(name: str) -> list[dict[str, Any]]:
@@ -276,3 +288,157 @@ def test_the_guess_of_a_language_is_repeatable() -> None:
     known = Language(Path("no-such-folder"))
     assert {known.guess(text) for _ in range(5)} == {"de"}
     assert known.guess("12345") == ""
+
+
+# The three levels, strict and loose, against figures worked out by hand.
+
+
+def test_prompt_level_instruction_level_and_mean_share() -> None:
+    made = accuracy(
+        [
+            Grade([True], [True]),
+            Grade([True, False], [True, True]),
+            Grade([False, False, False], [True, False, False]),
+        ]
+    )
+    assert made.n == 3
+    assert made.strict.prompt == pytest.approx(1 / 3)  # the first alone
+    assert made.strict.instruction == pytest.approx(2 / 6)  # pooled
+    assert made.strict.share == pytest.approx((1 + 1 / 2 + 0) / 3)
+    assert made.loose.prompt == pytest.approx(2 / 3)
+    assert made.loose.instruction == pytest.approx(4 / 6)
+    assert made.loose.share == pytest.approx((1 + 1 + 1 / 3) / 3)
+
+
+def test_nothing_graded_is_no_figure() -> None:
+    with pytest.raises(DataError, match="no graded responses"):
+        accuracy([])
+
+
+# No response makes a check raise, and none makes it take long.
+
+
+def test_a_pattern_that_would_never_end_is_not_met_and_counted() -> None:
+    ids = ["keywords:forbidden_words", "keywords:existence", "punctuation:no_comma"]
+    kwargs: list[dict[str, object]] = [
+        {"forbidden_words": ["(a|a)*c"]},
+        {"keywords": ["sa+lt"]},
+        {},
+    ]
+    begun = time.monotonic()
+    found = grade("", ids, kwargs, "salt " + "a" * 60)
+    assert time.monotonic() - begun < 10
+    assert found.strict == found.loose == [False, True, True]
+    assert found.timed_out == ("keywords:forbidden_words",)
+
+
+AWKWARD = st.text(
+    alphabet=st.one_of(
+        st.sampled_from("aAb.!?'\"*-[](){}<>/,;: \n\r\t1_`😀水é\u200b\x00\x1c"),
+        st.characters(exclude_categories=["Cs"]),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(response=AWKWARD)
+def test_no_response_makes_a_check_raise(response: str, language: Language) -> None:
+    for instruction_id in (*IFBENCH, *IFEVAL):
+        kwargs = fitting(instruction_id)
+        verdict = check(instruction_id, kwargs, "", response, language=language)
+        assert isinstance(verdict, bool)
+
+
+@settings(max_examples=40, deadline=None)
+@given(response=AWKWARD)
+def test_what_is_strictly_met_is_loosely_met(response: str, language: Language) -> None:
+    ids = [*IFBENCH, *IFEVAL]
+    found = grade("", ids, [fitting(name) for name in ids], response, language=language)
+    assert all(loose for strict, loose in zip(found.strict, found.loose, strict=True) if strict)
+    singly = [check(name, fitting(name), "", response, language=language) for name in ids]
+    assert found.strict == singly
+
+
+@pytest.mark.slow
+@settings(max_examples=6, deadline=None)
+@given(piece=st.text(alphabet="aA.!?'\"*-[]( <>,\n1😀水", min_size=1, max_size=6))
+def test_no_check_takes_long_on_100_kb(piece: str, language: Language) -> None:
+    response = (piece * (100_000 // len(piece) + 1))[:100_000]
+    for instruction_id in (*IFBENCH, *IFEVAL):
+        begun = time.monotonic()
+        check(instruction_id, fitting(instruction_id), "", response, language=language)
+        assert time.monotonic() - begun < 10, instruction_id
+
+
+@pytest.mark.parametrize(
+    ("instruction_id", "response"),
+    [
+        ("detectable_content:number_placeholders", "[" * 100_000),
+        ("detectable_format:title", "<<" * 50_000),
+        ("detectable_format:number_bullet_lists", "x" + "\n" * 100_000 + "x"),
+        ("detectable_format:json_format", "[" * 100_000),
+        ("format:line_indent", "a\n" + "\n" * 100_000),
+        ("custom:mcq_count_length", "Question 1" + "\n" * 100_000 + "x"),
+        ("custom:csv_special_character", 'ProductID,Category,Brand,Price,Stock\n"' + "a" * 200_000),
+    ],
+)
+def test_texts_that_defeat_naive_expressions(instruction_id: str, response: str) -> None:
+    begun = time.monotonic()
+    check(instruction_id, fitting(instruction_id), "", response)
+    assert time.monotonic() - begun < 5
+
+
+# Arguments that fit each constraint.
+
+
+KWARGS: dict[str, object] = {
+    "N": 2,
+    "capital_frequency": 1,
+    "capital_relation": "at least",
+    "end_phrase": "The end.",
+    "first_word": "salt",
+    "forbidden_words": ["salt"],
+    "frequency": 2,
+    "keyword": "salt",
+    "keyword1": "salt",
+    "keyword2": "sugar",
+    "keyword3": "tea",
+    "keyword4": "jam",
+    "keyword5": "oil",
+    "keywords": ["salt", "tea"],
+    "language": "de",
+    "let_frequency": 3,
+    "let_relation": "less than",
+    "letter": "q",
+    "m": 2,
+    "max_words": 9,
+    "min_words": 2,
+    "n": 1,
+    "n_end": 7,
+    "n_start": 0,
+    "nth_paragraph": 1,
+    "num_bullets": 2,
+    "num_highlights": 2,
+    "num_paragraphs": 2,
+    "num_placeholders": 2,
+    "num_sections": 2,
+    "num_sentences": 3,
+    "num_words": 5,
+    "options": "red/green",
+    "percentage": 50,
+    "postscript_marker": "P.S.",
+    "prompt_to_repeat": "Tell me of salt.",
+    "reference_text": "Salt keeps fish.",
+    "relation": "at least",
+    "section_spliter": "Part",
+    "sep": "...",
+    "small_n": 2,
+    "word": "salt",
+}
+"""A value for every argument that any constraint takes."""
+
+
+def fitting(instruction_id: str) -> dict[str, object]:
+    takes = (IFBENCH.get(instruction_id) or IFEVAL[instruction_id]).takes
+    return {name: KWARGS[name] for name in takes}

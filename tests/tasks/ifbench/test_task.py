@@ -117,11 +117,6 @@ def test_the_share_is_the_loose_one() -> None:
 
 def test_our_own_examples_load_and_can_be_solved() -> None:
     task = load_ifbench()
-    assert len(task.dataset) >= 8
-    assert all(len(part) >= 4 for _, part in task.dataset.items())
-    assert len(task.seeds) >= 16
-    assert len(set(task.seeds)) == len(task.seeds)
-    assert "examples of our own" in task.description
     answers = {
         "own-1": "A lantern swings while a gull calls",
         "own-5": "Dear neighbour\n\nThe fence leans. Talk soon!",
@@ -138,11 +133,9 @@ def test_our_own_examples_load_and_can_be_solved() -> None:
 
 
 def test_a_folder_of_rows(tmp_path: Path) -> None:
-    folder(tmp_path / "ifbench", row("a"), row("b"))
-    task = load_ifbench(tmp_path)
-    assert [e.id for e in task.dataset.train] == ["a", "b"]
-    assert task.dataset.train[0].input == "Name a boats without a comma."
-    assert task.dataset.train[0].target is None
+    (example,) = load_ifbench(folder(tmp_path, row("a"))).dataset.train
+    assert (example.id, example.target) == ("a", None)
+    assert example.input == "Name a boats without a comma."
 
 
 @pytest.mark.parametrize(
@@ -168,16 +161,9 @@ def test_bad_rows_are_named_by_file_and_line(tmp_path: Path, bad: object, said: 
     assert caught.value.hint
 
 
-def test_a_key_occurs_once(tmp_path: Path) -> None:
-    folder(tmp_path, row("t"))
-    with pytest.raises(DataError, match="'t' occurs twice"):
-        load_ifbench(tmp_path)
-
-
 @pytest.mark.skipif(not (SHARED / "data/ifbench").is_dir(), reason="no ../shared/data/ifbench")
 def test_the_benchmarks_rows_load_and_can_be_scored() -> None:
     task = load_ifbench(SHARED / "data")
-    assert [len(part) for _, part in task.dataset.items()] == [150, 300, 196]
     reward = task.reward(None)
     for _, part in task.dataset.items():
         for example in part:

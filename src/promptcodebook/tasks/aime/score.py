@@ -49,7 +49,7 @@ def read_answer(output: str) -> int | None:
 
 
 def boxed_answer(output: str) -> str | None:
-    r"""What stands in the last \boxed or \fbox whose braces balance, or None."""
+    r"""The content of the last \boxed or \fbox whose braces balance, or None."""
     opened = list[tuple[bool, int]]()
     start, content = -1, None
     for match in _BOX.finditer(output):

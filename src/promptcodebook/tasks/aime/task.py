@@ -12,16 +12,14 @@ from typing import Self
 
 from pydantic import ConfigDict, model_validator
 
-from promptcodebook.data import Dataset, Split
 from promptcodebook.errors import DataError
 from promptcodebook.tasks.aime.score import accuracy, reward
 from promptcodebook.tasks.home import (
     BenchmarkRow,
     blank_fields,
     home_of,
-    jsonl_splits,
+    read_dataset,
     read_seeds,
-    unique_ids,
 )
 from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
@@ -32,6 +30,7 @@ class ProblemRow(BenchmarkRow):
     """A problem; `solution` is a worked one, where it is known. Other columns are kept."""
 
     model_config = ConfigDict(extra="allow")
+    input_column = "problem"
 
     id: str | int
     problem: str
@@ -48,11 +47,14 @@ class ProblemRow(BenchmarkRow):
             )
         return self
 
+    def example(self) -> Example:
+        return Example(str(self.id), self.problem, str(self.answer), fields=self.model_dump())
+
 
 def load_aime(data_dir: Path | None = None) -> Task:
     """The task on the data in `data_dir` (or its folder aime/), else where `home_of` finds it."""
     home = home_of("aime", data_dir)
-    dataset = _read(home.folder)
+    dataset = read_dataset("aime", home.folder, ProblemRow, ProblemRow.example)
     return Task(
         name="aime",
         dataset=dataset,
@@ -65,16 +67,3 @@ def load_aime(data_dir: Path | None = None) -> Task:
         output_format="A worked solution that ends with the final answer as \\boxed{integer}, "
         "an integer from 0 to 999.",
     )
-
-
-def _read(folder: Path) -> Dataset:
-    splits: dict[Split, tuple[Example, ...]] = {
-        split: tuple(_example(row) for _, row in rows)
-        for split, rows in jsonl_splits(folder, ProblemRow).items()
-    }
-    unique_ids(splits)
-    return Dataset(**splits, name="aime", input="problem")
-
-
-def _example(row: ProblemRow) -> Example:
-    return Example(str(row.id), row.problem, str(row.answer), fields=row.model_dump())

@@ -78,7 +78,12 @@ def compose(world: int = 1, kinds: Sequence[str] = ()) -> Iterator[dict[str, obj
             topic, request = requests.pop()
             rng = keyed_random(key, name)
             dealt = list(kinds) or _deal(_HOW_MANY[number % len(_HOW_MANY)], used, rng)
-            constraints = _draw(dealt, rng)
+            # The parameters of each kind respect those that were drawn before it.
+            pools = _Pools(rng)
+            drawn = dict[str, dict[str, object]]()
+            for kind in sorted(dealt, key=_ORDER.index):
+                drawn[kind] = {"kind": kind, **_parameters(kind, drawn, pools)}
+            constraints = [drawn[kind] for kind in dealt]
             prompt = _prompt(request, [_phrase(c, wordings, rng) for c in constraints], rng)
             yield {"id": name, "split": split, "topic": topic, "input": prompt,
                    "constraints": constraints}  # fmt: skip
@@ -118,15 +123,6 @@ def _deal(count: int, used: Counter[str], rng: random.Random) -> list[str]:
     used.update(kinds)
     rng.shuffle(kinds)
     return kinds
-
-
-def _draw(kinds: list[str], rng: random.Random) -> list[dict[str, object]]:
-    """Parameters for all kinds of one prompt, each drawn with regard to those before it."""
-    pools = _Pools(rng)
-    drawn = dict[str, dict[str, object]]()
-    for kind in sorted(kinds, key=_ORDER.index):
-        drawn[kind] = {"kind": kind, **_parameters(kind, drawn, pools)}
-    return [drawn[kind] for kind in kinds]
 
 
 # What limits others is drawn first; the two word limits look at everything else.

@@ -1,62 +1,64 @@
 """`hotpotqa`: questions whose answer takes two pages of an encyclopedia, found by search.
 
-Reward: exact match of the answer. The folder handed in holds train.jsonl, val.jsonl and test.jsonl
-with the fields id, question, answer, gold_titles and supporting_facts, and corpus.jsonl with title
-and sentences.
+Reward: exact match of the answer. The folder holds train.jsonl, val.jsonl and test.jsonl with the
+fields id, question, answer, gold_titles and supporting_facts, and corpus.jsonl with title and
+sentences.
 
-HotpotQA's program: two hops of retrieval, 7 passages each, then the answer.
-
-search(question) -> summarize1 -> query2, search -> summarize2 -> answer. The four named stages are
-chain-of-thought modules; hops and field names are those of the GEPA artifact.
+The program makes two hops of retrieval, with 7 passages each: search(question) -> summarize1 ->
+query2, search -> summarize2 -> answer. The four named stages are chain-of-thought modules; hops and
+field names are those of the GEPA artifact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Self, cast
 
 from pydantic import model_validator
 
 from promptcodebook.calls import Chat, Role
-from promptcodebook.data import Dataset, Split
+from promptcodebook.data import Dataset
 from promptcodebook.errors import DataError, TaskError
 from promptcodebook.tasks.home import (
     BenchmarkRow,
     blank_fields,
     home_of,
-    jsonl_splits,
+    read_dataset,
     read_seeds,
-    unique_ids,
 )
 from promptcodebook.tasks.hotpotqa.score import reward
-from promptcodebook.tasks.program import ModuleReply, make_output, think
 from promptcodebook.tasks.retrieval import Retriever, Search, open_retriever
-from promptcodebook.tasks.retrieval.retriever import SearchFunction, number_passages, titles_by_hop
+from promptcodebook.tasks.retrieval.retriever import Hops, SearchFunction
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Output, Prompt
 
 PASSAGES = 7
 """Passages wanted from each hop."""
 
-STAGES: tuple[str, ...] = ("summarize1", "query2", "summarize2", "answer")
-
-INSTRUCTIONS: dict[str, str] = {
-    "summarize1": "Given the question and the passages, write a summary of what the passages say "
-    "that bears on the question.",
-    "query2": "Given the question and the first summary, write a search query for the page that "
-    "is still needed to answer the question.",
-    "summarize2": "Given the question, the context known so far and new passages, write a summary "
-    "of what the passages add that bears on the question.",
-    "answer": "Given the question and both summaries, write the answer to the question.",
+MODULES: dict[str, tuple[str, str]] = {
+    "summarize1": (
+        "Given the question and the passages, write a summary of what the passages say that bears "
+        "on the question.",
+        "summary",
+    ),
+    "query2": (
+        "Given the question and the first summary, write a search query for the page that is still "
+        "needed to answer the question.",
+        "query",
+    ),
+    "summarize2": (
+        "Given the question, the context known so far and new passages, write a summary of what "
+        "the passages add that bears on the question.",
+        "summary",
+    ),
+    "answer": (
+        "Given the question and both summaries, write the answer to the question.",
+        "answer",
+    ),
 }
-
-_OUTPUTS = {
-    "summarize1": "summary",
-    "query2": "query",
-    "summarize2": "summary",
-    "answer": "answer",
-}
+"""Each stage's instruction and the name of its output."""
+STAGES: tuple[str, ...] = tuple(MODULES)
 
 
 class HotpotProgram:
@@ -73,42 +75,15 @@ class HotpotProgram:
         self._search = search
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        """One question through both hops; a blank query finds nothing. Errors of chat, search."""
-        question = example.input
-        first = await self._hop(question)
-        summary1 = await _module(
-            lm, prompt, "summarize1", question, passages=number_passages(first)
-        )
-        query2 = await _module(lm, prompt, "query2", question, summary_1=summary1["summary"])
-        second = await self._hop(query2["query"])
-        summary2 = await _module(
-            lm,
-            prompt,
-            "summarize2",
-            question,
-            context=summary1["summary"],
-            passages=number_passages(second),
-        )
-        known = {"summary_1": summary1["summary"], "summary_2": summary2["summary"]}
-        answer = await _module(lm, prompt, "answer", question, **known)
-        steps = (summary1, query2, summary2, answer)
-        return make_output(answer["answer"], steps, titles_by_hop(first, second))
-
-    async def _hop(self, query: str) -> Sequence[str]:
-        return await self._search(query, PASSAGES) if query.strip() else ()
-
-
-async def _module(
-    chat: Chat, prompt: Prompt, stage: str, question: str, **fields: str
-) -> ModuleReply:
-    return await think(
-        chat,
-        prompt=prompt,
-        stage=stage,
-        instruction=INSTRUCTIONS[stage],
-        fields={"question": question, **fields},
-        outputs=(_OUTPUTS[stage],),
-    )
+        """One question through both hops. Errors of chat and search."""
+        hops = Hops(lm, prompt, {"question": example.input}, MODULES, self._search)
+        first = await hops.search(example.input, PASSAGES)
+        summary1 = await hops.module("summarize1", passages=first)
+        query2 = await hops.module("query2", summary_1=summary1)
+        second = await hops.search(query2, PASSAGES)
+        summary2 = await hops.module("summarize2", context=summary1, passages=second)
+        answer = await hops.module("answer", summary_1=summary1, summary_2=summary2)
+        return hops.output(answer)
 
 
 _FOLDER = Path(__file__).parent
@@ -117,6 +92,7 @@ _FOLDER = Path(__file__).parent
 class HotpotRow(BenchmarkRow):
     """A question; `supporting_facts` are pairs [title, number of the sentence, from 0]."""
 
+    input_column = "question"
     id: str
     question: str
     answer: str
@@ -151,7 +127,7 @@ def load_hotpotqa(data_dir: Path | None = None) -> Task:
     retriever = open_retriever(corpus, keep=home.folder != _FOLDER / "examples")
     return Task(
         name="hotpotqa",
-        dataset=read_dataset(home.folder, retriever),
+        dataset=read_questions(home.folder, retriever),
         reward=asks_nobody(reward),
         program=HotpotProgram(Search(retriever)),
         seeds=read_seeds(_FOLDER),
@@ -163,19 +139,13 @@ def load_hotpotqa(data_dir: Path | None = None) -> Task:
     )
 
 
-def read_dataset(folder: Path, retriever: Retriever) -> Dataset:
+def read_questions(folder: Path, retriever: Retriever) -> Dataset:
     """The three splits. `fields` of an example: `gold_titles`, and `facts` = its supporting
     sentences as "TITLE | sentence", as far as the corpus has them.
 
     DataError with file, line and field for a row that is not as it must be.
     """
-    splits: dict[Split, tuple[Example, ...]] = {}
-    for split, rows in jsonl_splits(folder, HotpotRow).items():
-        if not rows:
-            raise DataError(f"{folder / f'{split}.jsonl'} holds no rows", hint="--data DIR")
-        splits[split] = tuple(_example(row, retriever) for _, row in rows)
-    unique_ids(splits)
-    return Dataset(**splits, name="hotpotqa", input="question")
+    return read_dataset("hotpotqa", folder, HotpotRow, partial(_example, retriever=retriever))
 
 
 def _example(row: HotpotRow, retriever: Retriever) -> Example:

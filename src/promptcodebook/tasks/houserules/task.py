@@ -1,14 +1,12 @@
 """`houserules`: messages to a shop, each topic answered in a form that no message mentions.
 
-648 messages on 14 topics to a shop that sells home goods; what a prompt has to bring is the
-house rule of the topic. A message under two topics has two rules, one under none is to be answered
-plainly. The checks decide: the reward is the share of the message's rules that the reply keeps.
+648 messages on 14 topics to a shop that sells home goods. The prompt has to supply the house rule
+of the topic. A message under two topics has two rules; one under none wants a plain answer. The
+reward is the share of the message's rules that the reply keeps, by one small pure check per kind.
 
-What a house rule asks of a reply: one small pure check per kind, in one table.
-
-Each check says what it found, in a clause that follows "the reply"; `check` puts it into a
-sentence. A reply that is blank or says the same thing over and over keeps no rule at all. List
-marks and white space around a line do not count, nor do capitals where texts are compared.
+Each check says what it found, in a clause that follows "the reply"; `check` makes it a sentence. A
+blank or endlessly repeating reply keeps no rule. List marks and white space around a line do not
+count, nor do capitals where texts are compared.
 """
 
 from __future__ import annotations
@@ -68,7 +66,8 @@ def spoiled(reply: str) -> str:
     if not reply.strip():
         return "is empty"
     for name, pieces in (("line", _lines(reply)), ("sentence", sentences(reply))):
-        bare = [_bare(piece) for piece in pieces]
+        # Compare lines without their list marks, case and white space.
+        bare = [_LIST_MARK.sub("", piece.strip()).strip().lower() for piece in pieces]
         if len(bare) > 3 and bare[0].startswith(bare[-1]):
             bare = bare[:-1]
         if len(bare) >= 3 and len(set(bare)) == 1:
@@ -102,11 +101,6 @@ _LIST_MARK = re.compile(r"^(?:[-*•]|\(?\d{1,3}[.):]|[>#]+)\s*")
 def _lines(text: str) -> list[str]:
     """The lines that hold a word, stripped."""
     return [line.strip() for line in text.splitlines() if words(line)]
-
-
-def _bare(line: str) -> str:
-    """A line without its list mark, case or the white space around it."""
-    return _LIST_MARK.sub("", line.strip()).strip().lower()
 
 
 def _many(count: int, noun: str) -> str:
@@ -235,7 +229,7 @@ _TABLE: Mapping[str, _Rule] = {
 KINDS: tuple[str, ...] = tuple(_TABLE)
 
 MARKS: tuple[str, ...] = tuple(kind for kind, rule in _TABLE.items() if rule.mark)
-"""The kinds whose mark a plain reply must not bear; a short answer is plain enough."""
+"""The kinds whose mark a plain reply must not have; a short answer is plain enough."""
 
 
 RULES: Mapping[str, str] = {
@@ -281,7 +275,7 @@ _TITLES: Mapping[str, str] = {
 class PromptLast:
     """One call: the message and, after a blank line, the prompt, both in the customer's turn.
 
-    Small models heed what is said last and pass over a system prompt (docs/tasks/houserules.md
+    Small models follow what comes last and ignore a system prompt (docs/tasks/houserules.md
     has the figures).
     """
 
@@ -290,7 +284,7 @@ class PromptLast:
     roles: frozenset[Role] = frozenset()
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        """y, and whether it was cut; without a prompt the message stands alone."""
+        """y, and whether it was cut; without a prompt there is only the message."""
         turn = "\n\n".join(part for part in (example.input, prompt.text) if part.strip())
         reply = await lm(turn, purpose="execute")
         return Output(reply.text, truncated=reply.finish == "length")
@@ -325,12 +319,7 @@ def _task(name: str, count: str, topics: Collection[str]) -> Task:
 def _messages(name: str, topics: Collection[str]) -> Dataset:
     """Those that are on no other topic."""
     whole = load(
-        _shipped("data.jsonl"),
-        input="message",
-        target=None,
-        id="id",
-        split="split",
-        name=name,
+        _shipped("data.jsonl"), input="message", target=None, id="id", split="split", name=name
     )
     kept = {
         split: tuple(e for e in examples if set(topics_of(e)) <= set(topics))

@@ -2,7 +2,7 @@
 
 `titles_subset` is the retrieval metric of the GEPA artifact, `hit_at`, `doc_em` and `doc_f1` are
 those of the benchmark's own evaluation, `hover_score` asks for retrieval and label together.
-A retrieved document is "TITLE | text"; what stands before the first " | " is its title. `reward` is
+A retrieved document is "TITLE | text"; the text before the first " | " is its title. `reward` is
 the task's (Table 7), `retrieval_reward` asks for the pages alone (the GEPA artifact's, Table 1).
 """
 
@@ -65,7 +65,7 @@ def doc_f1(predicted_titles: Sequence[str], gold_titles: Sequence[str]) -> float
 def parse_label(text: str) -> Label | None:
     """The label that `text` gives, NOT_SUPPORTED looked for first; None when it gives neither.
 
-    Case, blanks, hyphens and underscores do not matter; REFUTED and FALSE stand for NOT_SUPPORTED.
+    Case, blanks, hyphens and underscores do not matter; REFUTED and FALSE mean NOT_SUPPORTED.
     """
     upper = text.strip().upper()
     if _REFUTING.search(_JOINS.sub("_", upper)):
@@ -75,16 +75,13 @@ def parse_label(text: str) -> Label | None:
 
 
 def _supports(sentence: str) -> bool | None:
-    """True where it says SUPPORTED, False where a negation stands before it, None without it."""
+    """True where it says SUPPORTED, False where a negation precedes it, None without it."""
     match = _SUPPORTING.search(sentence)
     return None if match is None else _NEGATION.search(sentence, 0, match.start()) is None
 
 
 def hover_score(
-    retrieved_docs: Sequence[str],
-    gold_titles: Sequence[str],
-    predicted_label: str,
-    gold_label: str,
+    retrieved_docs: Sequence[str], gold_titles: Sequence[str], predicted_label: str, gold_label: str
 ) -> float:
     """1.0 iff the retrieval is complete (`titles_subset`) and the label is the gold one."""
     wanted = parse_label(gold_label)

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import re
 import string
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain, islice
-from typing import cast
+from pathlib import Path
+from typing import Any, cast
 
 from promptcodebook.errors import DataError, did_you_mean
 from promptcodebook.tasks.ifbench.language import Language
@@ -24,16 +26,31 @@ _WORD = re.compile(r"\w+")
 _RELATIONS = ("less than", "at least")
 
 
+Check = Callable[["Text", "Arguments"], bool]
+"""Decides whether a text, unchanged, meets the demand."""
+
+
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """`met` decides on a text as it stands; `says` is the demand, with {argument} fields.
+    """One constraint; instructions.toml has its demand in words."""
 
-    `takes` names the arguments, all of them required.
-    """
+    name: str
+    met: Check
 
-    met: Callable[[Text, Arguments], bool]
-    says: str
-    takes: tuple[str, ...] = ()
+    @property
+    def says(self) -> str:
+        """The demand, with {argument} fields."""
+        return _demands()[self.name]["says"]
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """The names of its arguments, all of them required."""
+        return tuple(_demands()[self.name].get("takes", ()))
+
+
+@cache
+def _demands() -> Mapping[str, Any]:
+    return tomllib.loads(Path(__file__).with_name("instructions.toml").read_text("utf-8"))
 
 
 class Arguments:

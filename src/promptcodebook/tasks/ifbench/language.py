@@ -83,7 +83,7 @@ class Language:
     @cached_property
     def stop_words(self) -> frozenset[str]:
         """NLTK's English stop words, lower-case."""
-        return _read_stop_words(self._places)
+        return frozenset(_lines(_find(self._places, _STOP_WORDS, "stopwords")))
 
     @cached_property
     def _punkt(self) -> Any:
@@ -95,7 +95,12 @@ class Language:
 
     @cached_property
     def _tagger(self) -> Any:
-        return _read_tagger(self._places)
+        tagger = _nltk("tag.perceptron").PerceptronTagger(load=False)
+        folder = _find(self._places, _TAGGER, "averaged_perceptron_tagger_eng")
+        tagger.model.weights = _json(folder, "weights")
+        tagger.tagdict = _json(folder, "tagdict")
+        tagger.classes = tagger.model.classes = set(_json(folder, "classes"))
+        return tagger
 
     @cached_property
     def _count_syllables(self) -> Any:
@@ -207,21 +212,6 @@ def _read_punkt(places: tuple[Path, ...]) -> Any:
         word, _, flags = line.partition("\t")
         parameters.ortho_context[word] = int(flags)
     return punkt.PunktSentenceTokenizer(parameters)
-
-
-def _read_stop_words(places: tuple[Path, ...]) -> frozenset[str]:
-    """NLTK's English stop words. Raises TaskError when the data are not there."""
-    return frozenset(_lines(_find(places, _STOP_WORDS, "stopwords")))
-
-
-def _read_tagger(places: tuple[Path, ...]) -> Any:
-    """NLTK's English part-of-speech tagger. Raises TaskError when the data are not there."""
-    tagger = _nltk("tag.perceptron").PerceptronTagger(load=False)
-    folder = _find(places, _TAGGER, "averaged_perceptron_tagger_eng")
-    tagger.model.weights = _json(folder, "weights")
-    tagger.tagdict = _json(folder, "tagdict")
-    tagger.classes = tagger.model.classes = set(_json(folder, "classes"))
-    return tagger
 
 
 def _find(places: tuple[Path, ...], inside: str, package: str) -> Path:

@@ -2,9 +2,8 @@
 
 `check` decides one instruction on a response as it stands; `grade` a whole example, strict and
 loose; `describe` says an instruction in words, for feedback; `accuracy` sums up a set of graded
-responses. Where the public scorer is odd they
-agree with it; where it raises an error, or a check takes too long, the answer is "not met" (but a
-keyword that is not a regular expression is looked for as it stands).
+responses. Where the public scorer is odd they agree with it. Where it raises an error, or a check
+takes too long, the answer is "not met". A keyword that is no regular expression is plain text.
 """
 
 from __future__ import annotations
@@ -19,33 +18,16 @@ from promptcodebook.errors import DataError, did_you_mean
 from promptcodebook.tasks.ifbench.checks.counts import COUNT, RATIO
 from promptcodebook.tasks.ifbench.checks.custom import CUSTOM
 from promptcodebook.tasks.ifbench.checks.format import FORMAT
-from promptcodebook.tasks.ifbench.checks.ifeval import IFEVAL
+from promptcodebook.tasks.ifbench.checks.ifeval import IFEVAL as _IFEVAL
 from promptcodebook.tasks.ifbench.checks.words import REPEAT, SENTENCE, WORDS
 from promptcodebook.tasks.ifbench.instruction import Arguments, Instruction, Text
 from promptcodebook.tasks.ifbench.language import Language
 
-__all__ = [
-    "IFBENCH",
-    "IFEVAL",
-    "Accuracy",
-    "Grade",
-    "Level",
-    "accuracy",
-    "check",
-    "describe",
-    "grade",
-]
-
-IFBENCH: Mapping[str, Instruction] = {
-    **COUNT,
-    **RATIO,
-    **WORDS,
-    **SENTENCE,
-    **FORMAT,
-    **REPEAT,
-    **CUSTOM,
-}
+_IFBENCH = {**COUNT, **RATIO, **WORDS, **SENTENCE, **FORMAT, **REPEAT, **CUSTOM}
+IFBENCH: Mapping[str, Instruction] = {n: Instruction(n, met) for n, met in _IFBENCH.items()}
 """The 58 test constraints by id."""
+IFEVAL: Mapping[str, Instruction] = {n: Instruction(n, met) for n, met in _IFEVAL.items()}
+"""The 25 constraints of IFEval by id."""
 
 _REMEMBERED = 32
 """Analysed texts kept: an example's eight variants, for a few examples."""

@@ -20,9 +20,9 @@ from typing import Self, cast
 from pydantic import model_validator
 
 from promptcodebook.calls import Chat, Role
-from promptcodebook.data import Dataset, Split
+from promptcodebook.data import Dataset
 from promptcodebook.errors import DataError, RewardError
-from promptcodebook.tasks.home import BenchmarkRow, home_of, jsonl_splits, read_seeds, unique_ids
+from promptcodebook.tasks.home import BenchmarkRow, home_of, read_dataset, read_seeds
 from promptcodebook.tasks.ifbench.language import Language
 from promptcodebook.tasks.ifbench.score import check, describe, grade
 from promptcodebook.tasks.program import make_output, think
@@ -44,6 +44,7 @@ _TRIED = ("one two. three four!", "ONE TWO. THREE FOUR!")
 class RequestRow(BenchmarkRow):
     """A request; `kwargs` holds one object of arguments for each of its constraints."""
 
+    input_column = "prompt"
     key: str | int
     prompt: str
     instruction_id_list: list[object]
@@ -65,12 +66,14 @@ class RequestRow(BenchmarkRow):
             )
         if not self.prompt.strip():
             raise DataError("the prompt is blank", hint="give it a text, or drop the line")
-        for one, given in zip(*_constraints(self.columns()), strict=True):
+        for one, given in zip(*_constraints(self._columns()), strict=True):
             describe(one, given)
         return self
 
-    def columns(self) -> dict[str, object]:
-        """What an example keeps of the row."""
+    def example(self) -> Example:
+        return Example(str(self.key), self.prompt, fields=self._columns())
+
+    def _columns(self) -> dict[str, object]:
         return {"instruction_id_list": self.instruction_id_list, "kwargs": self.kwargs}
 
 
@@ -80,7 +83,7 @@ def load_ifbench(data_dir: Path | None = None) -> Task:
     DataError with file and line for an unknown constraint or one whose arguments are wrong.
     """
     home = home_of("ifbench", data_dir)
-    dataset = _read(home.folder)
+    dataset = read_dataset("ifbench", home.folder, RequestRow, RequestRow.example)
     nltk_data = next((p for p in _nltk_places(home.folder) if p.is_dir()), None)
     constraints = ConstraintReward(Language(nltk_data))
     return Task(
@@ -198,15 +201,6 @@ class ConstraintReward:
 
 def _nltk_places(folder: Path) -> tuple[Path, ...]:
     return (folder / "nltk_data", folder.parent / "nltk_data")
-
-
-def _read(folder: Path) -> Dataset:
-    splits: dict[Split, tuple[Example, ...]] = {
-        split: tuple(Example(str(r.key), r.prompt, fields=r.columns()) for _, r in rows)
-        for split, rows in jsonl_splits(folder, RequestRow).items()
-    }
-    unique_ids(splits)
-    return Dataset(splits["train"], splits["val"], splits["test"], "ifbench", "prompt")
 
 
 def _constraints(fields: Mapping[str, object]) -> tuple[list[str], list[dict[str, object]]]:

@@ -1,10 +1,10 @@
 r"""How an answer is read, by kind: the last box, a choice's letter, an order of ids, LaTeX.
 
-Boxes are read as LiveBench reads them. Multiple choice (AMC, SMC) is a cascade of readings, of
-which one must give the right letter. Olympiad proofs with masked formulas give an order of
-formulas. An AMPS_Hard answer is LaTeX: which part of a response it is, and its normal form, which
-is the recipe of the Minerva paper in the shape that LiveBench uses (what follows the last "=",
-without wrappers such as \text, with \frac and \sqrt in braces).
+Boxes are read as LiveBench reads them. Multiple choice (AMC, SMC) is a cascade of readings; one of
+them must give the right letter. Olympiad proofs with masked formulas give an order of formulas. An
+AMPS_Hard answer is LaTeX: here it is found in the response and normalised by the recipe of the
+Minerva paper in LiveBench's shape (what follows the last "=", without wrappers such as \text, with
+\frac and \sqrt in braces).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _REPEATED = re.compile(r"([A-E])\1{3,}")
 _TAIL = 20
 
 Ids = list[int | None]
-"""Expression ids in order; None stands for a piece that is not a number."""
+"""Expression ids in order; None means a piece that is not a number."""
 
 _DIGITS = re.compile(r"\d+")
 _DROPPED = ("$", "{", "}", "\\", "boxed", "<", ">")
@@ -52,7 +52,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def _braces(text: str, start: int) -> str | None:
-    """What stands in the first balanced braces from `start` on."""
+    """The content of the first balanced braces from `start` on."""
     opened, depth = -1, 0
     for i in range(start, len(text)):
         if text[i] == "{":
@@ -79,11 +79,18 @@ def choice_path(question: str, letter: str, answer: str) -> str:
     value = option_value(question, letter)
     if value in answer[-(_TAIL + len(value)) :]:
         return "option value"
-    return _last_line_path(letter, answer)
+    line = answer.strip().split("\n")[-1].strip()
+    if line.replace("*", "").lower() == letter.lower():
+        return "last line"
+    if "(" in line and ")" in line:
+        inside = line.split("(", 1)[1].split(")", 1)[0]
+        if inside.lower() == letter.lower():
+            return "last parentheses"
+    return ""
 
 
 def last_solution(answer: str) -> str:
-    """What stands in the last <solution>...</solution> on one line, or ""."""
+    """The content of the last <solution>...</solution> on one line, or ""."""
     found = ""
     for line in answer.split("\n"):
         at = 0
@@ -116,7 +123,7 @@ def option_value(question: str, letter: str) -> str:
 
 
 def read_letter(answer: str) -> str:
-    """The letter an answer seems to give, for the feedback; "" when none can be told."""
+    """The letter an answer seems to give, for the feedback; "" when it is unclear."""
     tag = last_solution(answer).strip()
     if tag and len(set(tag)) == 1 and tag[0].upper() in "ABCDE":
         return tag[0].upper()
@@ -134,17 +141,6 @@ def _is_letter(text: str, letter: str) -> bool:
 def _boxed_letter(answer: str) -> str:
     box = last_boxed(answer) or ""
     return box.replace("\\text{", "").replace("}", "").replace("\\", "").lower()
-
-
-def _last_line_path(letter: str, answer: str) -> str:
-    line = answer.strip().split("\n")[-1].strip()
-    if line.replace("*", "").lower() == letter.lower():
-        return "last line"
-    if "(" in line and ")" in line:
-        inside = line.split("(", 1)[1].split(")", 1)[0]
-        if inside.lower() == letter.lower():
-            return "last parentheses"
-    return ""
 
 
 def read_ids(answer: str) -> tuple[Ids, str]:
@@ -254,14 +250,19 @@ def parse_answer(response: str) -> tuple[str | None, str]:
     box = last_boxed(response)
     if box is not None:
         return normalise(box), "box"
-    formula = _last_formula(response)
+    # The text between the last two "$" (or "$$").
+    close = response.rfind("$")
+    if close > 0 and response[close - 1] == "$":
+        close -= 1
+    start = response.rfind("$", 0, close) if close > 0 else -1
+    formula = response[start + 1 : close].strip() if start >= 0 else None
     return (None, "") if formula is None else (normalise(formula), "formula")
 
 
 def normalise(text: str) -> str:
     """The normal form of an answer."""
     text = text.rsplit("=", 1)[-1].strip()
-    for _ in range(4):  # wrappers may stand in each other
+    for _ in range(4):  # wrappers may be nested
         text = _WRAPPER.sub(r"\1", text)
     text = _FRAC.sub(r"\\frac{\1}{\2}", text)
     text = _SQRT.sub(r"\\sqrt{\1}", text).replace("$", "").strip()
@@ -271,12 +272,3 @@ def normalise(text: str) -> str:
 def compact(text: str) -> str:
     """For comparing texts: without blanks, except between two digits."""
     return _BLANK.sub("", text.strip())
-
-
-def _last_formula(text: str) -> str | None:
-    """What stands between the last two "$" (or "$$"); None when there is no such pair."""
-    close = text.rfind("$")
-    if close > 0 and text[close - 1] == "$":
-        close -= 1
-    start = text.rfind("$", 0, close) if close > 0 else -1
-    return text[start + 1 : close].strip() if start >= 0 else None

@@ -16,15 +16,14 @@ from typing import Self
 
 from pydantic import model_validator
 
-from promptcodebook.data import Dataset, Split
+from promptcodebook.data import Dataset
 from promptcodebook.errors import DataError, require_modules
 from promptcodebook.tasks.home import (
     BenchmarkRow,
     blank_fields,
     home_of,
-    jsonl_splits,
+    read_dataset,
     read_seeds,
-    unique_ids,
 )
 from promptcodebook.tasks.livebench_math.readings import Ids, option_value, read_letter
 from promptcodebook.tasks.livebench_math.score import (
@@ -55,6 +54,7 @@ _GAPS_SHOWN = 8
 class MathRow(BenchmarkRow):
     """A question; `ground_truth` has the form of its subtask."""
 
+    input_column = "question"
     question_id: str
     task: str
     subtask: str
@@ -72,11 +72,15 @@ class MathRow(BenchmarkRow):
         blank_fields(self, "question")
         return self
 
+    def example(self) -> Example:
+        fields = {"task": self.task, "subtask": self.subtask}
+        return Example(self.question_id, self.question, self.ground_truth, fields=fields)
+
 
 def load_livebench_math(data_dir: Path | None = None) -> Task:
     """The task on the data in `data_dir`, else the public copy, else our own few examples."""
     home = home_of("livebench_math", data_dir)
-    dataset = _read(home.folder)
+    dataset = read_dataset("livebench_math", home.folder, MathRow, MathRow.example)
     return Task(
         name="livebench_math",
         dataset=dataset,
@@ -105,29 +109,6 @@ async def reward(example: Example, output: str) -> Score:
     # In a thread: comparing formulas may wait for the worker process for seconds.
     scored = await asyncio.to_thread(math_score, example.input, gold, subtask, output)
     return Score(scored.score, feedback(example.input, gold, output, scored))
-
-
-def _read(folder: Path) -> Dataset:
-    """The three splits; a question may occur in several, as it does in the public data.
-
-    DataError with file and line for a missing field, an unknown subtask or a gold answer that is
-    not of its subtask's form.
-    """
-    splits: dict[Split, tuple[Example, ...]] = {
-        split: tuple(_example(row) for _, row in rows)
-        for split, rows in jsonl_splits(folder, MathRow).items()
-    }
-    unique_ids(splits)
-    return Dataset(splits["train"], splits["val"], splits["test"], "livebench_math", "question")
-
-
-def _example(row: MathRow) -> Example:
-    return Example(
-        id=row.question_id,
-        input=row.question,
-        target=row.ground_truth,
-        fields={"task": row.task, "subtask": row.subtask},
-    )
 
 
 def feedback(question: str, gold: str, answer: str, scored: MathScore) -> str:

@@ -1,12 +1,12 @@
-"""Who decides on quality and leakage: the role `judge`, or a deterministic stand-in; and what the
-critic is told: the score's parts, and what could still be read.
+"""PAPILLON, the program of PUPA, and the rewards that judge it.
 
-Departure from the GEPA artifact: the judge replies to a schema, and its reasoning is a field.
+A trusted model rewrites the query, an untrusted one helps, and the trusted one answers. The role
+`judge`, or a deterministic stand-in, decides on quality and leakage. The critic gets the score's
+parts and what could still be read.
 
-PAPILLON: a trusted model rewrites, an untrusted one helps, the trusted one answers.
-
-Departure from the GEPA artifact: a call that fails fails the rollout (it scores the bottom of the
-range all the same); an empty request is not sent, and its answer is empty as there.
+Departures from the GEPA artifact: the judge replies to a schema, and its reasoning is a field. A
+failed call fails the rollout (it scores the bottom of the range all the same). An empty request is
+not sent; its answer is empty, as there.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Papillon:
 
     name = "pupa"
     stages = ("craft", "respond")
-    """The stages that a composed prompt stands before; `outside` has none."""
+    """The stages that get a composed prompt; `outside` gets none."""
     roles: frozenset[Role] = frozenset({"untrusted"})
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
@@ -233,7 +233,7 @@ class StandIn:
 def feedback(
     parts: PupaScore, output: Output, units: tuple[str, ...], weight: float, by: str
 ) -> str:
-    """The parts of the score, and by kind and wording which units stand in the request.
+    """The parts of the score, and by kind and wording which units occur in the request.
 
     The wording is for the critic alone, which is a trusted role. `by` says who preferred what.
     """

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from promptcodebook.text import fold_text
 
 _SHORT = 3
-"""Units of at most so many characters must stand as words of their own to count as found."""
+"""Units of at most this many characters must be words of their own to count as found."""
 _UNSPACED = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 """Scripts written without blanks, where a word has no boundary to look for."""
 
@@ -64,7 +64,7 @@ def distinct_units(pii_units: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def leaked_units(text: str, units: Iterable[str]) -> tuple[str, ...]:
-    """Those of `units` that stand in `text`, ignoring case and the kind of white space.
+    """Those of `units` that occur in `text`, ignoring case and the kind of white space.
 
     A short unit counts only as a word of its own ("al" is not found in "also").
     """

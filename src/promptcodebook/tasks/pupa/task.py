@@ -21,11 +21,7 @@ from promptcodebook.tasks.home import BenchmarkRow, home_of, jsonl_splits, read_
 from promptcodebook.tasks.pupa.judge import WEIGHT, JudgeReward, Papillon, StandIn, units_of
 from promptcodebook.tasks.task import Task
 from promptcodebook.text import words_of
-from promptcodebook.types import (
-    Example,
-    Reward,
-    Variable,
-)
+from promptcodebook.types import Example, Reward, Variable
 
 _FORM = "one JSON object a line with the texts id, user_query, target_response and pii_units"
 _LEAST = 4
@@ -74,7 +70,7 @@ def load_pupa(data_dir: Path | None = None) -> Task:
 def read_dataset(folder: Path) -> Dataset:
     """The three splits, repeats of an input kept as they fall (the public order has some).
 
-    DataError with file, line and field, never with what stands there.
+    DataError with file, line and field, never with the text itself.
     """
     seen = set[str]()
     splits = {
@@ -107,7 +103,7 @@ class NoUnitCheck:
 
 
 def _reward(ask: Ask | None) -> Reward:
-    """The judge's, where one may be asked; else the stand-in's."""
+    """The judge's reward where there is a model for it; else the stand-in's."""
     return StandIn() if ask is None else JudgeReward(ask)
 
 

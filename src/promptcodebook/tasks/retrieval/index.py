@@ -42,7 +42,7 @@ def passage_of(page: Page) -> str:
 
 
 def title_of(passage: str) -> str:
-    """What stands before the first ' | '."""
+    """The text before the first ' | '."""
     return passage.split(_BETWEEN, 1)[0]
 
 
@@ -103,7 +103,7 @@ class CorpusReader:
 
 
 def title_key(title: str) -> int:
-    """A 64-bit key of a title; equal keys are told apart by the page itself."""
+    """A 64-bit key of a title; the page itself decides between equal keys."""
     data = title.encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest())
 

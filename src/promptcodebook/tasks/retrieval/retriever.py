@@ -1,8 +1,7 @@
-"""Queries in, passages out: BM25 over one corpus, and as an executor awaits it.
+"""Queries in, passages out: BM25 over one corpus, and the programs that search in several hops.
 
-A `Retriever` searches; a `Search` does so off the event loop, batched and memoised.
-
-Programs that search in several hops: what their modules read, and what a critic is told.
+A `Retriever` searches. A `Search` does so off the event loop, batched and memoised. `Hops` runs a
+program's modules between searches; `describe_hops` says for the critic what they found.
 """
 
 from __future__ import annotations
@@ -10,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import mmap
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
+from promptcodebook.calls import Chat
+from promptcodebook.tasks.program import ModuleReply, make_output, think
 from promptcodebook.tasks.retrieval.index import (
     Index,
     Page,
@@ -32,7 +33,7 @@ from promptcodebook.tasks.retrieval.index import (
     words_of,
 )
 from promptcodebook.text import answer_words, quote
-from promptcodebook.types import Output
+from promptcodebook.types import Output, Prompt
 
 _LOG = logging.getLogger(__name__)
 
@@ -221,6 +222,51 @@ class Search:
 
 SearchFunction = Callable[[str, int], Awaitable[Sequence[str]]]
 """Finds the best k passages ("TITLE | text") for a query, the best first."""
+
+
+class Hops:
+    """One run of a program that searches in several hops: its modules read the `subject` (a
+    question, a claim) beside what they are given, and every step is noted.
+
+    `modules` gives each stage its instruction and the name of its output.
+    """
+
+    def __init__(
+        self,
+        lm: Chat,
+        prompt: Prompt,
+        subject: Mapping[str, str],
+        modules: Mapping[str, tuple[str, str]],
+        search: SearchFunction,
+    ) -> None:
+        self._lm, self._prompt, self._subject = lm, prompt, subject
+        self._modules, self._search = modules, search
+        self._steps: list[ModuleReply] = []
+        self._found: list[Sequence[str]] = []
+
+    async def search(self, query: str, k: int) -> str:
+        """The passages found, numbered; a blank query finds nothing."""
+        found = await self._search(query, k) if query.strip() else ()
+        self._found.append(found)
+        return number_passages(found)
+
+    async def module(self, stage: str, **fields: str) -> str:
+        """A stage's output."""
+        instruction, output = self._modules[stage]
+        step = await think(
+            self._lm,
+            prompt=self._prompt,
+            stage=stage,
+            instruction=instruction,
+            fields={**self._subject, **fields},
+            outputs=(output,),
+        )
+        self._steps.append(step)
+        return step[output]
+
+    def output(self, text: str) -> Output:
+        """y, with the titles that each hop found."""
+        return make_output(text, self._steps, titles_by_hop(*self._found))
 
 
 def number_passages(passages: Sequence[str]) -> str:

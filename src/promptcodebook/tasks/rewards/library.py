@@ -104,7 +104,7 @@ def regex(
     pattern: str, *, full: bool = False, ignore_case: bool = False, seconds: float = 2.0
 ) -> ReadyMade:
     """1 where the pattern is found in the answer, or is all of it (`full`). The match runs in a
-    process of its own and may take so many `seconds`."""
+    process of its own and may take `seconds` at most."""
     return ReadyMade("regex", pattern=pattern, full=full, ignore_case=ignore_case, seconds=seconds)
 
 

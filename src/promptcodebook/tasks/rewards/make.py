@@ -1,7 +1,4 @@
-"""`reward = ...` of the configuration -> a Reward.
-
-What a reward returned, as a Score inside its range.
-"""
+"""`reward = ...` of the configuration as a Reward, and what a reward returned as a Score."""
 
 from __future__ import annotations
 
@@ -99,20 +96,17 @@ def _score_of(returned: object, example: Example) -> Score:
             raise _no_score(f"a tuple of {_kinds(pair)}", example)
         value, feedback = pair
     elif isinstance(returned, Mapping):
-        value, feedback = _named(cast("Mapping[object, object]", returned), example)
+        # A mapping may have only a number and its feedback.
+        tree = cast("Mapping[object, object]", returned)
+        numbers = [key for key in _NUMBER_KEYS if key in tree]
+        others = [key for key in tree if key not in (*_NUMBER_KEYS, "feedback")]
+        if len(numbers) != 1 or others:
+            keys = ", ".join(map(repr, tree)) or "none"
+            raise _no_score(f"a mapping with the keys {keys}", example)
+        value, feedback = tree[numbers[0]], tree.get("feedback", "")
     else:
         value, feedback = returned, ""
     return Score(_number(value, example), "" if feedback is None else str(feedback))
-
-
-def _named(tree: Mapping[object, object], example: Example) -> tuple[object, object]:
-    """Number and feedback of a mapping with those keys and no others."""
-    numbers = [key for key in _NUMBER_KEYS if key in tree]
-    others = [key for key in tree if key not in (*_NUMBER_KEYS, "feedback")]
-    if len(numbers) != 1 or others:
-        keys = ", ".join(map(repr, tree)) or "none"
-        raise _no_score(f"a mapping with the keys {keys}", example)
-    return tree[numbers[0]], tree.get("feedback", "")
 
 
 def _kinds(values: Sequence[object]) -> str:
@@ -242,7 +236,12 @@ def describe_reward(
         return f"{getattr(reward, '__name__', type(reward).__name__)}()"
     table = cast("Mapping[str, object]", reward)
     kind = str(table.get("kind"))
-    options = _chosen(kind, table)
+    # Name only the options that differ from their defaults.
+    usual: dict[str, object] = {"fenced": False}
+    if kind in _PLAIN:
+        usual = {f.name: f.default for f in dataclasses.fields(_PLAIN[kind])}
+    own = {key: value for key, value in table.items() if key != "kind"}
+    options = {k: v for k, v in own.items() if k not in usual or usual[k] != v}
     if kind == "sum":
         parts = cast("Sequence[str | Mapping[str, Any]]", options["parts"])
         options["parts"] = [_describe_part(part) for part in parts]
@@ -254,15 +253,6 @@ def _describe_part(part: str | Mapping[str, Any]) -> str:
         return f"{describe_reward(part)}, weight 1"
     own = {key: value for key, value in part.items() if key != "weight"}
     return f"{describe_reward(own.get('function', own))}, weight {part.get('weight', 1.0):g}"
-
-
-def _chosen(kind: str, reward: Mapping[str, object]) -> dict[str, object]:
-    """The options that are not as they are anyway."""
-    usual: dict[str, object] = {"fenced": False}
-    if kind in _PLAIN:
-        usual = {f.name: f.default for f in dataclasses.fields(_PLAIN[kind])}
-    own = {key: value for key, value in reward.items() if key != "kind"}
-    return {k: v for k, v in own.items() if k not in usual or usual[k] != v}
 
 
 @dataclass(frozen=True, slots=True)

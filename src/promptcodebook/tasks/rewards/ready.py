@@ -216,7 +216,7 @@ class ValidJson:
 
 
 def parsed_json(text: str, *, fenced: bool) -> object:
-    """The value that the text is the JSON of; ValueError says why it is none."""
+    """The value that the text is the JSON of; ValueError says why it is not JSON."""
     try:
         return json.loads(strip_fence(text) if fenced else text, parse_constant=_refuse)
     except RecursionError:

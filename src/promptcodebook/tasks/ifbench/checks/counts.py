@@ -5,13 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from promptcodebook.tasks.ifbench.instruction import (
-    MARKS,
-    Arguments,
-    Instruction,
-    Text,
-    without_marks,
-)
+from promptcodebook.tasks.ifbench.instruction import MARKS, Arguments, Check, Text, without_marks
 
 _CONJUNCTIONS = frozenset(("and", "but", "for", "nor", "or", "so", "yet"))
 
@@ -90,49 +84,16 @@ def _keywords_multiple(text: Text, args: Arguments) -> bool:
     )
 
 
-COUNT: Mapping[str, Instruction] = {
-    "count:word_count_range": Instruction(
-        _word_count_range,
-        "The response must have at least {min_words} and at most {max_words} words.",
-        ("min_words", "max_words"),
-    ),
-    "count:unique_word_count": Instruction(
-        _unique_word_count, "The response must use at least {N} different words.", ("N",)
-    ),
-    "count:conjunctions": Instruction(
-        _conjunctions,
-        "The response must use at least {small_n} different coordinating conjunctions "
-        "(and, but, for, nor, or, so, yet).",
-        ("small_n",),
-    ),
-    "count:person_names": Instruction(
-        _person_names,
-        "The response must mention at least {N} different first names of the list given in the "
-        "request.",
-        ("N",),
-    ),
-    "count:numbers": Instruction(
-        _numbers, "The response must contain exactly {N} numbers written in digits.", ("N",)
-    ),
-    "count:punctuation": Instruction(
-        _punctuation,
-        "The response must use each of the marks . , ! ? ; : and an interrobang (?!) besides.",
-    ),
-    "count:words_japanese": Instruction(
-        _words_japanese,
-        "Of the words of the response, each one at a position divisible by {N} must be in "
-        "Japanese script.",
-        ("N",),
-    ),
-    "count:pronouns": Instruction(
-        _pronouns, "The response must contain at least {N} pronouns.", ("N",)
-    ),
-    "count:keywords_multiple": Instruction(
-        _keywords_multiple,
-        'The response must contain "{keyword1}" exactly once, "{keyword2}" twice, "{keyword3}" '
-        'three times, "{keyword4}" five times and "{keyword5}" seven times.',
-        ("keyword1", "keyword2", "keyword3", "keyword4", "keyword5"),
-    ),
+COUNT: Mapping[str, Check] = {
+    "count:word_count_range": _word_count_range,
+    "count:unique_word_count": _unique_word_count,
+    "count:conjunctions": _conjunctions,
+    "count:person_names": _person_names,
+    "count:numbers": _numbers,
+    "count:punctuation": _punctuation,
+    "count:words_japanese": _words_japanese,
+    "count:pronouns": _pronouns,
+    "count:keywords_multiple": _keywords_multiple,
 }
 
 
@@ -177,30 +138,10 @@ def _trigrams(value: str) -> set[str]:
     return {value[i : i + 3] for i in range(len(value) - 2)}
 
 
-RATIO: Mapping[str, Instruction] = {
-    "ratio:stop_words": Instruction(
-        _stop_words,
-        "At most {percentage} percent of the words of the response may be stop words.",
-        ("percentage",),
-    ),
-    "ratio:sentence_type": Instruction(
-        _sentence_type,
-        "The response must have twice as many sentences that end in a full stop as sentences "
-        "that end in a question mark.",
-    ),
-    "ratio:sentence_balance": Instruction(
-        _sentence_balance,
-        "The response must have equally many sentences that end in a full stop, in a question "
-        "mark and in an exclamation mark.",
-    ),
-    "ratio:overlap": Instruction(
-        _overlap,
-        "{percentage} percent (2 more or less) of the response's trigrams of characters must "
-        "occur in the reference text.",
-        ("reference_text", "percentage"),
-    ),
-    "ratio:sentence_words": Instruction(
-        _sentence_words,
-        "The response must be exactly three sentences with equally many characters.",
-    ),
+RATIO: Mapping[str, Check] = {
+    "ratio:stop_words": _stop_words,
+    "ratio:sentence_type": _sentence_type,
+    "ratio:sentence_balance": _sentence_balance,
+    "ratio:overlap": _overlap,
+    "ratio:sentence_words": _sentence_words,
 }

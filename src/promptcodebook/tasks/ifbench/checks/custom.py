@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Mapping
 from itertools import pairwise
 
-from promptcodebook.tasks.ifbench.instruction import EDGES, Arguments, Instruction, Text
+from promptcodebook.tasks.ifbench.instruction import EDGES, Arguments, Check, Text
 
 _CITY_HEADER = ["ID", "Country", "City", "Year", "Count"]
 _SPECIAL = re.compile(r"[^\w\s]")
@@ -171,52 +171,16 @@ def _ascii(value: str) -> str:
     return unicodedata.normalize("NFKD", value).encode("ascii", "ignore").decode("ascii")
 
 
-CUSTOM: Mapping[str, Instruction] = {
-    "custom:csv_city": Instruction(
-        _city,
-        "The response must be CSV with the columns ID, Country, City, Year, Count and seven rows.",
-    ),
-    "custom:csv_special_character": Instruction(
-        _special_character,
-        "The response must be CSV with the columns ProductID, Category, Brand, Price, Stock and "
-        "14 rows, one field with a special character in double quotes.",
-    ),
-    "custom:csv_quotes": Instruction(
-        _quotes,
-        "The response must be tab-separated with the columns StudentID, Subject, Grade, Semester, "
-        "Score and three rows, every field in double quotes.",
-    ),
-    "custom:multiples": Instruction(
-        _multiples, "The response must list the multiples of 7 from 14 to 49 and no other number."
-    ),
-    "custom:mcq_count_length": Instruction(
-        _mcq_count_length,
-        "The response must be four questions, each headed by Question and its number, with five "
-        "lettered options each, every question longer than the one before.",
-    ),
-    "custom:reverse_newline": Instruction(
-        _reverse_newline,
-        "The response must list the African countries from Z to A, one a line.",
-    ),
-    "custom:word_reverse": Instruction(
-        _word_reverse,
-        "The response must be one sentence with its words in reverse order, naming the animal.",
-    ),
-    "custom:character_reverse": Instruction(
-        _character_reverse,
-        "The response must be written with all its letters in reverse order, naming the animal.",
-    ),
-    "custom:sentence_alphabet": Instruction(
-        _sentence_alphabet,
-        "The response must have 26 sentences, which start with the letters from A to Z in order.",
-    ),
-    "custom:european_capitals_sort": Instruction(
-        _european_capitals_sort,
-        "The response must list the capitals of Europe that the request asks for, from north to "
-        "south, separated by commas.",
-    ),
-    "custom:date_format_list": Instruction(
-        _date_format_list,
-        "The response must be dates between 1769 and 1821 as YYYY-MM-DD, separated by commas.",
-    ),
+CUSTOM: Mapping[str, Check] = {
+    "custom:csv_city": _city,
+    "custom:csv_special_character": _special_character,
+    "custom:csv_quotes": _quotes,
+    "custom:multiples": _multiples,
+    "custom:mcq_count_length": _mcq_count_length,
+    "custom:reverse_newline": _reverse_newline,
+    "custom:word_reverse": _word_reverse,
+    "custom:character_reverse": _character_reverse,
+    "custom:sentence_alphabet": _sentence_alphabet,
+    "custom:european_capitals_sort": _european_capitals_sort,
+    "custom:date_format_list": _date_format_list,
 }

@@ -11,11 +11,10 @@ from promptcodebook.tasks.ifbench.instruction import (
     EDGES,
     MARKS,
     Arguments,
-    Instruction,
+    Check,
     Text,
     without_marks,
 )
-from promptcodebook.tasks.ifbench.language import Language
 
 _OPENER = {")": "(", "]": "[", "}": "{"}
 _LETTERED = re.compile(r"\W*[aA]\W*[bB]\W*[cC]\W*")
@@ -71,14 +70,10 @@ def _emoji(text: Text, args: Arguments) -> bool:
     cleaned = [without_marks(sentence).strip() for sentence in text.sentences]
     # Punkt puts an emoji after a full stop at the head of the next sentence.
     return all(
-        _ends_in_emoji(sentence, text.language)
+        any(text.language.is_emoji(character) for character in sentence[-2:])
         or (bool(sentence and after) and text.language.is_emoji(after[0]))
         for sentence, after in pairwise([*cleaned, ""])
     )
-
-
-def _ends_in_emoji(sentence: str, language: Language) -> bool:
-    return any(language.is_emoji(character) for character in sentence[-2:])
 
 
 def _line_indent(text: Text, args: Arguments) -> bool:
@@ -174,54 +169,19 @@ def _no_whitespace(text: Text, args: Arguments) -> bool:
     return not any(character.isspace() for character in text.value)
 
 
-FORMAT: Mapping[str, Instruction] = {
-    "format:parentheses": Instruction(
-        _parentheses, "The response must nest parentheses, brackets or braces 5 deep or deeper."
-    ),
-    "format:quotes": Instruction(
-        _quotes,
-        "The response must hold a quotation in a quotation in a quotation, alternating double "
-        "and single quotation marks.",
-    ),
-    "format:options": Instruction(
-        _options, "The response must be exactly one of the options {options}.", ("options",)
-    ),
-    "format:newline": Instruction(
-        _newline, "Each word of the response must stand on its own line."
-    ),
-    "format:emoji": Instruction(_emoji, "Each sentence of the response must end with an emoji."),
-    "format:line_indent": Instruction(
-        _line_indent, "Each line must be indented by more spaces than the line before it."
-    ),
-    "format:quote_unquote": Instruction(
-        _quote_unquote,
-        "Each quoted phrase of the response must be followed by an explanation without quotation "
-        "marks.",
-    ),
-    "format:list": Instruction(
-        _list, "The response must be a list whose items are separated by {sep}.", ("sep",)
-    ),
-    "format:thesis": Instruction(
-        _thesis,
-        "Each part of the response must start with a thesis in HTML italics, followed by text.",
-    ),
-    "format:sub-bullets": Instruction(
-        _sub_bullets,
-        "Each bullet point (*) of the response must have at least one sub-bullet (-).",
-    ),
-    "format:no_bullets_bullets": Instruction(
-        _no_bullets_bullets,
-        "The response must be at least two sentences followed by at least two bullet points (*) "
-        "and nothing after them.",
-    ),
-    "format:title_case": Instruction(
-        _title_case, "Each word of the response, short ones too, must be in title case."
-    ),
-    "format:output_template": Instruction(
-        _output_template,
-        'The response must contain the parts "My Answer:", "My Conclusion:" and "Future Outlook:".',
-    ),
-    "format:no_whitespace": Instruction(
-        _no_whitespace, "The response must contain no white space at all."
-    ),
+FORMAT: Mapping[str, Check] = {
+    "format:parentheses": _parentheses,
+    "format:quotes": _quotes,
+    "format:options": _options,
+    "format:newline": _newline,
+    "format:emoji": _emoji,
+    "format:line_indent": _line_indent,
+    "format:quote_unquote": _quote_unquote,
+    "format:list": _list,
+    "format:thesis": _thesis,
+    "format:sub-bullets": _sub_bullets,
+    "format:no_bullets_bullets": _no_bullets_bullets,
+    "format:title_case": _title_case,
+    "format:output_template": _output_template,
+    "format:no_whitespace": _no_whitespace,
 }

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 
-from promptcodebook.tasks.ifbench.instruction import Arguments, Instruction, Text
+from promptcodebook.tasks.ifbench.instruction import Arguments, Check, Text
 
 _RULE = re.compile(r"\s?\*\*\*\s?")
 _FIRST_WORD_ENDS = re.compile(r"[.,?!'\"]")
@@ -80,10 +80,7 @@ def _english_lowercase(text: Text, args: Arguments) -> bool:
     return text.value.islower() and text.language.guess(text.value) in ("", "en")
 
 
-_POSTSCRIPTS = {
-    "P.P.S": re.compile(r"p\.\s?p\.\s?s"),
-    "P.S.": re.compile(r"p\.\s?s\."),
-}
+_POSTSCRIPTS = {"P.P.S": re.compile(r"p\.\s?p\.\s?s"), "P.S.": re.compile(r"p\.\s?s\.")}
 
 # Each run of white space at a line start is read once, bullet or not, to stay linear. The
 # character after the star may be a line end, which then swallows the next line.
@@ -184,116 +181,31 @@ def _no_comma(text: Text, args: Arguments) -> bool:
     return "," not in text.value
 
 
-IFEVAL: Mapping[str, Instruction] = {
-    "keywords:existence": Instruction(
-        _existence, "The response must contain the keywords {keywords}.", ("keywords",)
-    ),
-    "keywords:frequency": Instruction(
-        _frequency,
-        'The keyword "{keyword}" must occur {relation} {frequency} times in the response.',
-        ("keyword", "frequency", "relation"),
-    ),
-    "keywords:forbidden_words": Instruction(
-        _forbidden_words,
-        "The response must not contain the words {forbidden_words}.",
-        ("forbidden_words",),
-    ),
-    "keywords:letter_frequency": Instruction(
-        _letter_frequency,
-        'The letter "{letter}" must occur {let_relation} {let_frequency} times in the response.',
-        ("letter", "let_frequency", "let_relation"),
-    ),
-    "language:response_language": Instruction(
-        _response_language,
-        'The whole response must be in the language with the code "{language}".',
-        ("language",),
-    ),
-    "length_constraints:number_sentences": Instruction(
-        _number_sentences,
-        "The number of sentences must be {relation} {num_sentences}.",
-        ("num_sentences", "relation"),
-    ),
-    "length_constraints:number_words": Instruction(
-        _number_words,
-        "The number of words must be {relation} {num_words}.",
-        ("num_words", "relation"),
-    ),
-    "length_constraints:number_paragraphs": Instruction(
-        _number_paragraphs,
-        "The response must have exactly {num_paragraphs} paragraphs, separated by ***.",
-        ("num_paragraphs",),
-    ),
-    "length_constraints:nth_paragraph_first_word": Instruction(
-        _nth_paragraph_first_word,
-        "The response must have exactly {num_paragraphs} paragraphs, separated by one blank line, "
-        'and paragraph {nth_paragraph} must start with the word "{first_word}".',
-        ("num_paragraphs", "nth_paragraph", "first_word"),
-    ),
-    "change_case:capital_word_frequency": Instruction(
-        _capital_word_frequency,
-        "The number of words in capitals must be {capital_relation} {capital_frequency}.",
-        ("capital_frequency", "capital_relation"),
-    ),
-    "change_case:english_capital": Instruction(
-        _english_capital, "The whole response must be in English and in capital letters."
-    ),
-    "change_case:english_lowercase": Instruction(
-        _english_lowercase, "The whole response must be in English and in lower-case letters."
-    ),
-    "detectable_content:number_placeholders": Instruction(
-        _number_placeholders,
-        "The response must contain at least {num_placeholders} placeholders in square brackets.",
-        ("num_placeholders",),
-    ),
-    "detectable_content:postscript": Instruction(
-        _postscript,
-        "The response must end with a postscript that starts with {postscript_marker}",
-        ("postscript_marker",),
-    ),
-    "detectable_format:number_bullet_lists": Instruction(
-        _number_bullet_lists,
-        "The response must have exactly {num_bullets} bullet points, written with * or -.",
-        ("num_bullets",),
-    ),
-    "detectable_format:constrained_response": Instruction(
-        _constrained_response,
-        'The response must contain one of "My answer is yes.", "My answer is no." and "My answer '
-        'is maybe.".',
-    ),
-    "detectable_format:number_highlighted_sections": Instruction(
-        _number_highlighted_sections,
-        "At least {num_highlights} parts of the response must be highlighted, as in *part*.",
-        ("num_highlights",),
-    ),
-    "detectable_format:multiple_sections": Instruction(
-        _multiple_sections,
-        "The response must have {num_sections} sections, each headed by {section_spliter} and its "
-        "number.",
-        ("section_spliter", "num_sections"),
-    ),
-    "detectable_format:json_format": Instruction(
-        _json_format, "The whole response must be valid JSON."
-    ),
-    "detectable_format:title": Instruction(
-        _title, "The response must contain a title in double angle brackets, as in <<title>>."
-    ),
-    "combination:two_responses": Instruction(
-        _two_responses,
-        "The response must consist of two different responses, separated by ******.",
-    ),
-    "combination:repeat_prompt": Instruction(
-        _repeat_prompt,
-        "The response must first repeat the request word for word and then answer it.",
-        ("prompt_to_repeat",),
-    ),
-    "startend:end_checker": Instruction(
-        _end_checker,
-        'The response must end with the exact phrase "{end_phrase}" and nothing after it.',
-        ("end_phrase",),
-    ),
-    "startend:quotation": Instruction(
-        _quotation, "The whole response must stand in double quotation marks."
-    ),
-    "punctuation:no_comma": Instruction(_no_comma, "The response must contain no comma."),
+IFEVAL: Mapping[str, Check] = {
+    "keywords:existence": _existence,
+    "keywords:frequency": _frequency,
+    "keywords:forbidden_words": _forbidden_words,
+    "keywords:letter_frequency": _letter_frequency,
+    "language:response_language": _response_language,
+    "length_constraints:number_sentences": _number_sentences,
+    "length_constraints:number_words": _number_words,
+    "length_constraints:number_paragraphs": _number_paragraphs,
+    "length_constraints:nth_paragraph_first_word": _nth_paragraph_first_word,
+    "change_case:capital_word_frequency": _capital_word_frequency,
+    "change_case:english_capital": _english_capital,
+    "change_case:english_lowercase": _english_lowercase,
+    "detectable_content:number_placeholders": _number_placeholders,
+    "detectable_content:postscript": _postscript,
+    "detectable_format:number_bullet_lists": _number_bullet_lists,
+    "detectable_format:constrained_response": _constrained_response,
+    "detectable_format:number_highlighted_sections": _number_highlighted_sections,
+    "detectable_format:multiple_sections": _multiple_sections,
+    "detectable_format:json_format": _json_format,
+    "detectable_format:title": _title,
+    "combination:two_responses": _two_responses,
+    "combination:repeat_prompt": _repeat_prompt,
+    "startend:end_checker": _end_checker,
+    "startend:quotation": _quotation,
+    "punctuation:no_comma": _no_comma,
 }
 """The 25 constraints of IFEval by id."""

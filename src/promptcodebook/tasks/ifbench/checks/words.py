@@ -8,13 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
 
-from promptcodebook.tasks.ifbench.instruction import (
-    EDGES,
-    Arguments,
-    Instruction,
-    Text,
-    without_marks,
-)
+from promptcodebook.tasks.ifbench.instruction import EDGES, Arguments, Check, Text, without_marks
 from promptcodebook.tasks.ifbench.language import CONTEXT
 
 _CLUSTER = re.compile("[bcdfghjklmnpqrstvwxyz]{2}")
@@ -102,54 +96,20 @@ def _words_position(text: Text, args: Arguments) -> bool:
     return len(last) >= back and first[1].lower() == keyword == last[-back].lower()
 
 
-WORDS: Mapping[str, Instruction] = {
-    "words:alphabet": Instruction(
-        _alphabet,
-        "Each word of the response must start with the letter that follows the first letter of "
-        "the word before it in the alphabet, with A after Z.",
-    ),
-    "words:vowel": Instruction(
-        _vowel, "The response must be one paragraph in which at most three kinds of vowels occur."
-    ),
-    "words:consonants": Instruction(
-        _consonants, "Each word of the response must contain two consonants side by side."
-    ),
-    "words:palindrome": Instruction(
-        _palindrome, "The response must contain at least 10 palindromes of 5 or more letters."
-    ),
-    "words:prime_lengths": Instruction(
-        _prime_lengths, "The length of each word of the response must be a prime number."
-    ),
-    "words:start_verb": Instruction(_start_verb, "The response must start with a verb."),
-    "words:repeats": Instruction(
-        _repeats,
-        "No word may occur more than {small_n} times in the response.",
-        ("small_n",),
-    ),
-    "words:odd_even_syllables": Instruction(
-        _odd_even_syllables,
-        "In the response, words with an odd and words with an even number of syllables must "
-        "alternate.",
-    ),
-    "words:last_first": Instruction(
-        _last_first, "Each sentence must start with the last word of the sentence before it."
-    ),
-    "words:paragraph_last_first": Instruction(
-        _paragraph_last_first, "Each paragraph must end with the word with which it starts."
-    ),
-    "words:no_consecutive": Instruction(
-        _no_consecutive, "No two neighbouring words may start with the same letter."
-    ),
-    "words:keywords_specific_position": Instruction(
-        _keywords_specific_position,
-        'Word {m} of sentence {n} of the response must be "{keyword}".',
-        ("keyword", "n", "m"),
-    ),
-    "words:words_position": Instruction(
-        _words_position,
-        'The second word and the second-last word of the response must be "{keyword}".',
-        ("keyword",),
-    ),
+WORDS: Mapping[str, Check] = {
+    "words:alphabet": _alphabet,
+    "words:vowel": _vowel,
+    "words:consonants": _consonants,
+    "words:palindrome": _palindrome,
+    "words:prime_lengths": _prime_lengths,
+    "words:start_verb": _start_verb,
+    "words:repeats": _repeats,
+    "words:odd_even_syllables": _odd_even_syllables,
+    "words:last_first": _last_first,
+    "words:paragraph_last_first": _paragraph_last_first,
+    "words:no_consecutive": _no_consecutive,
+    "words:keywords_specific_position": _keywords_specific_position,
+    "words:words_position": _words_position,
 }
 
 
@@ -184,19 +144,10 @@ def _keyword(text: Text, args: Arguments) -> bool:
     return re.search(wanted, text.sentences[number - 1], re.IGNORECASE) is not None
 
 
-SENTENCE: Mapping[str, Instruction] = {
-    "sentence:alliteration_increment": Instruction(
-        _alliteration_increment,
-        "Each sentence must have a longer alliteration, counted in words, than the one before.",
-    ),
-    "sentence:increment": Instruction(
-        _increment,
-        "Each sentence must have exactly {small_n} more words than the sentence before it.",
-        ("small_n",),
-    ),
-    "sentence:keyword": Instruction(
-        _keyword, 'Sentence {N} of the response must contain the word "{word}".', ("word", "N")
-    ),
+SENTENCE: Mapping[str, Check] = {
+    "sentence:alliteration_increment": _alliteration_increment,
+    "sentence:increment": _increment,
+    "sentence:keyword": _keyword,
 }
 
 
@@ -215,19 +166,8 @@ def _span(text: Text, args: Arguments) -> bool:
     return text.lower.strip() == args.text("prompt_to_repeat")[start : end + 1].strip().lower()
 
 
-REPEAT: Mapping[str, Instruction] = {
-    "repeat:repeat_change": Instruction(
-        _change,
-        "The response must be the request with its first word changed, and nothing else.",
-        ("prompt_to_repeat",),
-    ),
-    "repeat:repeat_simple": Instruction(
-        _simple, "The response must be nothing but the sentence that the request asks for."
-    ),
-    "repeat:repeat_span": Instruction(
-        _span,
-        "The response must be a copy of the request from character {n_start} to character "
-        "{n_end}, counted from 0, and nothing else.",
-        ("prompt_to_repeat", "n_start", "n_end"),
-    ),
+REPEAT: Mapping[str, Check] = {
+    "repeat:repeat_change": _change,
+    "repeat:repeat_simple": _simple,
+    "repeat:repeat_span": _span,
 }

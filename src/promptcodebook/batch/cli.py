@@ -1,0 +1,161 @@
+"""`pco batch`: a policy over a file of rows."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from promptcodebook.cli.console import announced, emit, note, wrap_text
+from promptcodebook.cli.settings import (
+    Budget,
+    ConfigOption,
+    DataDir,
+    Json,
+    Model,
+    Ref,
+    Sets,
+    TaskName,
+    Trust,
+)
+from promptcodebook.paths import runs_dir
+from promptcodebook.units import cost_text, count_text, duration, lost_text, plural
+
+if TYPE_CHECKING:
+    from promptcodebook.assemble import Sources
+    from promptcodebook.batch.session import Batch, Summary
+    from promptcodebook.config import Config
+    from promptcodebook.policy.file import PolicyFile
+
+
+def batch(
+    ref: Ref,
+    source: Annotated[
+        Path, typer.Argument(metavar="IN", help="Rows: .jsonl, .csv, .tsv or .parquet.")
+    ],
+    target: Annotated[
+        Path, typer.Argument(metavar="OUT", help="The same rows with answer, route and error.")
+    ],
+    input_column: Annotated[
+        str,
+        typer.Option(
+            "--input", help="IN's column to answer, or a template; default: as in training."
+        ),
+    ] = "",
+    prefix: Annotated[str, typer.Option(help="Put before the names answer, route and error.")] = "",
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Ask the failed rows of a finished OUT again.")
+    ] = False,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Drop what is under way or finished, and its answers.")
+    ] = False,
+    ray: Annotated[
+        str, typer.Option(help="Answer the rows on a Ray cluster: its address, or local.")
+    ] = "",
+    config: ConfigOption = None,
+    task: TaskName = None,
+    data: DataDir = None,
+    lm: Model = None,
+    budget: Budget = None,
+    sets: Sets = None,
+    trust: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """Answer every row of IN with a policy; OUT has the rows in their order.
+
+    Each row of OUT is the row of IN with three more columns: answer; route, the instincts that its
+    prompt was made of; and error, where it failed. A row that fails is counted and the others go
+    on; the exit is then 1, and --retry asks those rows again. OUT appears when it is whole. Until
+    then OUT.part holds what is done, so that after Ctrl-C, a kill, a full disk or a reached budget
+    the same command goes on, and no finished reply is paid for twice. A budget counts all sessions.
+    """
+    from dataclasses import replace
+
+    from promptcodebook.assemble import Sources
+    from promptcodebook.batch.session import Batch, Order
+    from promptcodebook.cli.settings import (
+        Typed,
+        settings_for,
+    )
+    from promptcodebook.policy.references import resolve
+
+    typed = Typed(config, task, data, lm, budget, sets or (), trust)
+    reference = resolve(runs_dir(), ref, trust=trust)
+    typed.given("pco batch").require_objects(reference)
+    if input_column:
+        file = reference.file.model_copy(update={"input": input_column})
+        reference = replace(reference, file=file)
+    settings, base = settings_for(reference, typed)
+    order = Order(source, target, _again(), prefix, retry, anew, bool(ray))
+    opened = Batch.open(order, reference.file, settings)
+    try:
+        summary = _run(opened, reference.file, settings, Sources(base), ray)
+    finally:
+        opened.close()
+    if as_json:
+        emit({"ref": reference.name, "in": str(source), "out": str(target), **summary.as_json()})
+    else:
+        print(_summary_text(target, summary))
+    if summary.failed:
+        raise typer.Exit(1)
+
+
+def _again() -> str:
+    """The command as it was typed, without what holds for one session alone."""
+    words, kept = sys.argv[1:], ["pco"]
+    skip = False
+    for word in words:
+        if skip:
+            skip = False
+        elif word == "--budget":
+            skip = True
+        elif word not in ("--anew", "--json") and not word.startswith("--budget="):
+            kept.append(shlex.quote(word))
+    return " ".join(kept)
+
+
+def _run(opened: Batch, file: PolicyFile, settings: Config, sources: Sources, ray: str) -> Summary:
+    """Progress on stderr; Ctrl-C ends it in order."""
+    from promptcodebook.lm.stack import uses_simulated
+    from promptcodebook.progress import counting
+    from promptcodebook.sync import run_sync
+
+    total, before = opened.source.count, opened.resumed
+    if before:
+        note(f"{before} of {total} rows are done; going on from there")
+
+    name, simulated = opened.order.target.name, uses_simulated(settings)
+    with counting(name, total, sys.stderr, before=before, simulated=simulated) as count:
+
+        def done() -> None:
+            count(None)
+
+        if ray:
+            from promptcodebook.batch.on_ray import OnRay
+
+            return OnRay(ray).run(opened, file, settings, sources.base, done)
+        working = opened.run(file, settings, sources, done)
+        return run_sync(working, announced(opened.interrupt))
+
+
+def _summary_text(target: Path, summary: Summary) -> str:
+    spent = summary.spent
+    parts = [
+        plural(summary.rows, "row"),
+        plural(spent.calls, "call"),
+        f"{count_text(spent.tokens)} tokens",
+        cost_text(spent.cost),
+        duration(summary.seconds),
+    ]
+    model = "simulated model, " if summary.simulated else ""
+    lines = [f"{target}: {model}{', '.join(parts)}"]
+    if summary.lost.calls:
+        lines.append(lost_text(summary.lost))
+    if summary.failed:
+        rows = f"{summary.failed} of {plural(summary.rows, 'row')} failed"
+        lines.append(wrap_text(f"{rows}; the first: {summary.first_error}", ""))
+        lines.append(f"--retry asks {'it' if summary.failed == 1 else 'them'} again")
+    return "\n".join(lines)

@@ -1,0 +1,164 @@
+"""`pco reproduce`: measure what a page of docs/results says, cell by cell, and write the page."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Self
+
+import typer
+
+from promptcodebook.cli.console import emit, note
+from promptcodebook.cli.settings import Json, Model, Plain
+from promptcodebook.paths import BENCH, runs_dir
+
+if TYPE_CHECKING:
+    from promptcodebook.experiments.experiment import Measured, Order
+    from promptcodebook.experiments.lab import Lab
+    from promptcodebook.progress import Listener
+
+_NAMED = 8
+"""Cells without a result that a summary names."""
+
+
+def reproduce(
+    name: Annotated[
+        str, typer.Argument(help="A table or figure (docs/experiments.md lists them), or all.")
+    ],
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Seeds; the page's own number unless given.")
+    ] = None,
+    preset: Annotated[
+        str, typer.Option(help="quick: does everything run; default; paper: the paper's size.")
+    ] = "default",
+    lm: Model = None,
+    task: Annotated[str, typer.Option(help="Measure it on this task, not on the page's own.")] = "",
+    data: Annotated[str, typer.Option(help="Folder of the task's data.")] = "",
+    independent: Annotated[
+        str, typer.Option(help="Model of the independent critic (critic).")
+    ] = "",
+    weak: Annotated[str, typer.Option(help="Model of the weak critic (critic).")] = "",
+    cells: Annotated[
+        int, typer.Option(min=1, help="Cells at once; 1 shows the progress within each.")
+    ] = 4,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Calls in flight at once, of all cells together.")
+    ] = 64,
+    ray: Annotated[
+        str, typer.Option(help="Run the cells on a Ray cluster: its address, or local.")
+    ] = "",
+    out: Annotated[Path, typer.Option(help="Folder of the page, NAME.md.")] = Path("docs/results"),
+    plain: Plain = False,
+    as_json: Json = False,
+) -> int:
+    """Measure what a page of docs/results says, and write the page.
+
+    Cell by cell, those that matter most first. What is finished is not measured again and no reply
+    is paid for twice: stopped by Ctrl-C, the same command resumes. The page lists what is missing.
+    Runs and replies are in RUNS/bench. The model is the page's own unless --lm names another;
+    PCO_LM is not read.
+    """
+    from promptcodebook.cli.views import make_view
+    from promptcodebook.experiments.experiment import Order
+    from promptcodebook.experiments.on_ray import OnRay
+    from promptcodebook.experiments.reproduce import (
+        Threads,
+        experiment_named,
+        experiment_names,
+        measure,
+        require_preset,
+    )
+    from promptcodebook.progress import silent
+
+    orders: list[Order] = []
+    for each in experiment_names() if name == "all" else (name,):
+        experiment = experiment_named(each)
+        if name == "all" and preset not in experiment.presets:
+            continue
+        require_preset(experiment, preset)
+        count = seeds or (1 if preset == "quick" else experiment.seeds)
+        orders.append(Order(experiment, preset, count, task, data, independent, weak))
+    # Steps of several runs at once would be shown as those of one.
+    alone = cells == 1 and not ray
+    view = make_view(sys.stderr, plain=plain) if alone else nullcontext(silent)
+    with view as listener, _Labs(lm, listener, concurrency) as labs:
+        worst = 0
+        for order in orders:
+            lab = labs.of(order)
+            workers = OnRay(order, lab, ray, cells, concurrency) if ray else Threads(lab, cells)
+            measured = measure(order, lab, note, workers)
+            show(measured, out, as_json=as_json)
+            if measured.stop is not None:
+                note(f"pco: stopped: {measured.stop}\n  next: the same command resumes it")
+                return measured.stop.exit_code
+            worst = max(worst, 1 if measured.missing else 0)
+        return worst
+
+
+class _Labs:
+    """The labs of one command: experiments of one folder and model share theirs, and the model."""
+
+    def __init__(self, lm: str | None, view: Listener, concurrency: int) -> None:
+        self._lm = lm
+        self._view = view
+        self._concurrency = concurrency
+        self._open: dict[tuple[str, str], Lab] = {}
+
+    def of(self, order: Order) -> Lab:
+        from promptcodebook.experiments.lab import open_lab
+
+        experiment = order.experiment
+        spec = self._lm or (experiment.lm_quick if order.preset == "quick" else experiment.lm)
+        key = experiment.folder, spec
+        if key not in self._open:
+            beside = "" if spec == experiment.lm else f"-{re.sub('[^A-Za-z0-9.]+', '-', spec)}"
+            folder = runs_dir() / BENCH / f"{experiment.folder}{beside}"
+            typed = shlex.join(["pco", *sys.argv[1:]])
+            self._open[key] = open_lab(
+                folder, spec, typed, self._view, concurrency=self._concurrency
+            )
+        return self._open[key]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with ExitStack() as closing:
+            for lab in self._open.values():
+                closing.callback(lab.close)
+
+
+def show(measured: Measured, out: Path, *, as_json: bool) -> None:
+    """Writes the page however far it came, and says where it is."""
+    from promptcodebook.calls import Usage
+    from promptcodebook.experiments.reproduce import write_page
+
+    page, lab = write_page(out, measured), measured.lab
+    if not as_json:
+        print(_summary(page, len(measured.results), measured.missing))
+        return
+    paid = lab.replies.paid if lab.replies is not None else Usage()
+    emit(
+        {
+            "experiment": measured.order.experiment.name,
+            "page": str(page),
+            "finished": list(measured.results),
+            "missing": dict(measured.missing),
+            "paid": {"calls": paid.calls, "tokens": paid.tokens},
+            "known": lab.replies.known if lab.replies is not None else 0,
+            "results": dict(measured.results),
+        }
+    )
+
+
+def _summary(page: Path, finished: int, missing: Mapping[str, str]) -> str:
+    lines = [f"{finished} cells finished"]
+    if missing:
+        first, more = list(missing)[:_NAMED], len(missing) - _NAMED
+        beside = f" and {more} more, which the page names" if more > 0 else ""
+        lines.append(f"not measured: {', '.join(first)}{beside}")
+    return "\n".join([*lines, f"page: {page}"])

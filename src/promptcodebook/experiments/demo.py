@@ -1,0 +1,274 @@
+"""What `pco demo` shows on SmolLM2: a run on six house rules, its rows, three replies.
+
+Nothing here is simulated, and no figure is written down: all come from the run that was just made.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from promptcodebook.cli.console import emit, note, verdict_text, wrap_text
+from promptcodebook.errors import MissingExtra, require_modules
+from promptcodebook.paths import runs_dir
+from promptcodebook.text import shorten
+from promptcodebook.units import number
+
+if TYPE_CHECKING:
+    from promptcodebook.assemble import Plan, Sources
+    from promptcodebook.config import Config
+    from promptcodebook.run.optimize import Run
+    from promptcodebook.run.verdict import Row
+    from promptcodebook.types import Evaluation, Example, Rollout
+
+NAME = "demo"
+"""The runs' name, by which `pco report demo` finds the latest."""
+MODEL = "smollm2"
+_STEPS = 10
+"""Of training: batches of at most 32, two looks at each message."""
+_BATCH = 32
+_JUDGED = 48
+"""Held-out messages; all rows are judged on the same."""
+_COMPARED = 20
+"""Validation messages on which the best single instinct is chosen."""
+_REPLY = 48
+"""New tokens of a reply at the most: the right rule alone is kept as often as at 64, in 0.98 of 48
+training messages (0.96 at 40 tokens, 0.85 at 32)."""
+_SHOWN = 3
+_LONGEST = 400
+"""Characters of a reply that are shown."""
+_TITLES: Mapping[str, str] = {
+    "none": "no instructions",
+    "present": "the present prompt",
+    "best_single": "best single instinct",
+    "concat": "all instincts in one prompt",
+    "untrained": "the untrained codebook",
+    "learned": "learned: one for each message",
+    "oracle": "the right rules (oracle)",
+}
+"""The rows in the order they are shown: all that the verdict may name, and the references."""
+_FIGURES = ("reward", "gain", "calls", "tokens", "seconds")
+_ABOUT = (
+    "SmolLM2-135M-Instruct runs in this process: a real model, and a very small one (135 million "
+    "parameters, 4 bits each). Nothing below is simulated. It answers messages to a shop whose "
+    "house rules, one for each of six topics, are the present prompt. What is learned, from "
+    "rewards alone, is which sentence of that prompt to send with which message. The text "
+    "optimiser is off: a model of this size cannot write instructions."
+)
+
+
+def demo_config() -> Config:
+    """The demo's run: the present prompt taken apart, and routes over its sentences."""
+    from promptcodebook.config import load_config
+    from promptcodebook.tasks.houserules.task import SIX, present_prompt
+    from promptcodebook.text import sentences_of
+
+    prompt = present_prompt(SIX)
+    settings: dict[str, Any] = {
+        "task": "houserules_six",
+        "preset": "small",
+        "lm": MODEL,
+        "size": len(sentences_of(prompt)),
+        "init": {"kind": "from_prompt", "prompt": prompt},
+        "roles": {"executor": {"temperature": 0.0, "max_tokens": _REPLY}},
+        "update": {"epochs": _STEPS, "batch_size": _BATCH},
+        "validation": {"subset": _COMPARED},
+        "verdict_examples": _JUDGED,
+    }
+    return load_config(settings, where="the demo")
+
+
+def missing_model() -> MissingExtra | None:
+    """Why the demo cannot run here, with what to type for it in its hint; None where it can."""
+    from promptcodebook.local.engine import missing_extra
+
+    if (missing := missing_extra(MODEL)) is not None:
+        return missing
+    try:
+        require_modules(("numpy", "threadpoolctl"), "learning routes from outcomes", "router")
+    except MissingExtra as error:
+        return error
+    return None
+
+
+def demonstrate(*, plain: bool, as_json: bool) -> int:
+    """The demo on the model of this machine; its exit code. MissingExtra where it cannot run."""
+    if (missing := missing_model()) is not None:
+        raise missing
+    from promptcodebook.assemble import Sources
+
+    return show(demo_config(), Sources(), plain=plain, as_json=as_json)
+
+
+def show(config: Config, sources: Sources, *, plain: bool, as_json: bool) -> int:
+    """Runs a demo, or resumes one of these settings that was stopped, and prints the result."""
+    from promptcodebook.assemble import plan_run
+    from promptcodebook.cli.runs import write_run_report
+    from promptcodebook.experiments.lab import read_training
+
+    note(wrap_text(_ABOUT, "") + "\n")
+    plan = plan_run(config, sources)
+    run = _run(config, sources, _unfinished(plan), plain=plain)
+    if run.stop is not None:
+        note(f"pco: stopped: {run.stop}\n  next: pco demo resumes it")
+        return run.stop.exit_code
+    examples = {example.id: example for example in plan.dataset.test}
+    report = run.path / "report.html"
+    inputs = {e.id: e.input for _, split in plan.dataset.items() for e in split}
+    write_run_report(run.path, report, inputs)
+    trained = read_training(run.path).rollouts
+    shown = _Shown(run, report, trained, _samples(_evaluations(run.path), examples, run))
+    if as_json:
+        emit(shown.as_json())
+    else:
+        print(shown.text())
+    return 0
+
+
+def _unfinished(plan: Plan) -> Path | None:
+    """The latest demo of these settings that was stopped, if there is one."""
+    from promptcodebook.run.suite import fitting_runs
+
+    stopped = [run for run in fitting_runs(runs_dir(), plan) if run.name == NAME and run.resumable]
+    return stopped[-1].path if stopped else None
+
+
+def _run(config: Config, sources: Sources, resume: Path | None, *, plain: bool) -> Run:
+    from promptcodebook.cli.views import make_view
+    from promptcodebook.run.opening import Where, open_run
+    from promptcodebook.run.optimize import finish
+    from promptcodebook.sync import run_sync
+
+    with make_view(sys.stderr, plain=plain) as view:
+        where = Where(runs_dir(), resume, "pco demo", NAME)
+        opened = open_run(config, sources, where, view)
+        return run_sync(finish(opened), opened.session.interrupt)
+
+
+def _evaluations(path: Path) -> dict[str, Evaluation]:
+    from promptcodebook.store.run import RunStore
+
+    store = RunStore.open(path)
+    try:
+        return {evaluation.name: evaluation for evaluation in store.test_evaluations()}
+    finally:
+        store.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """One message, and what became of it with the present prompt and with the learned route."""
+
+    message: str
+    route: tuple[str, ...]
+    present: Rollout
+    learned: Rollout
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "message": self.message,
+            "route": list(self.route),
+            **{
+                name: {"reply": each.output, "reward": each.reward, "feedback": each.feedback}
+                for name, each in (("present", self.present), ("learned", self.learned))
+            },
+        }
+
+    def text(self) -> str:
+        route = " ".join(self.route) or "(nothing: the message goes without instructions)"
+        lines = [
+            wrap_text(self.message, "message   "),
+            wrap_text(_reply(self.present), "present   "),
+            wrap_text(route, "route     "),
+            wrap_text(_reply(self.learned), "learned   "),
+        ]
+        return "\n".join(lines)
+
+
+def _reply(rollout: Rollout) -> str:
+    return f"[{number(rollout.reward, missing='failed')}] {shorten(rollout.output, _LONGEST)}"
+
+
+def _samples(
+    rows: Mapping[str, Evaluation], examples: Mapping[str, Example], run: Run
+) -> list[_Sample]:
+    """The first few messages whose two rewards may differ or not: drawn by id, not by outcome."""
+    from promptcodebook.data import sample
+
+    present, learned = rows.get("present"), rows.get("learned")
+    if present is None or learned is None:
+        return []
+    before = {rollout.example_id: rollout for rollout in present.rollouts}
+    after = {rollout.example_id: rollout for rollout in learned.rollouts}
+    judged = [examples[name] for name in after]
+    texts = run.policy.codebook.texts
+    return [
+        _Sample(e.input, _route_texts(after[e.id], texts), before[e.id], after[e.id])
+        for e in sample(judged, _SHOWN)
+    ]
+
+
+def _route_texts(rollout: Rollout, texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(texts[k] for k in rollout.route.indices) if rollout.route is not None else ()
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """A finished demo, as text and as JSON; `rollouts` = of its training."""
+
+    run: Run
+    report: Path
+    rollouts: int
+    samples: Sequence[_Sample]
+
+    @property
+    def rows(self) -> list[Row]:
+        return [self.run.rows[name] for name in _TITLES if name in self.run.rows]
+
+    def text(self) -> str:
+        from promptcodebook.run.verdict import VerdictTable
+
+        rows = self.rows
+        n = rows[0].score.n if rows else 0
+        parts = [
+            wrap_text(
+                f"SmolLM2-135M-Instruct, {n} held-out messages, greedy, with 95 % intervals; gains "
+                "are over the present prompt:",
+                "",
+            ),
+            verdict_text(
+                VerdictTable(rows, titles=_TITLES).only(*_FIGURES),
+                "per message (seconds: of a reply while up to 32 are written at once):",
+            ),
+            wrap_text(self.run.verdict, ""),
+            f"{len(self.samples)} of these messages, drawn before any reply was seen "
+            "([reward] reply, cut):",
+            *(each.text() for each in self.samples),
+            f"report: {self.report}\n"
+            "Look closer:\n"
+            f"  pco codebook show {NAME}\n"
+            f'  pco explain {NAME} "My parcel is two weeks late."\n'
+            "  pco reproduce small-real-model\n"
+            "The tour of everything else, simulated: pco demo --simulated\n"
+            "Your own data and model: pco init mytask",
+        ]
+        return "\n\n".join(parts)
+
+    def as_json(self) -> dict[str, Any]:
+        run = self.run
+        return {
+            "simulated": False,
+            "model": MODEL,
+            "run": run.id,
+            "path": str(run.path),
+            "report": str(self.report),
+            "training_rollouts": self.rollouts,
+            "rows": [asdict(row) for row in self.rows],
+            "verdict": run.verdict,
+            "worth": run.worth,
+            "deploy": run.deploy,
+            "samples": [each.as_json() for each in self.samples],
+        }

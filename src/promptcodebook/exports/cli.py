@@ -1,0 +1,104 @@
+"""`pco codebook export`: the registry as lines, or a policy in the forms that other tools take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from promptcodebook.cli.console import emit, note
+from promptcodebook.cli.settings import Json, Trust
+from promptcodebook.errors import ConfigError
+from promptcodebook.paths import runs_dir
+from promptcodebook.registry.cli import export_registry
+
+if TYPE_CHECKING:
+    from promptcodebook.policy.references import Reference
+
+
+def export(
+    refs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="REF",
+            help="Versions in the registry (NAME@REF, sha256:DIGITS); none = the whole registry. "
+            "With --to one REF of any kind.",
+        ),
+    ] = None,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="FORM",
+            help="json, markdown, dspy, langchain, promptfoo, mlflow or openai-system-prompt.",
+        ),
+    ] = "",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The file, or for code the folder; default: stdout."),
+    ] = None,
+    trust: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """The registry as JSON lines for `import`; with --to, a policy for other tools.
+
+    Single versions go without the log. Of --to: json is the policy file. dspy, langchain,
+    promptfoo and mlflow are code with the policy beside it: each input gets the very prompt that
+    the policy composes, through the package. markdown is for reading. openai-system-prompt is one
+    prompt for every input, and says what that leaves out.
+    """
+    from promptcodebook.policy.references import resolve
+
+    if not to:
+        export_registry(refs or (), output, as_json)
+        return
+    if refs is None or len(refs) != 1:
+        raise ConfigError(
+            f"--to takes one REF, not {len(refs or ())}",
+            hint=f"pco codebook export REF --to {to}",
+        )
+    reference = resolve(runs_dir(), refs[0], trust=trust)
+    _export_policy(refs[0], reference, to, output, as_json)
+
+
+def _export_policy(
+    ref: str, reference: Reference, to: str, output: Path | None, as_json: bool
+) -> None:
+    from promptcodebook.exports.export import export_policy
+
+    made = export_policy(reference.file, to, reference.name, trusted=reference.trusted)
+    if output is None:
+        if made.folder:
+            raise ConfigError(
+                f"{to} is a folder of {', '.join(made.files)}",
+                hint=f"pco codebook export {ref} --to {to} -o {to}",
+            )
+        [text] = made.files.values()
+        print(text, end="")
+        return
+    written = _write(made.files, output, folder=made.folder)
+    if as_json:
+        emit({"ref": reference.name, "to": to, "live": made.live, "files": written})
+        return
+    note(f"wrote {', '.join(written)}")
+    if not made.live:
+        note("the choice of instincts for each input is not in it, as the file says")
+
+
+def _write(files: Mapping[str, str], output: Path, *, folder: bool) -> list[str]:
+    from promptcodebook.paths import write_whole
+
+    targets = {output / name if folder else output: text for name, text in files.items()}
+    try:
+        if folder:
+            output.mkdir(parents=True, exist_ok=True)
+        for target, text in targets.items():
+            write_whole(target, text)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {error.filename or output}: {error.strerror}",
+            hint="choose a place that you may write to and that has space",
+        ) from error
+    return [str(target) for target in targets]

@@ -1,0 +1,508 @@
+"""The registry's commands: `pco codebook freeze`, `promote`, `rollback` and so on. So is `audit`,
+whose report decides whether a version may be promoted."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from promptcodebook.cli.console import columns, emit, note, wrap_text
+from promptcodebook.cli.settings import (
+    ConfigOption,
+    DataDir,
+    Json,
+    Model,
+    Ref,
+    Sets,
+    TaskName,
+    Trust,
+    Who,
+)
+from promptcodebook.errors import ConfigError, DataError, StoreError, TaskError
+from promptcodebook.paths import runs_dir
+from promptcodebook.units import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from promptcodebook.audit.judge import PresidioScan
+    from promptcodebook.audit.report import AuditReport
+    from promptcodebook.cli.settings import Typed
+    from promptcodebook.config import Config
+    from promptcodebook.policy.references import Reference
+    from promptcodebook.policy.scan import Finding
+    from promptcodebook.registry.log import Entry
+    from promptcodebook.registry.shelf import Version
+    from promptcodebook.types import Example
+
+_DIGITS = 12
+"""Of a version, where it is shown for people; sha256: and these are enough to type."""
+_FAULTS = 20
+"""Faults that are printed one by one."""
+
+_Why = Annotated[str, typer.Option("--why", help="The reason, for the log.")]
+_MovingRef = Annotated[str, typer.Argument(metavar="NAME@REF", help="E.g. tickets@production.")]
+
+
+def list_versions(as_json: Json = False) -> None:
+    """Where every ref stands, and the versions that there are."""
+    from promptcodebook.registry.registry import open_registry
+
+    with open_registry() as registry:
+        refs, versions = registry.refs(), registry.versions()
+    if as_json:
+        emit({"refs": refs, "versions": [_version_json(version) for version in versions]})
+    elif not versions:
+        print(f"no versions in the registry {registry.shelf.place}")
+    else:
+        print(columns([{"ref": ref, "version": _short(at)} for ref, at in refs.items()]))
+        print(f"\n{columns([_version_cells(version) for version in versions])}")
+        if simulated := [_short(each.version) for each in versions if _simulated(each)]:
+            print(f"\n{wrap_text('scored on the simulated model: ' + ', '.join(simulated), '')}")
+
+
+def freeze(
+    ref: Ref,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The codebook, e.g. tickets.")],
+    instinct: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--instinct",
+            help="Mark this instinct (0..K-1) as frozen in the version: a training that starts "
+            "from it does not rewrite it. May be repeated.",
+        ),
+    ] = None,
+    why: _Why = "",
+    who: Who = "",
+    as_json: Json = False,
+) -> None:
+    """Store a policy as a version that never changes; NAME@latest moves to it."""
+    from promptcodebook.policy.references import resolve
+    from promptcodebook.registry.registry import facts_of, open_registry
+    from promptcodebook.registry.shelf import mark_frozen
+
+    reference = resolve(runs_dir(), ref)
+    text, facts = reference.text, replace(facts_of(reference), parent=reference.version)
+    if instinct:
+        text = mark_frozen(reference.file, instinct).text()
+    with open_registry(who=who) as registry:
+        version = registry.freeze(text, name, facts, why)
+        if as_json:
+            emit(_version_json(version))
+        else:
+            print(f"{version.version}\n{name}@latest stands at it")
+
+
+def promote(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="REF",
+            help="NAME@REF, sha256:DIGITS, a run or a policy file; the latter two "
+            "are frozen first.",
+        ),
+    ],
+    ref: _MovingRef,
+    why: _Why = "",
+    override: Annotated[
+        str,
+        typer.Option(
+            metavar="REASON", help="Move it though the audit is missing or failed; logged."
+        ),
+    ] = "",
+    without_judge: Annotated[
+        bool,
+        typer.Option(
+            "--without-judge", help="Audits by the rules alone, with no model as judge; logged."
+        ),
+    ] = False,
+    who: Who = "",
+    as_json: Json = False,
+) -> None:
+    """Move NAME@REF to a version that passed `pco codebook audit`. What serves the ref picks it
+    up."""
+    from promptcodebook.policy.references import resolve
+    from promptcodebook.registry.log import check_ref
+    from promptcodebook.registry.registry import AuditGate, facts_of, open_registry
+
+    name = check_ref(ref).partition("@")[0]
+    reference = resolve(runs_dir(), source)
+    with open_registry(who=who) as registry:
+        version = reference.version
+        if not version:
+            facts = facts_of(reference)
+            version = registry.freeze(reference.text, name, facts, why).version
+        gate = AuditGate(registry.attestations, without_judge)
+        entry = registry.promote(version, ref, why, override, gate)
+        _show_move(ref, entry, version, as_json)
+
+
+def rollback(
+    ref: _MovingRef,
+    to: Annotated[
+        str, typer.Option(help="A version that it was at; without it, the one before.")
+    ] = "",
+    why: _Why = "",
+    who: Who = "",
+    as_json: Json = False,
+) -> None:
+    """Move NAME@REF back to the version before, at once. Again: back one more."""
+    from promptcodebook.registry.registry import open_registry
+
+    with open_registry(who=who) as registry:
+        entry = registry.rollback(ref, to, why)
+        _show_move(ref, entry, entry.after, as_json)
+
+
+def import_file(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What pco codebook export wrote.")],
+    name: Annotated[
+        str,
+        typer.Option(
+            "--name",
+            help="Take the versions alone, as those of this codebook: for single versions, and "
+            "where the registry has a log of its own.",
+        ),
+    ] = "",
+    who: Who = "",
+    as_json: Json = False,
+) -> None:
+    """Take in what was exported, every line verified first."""
+    from promptcodebook.registry.exchange import import_lines
+    from promptcodebook.registry.registry import open_registry
+
+    with open_registry(who=who) as registry:
+        try:
+            with file.open("rb") as lines:
+                taken = import_lines(registry, lines, name)
+        except OSError as error:
+            if isinstance(error, StoreError):
+                raise
+            raise ConfigError(
+                f"cannot read {file}: {error.strerror}", hint="pco codebook export -o FILE"
+            ) from error
+    if as_json:
+        emit({"versions": taken.versions, "entries": taken.entries, "head": taken.head})
+    else:
+        versions, entries = (
+            plural(taken.versions, "version"),
+            plural(taken.entries, "entry", "entries"),
+        )
+        print(f"new: {versions} and {entries} of the log")
+
+
+def verify(
+    head: Annotated[
+        str,
+        typer.Option(
+            help="The hash of an entry that was noted elsewhere: the log must still hold it."
+        ),
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Recompute every hash and follow the chain; the first bad row is named, and the exit is 1.
+
+    Note the head that it prints: a chain cannot tell that its last entries were taken off.
+    """
+    from promptcodebook.registry.registry import open_registry
+
+    with open_registry() as registry:
+        found, place = registry.verify(head), registry.shelf.place
+    if as_json:
+        faults = [{"place": fault.place, "what": fault.what} for fault in found.faults]
+        emit({"passes": found.passes, "entries": found.entries, "versions": found.versions,
+              "head": found.head, "faults": faults})  # fmt: skip
+    elif found.passes:
+        entries, versions = (
+            plural(found.entries, "entry", "entries"),
+            plural(found.versions, "version"),
+        )
+        print(f"whole: {entries}, {versions}\nhead {found.head}")
+    else:
+        more = len(found.faults) - _FAULTS
+        shown = [f"  {fault}" for fault in found.faults[:_FAULTS]]
+        print("\n".join([f"{place} is damaged; the first bad row is the first of these:", *shown]))
+        print(f"  and {more} more" if more > 0 else "", end="\n" if more > 0 else "")
+    if not found.passes:
+        raise typer.Exit(1)
+
+
+def export_registry(refs: Sequence[str], output: Path | None, as_json: bool) -> None:
+    """Writes the whole registry, or single versions of it without the log, as JSON lines."""
+    from promptcodebook.paths import whole_file
+    from promptcodebook.registry.exchange import export_lines
+    from promptcodebook.registry.registry import open_registry
+
+    with open_registry() as registry:
+        lines = list(export_lines(registry, refs))
+        if output is None:
+            sys.stdout.writelines(lines)
+            return
+        try:
+            with whole_file(output) as part, part.open("w", encoding="utf-8", newline="\n") as file:
+                file.writelines(lines)
+        except OSError as error:
+            if isinstance(error, StoreError):
+                raise
+            raise ConfigError(
+                f"cannot write {output}: {error.strerror}",
+                hint="choose a folder that exists and has space",
+            ) from error
+    if as_json:
+        emit({"file": str(output), "lines": len(lines)})
+    else:
+        note(f"wrote {output}")
+
+
+def show_log(ref: str, as_json: bool) -> None:
+    """Prints the moves of a ref (NAME@REF), of a codebook (NAME@), or all of them ('')."""
+    from promptcodebook.registry.registry import open_registry
+
+    with open_registry() as registry:
+        if ref and not ref.endswith("@"):
+            registry.resolve(ref)  # says what there is instead
+        entries = registry.history(ref)
+    if as_json:
+        emit([{**asdict(entry), "facts": entry.known} for entry in entries])
+    elif entries:
+        print(columns([_entry_cells(entry) for entry in entries]))
+    else:
+        print("the log is empty" if not ref else f"no entry is about {ref}")
+
+
+def _show_move(ref: str, entry: Entry | None, version: str, as_json: bool) -> None:
+    if as_json:
+        moved = None if entry is None else {**asdict(entry), "facts": entry.known}
+        emit({"ref": ref, "version": version, "entry": moved})
+    elif entry is None:
+        print(f"{ref} stood at {version} already")
+    else:
+        print(f"{ref}: {_short(entry.before) or '(new)'} → {_short(version)}")
+
+
+def _short(version: str) -> str:
+    scheme, colon, digits = version.partition(":")
+    return f"{scheme}{colon}{digits[:_DIGITS]}"
+
+
+def _version_json(version: Version) -> dict[str, Any]:
+    return asdict(version)
+
+
+def _simulated(version: Version) -> bool:
+    from promptcodebook.store.header import has_simulated
+
+    return "score" in version.facts and has_simulated(version.facts.get("configuration"))
+
+
+def _version_cells(version: Version) -> dict[str, Any]:
+    known = version.facts
+    score = known.get("score")
+    return {
+        "version": _short(version.version),
+        "stored": _minute(version.time),
+        "who": version.who,
+        "run": known.get("run") or "",
+        "step": "" if known.get("step") is None else str(known["step"]),
+        "score": "" if score is None else f"{score:.3f}",
+        "parent": _short(known.get("parent") or ""),
+    }
+
+
+def _entry_cells(entry: Entry) -> dict[str, Any]:
+    return {
+        "entry": str(entry.seq),
+        "when": _minute(entry.time),
+        "who": entry.who,
+        "what": entry.action,
+        "ref": entry.ref,
+        "from": _short(entry.before),
+        "to": _short(entry.after),
+        "why": " ".join(_reasons(entry).split()),
+    }
+
+
+def _reasons(entry: Entry) -> str:
+    known = entry.known
+    if override := known.get("override"):
+        return f"{entry.why} (override: {override})"
+    return f"{entry.why} (without a judge)" if known.get("without_judge") else entry.why
+
+
+def _minute(time: str) -> str:
+    return time[:16].replace("T", " ")
+
+
+_COPIES = "copies of training data"
+RulesOnly = Annotated[bool, typer.Option("--rules-only", help="Ask no model about hazards.")]
+UsePresidio = Annotated[
+    bool, typer.Option("--presidio", help="Look for personal data with Presidio too.")
+]
+
+
+def audit(
+    ref: Ref,
+    rules_only: RulesOnly = False,
+    presidio: UsePresidio = False,
+    config: ConfigOption = None,
+    task: TaskName = None,
+    data: DataDir = None,
+    lm: Model = None,
+    sets: Sets = None,
+    trust: Trust = False,
+    who: Who = "",
+    as_json: Json = False,
+) -> None:
+    """Scan every instinct, directive and prompt of a policy; exit 1 if a finding is high.
+
+    Rules look for orders against user, operator or evaluator, personal data, secrets, addresses,
+    hidden or false letters, encoded text, role markers, text that they cannot read, and copies of
+    training data. The role judge is asked
+    about hazards where it has a model; without one no audit passes, and at best no rule fired. What
+    could not be looked for is said. Of a version in the registry the report goes into its log, and
+    lets it be promoted or not.
+    """
+    from promptcodebook.audit.judge import PresidioScan
+    from promptcodebook.cli.settings import Typed
+    from promptcodebook.policy.references import resolve
+
+    reference = resolve(runs_dir(), ref, trust=trust)
+    typed = Typed(config, task, data, lm, None, sets or ())
+    names = PresidioScan() if presidio else None
+    report = _audit(reference, typed, names, rules_only=rules_only)
+    if as_json:
+        emit({"ref": reference.name, **report.to_json()})
+    else:
+        print(_report_text(reference.name, report))
+    _attest(reference, report, who)
+    if report.fails:
+        raise typer.Exit(1)
+
+
+def _audit(
+    reference: Reference, typed: Typed, presidio: PresidioScan | None, *, rules_only: bool
+) -> AuditReport:
+    from promptcodebook.assemble import NO_DATA as NOTHING
+    from promptcodebook.assemble import Sources, assemble
+    from promptcodebook.audit.judge import HazardJudge
+    from promptcodebook.audit.report import NO_DATA, audit_with_judge
+    from promptcodebook.audit.report import audit as scan
+    from promptcodebook.method.templates import load_templates
+    from promptcodebook.sync import run_sync
+
+    training, why = _training(reference, typed)
+    config = None if rules_only else _judging(reference, typed)
+
+    def because(report: AuditReport) -> AuditReport:
+        lines = (why if why and line == NO_DATA else line for line in report.left_out)
+        return replace(report, left_out=tuple(lines))
+
+    if config is None:
+        return because(scan(reference.file, training, presidio))
+
+    async def judged(config: Config) -> AuditReport:
+        # The judge alone is wanted: no data, no reward, and no code that a configuration names.
+        sources = Sources(data=NOTHING, reward=_no_reward, templates=load_templates("default"))
+        models = assemble(config, sources).models
+        try:
+            judge = HazardJudge(models.ask, config.lm)
+            return await audit_with_judge(reference.file, judge, training, presidio)
+        finally:
+            await models.close()
+
+    note(f"asking {config.lm} about hazards")
+    return because(run_sync(judged(config)))
+
+
+def _attest(reference: Reference, report: AuditReport, who: str) -> None:
+    """Keeps the report beside the version that these bytes are, where the registry has it."""
+    from promptcodebook.registry.log import version_of
+    from promptcodebook.registry.registry import AUDIT, open_registry
+
+    version = version_of(reference.text.encode())
+    found = json.loads(json.dumps(report.to_json()))  # as the log gives it back
+    with open_registry(who=who) as registry:
+        if version in registry.shelf.read().versions:
+            if found not in registry.attestations(version, AUDIT)[-1:]:
+                registry.attest(version, AUDIT, found)
+        elif not report.fails:
+            note("to promote it: pco codebook freeze REF NAME, then audit NAME@latest")
+
+
+def _judging(reference: Reference, typed: Typed) -> Config | None:
+    """The configuration of the role judge alone; None where it has no model that can be asked.
+
+    A run that is not trusted brings none: its texts are read, and nobody it names is called.
+    """
+    from promptcodebook.assemble import OWN_LM
+    from promptcodebook.cli.settings import gather_settings, settings_for
+    from promptcodebook.lm.spec import any_simulated
+
+    own = reference.header is not None and reference.header.settings.get("lm") != OWN_LM
+    if own and reference.trusted:
+        config, _ = settings_for(reference, typed)
+    else:
+        config, _ = gather_settings(typed.config, {"lm": typed.lm} if typed.lm else {}, typed.sets)
+    model = config.model_of("judge")
+    if not model or model == OWN_LM or any_simulated([model]):
+        return None
+    kept = {"judge": config.roles["judge"].model_copy(update={"model": None})}
+    alone = {"lm": model, "roles": kept, "task": "", "executor": "", "compose_per_stage": False}
+    return config.model_copy(update=alone)
+
+
+def _no_reward(example: Example, output: str) -> float:
+    """Nothing is scored in an audit."""
+    raise AssertionError(f"an audit has no reward: {example.id}")
+
+
+def _training(reference: Reference, typed: Typed) -> tuple[Sequence[Example] | None, str]:
+    """The training examples that texts are compared with, or None and why."""
+    from promptcodebook.assemble import plan_data
+    from promptcodebook.cli.settings import flag_layer, gather_settings
+    from promptcodebook.policy.references import stored_dataset
+
+    header, data = reference.header, None
+    try:
+        if header is not None and typed.given().keeps_own(reference) and typed.data is None:
+            if not reference.trusted:
+                return None, f"{_COPIES}: the run is not yours, and its data are not read (--trust)"
+            data = stored_dataset(header)
+        else:
+            config, base = gather_settings(
+                typed.config, flag_layer(typed.task, typed.data), typed.sets
+            )
+            if config.task or config.data.path or config.data.train:
+                data = plan_data(config, base)
+    except (ConfigError, DataError, TaskError) as error:
+        return None, f"{_COPIES}: they could not be read: {error}"
+    return (data.train if data is not None else None), ""
+
+
+def _report_text(name: str, report: AuditReport) -> str:
+    counts = Counter(finding.severity for finding in report.findings)
+    shown = ", ".join(f"{counts[s]} {s}" for s in ("high", "medium", "low") if counts[s])
+    lines = [f"{name}: {len(report.texts)} texts, {shown or 'nothing found'}", ""]
+    lines += [_finding_text(finding) for finding in report.findings]
+    looked = ["rules"]
+    looked += [f"{report.rows} training examples"] if report.rows is not None else []
+    looked += [f"hazards as {report.judge} sees them"] if report.judge else []
+    lines += [""] if report.findings else []
+    lines.append(wrap_text(f"looked at: {', '.join(looked)}", ""))
+    lines += [wrap_text(f"left out: {line}", "") for line in report.left_out]
+    alone = "" if report.judge else "; no model judged the texts"
+    last = "does not pass: a finding is high" if report.fails else f"{report.verdict}{alone}"
+    return "\n".join([*lines, last])
+
+
+def _finding_text(finding: Finding) -> str:
+    place = f"{finding.where} [{finding.start}:{finding.end}]"
+    source = "" if finding.source == "rules" else f" ({finding.source})"
+    said = f"{finding.reason}: {finding.quote}{source}"
+    return f"{finding.severity:<6}  {place}  {finding.kind}\n{wrap_text(said, '        ')}"

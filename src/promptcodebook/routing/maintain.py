@@ -1,0 +1,308 @@
+"""Codebook maintenance, every n steps: grab-bags are split, twins merged, the dead revived.
+
+Ours; the paper has none. K and the order of the entries stay: what is new takes the place of an
+entry that is dead or that another says too. Each change is a Rewrite with its origin and reason,
+passes the checks that all rewrites pass, and is not tried by `update.accept`: validation judges it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from promptcodebook.calls import Request
+from promptcodebook.config import Config
+from promptcodebook.errors import LMError
+from promptcodebook.lm.structured import Ask
+from promptcodebook.method.failures import failure_of
+from promptcodebook.method.init import InstinctsReply, instincts_schema
+from promptcodebook.method.policy import Made
+from promptcodebook.method.state import State
+from promptcodebook.method.templates import TemplateSet
+from promptcodebook.method.update import Pending, Updater, apply_rewrites
+from promptcodebook.routing.guard import RouteGuard
+from promptcodebook.text import strip_wrapping, words_of
+from promptcodebook.types import Check, Codebook, Example, Rewrite, Trace, variable_name
+
+PLACES = 2
+"""Dead entries replaced in one round at the most."""
+CHANCES = 4
+"""Picks per entry, on average, before one that got none counts as dead."""
+TRIES, BELOW = 10, 0.1
+"""Picks after which r̄ is believed, and how far below the mean it is that of a dead entry."""
+ALIKE, RELATED = 0.5, 0.3
+"""Share of their words that twins have in common; the lower one if they are picked together."""
+TOGETHER, PICKS = 0.8, 5
+"""How often, and in how many routes at least."""
+THINGS = 3
+"""Parts of a text that make it a grab-bag, if the model agrees."""
+_WORD_SIZE, _PART_SIZE = 4, 3
+"""Letters of a word, and words of a part, that count."""
+_BETWEEN = re.compile(r"[.!?;\n]+|,?\s+(?:and|also|then|plus|as well as)\s+", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Twins:
+    """Two entries that say much the same: `stays` takes up what both say, `goes` is free."""
+
+    stays: int
+    goes: int
+    alike: float
+
+
+class Maintainer:
+    """Finds what to tidy without asking anybody, and has the updater write it."""
+
+    def __init__(
+        self, ask: Ask, templates: TemplateSet, config: Config, check: Check, updater: Updater
+    ) -> None:
+        self._ask = ask
+        self._templates = templates
+        self._config = config
+        self._check = check
+        self._updater = updater
+
+    @property
+    def every(self) -> int:
+        """Steps from one round to the next; 0 = never."""
+        return rounds_every(self._config)
+
+    async def maintain(
+        self, state: State, recent: Sequence[Trace], step: int
+    ) -> tuple[Rewrite, ...]:
+        """One round after `step`: `recent` are the traces since the last one.
+
+        First new texts for the places that are free, halves of a grab-bag before what failures ask
+        for; then the merging of twins, if the place of one of them was filled.
+        """
+        book = state.parameters.codebook
+        twins = find_twins(state, recent)
+        freed = [twins.goes] if twins is not None else []
+        spared = [twins.stays] if twins is not None else []
+        dead = [k for k in find_dead(state, recent) if k not in (*freed, *spared)]
+        places = [*freed, *dead[:PLACES]]
+        made: list[Rewrite] = []
+        if places:
+            made += await self._split(book, places, spared, step)
+            taken = {r.variable for r in made}
+            left = [k for k in places if k not in taken]
+            if left:
+                made += await self._revive(_applied(state, made), left[0], recent, step)
+        # The place of a twin is the first that is filled.
+        if twins is not None and any(r.kept for r in made):
+            made += await self._merge(_applied(state, made), book, twins, step)
+        return tuple(made)
+
+    async def _split(
+        self, book: Codebook, places: Sequence[int], spared: Sequence[int], step: int
+    ) -> list[Rewrite]:
+        """A grab-bag by its parts: the first stays where it was, the others take the places."""
+        draw = self._config.randomness.at(step, "maintain").generator("split")
+        bags = [
+            k
+            for k, c in enumerate(book.instincts)
+            if not c.frozen and k not in (*places, *spared) and count_things(c.text) >= THINGS
+        ]
+        if not bags:
+            return []
+        bag = draw.choice(bags)
+        whole = book[bag].text
+        blank = Rewrite(bag, whole, "", "", kept=False, origin="split")
+        try:
+            parts = await self._parts(bag, whole, 1 + len(places), step)
+        except LMError as error:
+            failure = failure_of("update", error)
+            reason = f"{failure.kind}: {failure.message}"
+            return [self._updater.refuse(replace(blank, failure=failure), reason)]
+        blank = replace(blank, after="\n".join(parts))
+        if len(parts) < 2:
+            return [self._updater.refuse(blank, "the model holds it to be about one thing")]
+        targets = [bag, *places][: len(parts)]
+        others = [c.text for k, c in enumerate(book.instincts) if k not in targets]
+        for k, part in zip(targets, parts, strict=True):
+            # A part may hold what the whole held: that is the text it is made of.
+            reason = self._check(k, part, whole, others)
+            if reason is not None:
+                return [self._updater.refuse(blank, reason)]
+            others.append(part)
+        reason = f"{variable_name(bag)} held {len(parts)} things"
+        return [
+            Rewrite(k, book[k].text, part, f"- {whole}", True, reason, origin="split")
+            for k, part in zip(targets, parts, strict=True)
+        ]
+
+    async def _parts(self, bag: int, text: str, most: int, step: int) -> list[str]:
+        """What the model takes the text apart into: one part if it is about one thing."""
+        cap = self._config.update.instinct_words
+        values = {"text": text, "size": most, "cap": cap}
+        request = Request(
+            role="updater",
+            messages=self._templates["split"].fill(values),
+            sample=self._config.randomness.at(step, variable_name(bag)).sample("split"),
+            schema=instincts_schema(most, cap),
+        )
+
+        def fault(reply: InstinctsReply) -> str | None:
+            if len(reply.instincts) > most:
+                return f"instincts: {len(reply.instincts)} parts, {most} at the most"
+            return None if any(p.strip() for p in reply.instincts) else "instincts: none is given"
+
+        reply = (await self._ask.typed(request, InstinctsReply, fault)).value
+        parts = [" ".join(strip_wrapping(p).split()) for p in reply.instincts]
+        return list(dict.fromkeys(p for p in parts if p))[:most]
+
+    async def _revive(
+        self, state: State, place: int, recent: Sequence[Trace], step: int
+    ) -> list[Rewrite]:
+        """A new instinct from the failures that no instinct is blamed for, else from all."""
+        failed = [t for t in recent if t.unit is not None and t.unit < 1 and t.verdict is not None]
+        told = [t for t in failed if t.verdict is not None and t.verdict.feedback.strip()]
+        told = [t for t in told if not t.gradients.codebook] or told
+        if not told:
+            return []
+        texts = state.parameters.codebook.texts
+        feedback = tuple(t.verdict.feedback for t in told if t.verdict is not None)
+        others = (*texts[:place], *texts[place + 1 :])
+        pending = Pending(place, texts[place], feedback, others, origin="revive")
+        rewrite = await self._updater.write(pending, step)
+        why = f"{variable_name(place)} was free, and {len(told)} failures spoke for another"
+        return [replace(rewrite, reason=why) if rewrite.kept else rewrite]
+
+    async def _merge(
+        self, state: State, before: Codebook, twins: Twins, step: int
+    ) -> list[Rewrite]:
+        """The entry that stays says what both said; a frozen one says it already."""
+        stays, gone = before[twins.stays], before[twins.goes]
+        if stays.frozen:
+            return []
+        texts = state.parameters.codebook.texts
+        others = tuple(t for k, t in enumerate(texts) if k != twins.stays)
+        pending = Pending(twins.stays, stays.text, (gone.text,), others, origin="merge")
+        rewrite = await self._updater.write(pending, step)
+        why = f"{variable_name(twins.goes)} said much the same ({twins.alike:.0%} of their words)"
+        return [replace(rewrite, reason=why) if rewrite.kept else rewrite]
+
+
+class Upkeep:
+    """What a run does beside Algorithm 1: θ's trial, and maintenance every so many steps.
+
+    It keeps the traces since the last maintenance.
+    """
+
+    def __init__(self, guard: RouteGuard, maintainer: Maintainer) -> None:
+        self._guard = guard
+        self._maintainer = maintainer
+        self._since: list[Trace] = []
+
+    def recall(self, traces: Callable[[int], Sequence[Trace]], step: int) -> None:
+        """Reads back the traces that the next maintenance after `step` looks at."""
+        every = self._maintainer.every
+        earlier = range(step - step % every, step) if every else ()
+        self._since = [trace for k in earlier for trace in traces(k)]
+
+    async def before(
+        self, state: State, batch: Sequence[Example], epsilon: float
+    ) -> tuple[State, Mapping[str, Made], tuple[Rewrite, ...]]:
+        """A θ on trial routes the batch first, and may be replaced by the θ before it."""
+        return await self._guard.settle(state, batch, epsilon)
+
+    async def after(
+        self, before: State, rewrites: Sequence[Rewrite], traces: Sequence[Trace], state: State
+    ) -> tuple[State, tuple[Rewrite, ...]]:
+        """A rewritten θ goes on trial; after every so many steps the codebook is tidied."""
+        state = self._guard.watch(before, rewrites, traces, state)
+        if not self._maintainer.every:
+            return state, ()
+        self._since += traces
+        if state.step % self._maintainer.every:
+            return state, ()
+        recent, self._since = self._since, []
+        tidy = await self._maintainer.maintain(state, recent, before.step)
+        return tidied(state, tidy), tidy
+
+
+def rounds_every(config: Config) -> int:
+    """Steps from one round to the next; 0 = never."""
+    update = config.update
+    online = update.batch_size if update.mode == "online" else 1
+    return update.maintain_every * online if update.text_updates else 0
+
+
+def tidied(state: State, made: Sequence[Rewrite]) -> State:
+    """The state after a round: a text that is new begins without a past, a merged one keeps its
+    own at a discount."""
+    kept = [r for r in made if r.kept]
+    if not kept:
+        return state
+    fresh = {r.variable for r in kept if r.origin != "merge"}
+    origins = [None if k in fresh else k for k in range(len(state.parameters.codebook))]
+    merged = {r.variable for r in kept if isinstance(r.variable, int)} - fresh
+    statistics = state.statistics.pick(origins).discount(merged)
+    return replace(_applied(state, kept), statistics=statistics)
+
+
+def _applied(state: State, made: Sequence[Rewrite]) -> State:
+    return replace(state, parameters=apply_rewrites(state.parameters, made))
+
+
+def count_things(text: str) -> int:
+    """Parts of a text, between full stops, semicolons and words such as 'and', that could each be
+    a directive: of so many words at least."""
+    return sum(len(words_of(part)) >= _PART_SIZE for part in _BETWEEN.split(text))
+
+
+def find_dead(state: State, recent: Sequence[Trace]) -> list[int]:
+    """Entries that a new text could replace, those that were never picked first.
+
+    Dead is what no recent route has picked though there were chances enough, and what has the
+    lowest r̄ by a margin after tries enough. A frozen entry lives.
+    """
+    book, statistics = state.parameters.codebook, state.statistics
+    picked = [k for route in _routes(recent) for k in route]
+    dead: list[int] = []
+    if len(picked) >= CHANCES * len(book):
+        dead = [k for k, c in enumerate(book.instincts) if not c.frozen and k not in picked]
+    tried = [k for k, n in enumerate(statistics.selected) if n >= TRIES]
+    if not tried:
+        return dead
+    worst = min(tried, key=lambda k: (statistics.ema[k], k))
+    mean = sum(statistics.ema[k] for k in tried) / len(tried)
+    behind = statistics.ema[worst] <= mean - BELOW
+    if behind and not book[worst].frozen and worst not in dead:
+        dead.append(worst)
+    return dead
+
+
+def find_twins(state: State, recent: Sequence[Trace]) -> Twins | None:
+    """The two entries most alike, if they are: near copies, or related and picked together."""
+    book, ema = state.parameters.codebook, state.statistics.ema
+    routes = _routes(recent)
+    found: list[Twins] = []
+    for a, b in combinations(range(len(book)), 2):
+        if book[a].frozen and book[b].frozen:
+            continue
+        alike = _overlap(book[a].text, book[b].text)
+        if alike >= (RELATED if _together(routes, a, b) else ALIKE):
+            # The frozen one stays, else the one that did better, else the first.
+            stays = max((a, b), key=lambda k: (book[k].frozen, ema[k], -k))
+            found.append(Twins(stays, a + b - stays, alike))
+    return max(found, key=lambda t: (t.alike, -t.stays, -t.goes), default=None)
+
+
+def _routes(recent: Sequence[Trace]) -> list[tuple[int, ...]]:
+    return [t.rollout.route.indices for t in recent if t.rollout.route is not None]
+
+
+def _together(routes: Sequence[tuple[int, ...]], a: int, b: int) -> bool:
+    """Whether the rarer of the two is hardly ever picked without the other."""
+    both = sum(a in route and b in route for route in routes)
+    rarer = min(sum(k in route for route in routes) for k in (a, b))
+    return both >= PICKS and both >= TOGETHER * rarer
+
+
+def _overlap(a: str, b: str) -> float:
+    """Jaccard index of the words of four letters or more."""
+    one, other = ({w for w in words_of(text) if len(w) >= _WORD_SIZE} for text in (a, b))
+    return len(one & other) / len(one | other) if one and other else 0.0

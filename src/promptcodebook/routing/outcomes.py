@@ -1,0 +1,353 @@
+"""From outcomes to expected rewards: a Bayesian ridge regression over inputs and sets of instincts.
+
+The reward of input x with the instincts Z is modelled as
+
+    r = μ + s(x) + Σ_{k in Z} (g_k(x) + λ·sim(x, c_k)) + κ·(|Z| - 1)⁺ + noise,
+
+with s and each g_k a constant and a linear function of φ(x) (`ranking.py`), all with Gaussian
+priors. So a rollout with several instincts is laid at them additively; λ and κ are shared by all.
+With n outcomes everything follows from one n x n system, solved exactly (the dual form; Rasmussen
+and Williams 2006, ch. 2). An instinct that was rewritten keeps its outcomes at a discount: its
+part of the model before and after a rewrite correlate with `KEPT`. Blame is an outcome of its own:
+what a critic lays at one instinct is seen as -ρ on that instinct's part alone, at a fourth of a
+reward's weight.
+
+The priors' sizes are round numbers set beforehand, not tuned to any task (docs/router.md).
+
+What the learned routes are worth by the outcomes of training alone: before any test example.
+
+A doubly robust estimate (Dudík, Langford and Li 2011): where the logged route is the policy's own,
+the fitted model's forecast is corrected by what came of it, over the chance that the route had. It
+is cross-fitted by example: policy, best single instinct and forecast of an example come from the
+outcomes of other examples, so that nothing is judged by what it was chosen on. A weight is at most
+`MOST_WEIGHT`, which keeps the interval narrow and lets a forecast count where a route was rare.
+Outcomes of an instinct before its last rewrite are fitted to, and not judged by. Where unsolved
+examples were visited more often than solved ones, an example's later visits hang on its earlier
+outcomes and their mean would be biased: its first visit alone is judged by.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from promptcodebook.errors import import_extra
+from promptcodebook.intervals import Interval, mean_interval
+from promptcodebook.method.policy import OffPolicy
+from promptcodebook.routing.ranking import Features, Ranker, Vocabulary, chosen
+from promptcodebook.types import Expected, Outcome, Ranking
+
+_DIGITS = 100
+"""Weights are kept in whole parts of the greatest, so many of them."""
+MOST = 2000
+"""Outcomes that a fit takes, the latest ones: it costs their cube."""
+
+
+@dataclass(frozen=True, slots=True)
+class Priors:
+    """Standard deviations of the parts, in units of the reward."""
+
+    level: float = 0.5
+    shared: float = 0.3
+    constant: float = 0.2
+    own: float = 0.5
+    likeness: float = 0.5
+    more: float = 0.1
+    noise: float = 0.35
+    kept: float = 0.5
+
+
+_WHAT = "a router that learns from outcomes"
+
+
+def _numpy() -> Any:
+    return import_extra("numpy", _WHAT, "router")
+
+
+class OutcomeModel:
+    """Fits outcomes of a fixed set of inputs: `dense` has a row φ(x) for each, `gram` their
+    products. `vectors` are the inputs' embeddings, where they are told by them, and `words` what
+    their spelling then counts beside them."""
+
+    def __init__(
+        self,
+        inputs: Mapping[str, str],
+        priors: Priors = Priors(),
+        vectors: Mapping[str, Sequence[float]] | None = None,
+        words: float = 1.0,
+    ) -> None:
+        self.inputs = inputs
+        self.vocabulary = Vocabulary.of(list(inputs.values()))
+        if vectors is not None:
+            listed = [vectors[name] for name in inputs]
+            self.vocabulary = self.vocabulary.with_vectors(listed, words)
+        self.priors = priors
+        self.numpy = np = _numpy()
+        self.row = {name: i for i, name in enumerate(inputs)}
+        self.dense = np.zeros((len(inputs), self.vocabulary.width))
+        pools = import_extra("threadpoolctl", _WHAT, "router")
+        self._threads = pools.ThreadpoolController()
+        self._features = [
+            self.vocabulary.features(text, () if vectors is None else vectors[name])
+            for name, text in inputs.items()
+        ]
+        for i, features in enumerate(self._features):
+            self.dense[i, list(features)] = list(features.values())
+        with self.one_thread():
+            self.gram = self.dense @ self.dense.T
+
+    def one_thread(self) -> AbstractContextManager[object]:
+        """Sums in one order, whatever the number of cores; and small systems, which more slow."""
+        return self._threads.limit(limits=1, user_api="blas")
+
+    def features(self, example_id: str) -> Features:
+        return self._features[self.row[example_id]]
+
+    def fit(self, outcomes: Sequence[Outcome], versions: Sequence[int]) -> Posterior:
+        """The posterior given the outcomes, for instincts of these versions."""
+        with self.one_thread():
+            return Posterior(self, list(outcomes)[-MOST:], versions)
+
+
+class Posterior:
+    """What is known of every part after some outcomes; means, joint draws, and the means as a
+    Ranking."""
+
+    def __init__(
+        self, model: OutcomeModel, outcomes: Sequence[Outcome], versions: Sequence[int]
+    ) -> None:
+        self._model, self._np = model, model.numpy
+        self._versions = tuple(versions)
+        self._size = len(versions)
+        self._outcomes = outcomes
+        np, p = self._np, model.priors
+        n = len(outcomes)
+        self._at = np.array([model.row[o.example_id] for o in outcomes], dtype=int)
+        self._whole = np.array([0.0 if o.part else 1.0 for o in outcomes])
+        self._like = np.array([sum(o.likeness) for o in outcomes])
+        self._crowd = np.array([0.0 if o.part else max(0, len(o.indices) - 1) for o in outcomes])
+        self._has = np.zeros((n, self._size))
+        self._old = np.zeros((n, self._size))
+        for i, o in enumerate(outcomes):
+            for k, version in zip(o.indices, o.versions, strict=True):
+                self._has[i, k] = 1.0
+                self._old[i, k] = version
+        rewards = np.array([o.reward for o in outcomes])
+        weights = np.array([o.weight for o in outcomes])
+        total = float((weights * self._whole).sum())
+        self._mean = float((weights * self._whole * rewards).sum() / total) if total else 0.5
+        y = rewards - self._mean * self._whole
+        gram = model.gram[self._at][:, self._at]
+        whole = np.outer(self._whole, self._whole)
+        prior = (p.level**2 + p.shared**2 * gram) * whole
+        prior += (p.constant**2 + p.own**2 * gram) * self._together()
+        prior += p.likeness**2 * np.outer(self._like, self._like)
+        prior += p.more**2 * np.outer(self._crowd, self._crowd)
+        noise = np.diag(p.noise**2 / weights)
+        if n:
+            self._root = np.linalg.inv(np.linalg.cholesky(prior + noise))
+            self._dual = self._root.T @ (self._root @ y)
+        else:
+            self._root, self._dual = np.zeros((0, 0)), np.zeros(0)
+
+    def _together(self) -> Any:
+        """How much two outcomes have instincts in common: 1 for each, less for older versions."""
+        np = self._np
+        if (self._old == self._old[:1]).all():
+            return self._has @ self._has.T
+        shared = np.zeros((len(self._outcomes),) * 2)
+        for k in range(self._size):
+            has = np.flatnonzero(self._has[:, k])
+            apart = np.abs(np.subtract.outer(self._old[has, k], self._old[has, k]))
+            shared[np.ix_(has, has)] += self._model.priors.kept**apart
+        return shared
+
+    def _current(self) -> Any:
+        """n x K: whether an outcome had the instinct, discounted by the rewrites since."""
+        p = self._model.priors
+        return self._has * p.kept ** (self._np.array(self._versions) - self._old)
+
+    def ranking(self, least: int = 0) -> Ranking:
+        """The means as plain numbers."""
+        np, p, model = self._np, self._model.priors, self._model
+        current, dual = self._current(), self._dual
+        inputs = model.dense[self._at]
+        with model.one_thread():
+            own = p.own**2 * (current * dual[:, None]).T @ inputs
+            shared = p.shared**2 * (self._whole * dual) @ inputs
+            constant = p.constant**2 * current.T @ dual
+        weights = np.vstack([shared[None, :], own])
+        base = self._mean + p.level**2 * float(self._whole @ dual)
+        unit = float(np.abs(weights).max(initial=0.0)) / _DIGITS
+        whole = np.rint(weights / unit).astype(int) if unit else np.zeros(weights.shape, dtype=int)
+        return Ranking(
+            rarity=model.vocabulary.rarity,
+            unit=float(f"{unit:.4g}"),
+            weights=tuple(tuple(row) for row in whole.tolist()),
+            bias=tuple(round(b, 5) for b in [base, *constant.tolist()]),
+            likeness=round(p.likeness**2 * float(self._like @ dual), 5),
+            more=round(p.more**2 * float(self._crowd @ dual), 5),
+            least=least,
+            outcomes=len(self._outcomes),
+            center=model.vocabulary.center,
+            spread=model.vocabulary.spread,
+            words=model.vocabulary.words,
+        )
+
+    def at(self, features: Features, likeness: Sequence[float]) -> Adding:
+        """What each instinct adds at an input that is so much like their texts."""
+        np, p, model = self._np, self._model.priors, self._model
+        vector = np.zeros(model.vocabulary.width)
+        vector[list(features)] = list(features.values())
+        like = np.array(likeness)
+        with model.one_thread():
+            near = (model.dense @ vector)[self._at]
+            cross = np.zeros((len(self._outcomes), self._size + 1))
+            cross[:, :-1] = self._current() * (p.constant**2 + p.own**2 * near)[:, None]
+            cross[:, :-1] += p.likeness**2 * np.outer(self._like, like)
+            cross[:, -1] = p.more**2 * self._crowd
+            prior = np.zeros((self._size + 1,) * 2)
+            alone = p.constant**2 + p.own**2 * float(vector @ vector)
+            prior[:-1, :-1] = alone * np.eye(self._size) + p.likeness**2 * np.outer(like, like)
+            prior[-1, -1] = p.more**2
+            half = self._root @ cross
+            return Adding(cross.T @ self._dual, prior - half.T @ half, model)
+
+
+Parts = tuple[list[float], float]
+"""What each of the K instincts adds by itself, and what any further one adds beside that."""
+
+
+class Adding:
+    """The posterior of the parts at one input: a Gaussian of K + 1 dimensions."""
+
+    def __init__(self, mean: Any, covariance: Any, model: OutcomeModel) -> None:
+        self._mean, self._covariance, self._model = mean, covariance, model
+
+    @property
+    def means(self) -> Parts:
+        return self._mean[:-1].tolist(), float(self._mean[-1])
+
+    def draws(self, count: int, seed: int, scale: float) -> list[Parts]:
+        """Joint draws, their spread `scale` times the posterior's."""
+        np, size = self._model.numpy, len(self._mean)
+        with self._model.one_thread():
+            root = np.linalg.cholesky(self._covariance + 1e-9 * np.eye(size))
+            noise = np.random.Generator(np.random.PCG64(seed)).standard_normal((count, size))
+            drawn = self._mean + scale * noise @ root.T
+        return [(row[:-1], row[-1]) for row in drawn.tolist()]
+
+    def upper(self, scale: float) -> Parts:
+        """Means plus `scale` standard deviations."""
+        np = self._model.numpy
+        bounds = self._mean + scale * np.sqrt(np.maximum(0.0, np.diag(self._covariance)))
+        return bounds[:-1].tolist(), float(bounds[-1])
+
+
+FOLDS = 5
+MOST_WEIGHT = 20.0
+_FEWEST = 20
+"""Examples below which there is no estimate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What routes are chosen under, and whether only first visits are judged by."""
+
+    select: int
+    least: int
+    seed: int = 0
+    first_visits: bool = False
+
+
+def off_policy(
+    model: OutcomeModel,
+    inputs: Mapping[str, str],
+    texts: Sequence[str],
+    outcomes: Sequence[Outcome],
+    versions: Sequence[int],
+    terms: Terms,
+) -> OffPolicy | None:
+    """None where fewer than 20 examples have an outcome of the instincts as they are now."""
+    columns: defaultdict[str, list[tuple[float, float, float]]] = defaultdict(list)
+    names = sorted({o.example_id for o in outcomes})
+    logged = _first_visits(outcomes) if terms.first_visits else outcomes
+    for fold in range(FOLDS):
+        inside = set(names[fold::FOLDS])
+        others = [o for o in outcomes if o.example_id not in inside]
+        if not others:
+            return None
+        ranker = Ranker(model.fit(others, versions).ranking(terms.least), texts)
+        expected = {name: ranker.of(model.features(name)) for name in inputs}
+        single = _best_single(list(expected.values()))
+        for outcome in logged:
+            if outcome.example_id in inside and _counts(outcome, versions):
+                own = expected[outcome.example_id]
+                route = chosen(own.marginal, own.more, terms.select, terms.least)
+                columns[outcome.example_id].append(
+                    (
+                        _doubly_robust(outcome, own, route),
+                        _doubly_robust(outcome, own, (single,)),
+                        _doubly_robust(outcome, own, ()),
+                    )
+                )
+    if len(columns) < _FEWEST:
+        return None
+    means = [tuple(sum(c) / len(c) for c in zip(*rows, strict=True)) for rows in columns.values()]
+    learned = [m[0] for m in means]
+    return OffPolicy(
+        mean_interval(learned, terms.seed),
+        mean_interval([m[0] - m[1] for m in means], terms.seed, (-1.0, 1.0)),
+        mean_interval([m[0] - m[2] for m in means], terms.seed, (-1.0, 1.0)),
+        sum(map(len, columns.values())),
+    )
+
+
+def _first_visits(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The first reward of each example, in their order."""
+    first: dict[str, Outcome] = {}
+    for outcome in outcomes:
+        if not outcome.part:
+            first.setdefault(outcome.example_id, outcome)
+    return list(first.values())
+
+
+def _counts(outcome: Outcome, versions: Sequence[int]) -> bool:
+    """Whether it says something of the instincts as they are now, with a known chance."""
+    current = all(v == versions[k] for k, v in zip(outcome.indices, outcome.versions, strict=True))
+    return current and not outcome.part and outcome.propensity is not None
+
+
+def _best_single(expected: Sequence[Expected]) -> int:
+    sums = [sum(column) for column in zip(*(e.marginal for e in expected), strict=True)]
+    return sums.index(max(sums))
+
+
+def _doubly_robust(outcome: Outcome, expected: Expected, route: tuple[int, ...]) -> float:
+    forecast = expected.of(route)
+    if outcome.indices != route or outcome.propensity is None:
+        return forecast
+    weight = min(MOST_WEIGHT, 1.0 / outcome.propensity)
+    return forecast + weight * (outcome.reward - forecast)
+
+
+def in_words(estimate: OffPolicy | None, reward_range: tuple[float, float]) -> str:
+    """The estimate as a sentence of the verdict, in the task's range of rewards."""
+    if estimate is None:
+        return ""
+    low, high = reward_range
+    width = high - low
+
+    def shown(of: Interval, start: float = 0.0, sign: str = "") -> str:
+        mean, bottom, top = (start + width * x for x in (of.mean, of.low, of.high))
+        return f"{mean:{sign}.3f} (95 % {bottom:{sign}.3f} to {top:{sign}.3f})"
+
+    return (
+        f"Off-policy, before the test: by {estimate.rollouts} logged rollouts on "
+        f"{estimate.value.n} training examples (doubly robust, cross-fitted) the learned routes "
+        f"earn {shown(estimate.value, low)}, {shown(estimate.over_single, sign='+')} over one "
+        f"instinct for all and {shown(estimate.over_none, sign='+')} over none."
+    )

@@ -1,0 +1,323 @@
+"""A router that learns from outcomes, in place of E_θ (method decision 26, beyond the paper).
+
+In training each example's route is drawn: `_DRAWS` draws from the posterior of what each instinct
+adds (`outcomes.py`) make as many routes, each the best under its draw; with probability 1 - η one
+of them is taken (Thompson sampling), with η a set drawn uniformly, its size first (of none as often
+as any single one). So the chance
+that a route had is known exactly given the draws, (1 - η)·share + η·uniform, and is logged with it:
+an off-policy estimate needs it (`outcomes.py`). With `router.explore: upper` there is one route
+instead of the draws', the best by upper bounds. All is keyed by seed, step and example.
+
+What is learned stands in `Step.ranking`; the outcomes themselves are the traces of the steps, so a
+run that goes on reads them back (`recall`).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from promptcodebook.calls import LM, Usage
+from promptcodebook.config import Config, RouterSettings
+from promptcodebook.method.failures import gather_all
+from promptcodebook.method.policy import Composer, EpsilonGreedy, Explorer, OffPolicy, Router
+from promptcodebook.method.state import State
+from promptcodebook.randomness import Draws
+from promptcodebook.routing.outcomes import OutcomeModel, Posterior, Terms, off_policy
+from promptcodebook.routing.ranking import Embedder, Features, chosen, dot
+from promptcodebook.types import Codebook, Example, Expected, Outcome, Route, Step, Trace
+
+_DRAWS = 64
+"""Posterior draws for an example."""
+_WORDS = {"words": 1.0, "embeddings": 0.0, "both": 0.5}
+"""The share of words and letters in what an input is told by."""
+_BLAME = 0.25
+"""Weight of what a critic lays at an instinct, beside a reward's 1."""
+
+
+def make_router(config: Config, examples: Sequence[Example], composer: Composer, lm: LM) -> Router:
+    """Who routes the training examples. MissingExtra where the settings need one that is not
+    installed."""
+    if not config.learns_routes:
+        always = config.encoder.mode == "none"
+        return EpsilonGreedy(composer, Explorer(config.explore, config.select, always=always))
+    executor = config.roles.get("executor")
+    steady = executor is not None and executor.temperature == 0.0
+    repeats = not steady if config.router.repeats == "auto" else config.router.repeats == "yes"
+    embedder = None if config.router.features == "words" else Embedder(lm)
+    model = OutcomeModel({example.id: example.input for example in examples})
+    return OutcomeRouter(config.router, config.select, model, repeats, embedder)
+
+
+def outcomes_of(model: OutcomeModel, before: State, traces: Sequence[Trace]) -> list[Outcome]:
+    """What a batch that ran under `before` teaches: its rewards, and what instincts were blamed."""
+    texts = _Texts(model, before.parameters.codebook)
+    outcomes: list[Outcome] = []
+    for trace in traces:
+        route = trace.rollout.route
+        if trace.unit is None or route is None:
+            continue
+        features = model.features(trace.rollout.example_id)
+        like = texts.likeness(features)
+        whole = Outcome(
+            trace.rollout.example_id,
+            route.indices,
+            tuple(before.versions[k] for k in route.indices),
+            tuple(like[k] for k in route.indices),
+            trace.unit,
+            propensity=route.propensity,
+        )
+        outcomes.append(whole)
+        outcomes += [
+            replace(
+                whole,
+                indices=(k,),
+                versions=(before.versions[k],),
+                likeness=(like[k],),
+                reward=-severity,
+                weight=_BLAME,
+                part=True,
+            )
+            for k, severity in sorted(_blamed(trace).items())
+        ]
+    return outcomes
+
+
+def _blamed(trace: Trace) -> Mapping[int, float]:
+    """ρ of each instinct that is blamed: an even share of the codebook's severity, which is for all
+    of them together (`types.py::Gradients`), or of the whole penalty where it was not given."""
+    named = [k for k, text in trace.gradients.codebook.items() if text]
+    if not named or not trace.penalty:
+        return {}
+    severity = trace.gradients.severity.get("codebook", trace.penalty)
+    return {k: severity / len(named) for k in named} if severity else {}
+
+
+class _Texts:
+    """How like an input each instinct's text is."""
+
+    def __init__(self, model: OutcomeModel, codebook: Codebook) -> None:
+        self._features = [model.vocabulary.spelled(text) for text in codebook.texts]
+
+    def likeness(self, features: Features) -> list[float]:
+        return [round(dot(features, own), 5) for own in self._features]
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """The last fit, by what it was made of: a batch's examples share one."""
+
+    outcomes: tuple[Outcome, ...]
+    versions: tuple[int, ...]
+    posterior: Posterior
+
+
+class OutcomeRouter:
+    """Draws routes in training and learns from what came of them."""
+
+    def __init__(
+        self,
+        settings: RouterSettings,
+        select: int,
+        model: OutcomeModel,
+        repeats: bool = True,
+        embedder: Embedder | None = None,
+    ) -> None:
+        self._settings = settings
+        self._embedder = embedder
+        self._select = select
+        self.model = model
+        self.repeats = repeats
+        usual = 1.0 if repeats else 0.2
+        self._scale = usual if settings.scale is None else settings.scale
+        self._fitted: _Fitted | None = None
+        self._texts: tuple[Codebook, _Texts] | None = None
+
+    async def prepare(self) -> None:
+        """Has the inputs embedded, where `router.features` says so: before the first route, and
+        again where a run goes on. Raises LMError where the model makes no embeddings."""
+        if self._embedder is None or self.model.vocabulary.center:
+            return
+        inputs = self.model.inputs
+        read = await gather_all(self._embedder.read(text) for text in inputs.values())
+        vectors = {name: vector for name, (vector, _) in zip(inputs, read, strict=True)}
+        words = _WORDS[self._settings.features]
+        self.model = OutcomeModel(inputs, self.model.priors, vectors, words)
+
+    def begin(self, state: State) -> State:
+        """A state that nothing was learned in yet."""
+        return replace(state, outcomes=(), versions=(0,) * len(state.parameters.codebook))
+
+    def recall(self, state: State, first: State, steps: Iterable[Step]) -> State:
+        """The state after the steps, as training left it."""
+        state = self.begin(first)
+        for step in steps:
+            state = self.note(state, step.traces, State.after(step))
+        return state
+
+    def attend(
+        self, planned: Sequence[Example], examples: Sequence[Example], state: State, draws: Draws
+    ) -> Sequence[Example]:
+        """The batch, or without repeats with unsolved examples in the places of solved ones."""
+        if self.repeats:
+            return planned
+        solved = {o.example_id for o in _current(state) if o.reward >= 1.0}
+        batch = [example for example in planned if example.id not in solved]
+        taken = solved.union(example.id for example in batch)
+        others = [example for example in examples if example.id not in taken]
+        free = len(planned) - len(batch)
+        batch += draws.generator("unsolved").sample(others, min(free, len(others)))
+        rest = [example for example in planned if example.id in solved]
+        return [*batch, *rest[: len(planned) - len(batch)]]
+
+    async def route(
+        self, example: Example, state: State, epsilon: float, draws: Draws
+    ) -> tuple[Route, Usage]:
+        """A drawn route with its propensity; `explored` = it is not the one that ranks first."""
+        state = state if state.versions else self.begin(state)
+        posterior = self._posterior(state)
+        features = self.model.features(example.id)
+        like = self._likeness(state.parameters.codebook, features)
+        settings, sizes = self._settings, _Sizes(self._settings.least, self._select, len(like))
+        adding = posterior.at(features, like)
+        if settings.explore == "upper":
+            parts = [adding.upper(self._scale)]
+        else:
+            parts = adding.draws(_DRAWS, draws.sample("route draws"), self._scale)
+        tried, floor = frozenset[tuple[int, ...]](), settings.floor
+        if not self.repeats:
+            tried = frozenset(o.indices for o in _current(state) if o.example_id == example.id)
+            floor = floor if any(o.example_id == example.id for o in state.outcomes) else 1.0
+        routes = [_untried(own, more, sizes, tried) for own, more in parts]
+        draw = draws.generator("route")
+        if draw.random() < floor:
+            indices = sizes.draw(draw, tried)
+        else:
+            indices = routes[draw.randrange(len(routes))]
+        share = Counter(routes)[indices] / len(routes)
+        chance = (1 - floor) * share + floor * sizes.chance(indices, tried)
+        own, more = adding.means
+        best = chosen(own, more, self._select, settings.least)
+        route = Route(indices, explored=indices != best, propensity=round(chance, 9))
+        return route, Usage()
+
+    def learn(self, before: State, traces: Sequence[Trace], after: State) -> State:
+        """`after` with the traces' outcomes and the ranking that follows from all so far."""
+        before = before if before.versions else self.begin(before)
+        state = self.note(before, traces, after)
+        ranking = self._posterior(state).ranking(self._settings.least)
+        return replace(state, statistics=replace(state.statistics, ranking=ranking))
+
+    def note(self, before: State, traces: Sequence[Trace], after: State) -> State:
+        """`after` with all outcomes so far; no fit."""
+        texts = zip(before.parameters.codebook.texts, after.parameters.codebook.texts, strict=True)
+        versions = tuple(
+            version + (old != new)
+            for version, (old, new) in zip(before.versions, texts, strict=True)
+        )
+        new = outcomes_of(self.model, before, traces)
+        return replace(after, outcomes=(*before.outcomes, *new), versions=versions)
+
+    def estimate(self, state: State, seed: int) -> OffPolicy | None:
+        """By all outcomes of the state; without repeats each example's first visit counts alone."""
+        terms = Terms(self._select, self._settings.least, seed, first_visits=not self.repeats)
+        texts = state.parameters.codebook.texts
+        return off_policy(
+            self.model, self.model.inputs, texts, state.outcomes, state.versions, terms
+        )
+
+    def _posterior(self, state: State) -> Posterior:
+        fitted = self._fitted
+        if (
+            fitted is None
+            or fitted.outcomes is not state.outcomes
+            or fitted.versions != state.versions
+        ):
+            posterior = self.model.fit(state.outcomes, state.versions)
+            fitted = self._fitted = _Fitted(state.outcomes, state.versions, posterior)
+        return fitted.posterior
+
+    def _likeness(self, codebook: Codebook, features: Features) -> list[float]:
+        if self._texts is None or self._texts[0] is not codebook:
+            self._texts = codebook, _Texts(self.model, codebook)
+        return self._texts[1].likeness(features)
+
+
+def _current(state: State) -> Iterator[Outcome]:
+    """Rewards of routes whose instincts read as they do now."""
+    for o in state.outcomes:
+        if not o.part and all(
+            state.versions[k] == v for k, v in zip(o.indices, o.versions, strict=True)
+        ):
+            yield o
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """The sets that may be routes: `least` to `select` of `size` instincts."""
+
+    least: int
+    select: int
+    size: int
+
+    def draw(self, draw: random.Random, tried: frozenset[tuple[int, ...]]) -> tuple[int, ...]:
+        """An untried set, its size uniformly, then its members; any, where all were tried."""
+        while True:
+            count = self._size(draw)
+            indices = tuple(sorted(draw.sample(range(self.size), count)))
+            if indices not in tried or self._left(tried) <= 0.0:
+                return indices
+
+    def chance(self, indices: tuple[int, ...], tried: frozenset[tuple[int, ...]]) -> float:
+        """The chance of a set under `draw`."""
+        left = self._left(tried)
+        if left <= 0.0:
+            return self._each(len(indices))
+        return 0.0 if indices in tried else self._each(len(indices)) / left
+
+    def _left(self, tried: frozenset[tuple[int, ...]]) -> float:
+        """The chance that a first draw is untried; exactly 0 where nothing is left."""
+        counts = Counter(map(len, tried))
+        if all(counts[n] == math.comb(self.size, n) for n in range(self.least, self.select + 1)):
+            return 0.0
+        return 1.0 - math.fsum(n * self._each(count) for count, n in sorted(counts.items()))
+
+    def _size(self, draw: random.Random) -> int:
+        """How many: none as often as any single one, the other sizes equally often."""
+        if self.least == 0 and draw.random() < 1.0 / (self.size + 1):
+            return 0
+        return draw.randint(max(1, self.least), self.select)
+
+    def _each(self, count: int) -> float:
+        """The chance of any one set of `count` before anything was tried."""
+        if self.least == 0 and count == 0:
+            return 1.0 / (self.size + 1)
+        some = 1.0 if self.least else self.size / (self.size + 1)
+        return some / (self.select - max(1, self.least) + 1) / math.comb(self.size, count)
+
+    def near(self, indices: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        """Every route that differs from this one by an instinct more, less, or another."""
+        others = [k for k in range(self.size) if k not in indices]
+        if len(indices) < self.select:
+            yield from (tuple(sorted((*indices, k))) for k in others)
+        for without in indices:
+            rest = tuple(k for k in indices if k != without)
+            if len(rest) >= self.least:
+                yield rest
+            yield from (tuple(sorted((*rest, k))) for k in others)
+
+
+def _untried(
+    own: Sequence[float], more: float, sizes: _Sizes, tried: frozenset[tuple[int, ...]]
+) -> tuple[int, ...]:
+    """The best route under a draw or, where that was tried, the best untried one near it; the best
+    after all where those were tried as well."""
+    best = chosen(own, more, sizes.select, sizes.least)
+    if best not in tried:
+        return best
+    fresh = [route for route in sizes.near(best) if route not in tried]
+    promise = Expected(0.0, tuple(own), more)
+    return min(fresh, key=lambda route: (-promise.of(route), route), default=best)

@@ -1,0 +1,341 @@
+"""`pco serve`: a policy behind an OpenAI-compatible endpoint, and what its requests were prompted
+with."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from promptcodebook.cli.console import emit, note, wrap_text
+from promptcodebook.cli.settings import ConfigOption, Json, Model, Ref, Sets, Trust
+from promptcodebook.errors import ConfigError, PcoError
+from promptcodebook.paths import runs_dir
+
+if TYPE_CHECKING:
+    from promptcodebook.calls import Role
+    from promptcodebook.cli.settings import Typed
+    from promptcodebook.config import Budget, Config
+    from promptcodebook.policy.file import PolicyFile
+    from promptcodebook.policy.references import Reference
+    from promptcodebook.serve.composing import Composing, Patience
+    from promptcodebook.serve.door import Callers, Limits
+    from promptcodebook.serve.live import PolicySource, Version
+    from promptcodebook.serve.proxy import Proxy
+    from promptcodebook.serve.server import Address
+    from promptcodebook.serve.spending import Record, Spending
+
+Keys = Annotated[
+    Path | None,
+    typer.Option(
+        "--keys", help="A file of keys that callers may send, one a line; PCO_SERVE_KEY adds more."
+    ),
+]
+
+
+def serve(
+    ref: Ref,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free one.")] = 8080,
+    keys: Keys = None,
+    name: Annotated[
+        str | None, typer.Option(help="Callers ask for the model pco/NAME; else the REF's name.")
+    ] = None,
+    lm: Model = None,
+    reads: Annotated[
+        Literal["last", "conversation"],
+        typer.Option("--input", help="What is routed: the last user turn, or the conversation."),
+    ] = "last",
+    one_system: Annotated[
+        bool,
+        typer.Option(help="Put the prompt within the caller's system message, not before it."),
+    ] = False,
+    verbatim: Annotated[
+        bool, typer.Option(help="Put instincts in as they are: no generator, a call less.")
+    ] = False,
+    route_timeout: Annotated[
+        float, typer.Option(min=0.001, help="Seconds for the encoder; then a fallback stands in.")
+    ] = 10.0,
+    compose_timeout: Annotated[
+        float, typer.Option(min=0.001, help="Seconds for the generator; then a fallback stands in.")
+    ] = 10.0,
+    kept: Annotated[
+        int, typer.Option("--cache", min=0, help="Composed prompts that are kept in memory.")
+    ] = 10_000,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Requests at a time; more get a 429.")
+    ] = 256,
+    daily_budget: Annotated[
+        str,
+        typer.Option(
+            help="What each key may spend a day (UTC), e.g. 1000calls+2Mtok+5usd; a line of --keys "
+            "may name another behind its key."
+        ),
+    ] = "",
+    rate: Annotated[
+        float, typer.Option(min=0.0, help="Requests a second for each key; 0 = any number.")
+    ] = 0.0,
+    max_body: Annotated[float, typer.Option(min=0.001, help="MiB of a request's body.")] = 16.0,
+    records: Annotated[
+        int, typer.Option(min=0, help="Requests kept for `pco explain REQUEST_ID`.")
+    ] = 10_000,
+    log_inputs: Annotated[
+        bool, typer.Option(help="Keep what requests say in that record, too.")
+    ] = False,
+    config: ConfigOption = None,
+    sets: Sets = None,
+    trust: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """Serve a policy until Ctrl-C: every request gets its composed prompt and goes to the model.
+
+    The first line on stdout is the address to use as base_url. Answers /v1/chat/completions,
+    /v1/models, /v1/prompt, /healthz, /readyz, /metrics and /openapi.json. A ref that moves
+    and a policy file that is replaced are taken up without a restart. On another address than
+    loopback callers need a key.
+    """
+    from promptcodebook.cli.settings import Typed
+    from promptcodebook.policy.references import resolve
+    from promptcodebook.serve.composing import Patience
+    from promptcodebook.serve.door import Callers, Limits, budgets_of, read_keys, require_keys
+
+    known = read_keys(os.environ.get("PCO_SERVE_KEY", ""), keys)
+    require_keys(known, host, f"pco serve {ref}")
+    reference = resolve(runs_dir(), ref, trust=trust)
+    asked = _Asked(
+        ref,
+        reference,
+        Typed(config, None, None, lm, None, sets or (), trust),
+        name or served_name(reference),
+        Patience(route_timeout, compose_timeout, kept),
+        verbatim=verbatim,
+        conversation=reads == "conversation",
+        joined=one_system,
+        records=records,
+        texts=log_inputs,
+        allowed=budgets_of(known, daily_budget),
+    )
+    limits = Limits(in_flight=concurrency, body_mb=max_body, rate=rate)
+
+    async def run() -> None:
+        await _serve(asked, Callers(known), limits, (host, port), as_json=as_json)
+
+    listen(run, host, port, f"pco serve {ref} --port 0")
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is to be served, as it was typed."""
+
+    ref: str
+    reference: Reference
+    typed: Typed
+    name: str
+    patience: Patience
+    verbatim: bool
+    conversation: bool
+    joined: bool
+    records: int
+    texts: bool
+    allowed: Mapping[str, Budget]
+
+    def source(self) -> PolicySource:
+        """A ref may move and a file be replaced; a run's state and a version stay what they are."""
+        from promptcodebook.registry.registry import open_registry
+        from promptcodebook.serve.live import FileSource, FixedSource, RegistrySource, Version
+
+        if self.reference.version and "@" in self.ref:
+            return RegistrySource(open_registry(), self.ref)
+        if self.reference.header is None and not self.reference.version:
+            return FileSource(Path(self.ref))
+        data = self.reference.file.text().encode("utf-8", "surrogatepass")
+        return FixedSource(Version.of(data, self.ref))
+
+    def make(self, version: Version, spending: Spending | None) -> Composing:
+        """A version at work, under what was typed."""
+        from promptcodebook.assemble import Sources
+        from promptcodebook.cli.settings import settings_for
+        from promptcodebook.lm.budget import Ledger
+        from promptcodebook.lm.stack import Supplies
+        from promptcodebook.policy.policy import deploy
+        from promptcodebook.serve.composing import Composing
+
+        file = self._fitting(version.file)
+        settings, base = settings_for(replace(self.reference, file=file), self.typed)
+        # A reply may quote its request, and what requests say is not written down.
+        settings = settings.model_copy(update={"cache": False})
+        policy = deploy(file, settings, Sources(base), Supplies(ledger=Ledger(log=spending)))
+        return Composing(policy, version.name, self.patience)
+
+    def _fitting(self, file: PolicyFile) -> PolicyFile:
+        if file.stages:
+            raise ConfigError(
+                f"this policy has a prompt for each of {', '.join(file.stages)}, and a request "
+                "does not say which stage it is",
+                hint="run the program itself with load_policy(path, executor=YOUR_AGENT)",
+            )
+        return file.model_copy(update={"compose": "verbatim"}) if self.verbatim else file
+
+
+def served_name(reference: Reference) -> str:
+    """What a policy is called where callers name it: a run by the name that it was given, a file
+    without its endings."""
+    header = reference.header
+    called = header.name if header is not None and header.name else reference.name
+    name = called.removesuffix(".json").removesuffix(".pco")
+    return re.sub(r"[^\w.@-]+", "-", name) or "policy"
+
+
+async def _serve(
+    asked: _Asked, callers: Callers, limits: Limits, where: tuple[str, int], *, as_json: bool
+) -> None:
+    from promptcodebook.serve.proxy import serving_policy
+
+    proxy = await _proxy(asked, callers, limits)
+    async with serving_policy(proxy, *where) as address:
+        _tell(asked, proxy, address, as_json=as_json)
+        await asyncio.Event().wait()
+
+
+async def _proxy(asked: _Asked, callers: Callers, limits: Limits) -> Proxy:
+    from promptcodebook.cli.settings import settings_for
+    from promptcodebook.serve.live import Live, RegistrySource
+    from promptcodebook.serve.proxy import Policies, Proxy
+    from promptcodebook.serve.spending import Records, records_path
+    from promptcodebook.serve.upstream import connect_upstream
+    from promptcodebook.tasks.program import SINGLE_CALL
+
+    settings, _ = settings_for(asked.reference, asked.typed)
+    spending = _spending(asked, settings)
+    source = asked.source()
+    archive = source if isinstance(source, RegistrySource) else None
+    live = Live(source, lambda version: asked.make(version, spending), archive)
+    upstream = await connect_upstream(settings, os.environ)
+    program = asked.reference.file.program
+    if program not in ("", SINGLE_CALL):
+        note(
+            f"the policy was judged with the program {program!r}; here a request is one call, and "
+            "its answers may be of another quality"
+        )
+    kept = Records(records_path(), asked.records) if asked.records else None
+    policies = Policies(
+        asked.name, live, upstream, kept, spending, asked.conversation, asked.joined, asked.texts
+    )
+    return Proxy(policies, callers, limits)
+
+
+def _spending(asked: _Asked, settings: Config) -> Spending | None:
+    """The budgets of callers; None where nobody has one. Raises ConfigError for one that cannot be
+    kept."""
+    from promptcodebook.lm.budget import PriceTable
+    from promptcodebook.serve.spending import Spending, records_path
+
+    if not asked.allowed:
+        return None
+    roles: tuple[Role, ...] = ("executor", "encoder", "generator")
+    caps = {role: settings.roles[role].max_tokens for role in roles}
+    calls_alone = all(b.tokens is None and b.usd is None for b in asked.allowed.values())
+    for role, cap in caps.items():
+        if cap is None and not calls_alone:
+            raise ConfigError(
+                f"role {role} has no length cap, so no budget of tokens or money can hold",
+                hint=f"set roles.{role}.max_tokens in pco.toml",
+            )
+    models = [settings.model_of(role) for role in roles]
+    prices = PriceTable(settings.prices)
+    return Spending(records_path(), asked.allowed, prices, models, caps["executor"] or 0)
+
+
+def _tell(asked: _Asked, proxy: Proxy, address: Address, *, as_json: bool) -> None:
+    """The address on stdout, at once: a script may wait for it."""
+    model, version = f"pco/{asked.name}", proxy.policies.live.version
+    if as_json:
+        emit({"base_url": address.base_url, "model": model, "version": version})
+        sys.stdout.flush()
+    else:
+        print(address.base_url, flush=True)
+    note(f"serving {model} ({version[:19]}); Ctrl-C ends it")
+
+
+def listen(serve: Callable[[], Coroutine[Any, Any, None]], host: str, port: int, hint: str) -> None:
+    """Serves until a signal; a second one ends what the first one waits for. Of each kind of
+    warning a line a second goes to stderr."""
+    from promptcodebook.serve.metrics import Seldom
+
+    log = logging.StreamHandler()
+    log.setLevel(logging.WARNING)
+    log.addFilter(Seldom())
+    logging.getLogger().addHandler(log)
+
+    async def until_stopped() -> None:
+        loop, serving = asyncio.get_running_loop(), asyncio.current_task()
+        assert serving is not None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, serving.cancel)
+        await serve()
+
+    try:
+        asyncio.run(until_stopped())
+    except asyncio.CancelledError:
+        note("stopped")
+    except OSError as error:
+        if isinstance(error, PcoError):
+            raise  # a model that is down or a disk that is full, which say it themselves
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}", hint=hint
+        ) from None
+    finally:
+        logging.getLogger().removeHandler(log)
+
+
+def explain_request(request_id: str, *, as_json: bool) -> None:
+    """What a request was prompted with. Raises ConfigError for what is no request's id."""
+    from promptcodebook.serve.spending import find_record, is_request_id, records_path
+
+    if request_id.startswith("req-") and not is_request_id(request_id):
+        raise ConfigError(
+            f"{request_id} is not the whole id of a request",
+            hint="all of it stands in the answer's header x-request-id",
+        )
+    if not is_request_id(request_id):
+        raise ConfigError(
+            f"no input was given to explain {request_id} with",
+            hint=f'pco explain {request_id} "an input"',
+        )
+    record = find_record(records_path(), request_id)
+    if as_json:
+        emit(asdict(record))
+    else:
+        print(_record_text(record))
+
+
+def _record_text(record: Record) -> str:
+    asked = [f"input: {record.input}"] if record.input else []
+    why = [f"why: {record.analysis}"] if record.analysis else []
+    lost = [f"fallbacks: {', '.join(record.fallbacks)}"] if record.fallbacks else []
+    known = f", known by its {record.cached}" if record.cached else ""
+    lines = [
+        f"{record.id}  {record.time}  status {record.status}",
+        f"{record.model}  {record.version}",
+        f"mode: {record.mode}{known}",
+        *lost,
+        *asked,
+        f"route: {', '.join(map(str, record.route)) or 'none'}",
+        *(
+            wrap_text(text, f"  {k:>2}  ")
+            for k, text in zip(record.route, record.instincts, strict=True)
+        ),
+        *why,
+        "prompt:",
+        wrap_text(record.prompt),
+    ]
+    return "\n".join(lines)

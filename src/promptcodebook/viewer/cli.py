@@ -1,0 +1,66 @@
+"""`pco view`: runs in the browser, on this machine only."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from promptcodebook.cli.console import emit, note
+from promptcodebook.cli.settings import Json, Trust
+from promptcodebook.paths import runs_dir
+
+
+def view(
+    run: Annotated[
+        str, typer.Argument(metavar="[RUN]", help="A run: its id or name, a path, or 'last'.")
+    ] = "",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free one.")] = 8642,
+    results: Annotated[
+        Path, typer.Option(help="Folder of pco reproduce's pages, for the screen Paper.")
+    ] = Path("docs/results"),
+    browse: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", hidden=True)] = False,
+    trust: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """Runs as pages that follow them while they train: curves, codebook, examples, comparisons.
+
+    The first line on stdout is the address. It is reached from this machine only (from another
+    one: ssh -L 8642:localhost:8642). It asks no model and writes nothing. Ctrl-C ends
+    it.
+    """
+    from promptcodebook.serve.cli import listen
+    from promptcodebook.store.runs import find_run
+    from promptcodebook.viewer.frame import address
+    from promptcodebook.viewer.server import HOST, Site, viewing
+    from promptcodebook.viewer.watched import find_key, root_of
+
+    folder = find_run(runs_dir(), run) if run else None
+    home = (runs_dir() if folder is None else root_of(runs_dir(), folder)).resolve()
+    path = "/" if folder is None else address("run", find_key(home, folder))
+
+    async def serve() -> None:
+        site = Site(home, trust=trust, results=results)
+        async with viewing(site, port) as base:
+            _tell(base + path, browse=browse, as_json=as_json)
+            await asyncio.Event().wait()
+
+    listen(serve, HOST, port, f"pco view {run} --port 0".replace("  ", " "))
+
+
+def _tell(url: str, *, browse: bool, as_json: bool) -> None:
+    """The address on stdout, at once: a script may wait for it."""
+    if as_json:
+        emit({"url": url})
+        sys.stdout.flush()
+    else:
+        print(url, flush=True)
+    note("Ctrl-C ends it")
+    if browse:
+        import webbrowser
+
+        webbrowser.open(url)

@@ -1,0 +1,444 @@
+"""Maintenance of the codebook: what is found, what is written, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from promptcodebook.calls import Request
+from promptcodebook.errors import EndpointDown
+from promptcodebook.lm.scripted import Scripted, ScriptedLM
+from promptcodebook.method.state import RoutingStatistics, State
+from promptcodebook.method.update import AllChecks, LengthCheck, NearCopyCheck
+from promptcodebook.routing.maintain import (
+    Twins,
+    count_things,
+    find_dead,
+    find_twins,
+    tidied,
+)
+from promptcodebook.types import Gradients, Parameters, Rewrite, Rollout, Route, Trace, Verdict
+from tests.method.build import (
+    ENCODED,
+    World,
+    book,
+    config,
+    examples,
+    parameters,
+    said,
+    talkative,
+)
+
+BAG = "Count every word of the draft; name all the sources, and answer in formal Spanish."
+OTHER_BAG = "Look at edge cases first; keep numbers exact, and show each calculation."
+COUNT = "Always count all words before sending the answer"
+COUNTS = "Before sending your answer count words always"
+TEXTS = (
+    "Mind the tone of it",
+    "Give the units asked for",
+    "Cite the page of each fact",
+    "Be brief",
+)
+
+
+def state(
+    *texts: str,
+    ema: Sequence[float] | None = None,
+    selected: Sequence[int] | None = None,
+    frozen: Sequence[int] = (),
+) -> State:
+    codebook = book(*texts, frozen=frozen)
+    rates = tuple(ema or [0.5] * len(codebook))
+    picks = tuple(selected or [9] * len(codebook))
+    known = RoutingStatistics(rates, rates, picks, (0.8,) * len(codebook))
+    return State(7, Parameters("theta", "phi", codebook, "psi"), known)
+
+
+def trace(*route: int, feedback: str = "", unit: float = 0.5, blamed: bool = False) -> Trace:
+    rollout = Rollout("x", Route(tuple(route)), reward=unit)
+    gradients = Gradients(codebook={route[0]: "sharpen it"} if blamed else {})
+    return Trace(rollout, unit, Verdict(0.5, feedback), gradients=gradients)
+
+
+def picked(*routes: tuple[int, ...], times: int = 8) -> list[Trace]:
+    return [trace(*route) for route in routes for _ in range(times)]
+
+
+def parts(*texts: str) -> str:
+    return json.dumps({"instincts": list(texts)})
+
+
+CHECKS = AllChecks([LengthCheck(config().update), NearCopyCheck()])
+
+
+async def maintain(at: State, recent: Sequence[Trace], *replies: Scripted, **tree):
+    world = World(config(**tree), ScriptedLM().enqueue(*replies), check=CHECKS)
+    return world, await world.maintainer.maintain(at, recent, 9)
+
+
+# --- what is found
+
+
+@pytest.mark.parametrize(
+    ("text", "things"),
+    [
+        (BAG, 3),
+        ("Count words. Name sources. Be formal.", 0),  # two words make no directive
+        ("Count the words and name the sources as well as dates of them", 3),
+        ("List every requirement of the input before answering, and check each at the end.", 2),
+        ("Keep order, headings or list marks where they help.", 1),
+        ("Handle brandy in sandy bands with care", 1),
+    ],
+)
+def test_things_are_counted_between_stops_and_joining_words(text: str, things: int):
+    assert count_things(text) == things
+
+
+def test_no_shipped_instinct_is_taken_for_a_grab_bag():
+    general = World(config()).templates.text("instincts").splitlines()
+    assert [text for text in general if count_things(text) >= 3] == []
+
+
+def test_dead_is_what_nobody_picks_though_there_were_chances():
+    at = state(*TEXTS)
+    assert find_dead(at, picked((0, 1))) == [2, 3]  # 16 picks for 4 entries
+    assert find_dead(at, picked((0, 1), times=7)) == []
+    assert find_dead(at, picked((0, 1), (2, 3))) == []
+    assert find_dead(state(*TEXTS, frozen=[2]), picked((0, 1))) == [3]
+
+
+def test_dead_is_also_the_lowest_r_bar_by_a_margin_after_tries():
+    every = picked((0, 1), (2, 3))
+    low = (0.5, 0.2, 0.5, 0.4)  # the mean is 0.4
+    assert find_dead(state(*TEXTS, ema=low, selected=(10, 10, 10, 10)), every) == [1]
+    assert find_dead(state(*TEXTS, ema=low, selected=(10, 9, 10, 10)), every) == []
+    near = (0.5, 0.36, 0.5, 0.4)
+    assert find_dead(state(*TEXTS, ema=near, selected=(10, 10, 10, 10)), every) == []
+    frozen = state(*TEXTS, ema=low, selected=(10, 10, 10, 10), frozen=[1])
+    assert find_dead(frozen, every) == []
+    both = state(*TEXTS, ema=low, selected=(10, 10, 10, 10))
+    assert find_dead(both, picked((0, 1), (0, 2))) == [3, 1]
+    assert find_dead(both, picked((0, 2), (0, 3))) == [1]
+
+
+def test_twins_say_the_same_in_other_words():
+    found = find_twins(state(TEXTS[0], COUNT, TEXTS[1], COUNTS, ema=(0, 0.2, 0, 0.3)), [])
+    assert found == Twins(3, 1, pytest.approx(6 / 7))
+    assert find_twins(state(*TEXTS), []) is None
+
+
+def test_of_twins_the_frozen_one_stays_then_the_better_then_the_first():
+    def stays(**known) -> Twins | None:
+        return find_twins(state(COUNT, COUNTS, **known), [])
+
+    assert stays(ema=(0.2, 0.3), frozen=[0]) == Twins(0, 1, pytest.approx(6 / 7))
+    assert stays(ema=(0.2, 0.3)) == Twins(1, 0, pytest.approx(6 / 7))
+    assert stays(ema=(0.2, 0.2)) == Twins(0, 1, pytest.approx(6 / 7))
+    assert stays(ema=(0.3, 0.2), frozen=[1]) == Twins(1, 0, pytest.approx(6 / 7))
+    assert stays(frozen=[0, 1]) is None
+
+
+def test_twins_have_half_of_their_words_in_common():
+    assert find_twins(state("count words", "count words before sending"), []) == Twins(0, 1, 0.5)
+    assert find_twins(state("count words", "count words before sending drafts"), []) is None
+
+
+def test_related_entries_are_twins_if_they_are_picked_together():
+    """Less in common, 3 words of 8: it takes the routes to say that one is enough."""
+    at = state("count words before sending", "check words before sending anything twice", *TEXTS)
+    assert find_twins(at, []) is None
+    together = picked((0, 1), times=5)
+    assert find_twins(at, together) == Twins(0, 1, pytest.approx(3 / 7))
+    assert find_twins(at, together[:4]) is None
+    assert find_twins(at, [*together, trace(0, 3), trace(1, 4)]) == Twins(
+        0, 1, pytest.approx(3 / 7)
+    )
+    assert find_twins(at, [*together, *picked((0, 3), (1, 3), times=2)]) is None
+    four_of_five = [*picked((0, 1)), *picked((0, 3), (1, 3), times=2)]
+    assert find_twins(at, four_of_five) == Twins(0, 1, pytest.approx(3 / 7))
+    alone = picked((0, 3), times=40)
+    assert find_twins(at, [*together, *alone]) == Twins(0, 1, pytest.approx(3 / 7))
+
+
+# --- what is written
+
+
+async def test_a_grab_bag_is_split_into_the_places_of_the_dead():
+    at = state(TEXTS[0], BAG, TEXTS[1], TEXTS[2])
+    reply = parts("Count every word of the draft.", '"Name all the sources."', "Answer in Spanish.")
+    world, made = await maintain(at, picked((0, 1)), reply)
+    (asked,) = world.lm.history
+    assert BAG in said(asked) and "at most 3 instincts of at most 25 words" in said(asked)
+    assert made == tuple(
+        Rewrite(k, old, new, f"- {BAG}", True, "c1 held 3 things", origin="split")
+        for k, old, new in (
+            (1, BAG, "Count every word of the draft."),
+            (2, TEXTS[1], "Name all the sources."),
+            (3, TEXTS[2], "Answer in Spanish."),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "fault"),
+    [
+        (parts("a b", "c d", "e f", "g h"), "instincts: 4 parts, 3 at the most"),
+        (parts("", " "), "instincts: none is given"),
+    ],
+)
+async def test_too_many_parts_or_none_are_asked_for_again(first: str, fault: str):
+    at = state(TEXTS[0], BAG, TEXTS[1], TEXTS[2])
+    again = parts("", "Name all the sources", "Answer in Spanish")
+    world, made = await maintain(at, picked((0, 1)), first, again)
+    assert fault in said(world.lm.history[1])
+    assert [r.after for r in made] == ["Name all the sources", "Answer in Spanish"]
+
+
+async def test_a_part_may_be_nearly_the_whole_that_it_replaces():
+    at = state(TEXTS[0], BAG, TEXTS[1], TEXTS[2])
+    most = BAG.removesuffix(" Spanish.")
+    _, made = await maintain(at, picked((0, 1)), parts(most, "Use the Spanish of Chile"))
+    assert [(r.after, r.kept) for r in made] == [(most, True), ("Use the Spanish of Chile", True)]
+
+
+async def test_a_split_is_asked_of_the_updater_with_a_sample_of_its_own():
+    at = state(TEXTS[0], BAG, TEXTS[1], TEXTS[2])
+    asked = [
+        (await maintain(at, picked((0, 1)), parts(BAG), seed=seed))[0].lm.history[0]
+        for seed in (1, 1, 2)
+    ]
+    assert {r.role for r in asked} == {"updater"}
+    assert asked[0].sample == asked[1].sample != asked[2].sample
+
+
+async def test_a_text_about_two_things_is_no_grab_bag():
+    two = "Count every word of the draft, and name all the sources"
+    assert count_things(two) == 2
+    world, made = await maintain(state(TEXTS[0], two, *TEXTS[1:3]), picked((0, 1)))
+    assert made == () and world.lm.history == []
+
+
+async def test_without_a_free_place_nobody_is_asked():
+    world, made = await maintain(state(TEXTS[0], BAG, *TEXTS[1:3]), picked((0, 1), (2, 3)))
+    assert made == () and world.lm.history == []
+
+
+async def test_no_more_than_two_of_the_dead_are_replaced_in_one_round():
+    at = state("Greet them", BAG, *TEXTS[:3])
+    world, made = await maintain(at, picked((0, 1), times=10), parts("Name it", "Do it", "So it"))
+    assert "at most 3 instincts" in said(world.lm.history[0])
+    assert [r.variable for r in made] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (parts(BAG), "the model holds it to be about one thing"),
+        (parts("Mind the tone of it!", "Name sources"), "a near-copy of another instinct"),
+        (parts("Name the sources", "Name the sources."), "a near-copy of another instinct"),
+        (parts("a " * 26, "Name the sources"), "26 words, over the cap of 25"),
+        (EndpointDown("gone"), "EndpointDown: gone"),
+    ],
+)
+async def test_a_split_that_is_refused_changes_nothing_and_says_why(reply: Scripted, reason: str):
+    at = state(TEXTS[0], BAG, TEXTS[1], TEXTS[2])
+    world, made = await maintain(at, picked((0, 1)), reply)
+    (refused,) = made
+    assert (refused.variable, refused.kept, refused.reason) == (1, False, reason)
+    assert world.tally["rewrites_refused"] == 1
+    given = "\n".join(json.loads(reply)["instincts"]) if isinstance(reply, str) else ""
+    failure = refused.failure
+    assert (failure and failure.stage) == ("update" if given == "" else None)
+    assert refused == Rewrite(
+        1, BAG, given.replace(" \n", "\n"), "", False, reason, failure=failure, origin="split"
+    )
+    assert tidied(at, made) == at
+
+
+async def test_neither_what_is_dead_nor_what_takes_up_a_twin_is_split():
+    """Its place, or its text, is spoken for already."""
+    world, made = await maintain(state(*TEXTS[:3], BAG), picked((0, 1), (0, 2)))
+    assert made == () and world.lm.history == []
+    bags = (f"{BAG} Always.", f"{BAG} Ever.", *TEXTS[:2])
+    recent = [*picked((0, 1), (2, 3)), trace(0, 1, feedback="dates were left out")]
+    world, made = await maintain(state(*bags), recent, "Date each event", "Count and name it all")
+    assert [(r.variable, r.origin) for r in made] == [(1, "revive"), (0, "merge")]
+
+
+async def test_a_frozen_grab_bag_is_not_split():
+    at = state(TEXTS[0], BAG, TEXTS[1], TEXTS[2], frozen=[1])
+    world, made = await maintain(at, picked((0, 1)))
+    assert made == () and world.lm.history == []
+
+
+async def test_the_dead_are_revived_from_failures_that_no_instinct_is_blamed_for():
+    recent = [
+        *picked((0, 1)),
+        trace(0, 1, feedback="dates were left out"),
+        trace(0, 1, feedback="wrong tone", blamed=True),
+        trace(0, 1, feedback="solved, so no failure", unit=1.0),
+    ]
+    world, made = await maintain(state(*TEXTS), recent, "Here is the instinct: Date each event")
+    (asked,) = world.lm.history
+    assert "- dates were left out" in said(asked)
+    assert "wrong tone" not in said(asked) and "solved" not in said(asked)
+    assert f"- {TEXTS[0]}\n- {TEXTS[1]}\n- {TEXTS[3]}\n" in said(asked)  # all but the dead one
+    assert made == (
+        Rewrite(2, TEXTS[2], "Date each event", "- dates were left out", True,
+                "c2 was free, and 1 failures spoke for another", origin="revive"),
+    )  # fmt: skip
+
+
+async def test_where_every_failure_has_its_instinct_all_failures_are_told():
+    recent = [*picked((0, 1)), trace(0, 1, feedback="wrong tone", blamed=True)]
+    world, made = await maintain(state(*TEXTS), recent, "Ask for the tone first")
+    assert "- wrong tone" in said(world.lm.history[0]) and made[0].kept
+
+
+async def test_without_failures_the_dead_stay_as_they_are():
+    world, made = await maintain(state(*TEXTS), picked((0, 1)))
+    assert made == () and world.lm.history == []
+
+
+async def test_twins_are_merged_once_the_place_of_one_has_a_new_text():
+    at = state(COUNT, TEXTS[0], COUNTS, TEXTS[1], ema=(0.6, 0.5, 0.4, 0.5))
+    recent = [*picked((0, 1), (2, 3)), trace(0, 1, feedback="dates were left out")]
+    merged = "Count all words before you answer"
+    world, made = await maintain(at, recent, "Date each event", merged)
+    assert [(r.variable, r.origin, r.kept) for r in made] == [
+        (2, "revive", True), (0, "merge", True),
+    ]  # fmt: skip
+    asked = said(world.lm.history[1])
+    assert COUNT in asked and f"- {COUNTS}" in asked
+    assert "- Date each event" in asked  # what stands in the other's place is told already
+    assert made[1].reason == "c2 said much the same (86% of their words)"
+    after = tidied(at, made)
+    assert after.parameters.codebook.texts == (merged, TEXTS[0], "Date each event", TEXTS[1])
+
+
+async def test_twins_whose_place_stays_empty_are_not_merged():
+    """There was nothing to put there: two that say the same are better than one and a gap."""
+    at = state(COUNT, TEXTS[0], COUNTS, TEXTS[1])
+    world, made = await maintain(at, picked((0, 1), (2, 3)))
+    assert made == () and world.lm.history == []
+    recent = [*picked((0, 1), (2, 3)), trace(0, 1, feedback="dates were left out")]
+    _, made = await maintain(at, recent, TEXTS[0], TEXTS[1])
+    assert [(r.variable, r.kept) for r in made] == [(2, False)]
+    assert made[0].reason == "a near-copy of another instinct"
+
+
+async def test_a_frozen_twin_stays_as_it_is_and_the_other_makes_place():
+    at = state(COUNT, TEXTS[0], COUNTS, TEXTS[1], frozen=[0])
+    recent = [*picked((0, 1), (2, 3)), trace(0, 1, feedback="dates were left out")]
+    world, made = await maintain(at, recent, "Date each event")
+    assert [(r.variable, r.origin) for r in made] == [(2, "revive")]
+    assert len(world.lm.history) == 1
+
+
+async def test_a_twin_that_stays_is_no_free_place_though_nobody_picks_it():
+    """Both are dead: one place, not two or three."""
+    at = state(COUNT, BAG, COUNTS, TEXTS[1])
+    world, made = await maintain(
+        at, picked((1, 3)), parts("Name all the sources", "Answer in Spanish"), "Count all of it"
+    )
+    assert "at most 2 instincts" in said(world.lm.history[0])
+    assert [(r.variable, r.origin) for r in made] == [(1, "split"), (2, "split"), (0, "merge")]
+
+
+async def test_a_merge_that_is_refused_keeps_the_reason_it_was_refused_for():
+    at = state(COUNT, BAG, COUNTS, TEXTS[1])
+    split = parts("Name all the sources", "Answer in Spanish")
+    _, made = await maintain(at, picked((1, 3)), split, TEXTS[1], TEXTS[1])
+    merge = made[-1]
+    assert (merge.origin, merge.kept) == ("merge", False)
+    assert merge.reason == "a near-copy of another instinct"
+
+
+async def test_a_split_fills_the_place_of_a_twin_before_failures_do():
+    at = state(COUNT, BAG, COUNTS, TEXTS[1])
+    recent = [*picked((0, 1), (2, 3)), trace(0, 1, feedback="dates were left out")]
+    world, made = await maintain(
+        at, recent, parts("Name all the sources", "Answer in Spanish"), "Count all of the words"
+    )
+    assert [(r.variable, r.origin) for r in made] == [(1, "split"), (2, "split"), (0, "merge")]
+    assert "at most 2 instincts" in said(world.lm.history[0])
+
+
+async def test_new_texts_begin_without_a_past_and_a_merged_one_keeps_half_its_evidence():
+    at = state(COUNT, BAG, COUNTS, TEXTS[1], ema=(0.6, 0.5, 0.4, 0.3), selected=(4, 3, 2, 1))
+    recent = [*picked((0, 1), (2, 3))]
+    _, made = await maintain(
+        at, recent, parts("Name all the sources", "Answer in Spanish"), "Count all of the words"
+    )
+    after = tidied(at, made)
+    assert after.statistics == RoutingStatistics(
+        (0.6, 0.0, 0.0, 0.3), (0.6, 0.0, 0.0, 0.3), (4, 0, 0, 1), (0.4, 0.0, 0.0, 0.8)
+    )
+    assert (after.step, len(after.parameters.codebook)) == (at.step, 4)
+
+
+async def test_a_round_is_drawn_by_seed_and_step():
+    at = state(BAG, OTHER_BAG, TEXTS[0], TEXTS[1])
+    bags: list[int] = []
+    for seed in (0, 0, 1, 2, 3, 4):
+        _, made = await maintain(at, picked((0, 1)), parts("Be kind to all"), seed=seed)
+        bags.extend(r.variable for r in made if isinstance(r.variable, int))
+    assert bags[0] == bags[1] and set(bags) == {0, 1}
+
+
+# --- in training
+
+
+def tidy_up(request: Request) -> Scripted:
+    """The talkative model, which takes every instinct apart into two."""
+    if request.schema is not None and request.schema.name == "InstinctsReply":
+        return parts("Say it first thing", "Say it last thing")
+    return f"rule{request.sample}" if request.role == "updater" else talkative(request)
+
+
+def settings(every: int = 2, **update):
+    update = {"batch_size": 5, "epochs": 4, "maintain_every": every, **update}
+    return config(update=update, explore=ENCODED, critic={"trainable": False})
+
+
+async def test_it_comes_every_so_many_steps_and_looks_back_on_all_since():
+    """0 and 1 are always picked; 2 and 3 have had their chances after two steps of five."""
+    world = World(settings(), ScriptedLM().reply_with(tidy_up))
+    steps = await world.run(examples(20), parameters(book(*TEXTS)))
+    tidy = [[r for r in s.rewrites if r.origin != "gradient"] for s in steps]
+    assert [len(made) for made in tidy] == [0, 1, 0, 1]
+    assert [r.origin for made in tidy for r in made] == ["revive", "revive"]
+    assert [r.variable for made in tidy for r in made] == [2, 2]
+    assert steps[1].parameters.codebook[2].text == tidy[1][0].after
+    assert not steps[1].reverted
+    feedback = [said(r) for r in world.asked("updater") if "runs that failed" in said(r)]
+    assert all(s.count("- could be better") == 8 for s in feedback)
+
+
+async def test_it_is_off_by_default_and_without_text_updates():
+    assert config().update.maintain_every == 0
+    for tree in (settings(every=0), settings(text_updates=False)):
+        world = World(tree, ScriptedLM().reply_with(tidy_up))
+        steps = await world.run(examples(20))
+        assert all(r.origin == "gradient" for s in steps for r in s.rewrites)
+
+
+async def test_online_it_comes_after_as_many_examples():
+    update = {"batch_size": 5, "epochs": 2, "mode": "online"}
+    world = World(settings(**update), ScriptedLM().reply_with(tidy_up))
+    steps = await world.run(examples(20))
+    assert [s.index for s in steps if any(r.origin != "gradient" for r in s.rewrites)] == [9]
+
+
+async def test_taken_up_in_between_it_tidies_alike():
+    """The traces since the last round come from the store; all else is in the step."""
+    data = examples(20)
+    whole = await World(settings(), ScriptedLM().reply_with(tidy_up)).run(data)
+    for done in (1, 2, 3):
+        world = World(settings(), ScriptedLM().reply_with(tidy_up))
+        rest = await world.run(
+            data, state=State.after(whole[done - 1]), traces=lambda k: whole[k].traces
+        )
+        assert rest == whole[done:]

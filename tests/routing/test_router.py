@@ -1,0 +1,398 @@
+"""Routes that are drawn: their chances, what is not tried twice, whom a batch visits, and what of a
+trace becomes an outcome."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import combinations
+from math import comb
+from typing import Any, cast
+
+import pytest
+
+from promptcodebook.calls import Usage
+from promptcodebook.config import RouterSettings
+from promptcodebook.method.state import RoutingStatistics, State
+from promptcodebook.randomness import Draws
+from promptcodebook.routing.outcomes import OutcomeModel
+from promptcodebook.routing.ranking import Embedder, dot
+from promptcodebook.routing.router import OutcomeRouter, outcomes_of
+from promptcodebook.types import (
+    Channel,
+    Codebook,
+    Example,
+    Expected,
+    Gradients,
+    Instinct,
+    Outcome,
+    Parameters,
+    Rollout,
+    Route,
+    Step,
+    Trace,
+)
+
+TEXTS = ("name the fruit", "name its colour", "be brief", "count them")
+INPUTS = {f"x{i}": f"{what} number {i}" for i, what in enumerate(("a red apple", "a fig") * 6)}
+EXAMPLES = [Example(name, text) for name, text in INPUTS.items()]
+BEGUN = State.first(Parameters("", "phi", Codebook(tuple(map(Instinct, TEXTS))), "psi"))
+
+
+@cache
+def model() -> OutcomeModel:
+    return OutcomeModel(INPUTS)
+
+
+def router(select: int = 2, repeats: bool = True, **settings: Any) -> OutcomeRouter:
+    return OutcomeRouter(RouterSettings(kind="outcomes", **settings), select, model(), repeats)
+
+
+def uniform(select: int, repeats: bool = True, least: int = 0) -> OutcomeRouter:
+    return router(select, repeats, explore="upper", floor=1.0, least=least)
+
+
+def seen(name: str, indices: tuple[int, ...], reward: float) -> Outcome:
+    n = len(indices)
+    return Outcome(name, indices, (0,) * n, (0.1,) * n, reward, propensity=0.2)
+
+
+def after(*outcomes: Outcome, versions: tuple[int, ...] = (0, 0, 0, 0)) -> State:
+    return replace(BEGUN, outcomes=outcomes, versions=versions)
+
+
+def sets(least: int, select: int, size: int = 4) -> list[tuple[int, ...]]:
+    return [z for n in range(least, select + 1) for z in combinations(range(size), n)]
+
+
+async def drawn(by: OutcomeRouter, state: State, count: int, name: str = "x0") -> list[Route]:
+    example = Example(name, INPUTS[name])
+    return [(await by.route(example, state, 0.0, Draws(0, i, name)))[0] for i in range(count)]
+
+
+# --- chances ---
+
+
+@pytest.mark.parametrize(("least", "select"), [(0, 1), (0, 2), (1, 2), (2, 2), (1, 3)])
+async def test_a_uniform_route_has_its_size_first_and_none_as_often_as_one(least: int, select: int):
+    """Of K = 4: none 1/5, else a size of those allowed, then any set of that size."""
+    routes = await drawn(uniform(select, least=least), after(), 200)
+    some = 4 / 5 if least == 0 else 1.0
+    sizes = select - max(1, least) + 1
+    chances = {z: some / sizes / comb(4, len(z)) if z else 1 / 5 for z in sets(least, select)}
+    assert sum(chances.values()) == pytest.approx(1.0)
+    counts = Counter(route.indices for route in routes)
+    assert set(counts) == set(chances)
+    for route in routes:
+        assert route.propensity == pytest.approx(chances[route.indices], abs=1e-9)
+    for z, chance in chances.items():
+        assert abs(counts[z] / 200 - chance) < 0.12, z
+
+
+@pytest.mark.parametrize(("explore", "floor"), [("thompson", 0.3), ("upper", 0.7)])
+async def test_the_logged_chances_are_those_the_routes_had(explore: str, floor: float) -> None:
+    """Whatever is drawn, one over its chance is on average how many sets there are."""
+    state = after(*(seen(f"x{i}", (i % 4,), 0.5 + 0.1 * (i % 4)) for i in range(12)))
+    routes = await drawn(router(1, explore=explore, floor=floor), state, 300)
+    inverse = [1.0 / (route.propensity or 1.0) for route in routes]
+    assert sum(inverse) / 300 == pytest.approx(5, abs=0.7)
+    assert {route.indices for route in routes} == set(sets(0, 1))
+    assert min(route.propensity or 0.0 for route in routes) >= floor / 5 - 1e-9
+
+
+async def test_what_was_tried_is_not_drawn_and_leaves_its_chance_to_the_others() -> None:
+    tried = [(0,), (2,), (0, 1), ()]
+    state = after(*(seen("x0", z, 0.5) for z in tried), seen("x1", (3,), 0.5))
+    routes = await drawn(uniform(2, repeats=False), state, 120)
+    before = {z: 0.8 / 2 / comb(4, len(z)) if z else 0.2 for z in sets(0, 2)}
+    left = 1.0 - sum(before[z] for z in tried)
+    counts = Counter(route.indices for route in routes)
+    assert set(counts) == set(before) - set(tried)
+    for route in routes:
+        assert route.propensity == pytest.approx(before[route.indices] / left, abs=1e-9)
+
+
+async def test_where_all_was_tried_any_may_be_drawn_again() -> None:
+    state = after(*(seen("x0", z, 0.5) for z in sets(1, 1)))
+    routes = await drawn(uniform(1, repeats=False, least=1), state, 60)
+    assert {route.indices for route in routes} == set(sets(1, 1))
+    assert {route.propensity for route in routes} == {0.25}
+
+
+async def test_without_repeats_a_first_visit_is_uniform_and_a_later_one_is_not() -> None:
+    """Only so do first visits say what any route is worth (offpolicy.py)."""
+    once = router(1, repeats=False, floor=0.0, scale=0.0)
+    state = after(*(seen(f"x{i}", (0,), 0.9) for i in range(1, 12)), seen("x11", (), 0.1))
+    first = await drawn(once, state, 60)
+    assert {route.propensity for route in first} == {0.2}
+    assert len({route.indices for route in first}) == 5
+    blamed = replace(seen("x0", (1,), -0.5), part=True)
+    later = await drawn(once, after(*state.outcomes, blamed), 5)
+    assert {(route.indices, route.propensity) for route in later} == {((0,), 1.0)}
+
+
+async def test_without_repeats_draws_are_a_fifth_as_wide_unless_said() -> None:
+    """The same bits of noise: draws of a fifth of the width, said or not, make the same routes."""
+    known = [seen(f"x{i}", (k,), 0.4 + 0.1 * k) for i in range(1, 12) for k in range(4)]
+    state = after(*known, replace(seen("x0", (0,), -0.1), part=True))
+
+    async def by(repeats: bool, scale: float | None) -> list[Route]:
+        return await drawn(router(1, repeats, scale=scale, floor=0.0), state, 25)
+
+    assert await by(True, None) == await by(True, 1.0) != await by(True, 0.2)
+    assert await by(False, None) == await by(False, 0.2) != await by(False, 1.0)
+
+
+async def test_a_route_that_is_not_the_best_by_what_is_known_is_explored() -> None:
+    by = router(2, floor=0.6)
+    worth = {(0,): 0.9, (1,): 0.1, (2,): 0.7, (3,): 0.2, (): 0.4}
+    state = after(*(seen(f"x{i}", z, reward) for i in range(12) for z, reward in worth.items()))
+    best = max(sets(0, 2), key=promise(by, state).of)
+    routes = await drawn(by, state, 80)
+    assert len({route.indices for route in routes}) > 3
+    assert all(route.explored == (route.indices != best) for route in routes)
+
+
+async def test_a_route_is_decided_by_its_key_alone() -> None:
+    state = after(seen("x0", (0,), 0.6), seen("x1", (), 0.5))
+    there, again = await drawn(router(), state, 30), await drawn(router(), state, 30)
+    assert there == again and len({route.indices for route in there}) > 3
+    example = Example("x0", INPUTS["x0"])
+    _, usage = await router().route(example, state, 0.0, Draws(0, 0, "x0"))
+    assert usage == Usage()
+
+
+# --- nothing twice ---
+
+
+def promise(by: OutcomeRouter, state: State, name: str = "x0") -> Expected:
+    """What is known of an input, by the model itself."""
+    features = by.model.features(name)
+    like = [round(dot(features, by.model.vocabulary.spelled(t)), 5) for t in TEXTS]
+    own, more = by.model.fit(state.outcomes, state.versions).at(features, like).means
+    return Expected(0.0, tuple(own), more)
+
+
+def near(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """By an instinct more, less, or another."""
+    return len(set(a) - set(b)) <= 1 and len(set(b) - set(a)) <= 1
+
+
+@pytest.mark.parametrize(("least", "select"), [(0, 1), (0, 2), (1, 2), (2, 3)])
+async def test_each_further_visit_takes_the_best_route_near_the_best_that_was_not_tried(
+    least: int, select: int
+) -> None:
+    by = router(select, repeats=False, floor=0.0, scale=0.0, least=least)
+    outcomes = [
+        seen(f"x{i}", z, (0.3 + 0.3 * (0 in z) + 0.2 * (3 in z) + 0.1 * (1 in z)))
+        for i in range(1, 12)
+        for z in sets(least, select)
+    ]
+    outcomes.append(seen("x0", (0, 1, 2)[: max(1, least)], 0.5))
+    for _ in range(6):
+        state = after(*outcomes)
+        expected = promise(by, state)
+        allowed = sets(least, select)
+        best = max(allowed, key=expected.of)
+        tried = {o.indices for o in outcomes if o.example_id == "x0"}
+        fresh = [z for z in allowed if z not in tried and near(z, best)]
+        [route] = {route.indices for route in await drawn(by, state, 3)}
+        if best not in tried:
+            assert route == best
+        elif fresh:
+            assert expected.of(route) == pytest.approx(max(map(expected.of, fresh)))
+            assert route in fresh
+        else:
+            assert route == best
+        outcomes.append(seen("x0", route, 0.5))
+
+
+async def test_one_more_beside_the_best_is_a_route_in_order() -> None:
+    """c_3 alone is best; where that was tried c_0, which costs least, comes with it."""
+    by = router(2, repeats=False, floor=0.0, scale=0.0)
+    worth = {(): 0.3, (0,): 0.2, (1,): 0.0, (2,): 0.0, (3,): 0.9, (0, 3): 0.8}
+    known = [seen(f"x{i}", z, reward) for i in range(1, 12) for z, reward in worth.items()]
+    state = after(*known, seen("x0", (3,), 0.5))
+    assert max(sets(0, 2), key=promise(by, state).of) == (3,)
+    [route] = {route.indices for route in await drawn(by, state, 2)}
+    assert route == (0, 3)
+
+
+async def test_a_rewritten_instinct_may_be_tried_again() -> None:
+    by = router(1, repeats=False, floor=0.0, scale=0.0)
+    known = [seen(f"x{i}", (0,), 0.9) for i in range(12)] + [
+        seen(f"x{i}", (), 0.1) for i in range(6)
+    ]
+    [again] = {route.indices for route in await drawn(by, after(*known), 3)}
+    assert again != (0,)
+    rewritten = after(*known, versions=(1, 0, 0, 0))
+    [route] = {route.indices for route in await drawn(by, rewritten, 3)}
+    assert route == (0,)
+
+
+# --- whom a batch visits ---
+
+
+def names(batch: Sequence[Example]) -> list[str]:
+    return [example.id for example in batch]
+
+
+def test_with_repeats_the_planned_batch_is_visited() -> None:
+    state = after(seen("x0", (0,), 1.0))
+    assert router().attend(EXAMPLES[:4], EXAMPLES, state, Draws(0, 0, "batch")) is not None
+    assert names(router().attend(EXAMPLES[:4], EXAMPLES, state, Draws(0, 0, "batch"))) == [
+        "x0", "x1", "x2", "x3",
+    ]  # fmt: skip
+
+
+def test_an_unsolved_example_comes_in_a_solved_one_s_place() -> None:
+    """After those of the batch that are not solved, in their order; none twice."""
+    by = router(repeats=False)
+    state = after(seen("x0", (0,), 1.0), seen("x2", (1,), 1.0), seen("x5", (0,), 1.0),
+                  seen("x1", (0,), 0.99), replace(seen("x3", (0,), 1.0), part=True))  # fmt: skip
+    came: Counter[str] = Counter()
+    for step in range(40):
+        batch = names(by.attend(EXAMPLES[:4], EXAMPLES, state, Draws(0, step, "batch")))
+        assert batch[:2] == ["x1", "x3"] and len(set(batch)) == 4
+        came.update(batch[2:])
+    assert set(came) == {"x4", *(f"x{i}" for i in range(6, 12))}
+
+
+def test_where_too_few_are_unsolved_the_solved_keep_their_places() -> None:
+    by, draws = router(repeats=False), Draws(0, 0, "batch")
+    some = after(*(seen(f"x{i}", (0,), 1.0) for i in range(11)))
+    assert names(by.attend(EXAMPLES[:4], EXAMPLES, some, draws)) == ["x11", "x0", "x1", "x2"]
+    whole = after(*(seen(f"x{i}", (0,), 1.0) for i in range(12)))
+    assert names(by.attend(EXAMPLES[:4], EXAMPLES, whole, draws)) == ["x0", "x1", "x2", "x3"]
+    stale = replace(whole, versions=(1, 0, 0, 0))
+    assert names(by.attend(EXAMPLES[2:5], EXAMPLES, stale, draws)) == ["x2", "x3", "x4"]
+
+
+# --- what a trace teaches ---
+
+
+def trace(
+    indices: tuple[int, ...] | None,
+    unit: float | None = 0.6,
+    blamed: dict[int, str] | None = None,
+    penalty: float = 0.4,
+    severity: dict[Channel, float] | None = None,
+) -> Trace:
+    route = None if indices is None else Route(indices, propensity=0.125)
+    gradients = Gradients(codebook=blamed or {}, severity=severity or {})
+    return Trace(Rollout("x1", route, reward=unit), unit, penalty=penalty, gradients=gradients)
+
+
+def test_a_reward_is_an_outcome_of_its_route_as_the_texts_were() -> None:
+    state = replace(BEGUN, versions=(3, 1, 4, 1))
+    [outcome] = outcomes_of(model(), state, [trace((1, 2))])
+    like = [round(dot(model().features("x1"), model().vocabulary.spelled(t)), 5) for t in TEXTS]
+    assert outcome == Outcome("x1", (1, 2), (1, 4), (like[1], like[2]), 0.6, propensity=0.125)
+    assert outcomes_of(model(), state, [trace((1,), unit=None), trace(None)]) == []
+    with_failures = [trace((1,), unit=None), trace((2,)), trace(None), trace((0,))]
+    assert [o.indices for o in outcomes_of(model(), state, with_failures)] == [(2,), (0,)]
+
+
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        ({"blamed": {1: "vague"}}, {(1,): -0.4}),
+        ({"blamed": {2: "long", 1: "vague"}}, {(1,): -0.2, (2,): -0.2}),
+        ({"blamed": {1: "vague", 2: ""}}, {(1,): -0.4}),
+        ({"blamed": {1: "vague"}, "severity": {"codebook": 0.3, "encoder": 0.1}}, {(1,): -0.3}),
+        ({"blamed": {1: "vague"}, "severity": {"encoder": 0.1}}, {(1,): -0.4}),
+        ({"blamed": {1: "vague"}, "severity": {"codebook": 0.0}}, {}),
+        ({"blamed": {1: "vague"}, "penalty": 0.0}, {}),
+        ({"blamed": {1: ""}}, {}),
+        ({}, {}),
+    ],
+)
+def test_blame_is_shared_among_those_who_have_it(given: Any, parts: Any) -> None:
+    state = replace(BEGUN, versions=(0, 7, 0, 0))
+    whole, *blamed = outcomes_of(model(), state, [trace((1, 2), **given)])
+    assert {o.indices: o.reward for o in blamed} == pytest.approx(parts)
+    assert [o.indices for o in blamed] == sorted(o.indices for o in blamed)
+    for o in blamed:
+        [k] = o.indices
+        assert o.versions == (state.versions[k],) and o.part and o.weight == 0.25
+        assert o.likeness == (whole.likeness[whole.indices.index(k)],)
+
+
+def rewritten(state: State, **texts: str) -> State:
+    book = [texts.get(f"c{k}", text) for k, text in enumerate(state.parameters.codebook.texts)]
+    codebook = Codebook(tuple(map(Instinct, book)))
+    return replace(state, parameters=replace(state.parameters, codebook=codebook))
+
+
+def test_learning_keeps_all_outcomes_and_counts_rewrites() -> None:
+    by = router(least=1)
+    one = by.learn(BEGUN, [trace((0,), 0.9)], rewritten(BEGUN, c2="count twice"))
+    assert one.versions == (0, 0, 1, 0) and [o.indices for o in one.outcomes] == [(0,)]
+    two = by.learn(one, [trace((1,), 0.2), trace((2,))], rewritten(one, c2="thrice", c0="say it"))
+    assert two.versions == (1, 0, 2, 0)
+    assert [(o.indices, o.versions) for o in two.outcomes] == [
+        ((0,), (0,)), ((1,), (0,)), ((2,), (1,)),
+    ]  # fmt: skip
+    ranking = two.statistics.ranking
+    assert ranking == model().fit(two.outcomes, two.versions).ranking(1)
+    again = by.learn(two, [], rewritten(two, c1="other"))
+    assert again.statistics.ranking != ranking, "what was known of a rewritten text counts less"
+
+
+def test_stored_steps_are_recalled_as_training_left_them() -> None:
+    by, state = router(), BEGUN
+    steps: list[Step] = []
+    for index, text in enumerate(("one", "two")):
+        now = replace(rewritten(state, c1=text), step=index + 1)
+        traces = (trace((index,)), trace((2,), blamed={2: "vague"}))
+        state = by.learn(state, traces, now)
+        own = state.statistics
+        steps.append(
+            Step(
+                index=index, epoch=0, epsilon=0.0, traces=traces, rewrites=(),
+                parameters=state.parameters, ema=own.ema, success=own.success,
+                selected=own.selected, evidence=own.evidence, ranking=own.ranking,
+            )
+        )  # fmt: skip
+    assert router().recall(BEGUN, BEGUN, steps) == state
+    assert isinstance(state.statistics, RoutingStatistics) and len(state.outcomes) == 6
+    assert router().recall(state, state, []).outcomes == ()
+
+
+# --- embeddings ---
+
+
+class Reading:
+    """An embedder that says what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def read(self, text: str) -> tuple[tuple[float, ...], Usage]:
+        self.asked.append(text)
+        return (float(len(text)), float(len(self.asked)), 1.0), Usage()
+
+
+@pytest.mark.parametrize(("features", "words"), [("embeddings", 0.0), ("both", 0.5)])
+async def test_inputs_are_embedded_once_where_that_is_what_tells_them(features: Any, words: float):
+    reading = Reading()
+    settings = RouterSettings(kind="outcomes", features=features)
+    by = OutcomeRouter(settings, 1, model(), embedder=cast("Embedder", reading))
+    await by.prepare()
+    await by.prepare()
+    assert reading.asked == list(INPUTS.values())
+    vocabulary = by.model.vocabulary
+    assert vocabulary.words == words and len(vocabulary.center) == 3
+    last = list(INPUTS)[-1]
+    assert by.model.features(last) == vocabulary.features(
+        INPUTS[last], (float(len(INPUTS[last])), 12.0, 1.0)
+    )
+    assert by.model.priors == model().priors
+
+
+async def test_without_an_embedder_nothing_is_read() -> None:
+    by = router()
+    await by.prepare()
+    assert by.model is model()

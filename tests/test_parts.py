@@ -1,0 +1,116 @@
+"""Core without each outer part: a copy of the package in which that part is deleted.
+
+All of core's tests, once for each of five parts, would take an hour. These stand for them: an
+import of every module of core finds a wrong arrow wherever it is. A training from `pco.toml` to
+the policy's prompt passes through config, data, models, method, store, verdict, policy and CLI.
+The contract in `pyproject.toml` names the parts, and holds the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.invoked import served
+from tests.lm.server import Server
+
+ROOT = Path(__file__).parents[1]
+COMMANDS = {
+    "deploy": {
+        "serve last": "serve",
+        "batch last in.csv out.csv": "serve",
+        "view": "serve",
+        "codebook audit last": "serve",
+        "codebook export last --to json": "serve",
+        "codebook freeze last tickets": "serve",
+        "codebook log tickets@production": "serve",
+        "codebook show tickets@production": "serve",
+        "explain req-20260101-000000000000": "serve",
+    },
+    "local": {"lm serve smollm2": "local", "eval last --lm smollm2": "local"},
+    "paper": {"reproduce table1": "bench", "data fetch aime": "bench"},
+    "sim": {"demo --world 1": "simulated", "eval last --lm simulated": "simulated"},
+    "integrations": {},
+}
+"""By part, commands that need it, and the extra that each says to install."""
+IMPORTS = """
+import importlib, pkgutil, sys
+import promptcodebook
+outer = tuple(sys.argv[1:])
+for found in pkgutil.walk_packages(promptcodebook.__path__, "promptcodebook."):
+    core = not any(found.name == each or found.name.startswith(each + ".") for each in outer)
+    if core and not found.name.endswith(("__main__", "worker_child")):
+        importlib.import_module(found.name)
+"""
+SETTINGS = """
+preset = "small"
+reward = { kind = "exact" }
+base_prompt = "Answer."
+init = { kind = "from_prompt", prompt = "Say yes. Say no. Say maybe." }
+size = 3
+update = { epochs = 1, batch_size = 8 }
+cache = false
+[data]
+path = "data.jsonl"
+input = "question"
+target = "answer"
+"""
+
+
+def parts() -> dict[str, list[str]]:
+    """The modules of each part, by the comment above them in the contract."""
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    listed = text.partition("protected_modules = [")[2].partition("]")[0]
+    blocks = re.findall(r"# (\w+)\n([^#]+)", listed)
+    return {part: re.findall(r'"([\w.]+)"', modules) for part, modules in blocks}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", COMMANDS)
+def test_core_does_not_notice_that_a_part_is_deleted(part: str, tmp_path: Path) -> None:
+    assert list(parts()) == list(COMMANDS)
+    shutil.copytree(ROOT / "src" / "promptcodebook", tmp_path / "promptcodebook")
+    for module in parts()[part]:
+        path = tmp_path.joinpath(*module.split("."))
+        shutil.rmtree(path) if path.is_dir() else path.with_suffix(".py").unlink()
+    outer = [module for modules in parts().values() for module in modules]
+    python(tmp_path, "-c", IMPORTS, *outer)
+    listed = pco(tmp_path, "--help")
+    assert re.search(r"^  serve +A policy behind", listed.stdout, re.M), listed.stderr
+    assert "  audit " in pco(tmp_path, "codebook", "--help").stdout
+
+    rows = [{"question": f"Is {n} a number?", "answer": "yes"} for n in range(40)]
+    tmp_path.joinpath("data.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    tmp_path.joinpath("pco.toml").write_text(SETTINGS, "utf-8")
+    with served(Server()) as server:
+        trained = pco(tmp_path, "train", "--lm", server.spec, "--json", "--plain")
+        assert trained.returncode == 0, trained.stderr
+        explained = pco(tmp_path, "explain", "last", "Is 7 a number?", "--lm", server.spec)
+        for command, extra in COMMANDS[part].items():
+            said = pco(tmp_path, *command.split()).stderr
+            assert f"  next: pip install 'promptcodebook[{extra}]'\n" in said, (command, said)
+    assert json.loads(trained.stdout)["ended"] == "finished"
+    assert "Answer." in explained.stdout, explained.stderr
+
+
+def pco(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return python(folder, "-m", "promptcodebook.cli", *args, check=False)
+
+
+def python(folder: Path, *args: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """A process that finds the copy before the installed package."""
+    here = {"PYTHONPATH": str(folder), "PCO_RUNS": str(folder / "runs"), "HOME": str(folder)}
+    ours = {k: v for k, v in os.environ.items() if not k.startswith("PCO_")}
+    done = subprocess.run(
+        [sys.executable, *args], cwd=folder, env={**ours, **here},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert not check or done.returncode == 0, done.stderr
+    return done
