@@ -341,13 +341,12 @@ def in_words(estimate: OffPolicy | None, reward_range: tuple[float, float]) -> s
     low, high = reward_range
     width = high - low
 
-    def shown(of: Interval, start: float = 0.0, sign: str = "") -> str:
-        mean, bottom, top = (start + width * x for x in (of.mean, of.low, of.high))
-        return f"{mean:{sign}.3f} (95 % {bottom:{sign}.3f} to {top:{sign}.3f})"
+    def shown(over: Interval) -> str:
+        return over.scaled(0.0, width).text(signed=True)
 
     return (
         f"Off-policy, before the test: by {estimate.rollouts} logged rollouts on "
         f"{estimate.value.n} training examples (doubly robust, cross-fitted) the learned routes "
-        f"earn {shown(estimate.value, low)}, {shown(estimate.over_single, sign='+')} over one "
-        f"instinct for all and {shown(estimate.over_none, sign='+')} over none."
+        f"earn {estimate.value.scaled(low, width).text()}, {shown(estimate.over_single)} over one "
+        f"instinct for all and {shown(estimate.over_none)} over none."
     )
