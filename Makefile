@@ -21,7 +21,7 @@ OVER := import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.g
 # What has a time limit of its own is compiled ahead.
 ALGEBRA := from sympy.parsing.latex import parse_latex as p; p('x', backend='lark'); import math_verify
 
-.PHONY: demo test test-slow test-local check static lint types types-core layers provenance docs docs-serve bench clean
+.PHONY: demo test test-slow test-local check static lint prose types types-core layers provenance docs docs-serve bench clean
 
 $(VENV)/.pip: requirements/pip.lock  # an old pip is several times as slow
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -98,17 +98,20 @@ test-slow: $(VENV)/.dev $(NPM)  ## what takes minutes: kills, attacks, whole run
 test-local: $(VENV)-local/.local $(VENV)-mlflow/.mlflow  ## models with weights, served and asked by real clients
 	@$(VENV)-local/bin/python -m pytest -m local -n $(LOCAL_WORKERS) --dist loadfile
 
-check: static test-slow  ## format, lint, types, layers, advisories, documentation, slow tests
+check: static test-slow  ## format, lint, prose, types, layers, advisories, documentation, slow tests
 
 static:  ## all that is checked without a test
-	$(MAKE) --no-print-directory -j2 lint types types-core layers docs provenance
+	$(MAKE) --no-print-directory -j2 lint prose types types-core layers docs provenance
 
-lint types types-core layers provenance: $(VENV)/.dev
+lint prose types types-core layers provenance: $(VENV)/.dev
 types-core: $(VENV)-core/.core
 
 lint:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+prose:  ## plain English in pages, docstrings and messages
+	$(BIN)/python -m bench.prose
 
 types:
 	$(BIN)/pyright

@@ -1,4 +1,4 @@
-"""What mkdocs is told beyond mkdocs.yml: pages of the repository's root, formulas, nothing foreign.
+"""What mkdocs does beyond mkdocs.yml: pages of the repository's root, formulas, nothing foreign.
 
 Formulas are written as GitHub shows them, `$...$` and `$$...$$` alone on its lines; here they
 become MathML, which a browser draws by itself: no script, no font, no request.
@@ -34,7 +34,7 @@ _FETCHED = re.compile(
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """CHANGELOG.md and its like, and the examples, with links that fit where they stand here."""
+    """CHANGELOG.md and its like, and the examples, with links that fit the site."""
     for target, source in ROOT_PAGES.items():
         text = _LINK.sub(_moved, (ROOT / source).read_text("utf-8"))
         files.append(File.generated(config, target, content=text))
@@ -43,9 +43,9 @@ def on_files(files: Files, config: Any) -> Files:
         text = _FOLDER.sub(r"](\1/README.md)", text)
         target = source.relative_to(ROOT).as_posix()
         files.append(File.generated(config, target, content=text))
-    for notebook in sorted((ROOT / "examples").glob("*.ipynb")):
-        target = notebook.relative_to(ROOT).as_posix()
-        files.append(File.generated(config, target, abs_src_path=str(notebook)))
+    for source in sorted((*ROOT.glob("examples/*.ipynb"), *ROOT.glob("examples/*.py"))):
+        target = source.relative_to(ROOT).as_posix()
+        files.append(File.generated(config, target, abs_src_path=str(source)))
     return files
 
 

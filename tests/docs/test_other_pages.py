@@ -13,7 +13,7 @@ import promptcodebook as pco
 from tests.docs.blocks import DOCS, run_page
 
 SMALL = {"preset": "quick", "update": {"epochs": 1, "batch_size": 6}, "validation": {"every": 0}}
-PAGES = ["registry.md", "router.md", "verdict.md", "your-code.md", "tasks/plug-ins.md"]
+PAGES = ["registry.md", "router.md", "verdict.md", "your-code.md"]
 
 
 def reward(example: pco.Example, output: str) -> pco.Score:

@@ -15,7 +15,7 @@ from tests.cli.invoked import pco
 
 pytestmark = pytest.mark.local
 
-README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "smollm2.md").read_text("utf-8")
 
 
 def test_the_demo_learns_and_judges_on_smollm2(
@@ -42,8 +42,8 @@ def test_the_demo_learns_and_judges_on_smollm2(
     assert shown["simulated"] is False and shown["verdict"]
 
 
-def test_the_readmes_command_for_it_trains(tmp_path: Path) -> None:
-    section = README.split("\n## A real model without an endpoint\n")[1].split("\n## ")[0]
+def test_the_command_of_its_page_trains(tmp_path: Path) -> None:
+    section = PAGE.split("\n## A real model without an endpoint\n")[1].split("\n## ")[0]
     lines = section.replace("\\\n", " ").splitlines()
     [line] = [line for line in lines if line.startswith("pco train")]
     less = ["--set", "roles.executor.max_tokens=8", "--set", "validation.subset=2"]

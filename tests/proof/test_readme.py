@@ -1,4 +1,4 @@
-"""The commands of README.md, taken from it and run as they are printed, in an empty home."""
+"""The commands of README.md and of pages that it links to, run as printed, in an empty home."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+ROOT = Path(__file__).parents[2]
 
 
-def blocks(heading: str) -> list[str]:
-    """The command blocks below a heading, in order."""
-    section = README.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+def blocks(page: str, heading: str) -> list[str]:
+    """The command blocks of a page below a heading, in order."""
+    section = (ROOT / page).read_text("utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
     return re.findall(r"^```\n(.*?)^```$", section, flags=re.M | re.S)
 
 
@@ -80,7 +80,8 @@ def shell(tmp_path: Path) -> Shell:
 
 
 def test_the_three_minutes_run_as_printed(shell: Shell) -> None:
-    begin, serve, use = map(commands, blocks("Three minutes on your own data and endpoint"))
+    heading = "Three minutes on your own data and endpoint"
+    begin, serve, use = map(commands, blocks("README.md", heading))
     shell.run(begin)
     with socket.socket() as free:  # 8000 may be taken on this machine
         free.bind(("127.0.0.1", 0))
@@ -100,7 +101,7 @@ def test_the_three_minutes_run_as_printed(shell: Shell) -> None:
 
 
 def test_the_quick_suite_runs_as_printed(shell: Shell) -> None:
-    [block] = blocks("The benchmarks of the paper")
+    [block] = blocks("docs/experiments.md", "The benchmarks by themselves")
     [line] = [line for line in block.splitlines() if line.startswith("pco bench")]
     done = shell.run(line)
     assert "suite quick: 6 finished, 0 failed" in done.stdout
@@ -108,7 +109,8 @@ def test_the_quick_suite_runs_as_printed(shell: Shell) -> None:
 
 
 def test_templates_and_a_prompt_of_ones_own_are_used_as_the_page_says(shell: Shell) -> None:
-    flowing = " ".join(README.split())
+    page = (ROOT / "docs" / "how-to" / "start-from-a-prompt.md").read_text("utf-8")
+    flowing = " ".join(page.split())
     assert "pco templates copy my-prompts" in flowing
     assert 'templates = "./my-prompts"' in flowing
     shell.run("pco init mytask")

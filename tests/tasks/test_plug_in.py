@@ -149,18 +149,19 @@ def test_the_face_offers_what_it_lists() -> None:
 
 
 def test_the_benchmark_of_the_documentation_loads(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "tasks" / "plug-ins.md").read_text("utf-8")
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "add-a-benchmark.md"
+    module = page.read_text("utf-8").split('title="shop_bench/orders.py"\n')[1].split("```")[0]
     (tmp_path / "examples").mkdir()
-    (tmp_path / "tickets.py").write_text(text.split("```python\n")[1].split("```")[0], "utf-8")
+    (tmp_path / "orders.py").write_text(module, "utf-8")
     (tmp_path / "seeds.txt").write_text("Be brief.\n", "utf-8")
     for split in ("train", "val", "test"):
         row = {"id": split, "question": f"Who opened {split}?", "answer": "Ada"}
         (tmp_path / "examples" / f"{split}.jsonl").write_text(json.dumps(row) + "\n", "utf-8")
-    offer(tmp_path, "tickets = tickets:load")
+    offer(tmp_path, "orders = orders:load")
     script = (
         "import promptcodebook as pco; from promptcodebook.tasks import load_task; "
-        "task = load_task('tickets'); (example,) = task.dataset.test; "
-        "print(task.seeds, task.reward(None)(example, pco.Output('It was Ada.')).value)"
+        "task = load_task('orders'); (example,) = task.dataset.test; "
+        "print(task.seeds, task.reward(None)(example, 'It was Ada.').value)"
     )
     done = python(tmp_path, "-c", script)
     assert done.stdout == "('Be brief.',) 1.0\n", done.stderr

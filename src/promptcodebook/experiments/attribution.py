@@ -214,7 +214,7 @@ async def _right_routes(assembled: Assembled, state: State) -> dict[str, tuple[i
 
     async def routed(example: Example) -> tuple[str, tuple[int, ...]]:
         draws = randomness.at(0, example.id)
-        route, _ = await composer.route(state.parameters, state.statistics, example, draws)
+        route, *_ = await composer.route(state.parameters, state.statistics, example, draws)
         return example.id, route.indices
 
     return dict(await gather_all(map(routed, assembled.dataset.train)))

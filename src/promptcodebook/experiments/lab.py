@@ -217,8 +217,8 @@ class Lab:
         with self.turns.setdefault(config.model_dump_json(), threading.Lock()):
             sources = self._counted if counted else self._sources
             where = Where(self.folder, command=self.command)
-            made = run_once(config, sources, where, self.listener, self.relay, at_budget=True)
-            return read_training(made[0])
+            path, _ = run_once(config, sources, where, self.listener, self.relay, at_budget=True)
+            return read_training(path)
 
     def work(self, config: Config, work: Callable[[Assembled], Awaitable[T]]) -> T:
         """What a piece of work comes to that has no run of its own: with data, task and models."""

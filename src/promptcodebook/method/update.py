@@ -267,11 +267,17 @@ def _mending(pending: Pending, traces: Sequence[Trace]) -> Pending:
 def apply_rewrites(parameters: Parameters, rewrites: Sequence[Rewrite]) -> Parameters:
     """Θ with every kept rewrite in place."""
     for rewrite in rewrites:
-        if rewrite.kept and isinstance(rewrite.variable, int):
-            book = parameters.codebook.reword(rewrite.variable, rewrite.after)
-            parameters = replace(parameters, codebook=book)
-        elif rewrite.kept:
-            parameters = replace(parameters, **{rewrite.variable: rewrite.after})
+        name, text = rewrite.variable, rewrite.after
+        if not rewrite.kept:
+            continue
+        if name == "encoder":
+            parameters = replace(parameters, encoder=text)
+        elif name == "generator":
+            parameters = replace(parameters, generator=text)
+        elif name == "critic":
+            parameters = replace(parameters, critic=text)
+        else:
+            parameters = replace(parameters, codebook=parameters.codebook.reword(name, text))
     return parameters
 
 
