@@ -161,7 +161,7 @@ class AttemptFile:
         return count
 
     def _open(self, slots: int) -> mmap.mmap:
-        """The file with at least so many slots, written out: a page that the disk has no room for
+        """The file with at least that many slots, written out: a page that the disk has no room for
         would end the process."""
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | NO_LINK
         handle = os.open(self._path, flags, 0o600)
@@ -209,7 +209,7 @@ class Journal:
 
     @property
     def replies(self) -> RunReplies:
-        """Every reply, on disk before its chain goes on."""
+        """Every reply, on disk before its chain continues."""
         return RunReplies(self.reader, self._writer)
 
     @property
