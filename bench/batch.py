@@ -26,7 +26,7 @@ from pathlib import Path
 
 from bench.figures import Figure, shown
 from promptcodebook.assemble import Sources
-from promptcodebook.batch.checkpoint import part_of
+from promptcodebook.batch.checkpoint import checkpoint_of
 from promptcodebook.batch.session import Batch, Order
 from promptcodebook.calls import Reply, Request, Usage
 from promptcodebook.policy.file import read_policy_file
@@ -98,7 +98,7 @@ def session(folder: Path, kill_after: int | None = None) -> Session:
     """A child process; killed with SIGKILL once so many results are on disk."""
     begun, peak = time.monotonic(), 0.0
     child = subprocess.Popen([sys.executable, "-m", "bench.batch", str(folder)])
-    rows = part_of(folder / "out.jsonl") / "rows.jsonl"
+    rows = checkpoint_of(folder / "out.jsonl") / "rows.jsonl"
     # A line is of one length here, within a few bytes: no need to count them.
     while child.poll() is None:
         peak = max(peak, _peak_mb(child.pid))
