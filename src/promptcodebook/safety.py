@@ -2,9 +2,9 @@
 
 It is the paper's third safeguard, which the paper names without printing anything of it: all of
 this is ours. The clause (method/prompts/safety.md) ends the system turn of every request for a
-verdict. It is no part of ψ, which training rewrites, nor of a set of templates, which a folder may
-replace. An instinct that the critic calls harmful, or in which the rules find a forbidden order,
-costs its rollout the whole penalty. Its gradient asks to make it harmless, whatever it earned.
+verdict. It belongs neither to ψ, which training rewrites, nor to a set of templates, which a folder
+may replace. An instinct that the critic calls harmful, or in which the rules find a forbidden
+order, costs its rollout the whole penalty. Its gradient asks to make it harmless.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def test_the_table_of_equations_has_the_backward_pass(equation: str, symbols: st
 @pytest.mark.parametrize("name", NAMED)
 def test_what_the_page_names_exists(name: str):
     file, _, symbol = name.partition("::")
-    outside = file.split("/")[0] in ("tests", "docs", "bench")
+    outside = file.split("/")[0] in ("tests", "docs", "bench", "examples")
     path = ROOT / file if outside else ROOT / "src" / "promptcodebook" / file
     assert path.is_file(), f"docs/method.md names {name}: there is no such file"
     assert not symbol or symbol in symbols(path), f"docs/method.md names {name}: no such name"

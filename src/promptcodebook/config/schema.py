@@ -42,7 +42,7 @@ class OptimizerSettings(Group):
 
     table: ClassVar[str]
     longer: ClassVar[str] = ""
-    """The key that lets a finished run go on when it is raised; "" = a finished run is over."""
+    """The key that extends a finished run when it is raised; "" = a finished run is over."""
 
     @classmethod
     def of(cls, config: Config) -> Self:
@@ -133,7 +133,7 @@ class Update(Group):
     epochs: int = Field(default=50, ge=1)
     """Length of the training in epochs."""
     max_gradients: int = Field(default=8, ge=1)
-    """Gradients that go into one rewrite at the most (a seeded choice)."""
+    """The most gradients that go into one rewrite (a seeded choice)."""
     accept: Literal["always", "improve", "improve_each"] = "always"
     """Which rewrites are kept: all; all or none, by whether the mean reward falls; or each by the
     examples that it touches."""
@@ -243,7 +243,7 @@ class Budget(Group):
     """Seconds of wall-clock time; none = no limit."""
     reserve_for_verdict: Unit | None = None
     """Share of each limit that training leaves for choosing and judging; none = what these are
-    measured to take, a fifth at the most."""
+    measured to take, at most a fifth."""
 
     @property
     def limits(self) -> Limits:
@@ -401,7 +401,7 @@ class Config(Group):
     budget: Budget = Budget()
     user_code: UserCode = UserCode()
     concurrency: int = Field(default=64, ge=1)
-    """Calls in flight at an endpoint at the most; the limit adapts below it."""
+    """The most calls in flight at an endpoint; the limit adapts below it."""
     timeout: float = Field(default=120.0, gt=0.0)
     """Seconds that one call may take."""
     retries: int = Field(default=4, ge=0)

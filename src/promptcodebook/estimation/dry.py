@@ -235,7 +235,7 @@ class _MadeUpProgram:
         except (Stop, StoreError):
             raise
         except Exception:
-            # A pipeline that cannot go on from a made-up reply is counted as far as it came.
+            # A pipeline that cannot continue from a made-up reply is counted as far as it came.
             return Output(example.id)
 
     async def _agent(self, prompt: Prompt, example: Example, lm: Chat) -> Output:

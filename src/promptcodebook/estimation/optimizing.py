@@ -36,8 +36,8 @@ def estimate(  # noqa: PLR0913 - the keywords of optimize
 ) -> Estimate:
     """Calls, tokens and USD by role, low, expected and high: `pco estimate` from Python.
 
-    The keywords are those of `optimize`; the plan is gone through dry, on made-up replies, and no
-    model is asked. An unknown price is None, not 0. The time is known where `seconds_per_call` is.
+    The keywords are those of `optimize`. The plan is simulated with dummy replies, and no model is
+    asked. An unknown price is None, not 0. The time is known where `seconds_per_call` is.
     Raises ConfigError and DataError as `optimize` would.
     """
     settings = settings_of(

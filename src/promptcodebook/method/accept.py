@@ -169,9 +169,7 @@ class Others:
         inside = {example.id for example in batch}
         outside = [example for example in self.pool if example.id not in inside]
         draw = draws.generator("others")
-        keys = [draw.random() for _ in outside]
-        order = sorted(range(len(outside)), key=keys.__getitem__)
-        return [outside[i] for i in order[: len(batch)]]
+        return sorted(outside, key=lambda _: draw.random())[: len(batch)]
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ from promptcodebook.types import (
 )
 
 _SHOWN = 8
-"""Wrong indices that a fault names at the most."""
+"""Wrong indices that a fault names at most."""
 
 
 def route_fault(indices: Sequence[int], size: int, select: int) -> str | None:

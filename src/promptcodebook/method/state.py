@@ -36,7 +36,7 @@ class RoutingStatistics:
 
     `success` is the EMA of r divided by its `evidence`, the weight of all trials in it: 1 - (1-α)^n
     after n of them, halved whenever the instinct is rewritten. () = not known, as in runs of
-    version 0.1, whose EMA goes on as it is. `ranking` is what a router that learns from outcomes
+    version 0.1, whose EMA continues unchanged. `ranking` is what a router that learns from outcomes
     has learned (None = there is none).
     """
 

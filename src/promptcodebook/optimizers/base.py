@@ -124,8 +124,8 @@ def validation_subset(problem: Problem) -> tuple[Example, ...]:
     if len(whole) <= config.validation.subset:
         return whole
     draw = config.randomness.generator("validation subset")
-    keys = {example.id: draw.random() for example in whole}
-    chosen = set(sorted(keys, key=keys.__getitem__)[: config.validation.subset])
+    drawn = sorted(whole, key=lambda _: draw.random())[: config.validation.subset]
+    chosen = {example.id for example in drawn}
     return tuple(e for e in whole if e.id in chosen)
 
 

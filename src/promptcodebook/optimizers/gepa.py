@@ -40,7 +40,7 @@ class GepaSettings(OptimizerSettings):
     minibatch: int = Field(default=3, ge=1)
     """Training examples that each reflection looks at (the GEPA paper's)."""
     merges: int = Field(default=5, ge=0)
-    """Merges at the most, for "gepa-merge" (the GEPA paper's)."""
+    """The most merges, for "gepa-merge" (the GEPA paper's)."""
 
 
 class GEPA:

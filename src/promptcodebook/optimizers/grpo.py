@@ -3,11 +3,11 @@
 The model writes replies under the present prompt, the task's own reward tells those to one example
 apart, and a LoRA adapter moves towards the better ones. The row `grpo` is the present prompt on the
 trained model, which the transformers engine runs in this process; the last weights are judged, not
-the best on validation, which is not looked at. Where the base is a GGUF file it is unpacked, and
+the best on validation, which is ignored. Where the base is a GGUF file it is unpacked, and
 the row `converted` shows the unpacked weights before any training.
 
 trl writes the replies itself, past the run's models. They are metered all the same: a step is
-admitted by the budget before it begins, at the most that it can take, and every reply is booked as
+admitted by the budget before it begins, at its largest possible use, and every reply is booked as
 a call of the executor. They are in no journal: what a killed run loses is the step it was in.
 """
 
@@ -72,7 +72,7 @@ class GrpoSettings(OptimizerSettings):
     longer = "steps"
 
     steps: int = Field(default=200, ge=1)
-    """Steps of its optimizer; more of them let a finished run go on."""
+    """Steps of its optimizer; more of them extend a finished run."""
     group: int = Field(default=8, ge=2)
     """Replies to one training example, whose rewards are compared with each other."""
     batch: int = Field(default=4, ge=1)
@@ -379,7 +379,7 @@ class _Meter:
         return [floor if each.reward is None else each.reward for each in made]
 
     def abandon(self) -> None:
-        """What was begun and never written is booked at the most that it can have taken."""
+        """What was begun and never written is booked at its largest possible use."""
         ledger = self._problem.assembled.models.ledger
         if self._open:
             for attempt in self._open:

@@ -147,7 +147,7 @@ _ROOM = 1024
 class Library:
     """An optimizer of others: `name` is its row, `title` what is found called in a sentence.
 
-    `settings` are all that it is run with, `rollouts` how many it makes at the most (None = it
+    `settings` are all that it is run with, `rollouts` how many it makes at most (None = it
     alone knows). `work` runs in a thread of its own and returns the texts by stage.
     """
 

@@ -26,7 +26,7 @@ BUCKETS = 4096
 """Hashed features: words fall into the first half, letters into the second."""
 _HALF = BUCKETS // 2
 _LETTERS = (4, 5)
-"""Lengths of the runs of letters that are looked at, word by word."""
+"""Lengths of the runs of letters that count, word by word."""
 _MOST_WORDS = 200
 """Words of an input that are read: the first half of them from its start, the rest its end."""
 _MOST_READ = 2**14

@@ -116,7 +116,7 @@ class RouteGuard:
 
 
 PLACES = 2
-"""Dead entries replaced in one round at the most."""
+"""Dead entries replaced in one round at most."""
 CHANCES = 4
 """Picks per entry, on average, before one that got none counts as dead."""
 TRIES, BELOW = 10, 0.1
@@ -300,7 +300,7 @@ class Upkeep:
     async def after(
         self, before: State, rewrites: Sequence[Rewrite], traces: Sequence[Trace], state: State
     ) -> tuple[State, tuple[Rewrite, ...]]:
-        """A rewritten θ goes on trial; after every so many steps the codebook is tidied."""
+        """A rewritten θ starts its trial; every n steps the codebook is tidied."""
         state = self._guard.watch(before, rewrites, traces, state)
         if not self._maintainer.every:
             return state, ()
