@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from promptcodebook.audit.judge import hazards_schema
+from promptcodebook.audit.report import hazards_schema
 from promptcodebook.calls import Role, Schema
 from promptcodebook.config.schema import default_roles
 from promptcodebook.lm.structured import ReplyShape
