@@ -30,18 +30,18 @@ SIDE = 0.025
 """How often each end may err, unless a call names another `side`."""
 RESAMPLES = 2000
 _REFUSED = 25
-"""Random subsets beyond each end: 1,000 in all at 2.5 % a side. With so many the test is as exact
+"""Random subsets beyond each end: 1,000 in all at 2.5 % a side. With that many the test is as exact
 as with all subsets, and sees hardly less."""
 _MOST_SUBSETS = 65_536
-"""Beyond so many a further look at the same values costs seconds: it only errs more rarely."""
+"""With more, a further look at the same values would cost seconds: it only errs more rarely."""
 _STUDENT = 60
 _SPARED = 20
 _FEW = (12.7062, 4.3027, 3.1824, 2.7764)
 """Student's 97.5 % quantiles for 1 to 4 degrees of freedom."""
 _ENUMERATED = 11
-"""Up to so many values every subset is looked at."""
+"""Up to that many values every subset is used."""
 _DIGITS = 12
-"""Sums of differences that cancel are 0, not 1e-17: the ends are rounded to so many digits."""
+"""Sums of differences that cancel are 0, not 1e-17: the ends are rounded to that many digits."""
 
 Bounds = tuple[float, float]
 
@@ -236,7 +236,7 @@ def _bisect(holds: Callable[[float], bool]) -> float:
 def _typical(values: Sequence[float], seed: int, side: float) -> tuple[float, float]:
     """Between the quantiles of the means of subsets; all shifts where no test could refuse one.
 
-    A subset stands for the differences whose sign is turned; the empty one, no turn at all, is
+    A subset names the differences whose sign is turned; the empty one, no turn at all, is
     counted and has no mean.
     """
     n = len(values)

@@ -1,4 +1,4 @@
-"""The progress of a session, told event by event to whoever watches: a live view, or a log."""
+"""The progress of a session, event by event, for a live view or a log."""
 
 from __future__ import annotations
 
@@ -151,9 +151,9 @@ def _texts(count: int) -> str:
 
 
 class ProgressLine:
-    """A Listener: where a run, or a phase alone, stands and how long it still takes, in one line.
+    """A Listener that shows in one line how far a run or a phase is, and how long it still takes.
 
-    On a terminal and in a notebook rich redraws the line, with a bar; elsewhere it comes anew now
+    On a terminal and in a notebook rich redraws the line, with a bar; elsewhere it is printed now
     and then. Nothing before two seconds have passed. `close` takes it away.
     """
 
@@ -217,7 +217,7 @@ class ProgressLine:
         now = self._clock()
         if (self._run is None and self._phase is None) or now < self._next:
             return
-        with suppress(OSError, ValueError):  # nobody reads there any more, and the run goes on
+        with suppress(OSError, ValueError):  # the reader is gone, and the run continues
             self._drawn = self._drawn or _Drawn.on(self._stream)
             if self._drawn is not None:
                 self._next = now + _REDRAW_S

@@ -46,7 +46,7 @@ def test_a_cell_that_stops_is_gone_on_with(tmp_path: Path) -> None:
     stopped = pco(*typed, "--budget", "20calls", cwd=tmp_path)
     assert stopped.code == 3
     assert "0 finished" in stopped.out
-    assert "the same command again goes on" in stopped.err
+    assert "the same command resumes it" in stopped.err
     told = pco(*typed, "--json", cwd=tmp_path)
     assert told.code == 0
     [cell] = told.json["cells"]
@@ -62,7 +62,7 @@ def test_what_a_stopped_cell_says_to_type_goes_on_with_it(
 ) -> None:
     typed = ("bench", "quick", "--task", "aime", *SMALL, *out)
     stopped = pco(*typed, "--budget", "20calls", "--plain", cwd=tmp_path)
-    [printed] = re.findall(r"Ctrl-C stops, `pco (.*)` goes on from there", stopped.err)
+    [printed] = re.findall(r"Ctrl-C stops, `pco (.*)` resumes it", stopped.err)
     run = shlex.split(printed)[-1]
     if not out:
         assert run in pco("runs", "list", cwd=tmp_path).out

@@ -91,7 +91,7 @@ def test_a_stopped_demo_goes_on_where_it_was_and_pays_nothing_twice(
     monkeypatch.chdir(tmp_path)
     first, second, whole = Obedient(stop_after=40), Obedient(), Obedient()
     assert show(small(), Sources(lm=first), plain=True, as_json=True) == 130
-    assert "pco demo goes on from here" in capsys.readouterr().err
+    assert "pco demo resumes it" in capsys.readouterr().err
     assert show(small(), Sources(lm=second), plain=True, as_json=True) == 0
     [run] = list_runs(tmp_path / "runs")
     assert run.name == NAME and run.ended == "finished"

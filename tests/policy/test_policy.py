@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import threading
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
 
+import promptcodebook as pco
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import Chat, Request
 from promptcodebook.config import role_layers
@@ -21,12 +27,13 @@ from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, deploy, load_policy
-from promptcodebook.policy.response import Explanation
+from promptcodebook.policy.response import Explanation, Span, prompt_spans
 from promptcodebook.routing.ranking import BUCKETS
 from promptcodebook.tasks.program import SINGLE_CALL
 from promptcodebook.types import Example, Expected, Parameters, Ranking, Route
 from tests.lm.server import Server, says
 from tests.method.build import book, config, parameters, talkative
+from tests.run.test_optimize import train
 
 KNOWN = RoutingStatistics((0.1, 0.4, 0.0, 0.0), (0.2, 0.5, 0.0, 0.0), (2, 1, 0, 0))
 RANKING = Ranking(
@@ -323,3 +330,227 @@ def test_an_empty_cell_is_no_word(column: str) -> None:
     with pytest.raises(DataError, match="'question' is empty"):
         policy.prompt({"question": None, "unit": "km"})
     assert not lm.history
+
+
+# --- Which instinct a part of a prompt comes from: exact where it can be, a likeness elsewhere ---
+
+
+COUNT = "Count the words of your answer before you send it."
+CITE = "Cite the paragraph of the policy that decides the case."
+POLITE = "Stay polite, also with angry customers."
+CHOSEN = ((2, COUNT), (5, CITE), (9, POLITE))
+
+
+def sources(spans: tuple[Span, ...]) -> list[tuple[str, int | None, bool]]:
+    return [(s.source, s.instinct, s.exact) for s in spans]
+
+
+def test_instincts_that_were_composed_verbatim_are_found_word_for_word() -> None:
+    prompt = f"You work for a shop.\n\n{COUNT}\n{CITE}\n{POLITE}\n\nAnswer in JSON."
+    spans = prompt_spans(prompt, CHOSEN, "You work for a shop.", "Answer in JSON.")
+    assert sources(spans) == [
+        ("base", None, True),
+        ("instinct", 2, True),
+        ("instinct", 5, True),
+        ("instinct", 9, True),
+        ("format", None, True),
+    ]
+    assert "".join(s.text for s in spans) == prompt
+
+
+def test_what_a_generator_worded_anew_goes_to_the_instinct_that_shares_its_words() -> None:
+    prompt = (
+        "You are a clerk of the returns desk. Always cite the deciding paragraph of our policy, "
+        "stay polite with every customer; and counting the words of the answer comes last."
+    )
+    spans = prompt_spans(prompt, CHOSEN)
+    assert [(s.source, s.instinct) for s in spans] == [
+        ("generator", None),
+        ("instinct", 5),
+        ("instinct", 9),
+        ("instinct", 2),
+    ]
+    assert not any(s.exact for s in spans)
+    assert spans[0].text == "You are a clerk of the returns desk. "
+
+
+def test_words_that_all_instincts_have_tell_none_of_them() -> None:
+    chosen = ((0, "Answer every question shortly"), (1, "Answer every question in rhymes"))
+    spans = prompt_spans("Answer every question. Answer every question in rhymes.", chosen)
+    assert [s.instinct for s in spans] == [None, 1]
+    assert prompt_spans("Please take great care of yourself.", chosen) == (
+        Span("Please take great care of yourself.", "generator"),
+    )
+
+
+def test_one_shared_word_is_a_coincidence() -> None:
+    (span,) = prompt_spans("The customers wait.", CHOSEN)
+    assert span.instinct is None
+
+
+def test_an_instinct_within_another_is_not_found_inside_it() -> None:
+    short, long = "Cite the policy", "Cite the policy and the date"
+    spans = prompt_spans(f"{long}\n{short}", ((0, short), (1, long)))
+    assert [(s.instinct, s.exact) for s in spans] == [(1, True), (0, True)]
+
+
+def test_scripts_without_blanks_are_compared_by_pairs_of_letters() -> None:
+    chosen = ((0, "回答前请先数一数字数"), (1, "请引用政策中的段落"))
+    spans = prompt_spans("请务必引用政策的段落。先数一数回答的字数。", chosen)
+    assert [s.instinct for s in spans] == [1, 0]
+
+
+def test_every_stage_may_begin_with_the_base_prompt() -> None:
+    prompt = f"draft: Be a clerk.\n\n{COUNT}\n\ncheck: Be a clerk.\n\n{CITE}"
+    spans = prompt_spans(prompt, CHOSEN, "Be a clerk.")
+    assert [s.source for s in spans].count("base") == 2
+    assert [s.instinct for s in spans if s.source == "instinct"] == [2, 5]
+
+
+def test_a_prompt_without_instincts_is_the_base_or_the_generators() -> None:
+    assert prompt_spans("", CHOSEN) == ()
+    assert sources(prompt_spans("Only this.", (), "Only this.")) == [("base", None, True)]
+
+
+def test_a_word_that_a_prompt_repeats_thousands_of_times_is_found_each_time() -> None:
+    spans = prompt_spans("no b " * 5000, ((0, "no"),))
+    assert sum(span.exact for span in spans) == 5000
+
+
+@pytest.mark.parametrize("base", ["", "a", " \n "])
+@given(
+    prompt=st.text(alphabet="ab ,.\n—é字", max_size=40),
+    texts=st.lists(st.text(alphabet="ab ,.é字", max_size=8), max_size=3),
+)
+def test_the_pieces_are_the_prompt_again(base: str, prompt: str, texts: list[str]) -> None:
+    spans = prompt_spans(prompt, tuple(enumerate(texts)), base, "b.")
+    assert "".join(span.text for span in spans) == prompt
+    assert all((span.instinct is None) == (span.source != "instinct") for span in spans)
+
+
+# --- One policy asked from many threads, over real connections ---
+
+
+REPLY = '{"constraints": [], "selected_indices": [0, 1, 2, 3], "analysis": ""}'
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    run = train(tmp_path, config={"update": {"epochs": 1, "batch_size": 2}})
+    return run.path / "policy.json"
+
+
+async def test_one_policy_answers_many_threads(file: Path) -> None:
+    server = Server()
+    await server.start()
+    server.default = says(REPLY, delay=0.02)
+    policy = pco.load_policy(file, lm=server.spec)
+
+    def ask(number: int) -> list[str]:
+        return [policy.prompt(f"question {number}.{n}") for n in range(3)]
+
+    answers = await asyncio.wait_for(
+        asyncio.gather(*(asyncio.to_thread(ask, n) for n in range(6))), 30
+    )
+    assert answers == [[REPLY] * 3] * 6
+    assert not [t for t in threading.enumerate() if t.name == "promptcodebook"]
+    await server.stop()
+
+
+async def test_the_sync_and_the_async_face_take_turns(file: Path) -> None:
+    server = Server()
+    await server.start()
+    server.default = says(REPLY)
+    async with pco.load_policy(file, lm=server.spec) as policy:
+        for n in range(3):
+            assert await policy.aprompt(f"a {n}") == REPLY
+            assert await asyncio.to_thread(policy.prompt, f"b {n}") == REPLY
+    await server.stop()
+
+
+@pytest.mark.parametrize("x", [3, None, ["a"], b"bytes"])
+def test_what_is_no_input_is_refused_by_name(file: Path, x: object) -> None:
+    policy = pco.load_policy(file, lm="simulated")
+    with pytest.raises(pco.PcoError, match=type(x).__name__):
+        policy.prompt(x)  # type: ignore[arg-type]
+
+
+def test_a_policy_may_be_asked_from_one_loop_after_another(file: Path) -> None:
+    async def with_server() -> tuple[Server, asyncio.AbstractEventLoop]:
+        server = Server()
+        await server.start()
+        server.default = says(REPLY)
+        return server, asyncio.get_running_loop()
+
+    serving = asyncio.new_event_loop()
+    server, _ = serving.run_until_complete(with_server())
+    thread = threading.Thread(target=serving.run_forever)
+    thread.start()
+    policy = pco.load_policy(file, lm=server.spec)
+
+    async def once(x: str) -> str:
+        async with policy:
+            return await policy.aprompt(x)
+
+    try:
+        for n in range(3):
+            assert asyncio.run(once(f"x {n}")) == REPLY
+        assert policy.prompt("y") == REPLY
+    finally:
+        serving.call_soon_threadsafe(serving.stop)
+        thread.join()
+        serving.run_until_complete(server.stop())
+        serving.close()
+
+
+async def _serve_and_note_peers() -> tuple[Server, set[object]]:
+    """A server, and the connections that were made to it."""
+    server, peers = Server(), set[object]()
+
+    async def step(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        assert request.transport is not None
+        peers.add(request.transport.get_extra_info("peername"))
+        return await says(REPLY)(request, body)
+
+    server.default = step
+    await server.start()
+    return server, peers
+
+
+async def test_within_with_calls_share_connections_and_its_end_closes_them(file: Path) -> None:
+    server, peers = await _serve_and_note_peers()
+
+    def ask() -> None:
+        with pco.load_policy(file, lm=server.spec) as policy:
+            for n in range(4):
+                assert policy.prompt(f"a {n}") == REPLY
+            assert policy.explain("b").prompt == REPLY
+
+    earlier = set(threading.enumerate())
+    await asyncio.to_thread(ask)
+    assert len(peers) == 1
+    left = set(threading.enumerate()) - earlier
+    assert not [t for t in left if t.name == "promptcodebook"]
+    await server.stop()
+
+
+async def test_a_policy_works_on_after_its_with(file: Path) -> None:
+    server, peers = await _serve_and_note_peers()
+
+    def ask() -> None:
+        policy = pco.load_policy(file, lm=server.spec)
+        for _ in range(2):
+            with policy as same, policy:  # once inside is enough
+                assert same is policy
+                policy.prompt("x")
+        policy.prompt("y")
+
+    await asyncio.to_thread(ask)
+    assert len(peers) == 3
+    await server.stop()
+
+
+def test_an_error_within_with_is_the_one_that_is_seen(file: Path) -> None:
+    with pytest.raises(ZeroDivisionError), pco.load_policy(file, lm="simulated") as policy:
+        policy.prompt("x")
+        raise ZeroDivisionError

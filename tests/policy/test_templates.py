@@ -20,6 +20,7 @@ from promptcodebook.method.templates import copy_templates, load_templates
 from promptcodebook.policy.file import PolicyFile, read_policy_file
 from promptcodebook.policy.policy import deploy
 from promptcodebook.policy.references import resolve
+from promptcodebook.run.subject import Given
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Example
 from tests.method.build import World, config, parameters, said, talkative
@@ -48,7 +49,7 @@ async def requests_in_training(templates: str) -> list[Request]:
     """What encoder and generator are asked where the set itself is at hand."""
     world = World(config(templates=templates))
     draws = world.config.randomness.at(EVALUATION, X.id)
-    route, _ = await world.composer.route(STATE.parameters, STATE.statistics, X, draws)
+    route, *_ = await world.composer.route(STATE.parameters, STATE.statistics, X, draws)
     await world.composer.compose(STATE.parameters, route, X, draws)
     return world.lm.history
 
@@ -150,7 +151,7 @@ def test_a_run_speaks_of_its_templates_as_they_were(tmp_path: Path) -> None:
     found = resolve(tmp_path / "runs", run.id)
     assert found.file.text() == (run.path / "policy.json").read_text("utf-8")
     assert found.file.templates.generator.startswith("## user\nMINE")
-    assert found.settings({}).templates == "default"
+    assert Given("").settings(found)[0].templates == "default"
     store = RunStore.open(run.path)
     header = store.header
     store.close()

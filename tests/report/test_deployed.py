@@ -158,7 +158,7 @@ def test_history_counts_all_rewrites_and_shows_the_first_and_the_latest(write: W
     assert page.faults == []
     text = re.sub(r"\s+", " ", page.text)
     assert "100 rewrites were kept and 100 refused" in text
-    assert "80 rewrites made after it stand below the mark" in text
+    assert "80 rewrites made after it are below the mark" in text
     assert "100 kept (80 not deployed), 100 refused" in text
     assert f"{80 - FIRST - LAST} rewrites left out" in text
     assert "100 × leak" in text

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import shutil
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
 
+import pytest
+
+import promptcodebook as pco
 from promptcodebook.report import render_report
 from promptcodebook.report.private import withhold, withhold_ending
+from promptcodebook.report.traces import read_record
 from promptcodebook.store.events import (
     Broke,
     Candidate,
@@ -17,9 +27,11 @@ from promptcodebook.store.events import (
     Validated,
 )
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Evaluation, Refused, Rewrite
+from promptcodebook.types import Evaluation, Refused, Rewrite, Step
 from tests.report.scripted_run import ScriptedRun, events_of
 from tests.report.strict import read_page
+from tests.run.test_optimize import train
+from tests.store.edit import edit_header
 
 Write = Callable[[ScriptedRun], RunStore]
 
@@ -95,3 +107,121 @@ def test_a_failed_run_says_how_it_goes_on_and_not_what_the_error_said() -> None:
     shown = withhold_ending(failed, "20260131-154502-x")
     assert shown.hint == "pco train --resume 20260131-154502-x"
     assert "Ottokar" not in repr(shown)
+
+
+# --- Every text of an event is withheld, or named here as one that may be shown ---
+
+
+WITHHELD_NAME = 'said: "Ottokar Quillfeather"'
+SHOWN = {
+    "name",  # of a row, of a stage
+    "split",
+    "example_id",
+    "stage",
+    "kind",
+    "hint",
+    # Texts that are shared anyway: each rewrite of them was checked.
+    "text",
+    "encoder",
+    "generator",
+    "critic",
+    "before",
+    "harmful by",  # the name of the variable whose text was called so
+}
+"""Fields of events that a report shows word for word."""
+
+
+def filled(kind: Any) -> Any:
+    """A value of this type whose every text is the name."""
+    origin, inside = get_origin(kind), get_args(kind)
+    if kind is str or kind is object or kind is Any:
+        return WITHHELD_NAME
+    if origin is Literal:
+        return inside[0]
+    if origin in (typing.Union, types.UnionType):
+        return filled(next(each for each in inside if each is not type(None)))
+    if origin is tuple:
+        return (filled(inside[0]),)
+    if origin is not None and issubclass(origin, Mapping):
+        return {filled(inside[0]): filled(inside[1])}
+    if kind is bool:
+        return False
+    if kind in (int, float):
+        return kind(3)
+    assert dataclasses.is_dataclass(kind), kind
+    hints = typing.get_type_hints(kind)
+    return kind(**{f.name: filled(hints[f.name]) for f in dataclasses.fields(kind) if f.init})  # type: ignore[operator]
+
+
+def quoting(value: Any, field: str = "") -> Iterator[str]:
+    """The fields in whose texts the name stands."""
+    if isinstance(value, str):
+        if "Quillfeather" in value:
+            yield field
+    elif dataclasses.is_dataclass(value):
+        for each in dataclasses.fields(value):
+            yield from quoting(getattr(value, each.name), each.name)
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from (*quoting(key, f"{field} by"), *quoting(inner, field))
+    elif isinstance(value, tuple | list):
+        for inner in value:
+            yield from quoting(inner, field)
+
+
+@pytest.mark.parametrize("kind", [Stepped, Broke, Validated, Compared])
+def test_no_text_of_an_event_is_shown_that_is_not_known_to_be_harmless(kind: Any) -> None:
+    event = filled(kind)
+    assert set(quoting(event)) > {"output", "message", "traceback", "feedback"}
+    assert set(quoting(withhold(event))) <= SHOWN
+
+
+def test_what_may_stand_are_the_texts_of_the_policy_alone() -> None:
+    """The names above are those of gradients too: these are withheld all the same."""
+    step: Step = filled(Step)
+    shown = withhold(Stepped(step))
+    assert isinstance(shown, Stepped)
+    for trace in shown.step.traces:
+        allowed = {"name", "example_id", "stage", "kind", "hint", "harmful by"}
+        assert set(quoting(trace)) <= allowed
+
+
+# --- What a run has on record of one example, and what it withholds of private data ---
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> pco.Run:
+    return train(tmp_path_factory.mktemp("recorded"), size=8, select=3)
+
+
+def test_every_time_an_example_was_drawn_is_there(run: pco.Run) -> None:
+    store = RunStore.open(run.path)
+    traces = [(step.index, trace) for step in store.steps(traces=True) for trace in step.traces]
+    store.close()
+    name = traces[0][1].rollout.example_id
+    own = [(step, trace) for step, trace in traces if trace.rollout.example_id == name]
+    record = read_record(run.path, name)
+    assert record is not None and not record.judged and record.validated is None
+    assert [(t.step, t.trace) for t in record.trainings] == own
+    for training in record.trainings:
+        blamed = {variable for variable, _ in training.blamed}
+        assert {rewrite.variable for rewrite in training.rewrites} <= blamed
+
+
+def test_an_example_that_the_run_never_saw_has_no_record(run: pco.Run) -> None:
+    assert read_record(run.path, "nobody") is None
+
+
+def test_texts_of_private_data_are_withheld(run: pco.Run, tmp_path: Path) -> None:
+    copy = tmp_path / run.id
+    shutil.copytree(run.path, copy)
+    edit_header(copy / "run.sqlite", lambda t: t.replace('"private": false', '"private": true'))
+    store = RunStore.open(copy)
+    trained = next(store.steps(traces=True)).traces[0].rollout.example_id
+    tested = next(store.test_evaluations()).rollouts[0].example_id
+    store.close()
+    for name in (trained, tested):
+        record = read_record(copy, name)
+        assert record is not None
+        rollouts = [t.trace.rollout for t in record.trainings] + [r for _, r in record.judged]
+        assert rollouts and all(r.output.startswith("(private: ") for r in rollouts)

@@ -201,7 +201,7 @@ def test_a_budget_stops_it_and_the_same_words_go_on(own: pco.Run) -> None:
     k = most_routed(own)
     with pytest.raises(BudgetReached, match="3 calls") as caught:
         pco.effect(own, k, split="test", budget="3calls")
-    assert "begins anew): what was paid for so far is kept" in caught.value.hint
+    assert "with a new budget: what was paid for so far is kept" in caught.value.hint
     assert paid(own) == 3 and effects_mark(own.path) == 0
     for _ in range(20):  # as the hint says: each time it goes on from there
         with suppress(BudgetReached):

@@ -281,7 +281,7 @@ def test_an_edited_pco_toml_is_told_and_how_to_take_it(stopped: Path) -> None:
     toml.write_text("seed = 77\n" + toml.read_text())
     told = go_on(stopped, "--set", "budget.calls=99")
     assert told.code == 3
-    assert "pco.toml changed since the run started and is not read" in told.err
+    assert "pco.toml changed since the run started: the change is ignored" in told.err
     assert "pco train " in told.err and "--resume last" in told.err
     refused = typed("train", "pco.toml", "--resume", "last", *TYPED, cwd=stopped)
     refused.error(2, "seed: 0 → 77")

@@ -27,7 +27,7 @@ from promptcodebook.errors import (
     import_part,
     message_of,
 )
-from promptcodebook.signals import stop_signals
+from promptcodebook.sync import stop_signals
 from promptcodebook.text import printable
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -158,7 +158,7 @@ def guard(command: Any) -> int:
         return 130
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _NOBODY_THERE:
-            # The reader (head, say) or the terminal is gone: nobody is to be told, not even at
+            # The reader (head, say) or the terminal is gone: say nothing, not even at
             # interpreter exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1

@@ -109,7 +109,7 @@ def bench(
     else:
         print(suite_text(suite, done, failed))
     if stop is not None:
-        note(f"pco: stopped: {stop}\n  next: the same command again goes on from here")
+        note(f"pco: stopped: {stop}\n  next: the same command resumes it")
         return stop.exit_code
     return 1 if failed else 0
 

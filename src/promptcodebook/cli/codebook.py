@@ -67,8 +67,8 @@ def effect(
 
     The inputs of a split that are routed to it are answered twice, with all else equal: on their
     route, and on their route without it. The difference is paired by input, with its 95 % interval;
-    a failed rollout is counted and its pair left out. How many calls that takes at most is told
-    before. Of a run, replies and the result are kept with it: nothing is paid for twice, also what
+    a failed rollout is counted and its pair left out. The most calls that this takes are printed
+    first. Of a run, replies and the result are kept with it: nothing is paid for twice, also what
     the run itself has asked, and pco view shows the result.
     """
     from promptcodebook.run.effect import Question, measuring

@@ -62,7 +62,7 @@ def distill(
 
     A linear ranking is fitted to the routes that the encoder gave in training, and to fresh ones
     where asked. Then both policies answer the validation split, or --n examples of it: that costs
-    calls, and their number is told before. The policy file is written in any case; it is offered
+    calls, and their number is printed first. The policy file is written in any case; it is offered
     as the default only where the whole 95 % interval of the difference in reward lies above minus
     the margin.
     """

@@ -98,7 +98,7 @@ def explain(
 
 @dataclass(frozen=True, slots=True)
 class _Story:
-    """What is told of an input; `record` is what the run has of it."""
+    """What is said about an input; `record` is what the run has of it."""
 
     explanation: Explanation
     texts: Sequence[str]
@@ -173,7 +173,7 @@ def _prompt_text(explanation: Explanation) -> str:
     width = max(len(span.label) for span in spans)
     pieces = [wrap_text(span.text.strip(), f"  {span.label:<{width}}  ") for span in spans]
     if any(span.instinct is not None and not span.exact for span in spans):
-        pieces.append("  (~ = told by the words that the piece shares with the instinct)")
+        pieces.append("  (~ = matched by the words that the piece shares with the instinct)")
     return "\n".join(["prompt", *pieces])
 
 

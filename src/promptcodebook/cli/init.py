@@ -106,7 +106,7 @@ def _select_keys(keys: Sequence[Key], name: str) -> list[Key]:
 
 
 def _matches(key: Sequence[str], parts: Sequence[str]) -> bool:
-    """Whether a key is, or begins with, what was typed; ROLE and MODEL stand for any name."""
+    """Whether a key is, or begins with, what was typed; ROLE and MODEL match any name."""
     if len(parts) > len(key):
         return False
     return all(own in (part, "ROLE", "MODEL") for own, part in zip(key, parts, strict=False))

@@ -180,7 +180,7 @@ _BROAD = 80
 
 
 class LiveView:
-    """A Listener and context manager. Outside its context it only remembers what it is told.
+    """A Listener and context manager. Outside its context it only remembers the events.
 
     The timer's thread reads one frozen value, which each event replaces: no lock is needed.
     """
@@ -371,7 +371,7 @@ class LiveLayout:
     def _hint(self) -> Text:
         run = self.view.run
         name = "RUN" if run is None else run_reference(Path(run.path))
-        return Text(f"Ctrl-C stops; pco train --resume {name} goes on from there", style="dim")
+        return Text(f"Ctrl-C stops; pco train --resume {name} resumes it", style="dim")
 
 
 def bar(share: float, width: int) -> str:

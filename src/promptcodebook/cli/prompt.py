@@ -65,7 +65,7 @@ def prompt(
     """The prompt of a row of the verdict, and nothing else on stdout.
 
     present is what you had, concat all learned instincts in one prompt, best_fixed the learned
-    prompt that did best for all inputs, best_single the instinct that did, none what stands before
+    prompt that did best for all inputs, best_single the instinct that did, none what comes before
     every prompt: each is one text, and needs no model. The learned policy, and the untrained one
     that it came from, compose a prompt for each input: name the input.
     """

@@ -78,7 +78,7 @@ def _summary_json(summary: RunSummary) -> dict[str, Any]:
 
 @runs.command()
 def show(run: RunRef, as_json: Json = False) -> None:
-    """What a run was started with, where it stands, what it cost, and what failed."""
+    """What a run was started with, how far it came, what it cost, and what failed."""
     from promptcodebook.store.run import RunStore
     from promptcodebook.store.runs import find_run
 

@@ -63,7 +63,7 @@ def train(
 ) -> int:
     """Learn a codebook; ends with a verdict on the test split.
 
-    Ctrl-C (or SIGTERM) stops in order and keeps everything; --resume goes on from there.
+    Ctrl-C (or SIGTERM) stops in order and keeps everything; --resume continues from there.
     """
     from promptcodebook.run.opening import Where
     from promptcodebook.store.runs import find_run
@@ -118,7 +118,7 @@ def _stored_settings(
 
 
 def _tell_of_edited_settings(path: Path, ref: str) -> None:
-    """A run goes on with its own settings: that its pco.toml says something else by now is told."""
+    """Says where the pco.toml of a resumed run has changed: the run keeps its own settings."""
     from promptcodebook.run.opening import file_digest
     from promptcodebook.store.run import RunStore
 
@@ -128,8 +128,8 @@ def _tell_of_edited_settings(path: Path, ref: str) -> None:
     for name, mark in store.header.files.items():
         if name.endswith(".toml") and file_digest(base / name) not in ("", mark):
             note(
-                f"{base / name} changed since the run started and is not read: the run goes on "
-                f"with its own settings\n  to take the file's: pco train {base / name} "
+                f"{base / name} changed since the run started: the change is ignored, and the "
+                f"run keeps its own settings\n  to use the file's: pco train {base / name} "
                 f"--resume {ref}"
             )
 

@@ -111,7 +111,7 @@ class LineView:
         ours = f"{steps}, K = {run.size}, " if run.steps else ""
         self._write_figures(f"run {run.run_id}: {ours}{self._view.models}")
         again = f"pco train --resume {run_reference(Path(run.path))}"
-        self._write(f"in {run.path}; Ctrl-C stops, `{again}` goes on from there")
+        self._write(f"in {run.path}; Ctrl-C stops, `{again}` resumes it")
 
     def _write_progress(self, phase: Phase, now: float) -> None:
         if now - self._last < PAUSE:

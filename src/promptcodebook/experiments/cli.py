@@ -58,9 +58,9 @@ def reproduce(
     """Measure what a page of docs/results says, and write the page.
 
     Cell by cell, those that matter most first. What is finished is not measured again and no reply
-    is paid for twice: stopped by Ctrl-C, the same command goes on. What is not measured yet stands
-    on the page as missing. Runs and replies lie in RUNS/bench. The model is the page's own unless
-    --lm names another; PCO_LM is not read.
+    is paid for twice: stopped by Ctrl-C, the same command resumes. The page lists what is missing.
+    Runs and replies are in RUNS/bench. The model is the page's own unless --lm names another;
+    PCO_LM is not read.
     """
     from promptcodebook.cli.views import make_view
     from promptcodebook.experiments.experiment import Order
@@ -82,7 +82,7 @@ def reproduce(
         require_preset(experiment, preset)
         count = seeds or (1 if preset == "quick" else experiment.seeds)
         orders.append(Order(experiment, preset, count, task, data, independent, weak))
-    # Steps of several runs at once would be told as those of one.
+    # Steps of several runs at once would be shown as those of one.
     alone = cells == 1 and not ray
     view = make_view(sys.stderr, plain=plain) if alone else nullcontext(silent)
     with view as listener, _Labs(lm, listener, concurrency) as labs:
@@ -93,7 +93,7 @@ def reproduce(
             measured = measure(order, lab, note, workers)
             show(measured, out, as_json=as_json)
             if measured.stop is not None:
-                note(f"pco: stopped: {measured.stop}\n  next: the same command goes on from here")
+                note(f"pco: stopped: {measured.stop}\n  next: the same command resumes it")
                 return measured.stop.exit_code
             worst = max(worst, 1 if measured.missing else 0)
         return worst

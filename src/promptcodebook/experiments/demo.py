@@ -1,6 +1,6 @@
 """What `pco demo` shows on SmolLM2: a run on six house rules, its rows, three replies.
 
-Nothing here is simulated, and no figure is written down: all come from the run that was just made.
+Nothing here is simulated: all figures come from the run that was just made.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _FIGURES = ("reward", "gain", "calls", "tokens", "seconds")
 _ABOUT = (
     "SmolLM2-135M-Instruct runs in this process: a real model, and a very small one (135 million "
     "parameters, 4 bits each). Nothing below is simulated. It answers messages to a shop whose "
-    "house rules, one for each of six topics, stand in the present prompt. What is learned, from "
+    "house rules, one for each of six topics, are the present prompt. What is learned, from "
     "rewards alone, is which sentence of that prompt to send with which message. The text "
     "optimiser is off: a model of this size cannot write instructions."
 )
@@ -104,7 +104,7 @@ def demonstrate(*, plain: bool, as_json: bool) -> int:
 
 
 def show(config: Config, sources: Sources, *, plain: bool, as_json: bool) -> int:
-    """Runs, or goes on where a demo of these settings was stopped, and prints what came of it."""
+    """Runs a demo, or resumes one of these settings that was stopped, and prints the result."""
     from promptcodebook.assemble import plan_run
     from promptcodebook.cli.runs import write_run_report
     from promptcodebook.experiments.lab import read_training
@@ -113,7 +113,7 @@ def show(config: Config, sources: Sources, *, plain: bool, as_json: bool) -> int
     plan = plan_run(config, sources)
     run = _run(config, sources, _unfinished(plan), plain=plain)
     if run.stop is not None:
-        note(f"pco: stopped: {run.stop}\n  next: pco demo goes on from here")
+        note(f"pco: stopped: {run.stop}\n  next: pco demo resumes it")
         return run.stop.exit_code
     examples = {example.id: example for example in plan.dataset.test}
     report = run.path / "report.html"

@@ -1,1 +1,1 @@
-"""Policies: the file, the policy at work, what a REF stands for, and the safety of its texts."""
+"""Policies: the file, the policy at work, what a REF names, and the safety of its texts."""

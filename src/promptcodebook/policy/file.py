@@ -145,7 +145,7 @@ BEST_FIXED, BEST_SINGLE = "best_fixed", "best_single"
 """Names of the verdict's rows that are one prompt for every input: what the user had, every
 instinct at once, none of them, the best of the policy's prompts, and the best instinct."""
 MEASURED = (BEST_FIXED, BEST_SINGLE)
-"""Those of them that only a run can find; their texts stand under `about`."""
+"""Those of them that only a run can find; their texts are under `about`."""
 _ROLES = ("encoder", "generator", "executor", "untrusted")
 """Whose sampling decides a deployed prompt and its answer."""
 _NAMED = 5
@@ -413,7 +413,7 @@ class PolicyFile(_Stored):
         return tuple(f"sampling.{role}.extra.{name}" for role, names in by_role for name in names)
 
     def require_trust(self, name: str, *, trusted: bool) -> None:
-        """Raises RunNotTrusted where the policy of that name sets such fields and whoever made it
+        """Raises RunNotTrusted where the policy of that name sets such fields and its author
         is not trusted: they may name an address, which this user's key would be sent to."""
         fields = self.beyond_sampling
         if fields and not trusted:
@@ -421,7 +421,7 @@ class PolicyFile(_Stored):
             raise RunNotTrusted(
                 f"the policy {name} sets {', '.join(fields[:_NAMED])}{more}: a policy may only "
                 "decide how replies are drawn",
-                hint="take that out of the file, or, if you trust whoever made it, type the "
+                hint="take that out of the file, or, if you trust its author, type the "
                 "command again with --trust (in Python trust=True)",
             )
 

@@ -280,7 +280,7 @@ class Policy:
         return self._assembled.config.randomness.at(EVALUATION, name)
 
     def example_of(self, x: X) -> Example:
-        """What is given as the Example that it stands for, read as the training data was. Raises
+        """What is given as an Example, read as the training data was. Raises
         DataError."""
         if isinstance(x, Example):
             return x

@@ -1,13 +1,13 @@
 """REF -> a policy: a run (id, start of an id, path, 'last'), a policy file, or a version in the
 registry (NAME@REF, sha256:DIGITS).
 
-Which state a run stands for is decided here, once, for training, reports, explanations and
+Which state of a run is used is decided here, once, for training, reports, explanations and
 evaluations: the best validated one, or the last, of those that hold nothing harmful.
 
 Whose run it is: the code and the addresses that a run names are used only if this user made it.
 
 A run's folder is handed on like any file, and what it names would run here and be sent this user's
-keys. A run bears the mark of who made it (`store/header.py`); one that does not is opened as far as
+keys. A run has the mark of its maker (`store/header.py`); one without it is opened as far as
 its texts and figures go, and refused where what it names would be run or called. What was typed for
 this use is the user's own and asks for no trust. A policy file names neither code nor address, and
 its body fields are looked at where it is used (`PolicyFile.settings`).
@@ -82,7 +82,7 @@ def require_trust(
     would += [f"send {', '.join(fields)}"] if fields else []
     own = "" if code or fields else ", or name a model of yours: --lm SPEC"
     raise RunNotTrusted(
-        f"the run {header.id} does not bear your mark (it was made by somebody else, on another "
+        f"the run {header.id} does not bear your mark (somebody else made it, on another "
         f"machine, or by version 0.1), and it would {' and '.join(would)}",
         hint=f"pco runs show {ref or header.id} --json shows its settings; if you trust them, add "
         f"--trust (in Python trust=True){own}",
@@ -156,7 +156,7 @@ class Best:
 
 @dataclass(frozen=True)
 class Reference:
-    """What a REF stands for. `header` and `best` are there when it is a run; `trusted` = the code,
+    """What a REF names. `header` and `best` are there when it is a run; `trusted` = the code,
     the addresses and the body fields that it names may be used; `ref` is what is typed for it.
     `text` is the policy file's, byte for byte; `version` its name in the registry that it was read
     from ('' = it was not)."""
@@ -217,7 +217,7 @@ def without_models(layer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolve(runs_dir: Path, ref: str, *, trust: bool = False) -> Reference:
-    """What a REF stands for; `trust` = also if somebody else made it.
+    """What a REF names; `trust` = also if somebody else made it.
 
     Raises RunNotFound, RefNotFound, StoreError or PolicyError.
     """
@@ -299,7 +299,7 @@ def read_policy(source: str | Path) -> PolicyFile:
 
 
 def run_behind(runs_dir: Path, ref: str) -> Path:
-    """The folder of the run that a REF stands for, or that its policy came from.
+    """The folder of the run that a REF names, or that its policy came from.
 
     Raises RunNotFound, RefNotFound, StoreError or PolicyError.
     """

@@ -3,7 +3,7 @@
 Which instinct each part of a composed prompt comes from, for report, viewer and terminal alike.
 
 A generator puts the chosen instincts into words of its own and does not say which is which. What
-stands in the prompt word for word is found as it is (the base prompt, the output format, instincts
+is in the prompt word for word is found as it is (the base prompt, the output format, instincts
 composed verbatim); every other clause goes to the instinct that shares most of its words, and is
 called the generator's own where none shares enough. That is a likeness, not a record: `exact` says
 which of the two it is, and who shows spans says so too.
@@ -22,7 +22,7 @@ from promptcodebook.text import shown_table, shown_text, words_of
 from promptcodebook.types import Expected, Rollout, Route, Stage, variable_name
 
 SpanSource = Literal["base", "format", "instinct", "generator"]
-"""The prompt that stands before everything, the output format, an instinct, or the generator's own
+"""The prompt that comes before everything, the output format, an instinct, or the generator's own
 words."""
 
 _MARKS = ".!?;:,\n—。！？；：，、"
@@ -30,7 +30,7 @@ _CLAUSE = re.compile(rf"[^{_MARKS}]+[{_MARKS}]*\s*|[{_MARKS}]+\s*")
 _SHARE = 0.4
 """Of a clause's words, so much must be an instinct's."""
 _LONG = 4
-"""Letters of a word that says something; shorter ones stand in every sentence."""
+"""Letters of a word that says something; shorter ones are in every sentence."""
 _STEM = 5
 """Letters by which two words are the same: 'count', 'counts', 'counting'."""
 
@@ -39,7 +39,7 @@ _STEM = 5
 class Span:
     """A piece of a prompt and its source; `instinct` is its index k where that is an instinct.
 
-    `exact`: it stands there word for word; else it is told by the words that they share.
+    `exact`: it is there word for word; else the words that they share show it.
     """
 
     text: str
@@ -78,7 +78,7 @@ def prompt_spans(
 
 
 def _literal(text: str, known: Sequence[Span]) -> list[Span]:
-    """What of the known texts stands in it word for word, and what lies between; the longest
+    """What of the known texts is in it word for word, and what lies between; the longest
     first, so that none is found within another."""
     pieces = [Span(text, "generator")]
     for span in known:
@@ -89,7 +89,7 @@ def _literal(text: str, known: Sequence[Span]) -> list[Span]:
 
 
 def _cut(piece: Span, found: Span) -> Iterator[Span]:
-    """The piece with every place where the found text stands as a span of its own."""
+    """The piece with every place where the found text is, as a span of its own."""
     if piece.exact:
         yield piece
         return
@@ -128,7 +128,7 @@ def _words(text: str) -> set[str]:
 
 
 def _joined(pieces: Sequence[Span]) -> Iterator[Span]:
-    """Neighbours of one source as one span; blanks and marks go with what stands before them."""
+    """Neighbours of one source as one span; blanks and marks go with what comes before them."""
     last: Span | None = None
     for piece in pieces:
         mere = not piece.exact and not words_of(piece.text)

@@ -151,7 +151,7 @@ class ReportSection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeployedState:
-    """The state that the run stands for wherever it is used, as far as the run has come."""
+    """The state that is used of the run, as far as it has come."""
 
     state: State
     best: Best
@@ -232,7 +232,7 @@ class Context:
 
     @property
     def next(self) -> str:
-        """What to type so that the run goes on; '' where it has come to its end or is running."""
+        """What to type to resume the run; '' where it has ended or is running."""
         if self.state.hint or self.state.ended is not None or self.running:
             return self.state.hint
         return f"pco train --resume {self.header.id}"
@@ -248,7 +248,7 @@ class Context:
 
     @property
     def own_words(self) -> tuple[str, str]:
-        """The base prompt and the output format: what stands in prompts beside instincts."""
+        """The base prompt and the output format: what prompts hold beside instincts."""
         return str(self.setting("base_prompt") or ""), str(self.setting("output_format") or "")
 
     @property
@@ -304,7 +304,7 @@ class Context:
 
     @property
     def _word(self) -> str:
-        """What every figure of simulated numbers bears; '' where they are not."""
+        """The badge of every figure of simulated numbers; '' for a real model."""
         return "simulated" if self.simulated else ""
 
     def table(

@@ -143,7 +143,7 @@ class CurvesSection:
             ),
             chart(
                 "Tokens of forward passes (route, compose, execute), cumulative. What critic, "
-                "attribution and updates cost stands in the table by role.",
+                "attribution and updates cost is in the table by role.",
                 self._spend_chart(),
             ),
         )

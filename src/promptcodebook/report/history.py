@@ -1,6 +1,6 @@
 """What every text of Θ went through: each rewrite, its step, gradient and word-level change.
 
-A biography runs on to the end of training; where the deployed state stands in it is marked. Of
+A biography runs on to the end of training; the deployed state is marked in it. Of
 another optimizer: the prompts that it tried.
 """
 
@@ -179,7 +179,7 @@ class HistorySection:
         if later:
             words.append(
                 f"Deployed is {state_name(self._deployed)}: {_rewrites(later)} made after it "
-                f"{'stands' if later == 1 else 'stand'} below the mark."
+                f"{'is' if later == 1 else 'are'} below the mark."
             )
         if left_out:
             words.append(
@@ -209,7 +209,7 @@ class HistorySection:
         )
 
     def _mark(self, variable: Variable) -> Html | None:
-        """Where the deployed state stands. ψ has none: no policy carries it."""
+        """The mark of the deployed state. ψ has none: no policy carries it."""
         if variable == "critic":
             return None
         return el("li.deployed", f"deployed up to here ({state_name(self._deployed)})")

@@ -42,7 +42,7 @@ class Html:
 
 
 Content: TypeAlias = "Html | str | int | Sequence[Content] | None"
-"""What may stand inside an element: markup, text, a number, nothing, or several of these."""
+"""What an element may hold: markup, text, a number, nothing, or several of these."""
 Attributes: TypeAlias = Mapping[str, str | int | float]
 
 
@@ -55,7 +55,7 @@ class Column:
 
 
 def _escape(text: str) -> str:
-    """The text as it may stand in an element or in a quoted attribute."""
+    """The text, escaped for an element or a quoted attribute."""
     return html.escape(printable(text), quote=True)
 
 

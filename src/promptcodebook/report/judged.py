@@ -233,7 +233,7 @@ class UseSection:
             todo = self._context.next
             return together(
                 el("p.note", "There is no verdict to go by yet."),
-                _commands([(todo, "goes on from here")]) if todo else None,
+                _commands([(todo, "resumes it")]) if todo else None,
             )
         rows = [row for row in read_rows(conclusion.rows) if not row.reference]
         if not conclusion.deploy or not rows:

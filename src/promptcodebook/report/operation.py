@@ -20,7 +20,7 @@ from promptcodebook.units import duration, money, percent, spent_parts
 _OWN_MODEL = "your own model"
 _MOST_FAILURES, _MOST_SETTINGS, _TRACEBACK, _VALUE = 30, 120, 6000, 200
 HIDDEN = ("roles.*.headers",)
-"""Headers may carry what nobody should read in a report."""
+"""Headers may hold secrets, which a report must not show."""
 _INCIDENTS = (Column("incident", numeric=False), Column("times"), Column("", numeric=False))
 _FAILURES = (
     Column("phase", numeric=False),
@@ -178,7 +178,7 @@ class SpendSection:
         return el("p.note", f"Of the budget: {spent}.")
 
     def _lost(self) -> Html | None:
-        """Apart from what was paid, since nobody knows what of it a server bills."""
+        """Apart from what was paid: it is unknown what of it a server bills."""
         lost = self._context.lost
         if not lost.calls:
             return None

@@ -1,4 +1,4 @@
-"""The report of a run: one HTML file that needs nothing beside it and calls nobody.
+"""The report of a run: one HTML file that needs no other file and no network.
 
 A seeded handful of training rollouts, one of each kind, each with its whole trace.
 """

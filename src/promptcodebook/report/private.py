@@ -1,7 +1,7 @@
 """What a report shows of a run on private data: figures, routes, and texts that are shared anyway.
 
 A report is a file that is handed on. Of a run whose data are real people's, it shows no input,
-prompt, stage, output or feedback, nor what models said of them: the length stands in their place.
+prompt, stage, output or feedback, nor what models said of them: their lengths replace them.
 The texts of the codebook and the directives stay, since every rewrite of them was checked.
 """
 
@@ -39,7 +39,7 @@ _QUOTATION = re.compile(r"""(?:^|\s)["'`‘“«]""")
 def withhold_ending(state: RunState, run: str) -> RunState:
     """The state without what the error that ended the run of this id may have quoted (a run of
     version 0.1 kept the server's words), and without the prompts of another optimizer, which saw
-    the data. How a failed run goes on is no secret."""
+    the data. How to resume a failed run is no secret."""
     hint = f"pco train --resume {run}" if state.ended == "failed" else state.hint
     concluded = state.conclusion and _conclusion(state.conclusion)
     return replace(state, detail=_kind(state.detail), hint=hint, conclusion=concluded)
@@ -149,7 +149,7 @@ def _rewrite(rewrite: Rewrite) -> Rewrite:
 
 
 def _kind(reason: str) -> str:
-    """What sort of reason it is: what it quotes stands after a colon, or in quotation marks."""
+    """What sort of reason it is: a quotation follows a colon, or is in quotation marks."""
     return _QUOTATION.split(reason.partition(":")[0], maxsplit=1)[0].rstrip()
 
 

@@ -227,7 +227,7 @@ def _cell(text: str, ends: str = "") -> Content:
 
 
 def _forest(rows: Sequence[Row], reward_range: tuple[float, float]) -> Picture:
-    """A dot and its interval for each row, on one scale; the last row, the result, stands out."""
+    """A dot and its interval for each row, on one scale; the last row is highlighted."""
     low = min(reward_range[0], *(r.score.low for r in rows))
     high = max(reward_range[1], *(r.score.high for r in rows))
     names = [_shorten_name(row.name) for row in rows]

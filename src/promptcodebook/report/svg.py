@@ -71,7 +71,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A table of what a figure shows; `every` = of so many points one is in it."""
+    """A table of what a figure shows; it has one of `every` points."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str | float]]

@@ -36,14 +36,14 @@ _COLOURS = 6
 """Of spans; the number beside each tells instincts apart where there are more."""
 
 OwnWords = tuple[str, str]
-"""The base prompt and the output format of a run: what stands in prompts beside instincts."""
+"""The base prompt and the output format of a run: what prompts hold beside instincts."""
 
 
 def trace_body(
     trace: Trace, known: str | None, instincts: Sequence[tuple[int, str]], own: OwnWords = ("", "")
 ) -> Html:
     """All of a trace: `known` is the input where that is at hand, `instincts` are the codebook's
-    texts that the input was routed over, `own` what else stands in every prompt."""
+    texts that the input was routed over, `own` what else every prompt holds."""
     verdict = None if trace.verdict is None else _verdict(trace)
     return el(
         "dl.trace",
@@ -115,7 +115,7 @@ def _prompt(text: str, instincts: Sequence[tuple[int, str]], own: OwnWords) -> H
     places = {k: place for place, (k, _) in enumerate(instincts)}
     spans = prompt_spans(shorten(text, _LONG), instincts, *own)
     likeness = any(span.instinct is not None and not span.exact for span in spans)
-    note = "Pieces with ~ are told by the words they share with an instinct, not by a record."
+    note = "Pieces with ~ are matched by the words they share with an instinct, not by a record."
     return together(
         el("p.pre", [_span(span, places) for span in spans]),
         el("p.note", note) if likeness else None,

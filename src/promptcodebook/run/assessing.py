@@ -319,8 +319,8 @@ def evaluate(  # noqa: PLR0913 - the command's options
     `policy` is a Run, a Policy, or what names one: a run's id, name or folder below `runs_dir`,
     'last', a policy file, NAME@REF in the registry. A run and a policy of this process have their
     data, reward and models; a run that is named brings its settings, and what it took as objects is
-    handed over again; a file brings neither. `split` is train, val or test, `n` so many examples of
-    it (None = all); `samples` 1 is greedy, more are the mean of so many sampled runs. `row` is
+    handed over again; a file brings neither. `split` is train, val or test; `n` limits its
+    examples (None = all). `samples` 1 is greedy; more average that many sampled runs. `row` is
     another row of the verdict: 'present', 'concat', 'best_fixed' and so on. `budget` limits what it
     may spend, e.g. '200calls'. After two seconds a line on stderr says how far it is, unless
     `progress` is False. Ctrl-C ends it in order.

@@ -46,9 +46,9 @@ _VERB = "distill()"
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What is asked for: fresh routes on so many training inputs that have none of the policy as
-    it is, so many validation examples (None = all), and the margin, a share of the reward's
-    range."""
+    """What a distillation asks for. `fresh`: training inputs without a route of this policy that
+    the encoder routes now; `count`: validation examples (None = all); `margin`: a share of the
+    reward's range."""
 
     fresh: int = 0
     count: int | None = None
@@ -125,7 +125,7 @@ def _own_route(trace: Trace) -> tuple[int, ...]:
 
 
 class Distiller:
-    """Distils one policy; `assembled` stands on its settings, `logged` are its encoder's routes."""
+    """Distils one policy. `assembled` has its settings; `logged` are its encoder's routes."""
 
     def __init__(
         self, file: PolicyFile, assembled: Assembled, logged: Sequence[Imitated], needs: Needs
@@ -267,7 +267,7 @@ class Distiller:
 
 
 def _require_answers(evaluation: Evaluation, where: str) -> None:
-    """Raises TooManyFailures when more than half failed: two policies that nobody answers do not
+    """Raises TooManyFailures when more than half failed: two policies without answers do not
     differ."""
     failures = [r.failure for r in evaluation.rollouts if r.failure is not None]
     if len(failures) * 2 > len(evaluation.rollouts):

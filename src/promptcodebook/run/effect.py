@@ -2,7 +2,7 @@
 
 The inputs are those of a split whose route holds the instinct. Each is answered twice as deployed,
 with the same draws: on its route, and on its route with the instinct left out. It is the effect of
-leaving out, not of routing anew: nothing takes the instinct's place.
+leaving the instinct out, not of routing again: nothing takes its place.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from promptcodebook.types import (
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Which instinct, on which split; `count` is a seeded choice of so many inputs (None = all)."""
+    """Which instinct, on which split; `count` inputs are drawn by the seed (None = all)."""
 
     instinct: int
     split: str = "val"
@@ -112,7 +112,7 @@ class Measurement:
         return self.routing_calls + self.calls_for(len(self.examples))
 
     def calls_for(self, held: int) -> int:
-        """Calls that the answers take at most when so many inputs are routed to it."""
+        """The most calls that the answers take when `held` inputs are routed to it."""
         return 2 * held * answering_calls(self._reference.file, self._assembled)
 
     @property
@@ -137,9 +137,7 @@ class Measurement:
         try:
             made = await self._measure(tell, routed)
         except BudgetReached as error:
-            error.hint = self._again(
-                "ask again (its budget begins anew)", "give it a greater budget"
-            )
+            error.hint = self._again("ask again with a new budget", "give it a greater budget")
             raise
         finally:
             await self._assembled.models.close()
@@ -352,8 +350,8 @@ def effect(  # noqa: PLR0913 - the command's options
     with all else equal: on their route, and on their route without `k`. `policy`, `data` and what
     follows are what `evaluate` takes; `budget` is this measurement's. Of a run, replies and the
     result are kept with it: nothing is paid for twice, also what the run itself has asked, and a
-    measurement that was stopped goes on when it is asked for again. An `lm` that is an object is
-    asked anew: nothing tells whether it is the one that answered before.
+    measurement that was stopped resumes when it is asked for again. An `lm` object is asked
+    again: nothing shows whether it is the one that answered before.
 
     The result has `.difference` (with less without, paired, 95 % interval; None where no input is
     routed to it), `.means`, `.rewards` by example, `.failed` and `.n`. A pair with a failed rollout

@@ -1,4 +1,4 @@
-"""A policy over a split, outside of a run: what `pco eval` and `pco compare` stand on."""
+"""A policy over a split, outside of a run: what `pco eval` and `pco compare` use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Sample:
     """Which examples: a split, or a seeded choice of `count` of it (None = all), or those of `ids`;
     and how often.
 
-    `runs` 1 is greedy; more are so many sampled runs an example, of which the mean counts.
+    `runs` 1 is greedy; with more, each example is sampled that often and the mean counts.
     """
 
     split: str = "test"
@@ -118,7 +118,7 @@ def _example(rollout: Rollout, floor: float) -> dict[str, Any]:
 
 
 class Assessor:
-    """Evaluates one policy file, or another row of its verdict; `assembled` stands on its settings.
+    """Evaluates one policy file, or another row of its verdict; `assembled` has its settings.
     `interrupt` stops it."""
 
     def __init__(

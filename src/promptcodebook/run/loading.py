@@ -39,7 +39,7 @@ def load_run(  # noqa: PLR0913 - what a run may have taken as objects
     runs_dir: str | Path = "runs",
     trust: bool = False,
 ) -> Run:
-    """A run that is finished, stopped or still going on: its verdict, figures, codebook and policy.
+    """A run that is finished, stopped or still running: its verdict, figures, codebook and policy.
 
     `ref` is its id, the start of it, its name or its folder, or 'last'. Nothing is called, and no
     model is needed, until its `policy` is asked for: that uses the run's own models, unless `lm` or

@@ -1,11 +1,9 @@
-"""Starts a run, or opens an old one to go on: plan, store, models and session put together.
+"""Starts a run or resumes one: puts plan, store, models and session together.
 
-What may be different when a run goes on: what is compared, what is taken over, what is refused.
-
-Settings and data must be those of the beginning, but for a few: how much to spend and how fast
-(`store.header.FREE_KEYS`), the address of a model of the same name, and how long the training is.
-The last two are taken over into the header and told of as an event. Replies of before are found
-under the spec that they were asked for by (`Header.specs`), wherever the model is served now.
+A resumed run must have the settings and data that it began with. Three things may change: how much
+to spend and how fast (`store.header.FREE_KEYS`), the address of a model of the same name, and how
+long the training is. The header takes over the last two, and an event records them. Earlier replies
+are found under the spec that they were asked for by (`Header.specs`), wherever the model is served.
 """
 
 from __future__ import annotations
@@ -71,8 +69,8 @@ def _longer_keys() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """How a run goes on: its header from now on, and what is different, in words. `extended` = its
-    end was put off, so that what was judged there counts no more."""
+    """How a run resumes: its header from now on, and each change in words. `extended` = training
+    gets longer, so that earlier judgements no longer count."""
 
     header: Header
     changes: tuple[str, ...] = ()
@@ -82,7 +80,7 @@ class Resumption:
 def resume_with(
     header: Header, state: RunState, plan: Plan, ref: str, *, edited: bool
 ) -> Resumption:
-    """How the run goes on with this plan; `ref` is what is typed for the run, `edited` = also where
+    """How the run resumes with this plan; `ref` is what is typed for the run, `edited` = also where
     a file of code was edited.
 
     Raises RunChanged for what must not be different, and for a run that is finished.
@@ -120,7 +118,7 @@ def settings_then_and_now(
 
 
 def _prints(templates: TemplateSet) -> dict[str, str]:
-    """The templates as settings: a file that was changed is told as one."""
+    """The templates as settings: a changed file counts as a changed setting."""
     return {f"templates/{file}": mark for file, mark in templates.fingerprint().items()}
 
 
@@ -212,8 +210,8 @@ def _how_to_go_on(header: Header, key: str, ref: str) -> str:
     if header.command == IN_PYTHON:
         group, _, name = key.partition(".")
         more = f"{{{group!r}: {{{name!r}: MORE}}}}"
-        return f"to let it go on: optimize(..., resume={ref!r}, config={more})"
-    longer = f"to let it go on: pco train --resume {ref} --set {key}=MORE"
+        return f"to train it longer: optimize(..., resume={ref!r}, config={more})"
+    longer = f"to train it longer: pco train --resume {ref} --set {key}=MORE"
     if key not in _LONGER:
         return longer
     again = "--set init.kind=file --set init.path=RUN/policy.json"
@@ -231,7 +229,7 @@ def _edited(
     if names and not edited and state.ended != "failed":
         raise RunChanged(
             f"{', '.join(names)} changed since the run {header.id} started",
-            hint=f"put it back, or go on with what it says now: pco train --resume {ref} --edited",
+            hint=f"put it back, or use it as it is now: pco train --resume {ref} --edited",
         )
     return tuple(f"{name} was edited" for name in names)
 
@@ -266,7 +264,7 @@ def _data_files(config: Config) -> str:
 
 
 def _amended(header: Header, plan: Plan, files: Mapping[str, str]) -> Header:
-    """The header with what the run goes on with: models and their headers, length, code."""
+    """The header with what changed: models and their headers, training length, code."""
     now = plan.config.model_dump(mode="json")
     before = load_config(header.settings, where="the stored configuration")
     tree = _with(header.settings, {key: _at(now, key) for key in ("lm", *_longer_keys())})
@@ -307,7 +305,7 @@ def _with(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
 class Where:
     """Where runs live, which one to resume (its folder), what was typed, and the run's name.
 
-    `edited` = a run may go on although its code was edited; `settings_file` = the pco.toml read.
+    `edited` = a run may resume although its code was edited; `settings_file` = the pco.toml read.
     """
 
     runs_dir: Path
@@ -320,14 +318,14 @@ class Where:
 
 @dataclass(frozen=True)
 class Opened:
-    """A run ready to go: the session and what it stands on."""
+    """A run that is ready to begin: its session and what the session uses."""
 
     assembled: Assembled
     store: RunStore
     session: Session
 
     def policy(self) -> Policy:
-        """The policy the run stands for, with connections of its own: it outlives the run."""
+        """The policy that the run learned, with connections of its own: it outlives the run."""
         state, best = kept_state(self.store)
         plan, header = self.assembled.plan, self.store.header
         file = with_measured(policy_file(self.assembled, state), self.store).with_about(
@@ -371,7 +369,7 @@ def open_run(config: Config, sources: Sources, where: Where, listener: Listener 
 
 
 def _files(plan: Plan, settings_file: Path | None) -> dict[str, str]:
-    """What the settings came from and what they name, to be recognised when the run goes on."""
+    """What the settings came from and what they name, to be recognised when the run resumes."""
     read = {settings_file.name: file_digest(settings_file)} if settings_file is not None else {}
     return {**read, **code_files(plan)}
 

@@ -56,7 +56,7 @@ class Run:
     """A finished (or resumable) run: its policy, its best score, what it cost.
 
     `ended` is 'finished', 'early_stop', 'target', 'budget', 'interrupted' or, where the error that
-    ended it bears the run, 'failed'; of a run that another process is at, 'running'. `verdict` is
+    ended it has the run, 'failed'; while another process writes it, 'running'. `verdict` is
     the plain sentence on the test split, or what is missing when the run stopped before it. `rows`
     are what it compares, by name: `rows['concat'].prompt` is the text of a row that has one prompt
     for every input.
@@ -258,14 +258,14 @@ def optimize(  # noqa: PLR0913 - the contract's keywords
     environment's PCO_LM; `roles` gives single roles another model or settings; `size` is K,
     `select` S; `budget` is e.g. '5usd' or '2Mtok'; `executor` is your own agent,
     `async (prompt, example, lm) -> str | Output`; `config` sets everything else. The run lives in
-    `runs_dir`; `name` is what to call it, `resume` names one to go on with (its id, the start of
+    `runs_dir`; `name` is what to call it, `resume` names one to resume (its id, the start of
     it, its name, or 'last'). After two seconds a line on stderr says how far it is and how long it
     still takes, unless `progress` is False or a `listener` hears every event in its place; steps go
     to the log too, level INFO. Works inside a notebook. Ctrl-C ends it in order.
 
     Raises ConfigError, DataError, LMError, TooManyFailures and StoreError; a reached budget is not
-    an error: the Run says `ended == 'budget'` and can be resumed. An error that ends a run that was
-    begun bears it: `error.run` has its policy, its cost and what is missing of its verdict.
+    an error: the Run says `ended == 'budget'` and can be resumed. When an error ends a run that has
+    begun, `error.run` has its policy, its cost and what is missing of its verdict.
     """
     settings = settings_of(
         _VERB, lm, roles, size, select, budget, seed, with_reward(config, reward)
@@ -337,9 +337,8 @@ async def finish(opened: Opened) -> Run:
     """Runs an opened run to its end and closes it.
 
     A run that stopped before it had a codebook or a verdict has nothing to deploy: its Stop is
-    raised. An error
-    bears the run as it stands. One whose settings no codebook can be made of, or whose optimizer is
-    not installed, is removed again.
+    raised. An error has the run as far as it came. A run is removed again where its settings make
+    no codebook, or its optimizer is not installed.
     """
     store, empty = opened.store, False
     try:
@@ -349,7 +348,7 @@ async def finish(opened: Opened) -> Run:
             outcome.stop.run = run
             raise outcome.stop
         if outcome.stop is not None and store.header.command == IN_PYTHON:
-            _log.warning("%s; go on with: %s", outcome.stop, outcome.stop.hint)
+            _log.warning("%s; resume with: %s", outcome.stop, outcome.stop.hint)
         return run
     except PcoError as error:
         if isinstance(error, ConfigError | MissingExtra):

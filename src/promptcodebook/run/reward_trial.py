@@ -73,7 +73,7 @@ async def try_reward(plan: Plan) -> RewardTrial:
 
 
 def _scorer(plan: Plan) -> tuple[Scorer, list[str]]:
-    """The reward with nobody behind the models, and the roles that it asked all the same."""
+    """The reward without models, and the roles that it asked nevertheless."""
     asked = list[str]()
 
     async def nobody(request: Request) -> Reply:

@@ -26,7 +26,7 @@ IN_PYTHON = "optimize()"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a session ended. `stop` is set when the run can go on from here."""
+    """How a session ended. `stop` is set when the run can be resumed."""
 
     ended: EndReason
     conclusion: Conclusion | None = None
@@ -69,7 +69,7 @@ class Session:
                 resume = self._resume_hint(False)
                 error.hint = (
                     f"{error.hint}; then continue with: {resume} "
-                    "(or start anew, if a setting had to change)"
+                    "(or start a new run, if a setting had to change)"
                 )
             detail = f"{type(error).__name__}: {error}"
             self._store.append(Ended("failed", detail, missing, error.hint or ""))
@@ -117,7 +117,7 @@ class Session:
         return plural(self._store.outline().step + 1, "update")
 
     def _unjudged(self, why: str) -> Conclusion:
-        """What stands in the verdict's place where the run stopped before it."""
+        """What replaces the verdict where the run stopped before it."""
         done = [mark.name for mark in self._store.outline().tests]
         rows = f" (judged so far: {', '.join(done)})" if done else ""
         return Conclusion((), f"No verdict: {why}{rows}.", None)

@@ -84,7 +84,8 @@ class Given:
         decided = [key for key in self.above if key in reference.file.decided and key != "seed"]
         if decided:
             raise ConfigError(
-                f"--set {decided[0]}: the policy decides that", hint="leave it out, or train anew"
+                f"--set {decided[0]}: the policy decides that",
+                hint="leave it out, or train a new run",
             )
         own, shell, above = reference.models, self.environment, self.above
         keeps = self.keeps_own(reference)

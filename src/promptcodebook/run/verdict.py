@@ -12,9 +12,9 @@ intersection-union test); `bench/verdict_null.py` measures it. A rival that is n
 clear gain of its own is named instead; of several, the one with the fewest calls, then the one that
 gains most. Below 20 test examples there are figures, and no verdict.
 
-A run that goes on after its verdict is judged again on the same test split. Look k is decided by
-intervals each end of which errs in at most 2.5 % / 2**k of cases (k > 1), so that all looks after
-the first together err in at most 1.25 %. The rows are shown with 95 % as ever.
+A run that is trained longer after its verdict is judged again on the same test split. Look k is
+decided by intervals each end of which errs in at most 2.5 % / 2**k of cases (k > 1), so that all
+looks after the first together err in at most 1.25 %. The rows are shown with 95 % as ever.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def demo(
     """Learn which instruction helps which message, on a small real model, in minutes.
 
     SmolLM2-135M runs in this process, offline; seven ways of prompting it are judged on messages
-    that nothing was learned from. A stopped demo goes on where it was. Where the model is not
+    that nothing was learned from. A stopped demo resumes where it was. Where the model is not
     installed, and with --simulated, --worlds or --world, it is a tour on the simulated model, which
     shows that the machinery works, not that the method beats another.
     """
@@ -230,7 +230,7 @@ class _Running:
 
 
 class Worlds:
-    """Runs worlds side by side: one core is left to whoever asked while it is busy itself."""
+    """Runs worlds side by side: one core is left to the caller while it is busy itself."""
 
     def __init__(self, worlds: Iterable[int]) -> None:
         self._waiting = list(worlds)

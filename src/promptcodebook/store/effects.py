@@ -41,7 +41,7 @@ _LAYOUT = Layout(
     version=1,
     script=(
         *tables.BOOKS,
-        # `mark` stands for the question: asked again, its answer takes the old one's place.
+        # `mark` identifies the question: a later answer replaces the earlier one.
         "CREATE TABLE effects (id INTEGER PRIMARY KEY, mark TEXT NOT NULL UNIQUE,"
         " effect BLOB NOT NULL)",
     ),
@@ -202,7 +202,7 @@ def read_effects(run: Path) -> list[Effect]:
     except ValidationError as error:
         raise StoreError(
             f"a kept effect in {path} cannot be read: {error}",
-            hint=f"move {path.parent} out of the way: what it holds is measured anew",
+            hint=f"move {path.parent} out of the way: what it holds is measured again",
         ) from error
     finally:
         reader.close()

@@ -112,7 +112,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Training goes on after `step`; `at` is the time, ISO 8601."""
+    """Training resumes after `step`; `at` is the time, ISO 8601."""
 
     step: int
     at: str
@@ -120,7 +120,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Amended:
-    """The run goes on in another way than it began: each change in words, the time in ISO 8601.
+    """The run resumes otherwise than it began: each change in words, the time in ISO 8601.
 
     `extended` = its end was put off: what was judged before was another policy.
     """
@@ -159,14 +159,14 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """Where a run stands. `step` and `epoch` are -1 before the first update; K-tuples as in Step.
+    """How far a run is. `step` and `epoch` are -1 before the first update; K-tuples as in Step.
 
-    `tests` are the verdict's rows in order; `ended` is None while the run goes on, and `detail`,
-    `missing` and `hint` are those of its end; `changes` are what became different on the way, in
-    words; `extended_at` is the step at which the run was last made longer (-2 = never); `harmful`
-    are texts that verdicts called so. What was chosen and judged counts until the next step: a run
-    that goes on is chosen and judged again. `looks` counts the verdicts that count no more: each
-    was a look at the same test split.
+    `tests` are the verdict's rows in order; `ended` is None while the run is going, and `detail`,
+    `missing` and `hint` are those of its end. `changes` lists in words what changed on resuming.
+    `extended_at` is the step at which the run was last made longer (-2 = never). `harmful` are
+    texts that verdicts called so. What was chosen and judged counts until the next step: a run that
+    is trained longer is chosen and judged again. `looks` counts the verdicts that no longer count:
+    each was a look at the same test split.
     """
 
     step: int = -1

@@ -159,7 +159,7 @@ def seal(text: str, secret: bytes) -> str:
 
 
 def is_sealed(text: str, secret: bytes | None) -> bool:
-    """Whether the header's text bears the mark of this secret."""
+    """Whether the header's text was marked with this secret."""
     tree: dict[str, Any] = json.loads(text)
     given = tree.get(_SEAL)
     if secret is None or not isinstance(given, str):

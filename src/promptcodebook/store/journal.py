@@ -30,7 +30,7 @@ from pathlib import Path
 from promptcodebook.calls import ROLES, Role, Usage
 from promptcodebook.errors import StoreError
 from promptcodebook.lm.budget import AttemptLog, Ledger
-from promptcodebook.lm.journal import ReplyLog
+from promptcodebook.lm.cache import ReplyLog
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.paths import make_private_folder, unfinished_folder
 from promptcodebook.sqlite import Layout, Reader, Write, Writer, store_os_error
@@ -161,7 +161,7 @@ class AttemptFile:
         return count
 
     def _open(self, slots: int) -> mmap.mmap:
-        """The file with at least so many slots, written out: a page that the disk has no room for
+        """The file with at least that many slots, written out: a page that the disk has no room for
         would end the process."""
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | NO_LINK
         handle = os.open(self._path, flags, 0o600)
@@ -209,7 +209,7 @@ class Journal:
 
     @property
     def replies(self) -> RunReplies:
-        """Every reply, on disk before its chain goes on."""
+        """Every reply, on disk before its chain continues."""
         return RunReplies(self.reader, self._writer)
 
     @property

@@ -1,11 +1,11 @@
-"""The lock of a run's folder: one writer at a time, and a dead one keeps nobody out.
+"""The lock of a run's folder: one writer at a time; a dead one blocks no other.
 
 Where the file system can lock, the system drops the lock when its process dies. Where it cannot
 (some network and cluster file systems), a second file is the lock as long as it exists; one left
 behind by a process that is gone is taken over. Either way the file `lock` says who writes.
 
 A run's folder: its files, how it is made under a name of its own and closed to other users, and
-what it is when whoever made it was killed before the run had a header.
+what it is when its process was killed before the run had a header.
 
 Lists of runs need this and no more of a run: pydantic and the events are imported elsewhere.
 """
@@ -50,13 +50,13 @@ LOCK_FILES = (_NAME, _SOFT_NAME)
 """What stays in the folder while a lock may be held."""
 _CANNOT_LOCK = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 _WIDTH = 128
-# Windows lets nobody read or write the locked first byte.
+# On Windows no process can read or write the locked first byte.
 _TEXT_AT = 1 if os.name == "nt" else 0
 _PATIENCE_S = 0.2
 """`holder` shares the lock for an instant to see whether it is free: outwait that."""
 _POLL_S = 0.02
 NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-"""Opens no file through a link, and waits for nobody at the other end of a pipe."""
+"""Opens no file through a link, and does not wait for the other end of a pipe."""
 
 
 def refuse_links(folder: Path) -> None:
@@ -103,7 +103,7 @@ class RunLock:
 
 
 def holder(folder: Path) -> int | None:
-    """Process id of the run's writer, 0 if it did not say, None if nobody writes."""
+    """Process id of the run's writer, 0 if it is unknown, None if no process writes."""
     try:
         return None if _is_free(folder) else _read_owner(folder)[0]
     except OSError:  # there is no lock, or it is not ours to look at
@@ -225,7 +225,7 @@ def _place() -> str:
 
 
 def _read_owner(folder: Path) -> tuple[int, str]:
-    """Process id and place of who signed last; (0, '') where nobody could."""
+    """Process id and place of the last writer; (0, '') where they are unknown."""
     try:
         with _opened(folder, os.O_RDONLY) as file:
             file.seek(_TEXT_AT)

@@ -15,7 +15,7 @@ from pathlib import Path
 from promptcodebook.calls import Role, Usage
 from promptcodebook.errors import RunNotFound, StoreError
 from promptcodebook.lm.budget import AttemptLog
-from promptcodebook.lm.journal import ReplyLog
+from promptcodebook.lm.cache import ReplyLog
 from promptcodebook.paths import make_secret, read_secret, run_reference
 from promptcodebook.sqlite import Reader, Write, Writer
 from promptcodebook.store.events import (
@@ -138,8 +138,8 @@ class RunStore:
         self._writer.write_now(work)
 
     def amend(self, header: Header, event: Amended) -> None:
-        """Takes what the run goes on with over into its header, and tells of it: both or none. A
-        run that does not bear this user's mark does not get it here."""
+        """Writes what changed into the run's header and as an event: both or none. A run without
+        this user's mark does not get it here."""
         text = _sealed(header) if self.ours else header.to_json()
         row = pack_event(event)
 
@@ -244,7 +244,7 @@ class RunStore:
         return self._select(f"e.kind = '{kind}'", after, full)
 
     def state(self) -> RunState:
-        """Where the run stands: the fold of its events."""
+        """How far the run has come: the fold of its events."""
         return fold(self.events())
 
     def outline(self) -> RunState:
@@ -350,7 +350,7 @@ class RunStore:
 
 
 def _sealed(header: Header) -> str:
-    """The header's text with this user's mark; where none can be made the run goes on without."""
+    """The header's text with this user's mark; the run does without where none can be made."""
     text = header.to_json()
     try:
         return seal(text, make_secret())

@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _FORM = 3
-"""Counts what a summary holds: those of an earlier form are made anew."""
+"""Counts what a summary holds: those of an earlier form are made again."""
 _WATCHED = (FILE, f"{FILE}-wal", ATTEMPTS, *LOCK_FILES)
 """A writer signs the lock as soon as it has it: where that file is as it was, nobody came since."""
 _MISFITS = (
     *(ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError),
     *(TypeError, ValueError),
 )
-"""What reading a file raises that nobody of us wrote."""
+"""What reading a damaged or foreign file raises."""
 _KINDS: dict[str, type | tuple[type, ...]] = {
     "id": str,
     "created": str,
@@ -91,7 +91,7 @@ class RunSummary:
 
 class Summaries:
     """Of the runs in one folder. Those that have ended are kept in the user's cache folder, each
-    with the sizes and times of its files: one that was written to since is read anew.
+    with the sizes and times of its files: one that was written to since is read again.
 
     A convenience, never a reason to fail: a cache that cannot be read or written is done without.
     """
@@ -206,7 +206,7 @@ _BIRTH_S = 60.0
 def find_run(runs_dir: Path, ref: str) -> Path:
     """The folder of a run by exact id, path, 'last', name, or the unique beginning of an id.
 
-    A name that several runs share stands for the latest of them, so that what is trained again
+    A name that several runs share means the latest of them, so that what is trained again
     under its name is found by it. Raises RunNotFound with what was probably meant.
     """
     if "/" in ref or ref in (".", ".."):
