@@ -14,7 +14,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from promptcodebook import sync
-from promptcodebook.sync import LoopThread, run_sync, stop_signals
+from promptcodebook.signals import stop_signals
+from promptcodebook.sync import LoopThread, run_sync
 
 
 async def twice(x: int) -> int:

@@ -1,56 +1,21 @@
 """The one sync façade: it runs a coroutine to its end from ordinary code, in a notebook too.
 
 The coroutine runs in a thread with its own event loop, so a running loop is no obstacle. Ctrl-C
-asks it to stop in order; a second one cancels it. SIGTERM and SIGHUP count as Ctrl-C for a process
-without a keyboard.
+asks it to stop in order; a second one cancels it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
-from contextlib import contextmanager, nullcontext, suppress
-from types import FrameType
+from contextlib import nullcontext, suppress
 from typing import Any, TypeVar
 
-
-@contextmanager
-def stop_signals() -> Generator[None]:
-    """Within it SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, and SIGINT too where a
-    shell started us in the background and had it ignored.
-
-    What somebody else handles, or chose to ignore (nohup: SIGHUP), stays as it is. Outside the main
-    thread it does nothing.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    taken_from = {"SIGTERM": signal.SIG_DFL, "SIGHUP": signal.SIG_DFL, "SIGINT": signal.SIG_IGN}
-    numbers = {
-        getattr(signal, name): before
-        for name, before in taken_from.items()
-        if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) is before
-    }
-    for number in numbers:
-        signal.signal(number, _interrupt)
-    try:
-        yield
-    finally:
-        for number, before in numbers.items():
-            signal.signal(number, before)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    if signal.Signals(number).name == "SIGHUP":
-        # A closing terminal says it more than once: that is no second Ctrl-C.
-        signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
-
+from promptcodebook.signals import stop_signals
 
 _T = TypeVar("_T")
 _PATIENCE_S = 5.0

@@ -71,7 +71,7 @@ for source in ("saved", datasets.Dataset.from_list(rows)):
     assert sum(len(part) for _, part in pco.load(source, input="question").items()) == 8
 """,
     "presidio": """
-from promptcodebook.audit.judge import PresidioScan
+from promptcodebook.audit.report import PresidioScan
 assert list(PresidioScan().find("Pay with 4111 1111 1111 1111 at once, mail a@b.example.", "c0"))
 """,
     "mlflow": """

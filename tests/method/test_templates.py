@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcodebook.audit.judge import hazards_schema
+from promptcodebook.audit.report import hazards_schema
 from promptcodebook.calls import Request, Role, Schema
 from promptcodebook.config.schema import default_roles
 from promptcodebook.errors import ConfigError

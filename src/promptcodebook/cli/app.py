@@ -27,7 +27,7 @@ from promptcodebook.errors import (
     import_part,
     message_of,
 )
-from promptcodebook.sync import stop_signals
+from promptcodebook.signals import stop_signals
 from promptcodebook.text import printable
 
 COMMANDS: dict[str, tuple[str, str]] = {

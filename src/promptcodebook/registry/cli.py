@@ -31,8 +31,7 @@ from promptcodebook.units import plural
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from promptcodebook.audit.judge import PresidioScan
-    from promptcodebook.audit.report import AuditReport
+    from promptcodebook.audit.report import AuditReport, PresidioScan
     from promptcodebook.cli.settings import Typed
     from promptcodebook.config import Config
     from promptcodebook.policy.references import Reference
@@ -368,7 +367,7 @@ def audit(
     could not be looked for is said. Of a version in the registry the report goes into its log, and
     lets it be promoted or not.
     """
-    from promptcodebook.audit.judge import PresidioScan
+    from promptcodebook.audit.report import PresidioScan
     from promptcodebook.cli.settings import Typed
     from promptcodebook.policy.references import resolve
 
@@ -390,8 +389,7 @@ def _audit(
 ) -> AuditReport:
     from promptcodebook.assemble import NO_DATA as NOTHING
     from promptcodebook.assemble import Sources, assemble
-    from promptcodebook.audit.judge import HazardJudge
-    from promptcodebook.audit.report import NO_DATA, audit_with_judge
+    from promptcodebook.audit.report import NO_DATA, HazardJudge, audit_with_judge
     from promptcodebook.audit.report import audit as scan
     from promptcodebook.method.templates import load_templates
     from promptcodebook.sync import run_sync

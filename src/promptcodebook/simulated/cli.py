@@ -1,8 +1,7 @@
-"""`pco demo`: on a small real model (`demo_real.py`), or the tour on the simulated one.
+"""`pco demo`: on a small real model (`experiments/demo.py`), or the tour on the simulated one.
 
-The tour goes over several simulated worlds: the first runs before the user's eyes, with a report;
-the others beside it, each as `pco demo --simulated --world N` in a process of its own, so that
-intervals cover several worlds.
+The tour covers several simulated worlds, so that intervals do too. The first runs before the user's
+eyes, with a report. The others run beside it, each in a process of its own.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 
-from promptcodebook.audit.judge import PresidioScan
+from promptcodebook.audit.report import PresidioScan
 from promptcodebook.errors import MissingExtra
 
 

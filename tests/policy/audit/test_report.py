@@ -8,8 +8,14 @@ from typing import Any
 
 import pytest
 
-from promptcodebook.audit.judge import HazardJudge, hazards
-from promptcodebook.audit.report import AuditReport, audit, audit_with_judge, texts_of
+from promptcodebook.audit.report import (
+    AuditReport,
+    HazardJudge,
+    audit,
+    audit_with_judge,
+    hazards,
+    texts_of,
+)
 from promptcodebook.calls import Request
 from promptcodebook.errors import ParseError, PolicyError
 from promptcodebook.incidents import Counts
