@@ -64,7 +64,8 @@ async def try_reward(plan: Plan) -> RewardTrial:
         if asked:
             return RewardTrial()
         scores.append((kind, score))
-    if (len(errors) == len(answers) and not own_agent) or _is_broken(errors):
+    broken = any(isinstance(error.__cause__, _BROKEN) for error in errors)
+    if (len(errors) == len(answers) and not own_agent) or broken:
         raise _refusal(errors[0])
     warnings = [_raised(error) for error in errors[:1]]
     if not is_ours(reward):
@@ -95,10 +96,6 @@ async def _score(
             raise _refusal(error) from None
         errors.append(error)
         return None
-
-
-def _is_broken(errors: list[PcoError]) -> bool:
-    return any(isinstance(error.__cause__, _BROKEN) for error in errors)
 
 
 def _refusal(error: PcoError) -> ConfigError:
