@@ -26,7 +26,7 @@ from pathlib import Path
 
 from bench.figures import Figure, shown
 from promptcodebook.assemble import Sources
-from promptcodebook.batch.part import part_of
+from promptcodebook.batch.checkpoint import part_of
 from promptcodebook.batch.session import Batch, Order
 from promptcodebook.calls import Reply, Request, Usage
 from promptcodebook.policy.file import read_policy_file

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import statistics
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,14 +43,6 @@ an update. What only words a request or reads a reply is left out: templates, sc
 name that there is no longer is an error."""
 LOOP = {"method.train": ("train", "Learner", "Credit", "_Part", "_joined")}
 """The same steps as `pco train` runs them, with batches and failures."""
-OUTER = ("serve", "batch", "viewer", "local", "experiments", "simulated", "integrations")
-"""Rooms that core can do without; OUTER_PARTS are such parts of other rooms."""
-OUTER_PARTS = (
-    *("registry", "audit", "exports", "optimizers.gepa", "optimizers.mipro"),
-    *("optimizers.grpo", "optimizers.outside", "optimizers.dspy_model", "tasks.aime"),
-    *("tasks.hotpotqa", "tasks.hover", "tasks.ifbench", "tasks.livebench_math", "tasks.pupa"),
-    *("tasks.retrieval", "run.tour"),
-)
 BUILDS_MODELS = "Models.build("
 SMALL = 80
 
@@ -168,12 +161,12 @@ def _defined(text: str) -> dict[str, int]:
     return found
 
 
-def is_outer(module: str) -> bool:
-    """Whether core can do without the module."""
-    name = module.removeprefix(f"{PACKAGE}.")
-    return name.partition(".")[0] in OUTER or any(
-        name == part or name.startswith(f"{part}.") for part in OUTER_PARTS
-    )
+def outer_parts(root: Path) -> tuple[str, ...]:
+    """The packages and modules that core can do without, as pyproject.toml lists them."""
+    tree = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
+    contracts = tree["tool"]["importlinter"]["contracts"]
+    (listed,) = (c["protected_modules"] for c in contracts if c["type"] == "protected")
+    return tuple(listed)
 
 
 def _total(lines: Mapping[str, int]) -> str:
@@ -188,8 +181,10 @@ def main() -> None:
     small = house.small_with_one_importer()
     tests = {str(p): len(p.read_text("utf-8").splitlines()) for p in (root / "tests").rglob("*.py")}
     print(f"src: {_total(lines)}, median {_median(lines):g}")
-    print(f"core: {_total({name: n for name, n in lines.items() if not is_outer(name)})}")
-    print(f"outer parts: {_total({name: n for name, n in lines.items() if is_outer(name)})}")
+    outer = tuple(f"{part}." for part in outer_parts(root))
+    core = {name: n for name, n in lines.items() if not f"{name}.".startswith(outer)}
+    print(f"core: {_total(core)}")
+    print(f"outer parts: {_total({name: n for name, n in lines.items() if name not in core})}")
     print(f"tests: {_total(tests)}")
     example = len((root / EXAMPLE).read_text("utf-8").splitlines())
     print(f"lines to read of the method: {example + reading(house, READING)} from {EXAMPLE}")

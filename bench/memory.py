@@ -26,8 +26,7 @@ from bench.figures import Figure, shown
 from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.config import Budget
 from promptcodebook.lm.budget import BudgetGate, Ledger, PriceTable
-from promptcodebook.lm.cache import Cache
-from promptcodebook.lm.journal import Journaled
+from promptcodebook.lm.cache import Cache, Journaled
 from promptcodebook.lm.stack import Attempted
 from promptcodebook.randomness import keyed_random
 from promptcodebook.store.events import Started, Stepped

@@ -19,20 +19,20 @@ _HEAD = """# Commands
 Written by `python docs/generate_cli.py` from each command's `--help`; a test keeps it up to date.
 
 Results go to stdout, progress and errors to stderr. `--json` gives the result as JSON, errors too.
-What is not a terminal gets plain lines; `NO_COLOR` takes the colours. Exit codes: 0 done, 1 failed,
+Pipes and files get plain lines; `NO_COLOR` removes the colours. Exit codes: 0 done, 1 failed,
 2 usage, 3 budget reached (resumable), 130 interrupted (resumable). Precedence: command line >
 `PCO_*` variables > `pco.toml` > preset.
 
-`pco --install-completion` makes bash, zsh, fish or PowerShell complete commands and options;
-`pco --show-completion` prints the script instead (`_PCO_COMPLETE=source_zsh pco` that of another
-shell than the one it is typed in: bash, zsh, fish or powershell).
+`pco --install-completion` completes commands and options in bash, zsh, fish or PowerShell;
+`pco --show-completion` prints the script (`_PCO_COMPLETE=source_zsh pco` prints another shell's:
+bash, zsh, fish or powershell).
 
 | variable | is |
 |---|---|
 | `PCO_LM`, `PCO_LM_ROLE` | the model of all roles, or of one (`PCO_LM_CRITIC`) |
 | `PCO_TASK`, `PCO_DATA`, `PCO_PRESET`, `PCO_BUDGET` | same as the options of those names |
 | `PCO_SEED`, `PCO_SIZE`, `PCO_SELECT` | same as the settings of those names |
-| `PCO_API_KEY`, `OPENAI_API_KEY` | endpoint keys; they belong nowhere else |
+| `PCO_API_KEY`, `OPENAI_API_KEY` | endpoint keys; put them nowhere else |
 | `PCO_RUNS`, `PCO_CACHE` | where runs and the reply cache are kept |
 | `PCO_REGISTRY` | the registry: a SQLite file, or the URL of an MLflow server |
 | `PCO_SERVE_KEY`, `PCO_REQUESTS` | the keys of `pco serve`'s callers; where it records requests |

@@ -14,9 +14,9 @@ _HEAD = """# Settings
 Written by `python docs/generate_config.py` from the settings' own docstrings; a test keeps it up to
 date. `pco config` prints the same.
 
-A key stands in `pco.toml`, or on the command line as `--set key=value`; in Python it is an
-argument of `pco.optimize` or part of its `config`. Command line > `PCO_*` variables > `pco.toml` >
-preset. In a file, a group is a table:
+Set a key in `pco.toml` or on the command line (`--set key=value`). In Python it is an argument of
+`pco.optimize` or part of its `config`. Command line > `PCO_*` variables > `pco.toml` > preset. In a
+file, a group is a table:
 
 ```toml
 task = "aime"
@@ -30,11 +30,11 @@ epochs = 30
 model = "openai/MODEL"
 ```
 
-A value of none means that the key is not set; `--set key=none` takes a value away (but "none" is a
+A value of none means that the key is not set; `--set key=none` removes a value (but "none" is a
 choice of `encoder.mode` and `explore.policy`). An unknown key is an error that names the nearest
 known one. The defaults are those of the preset `default`; `pco train --preset paper` takes the
-paper's instead, and `promptcodebook/config/__init__.py` says where the two differ and why. *Symbol*
-is what the paper calls it.
+paper's. `promptcodebook/config/__init__.py` says where the two differ and why. *Symbol* is the
+paper's name.
 """
 _SYMBOLS = {
     "size": "K",

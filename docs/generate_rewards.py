@@ -16,10 +16,10 @@ _HEAD = """# Rewards
 Written by `python docs/generate_rewards.py` from the rewards' own docstrings; a test keeps it up to
 date.
 
-Ready-made rewards need no code. In `pco.toml` one is `reward = "exact"`, or with options
-`reward = { kind = "contains", ignore_case = false }`; in Python it is
+Ready-made rewards need no code. In `pco.toml` write `reward = "exact"`, or with options
+`reward = { kind = "contains", ignore_case = false }`. In Python write
 `pco.rewards.contains(ignore_case=False)` ([Python](python.md#ready-made-rewards)), or the same text
-or mapping. Each gives 0 to 1 and says in its feedback what was wrong. One of your own is
+or mapping. Each gives 0 to 1 and says in its feedback what was wrong. Your own is
 `reward = "reward.py:reward"` ([write a reward](../how-to/write-a-reward.md)).
 """
 _PLAIN = {

@@ -14,8 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from promptcodebook import sync
-from promptcodebook.signals import stop_signals
-from promptcodebook.sync import LoopThread, run_sync
+from promptcodebook.sync import LoopThread, run_sync, stop_signals
 
 
 async def twice(x: int) -> int:

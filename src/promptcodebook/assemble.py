@@ -68,7 +68,7 @@ class Sources:
     lm: LM | None = None
     templates: TemplateSet | None = None
     local: LocalModels | None = None
-    """Models of this process that several runs share; whoever made it closes it. None = each run
+    """Models of this process that several runs share; its maker closes it. None = each run
     loads its own."""
 
 
@@ -128,7 +128,7 @@ class Plan:
         """Itself. Raises DataError for a split that training cannot do without, ConfigError for a
         first codebook (unless it has `begun`) or a prompt for each stage that cannot be had, and
         MissingExtra or TaskError for what the task needs beside its data."""
-        if self.config.router.kind == "distilled":
+        if self.config.imitates_encoder:
             raise ConfigError(
                 "router.kind = 'distilled' is not trained: it is made of a run's encoder",
                 hint="train with router.kind = 'encoder', then: pco distill RUN",
@@ -138,7 +138,7 @@ class Plan:
                 f"the training split of {self.task.name} is empty",
                 hint="give it examples, or change data.fractions",
             )
-        # Looked at here, so that what is wrong with them is told before anything is paid for.
+        # Checked here, so that their faults show before anything is paid for.
         _ = self.prompt_stages
         if not begun:
             check_seeds(self.task.seeds, self.earlier, self.templates, self.config)
@@ -166,7 +166,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Assembled:
-    """A plan with its models: everything that a run, an evaluation or a policy stands on."""
+    """A plan with its models: everything that a run, an evaluation or a policy needs."""
 
     plan: Plan
     models: Models

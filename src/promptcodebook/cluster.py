@@ -1,4 +1,4 @@
-"""A Ray cluster (extra [ray]): how one is joined, and whose machine a task came to."""
+"""A Ray cluster (extra [ray]): how a process joins one, and on which machine a task runs."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def no_tally(incident: Incident, count: int = 1) -> None:
 
 
 class Counts:
-    """A Tally that can be read; `start` are the counts so far, `sink` hears of each count too."""
+    """A Tally that can be read; `start` are the counts so far, `sink` receives each count too."""
 
     def __init__(self, start: Mapping[str, int] | None = None, sink: Tally = no_tally) -> None:
         self.values: Counter[str] = Counter(start or {})

@@ -1,11 +1,10 @@
-"""The safety clause of the critic's rubric, and what becomes of a harmful instinct (the paper's
-third safeguard).
+"""The safety clause of the critic's rubric, and what happens to a harmful instinct.
 
-The clause (prompts/safety.md) stands after ψ in every request for a verdict. It is no part of ψ,
-which training rewrites, nor of a set of templates, which a folder may replace. An instinct that the
-critic calls harmful, or in which the rules find an order that no instinct may give, costs its
-rollout the whole penalty, and its gradient is to become harmless, in place of any advice on how to
-earn more. The paper names the safeguard and prints nothing of it: all of this is ours.
+It is the paper's third safeguard, which the paper names without printing anything of it: all of
+this is ours. The clause (method/prompts/safety.md) ends the system turn of every request for a
+verdict. It is no part of ψ, which training rewrites, nor of a set of templates, which a folder may
+replace. An instinct that the critic calls harmful, or in which the rules find a forbidden order,
+costs its rollout the whole penalty. Its gradient asks to make it harmless, whatever it earned.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ def harm_of(reply: HarmReply, active: Sequence[int]) -> Harmful:
 
 
 def find_orders(check: Check | None, codebook: Codebook, active: Sequence[int]) -> Harmful:
-    """What the rules find in the active instincts as they stand; no model is asked."""
+    """What the rules find in the active instincts; no model is asked."""
     if check is None:
         return {}
     texts = {k: codebook[k].text for k in active}

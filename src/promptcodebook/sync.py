@@ -9,14 +9,48 @@ from __future__ import annotations
 
 import asyncio
 import math
+import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future, wait
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from types import FrameType
 from typing import Any, TypeVar
 
-from promptcodebook.signals import stop_signals
+
+@contextmanager
+def stop_signals() -> Generator[None]:
+    """Within it SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, and SIGINT too where a
+    shell started us in the background and had it ignored.
+
+    What somebody else handles, or chose to ignore (nohup: SIGHUP), stays as it is. Outside the main
+    thread it does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    taken_from = {"SIGTERM": signal.SIG_DFL, "SIGHUP": signal.SIG_DFL, "SIGINT": signal.SIG_IGN}
+    numbers = {
+        getattr(signal, name): before
+        for name, before in taken_from.items()
+        if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) is before
+    }
+    for number in numbers:
+        signal.signal(number, _interrupt)
+    try:
+        yield
+    finally:
+        for number, before in numbers.items():
+            signal.signal(number, before)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    if signal.Signals(number).name == "SIGHUP":
+        # A closing terminal says it more than once: that is no second Ctrl-C.
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
 
 _T = TypeVar("_T")
 _PATIENCE_S = 5.0
@@ -29,7 +63,7 @@ and the system may have delivered it to another thread, which wakes no one."""
 class Relay:
     """Hands Ctrl-C on to those who wait in other threads: the system tells the main thread alone.
 
-    Who begins to wait later hears of it too.
+    It also reaches those who begin to wait later.
     """
 
     def __init__(self) -> None:

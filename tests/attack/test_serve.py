@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from promptcodebook.serve.door import Limits
+from promptcodebook.serve.admission import Limits
 from tests.lm.server import says
 from tests.load import crowding
 from tests.serve.proxied import SAID, Setup, Up, one_call, up

@@ -187,11 +187,11 @@ def test_what_another_process_is_writing_is_not_dropped(work: Path) -> None:
     order = Order(work / "in.jsonl", work / "out.jsonl", "pco batch")
     held = Batch.open(order, file, config)
     try:
-        held.part.append([Answered("paid for", (1,))])
+        held.checkpoint.append([Answered("paid for", (1,))])
         with pytest.raises(RunBusy):
             Batch.open(replace(order, anew=True), file, config)
-        assert [each.answer for each in held.part.results()] == ["paid for"]
-        assert held.part.journal.paid() == {}
+        assert [each.answer for each in held.checkpoint.results()] == ["paid for"]
+        assert held.checkpoint.journal.paid() == {}
     finally:
         held.close()
     anew = Batch.open(replace(order, anew=True), file, config)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from promptcodebook.batch import on_ray
+from promptcodebook.batch.checkpoint import book_shard
 from promptcodebook.batch.on_ray import answer_shard, forget_batch
-from promptcodebook.batch.part import book_shard
 from promptcodebook.batch.results import Result as Answered
 from promptcodebook.batch.session import Batch, Order
 from promptcodebook.calls import Usage
@@ -33,7 +33,7 @@ def opened(work: Path, server: Server, size: int, **more: Any) -> tuple[Batch, A
     asked = Order(work / "in.jsonl", work / "out.jsonl", "pco batch", ray=True, **more)
     batch = Batch.open(asked, file, config)
     order = on_ray._Order(batch, file, config, work, size)  # pyright: ignore[reportPrivateUsage]
-    shards = on_ray._shards(batch.rows(), batch.part.count, size)  # pyright: ignore[reportPrivateUsage]
+    shards = on_ray._shards(batch.rows(), batch.checkpoint.count, size)  # pyright: ignore[reportPrivateUsage]
     return batch, (order.job(shard) for shard in shards)
 
 
@@ -104,7 +104,7 @@ def test_what_tasks_paid_is_booked_once_whether_they_failed_or_not(work: Path) -
     server, _ = answering()
     with served(server):
         batch, _ = opened(work, server, 10)
-    journal = batch.part.journal
+    journal = batch.checkpoint.journal
     try:
         # A task tells the sums of all its sessions; on another machine it begins from nothing.
         book_shard(journal, "0 here", {"executor": Usage(2, 10, 4)}, {})
@@ -155,7 +155,7 @@ def test_what_is_recorded_is_removed_elsewhere(work: Path, elsewhere: Path) -> N
         results = json.loads(answer_shard(json.dumps(first)))["results"]
         answer_shard(json.dumps(told_by(jobs)))
         assert shards_in(elsewhere) == ["0", "1"]
-        batch.part.append([Answered.read(line.encode()) for line in results])
+        batch.checkpoint.append([Answered.read(line.encode()) for line in results])
         answer_shard(json.dumps(told_by(jobs)))
         assert shards_in(elsewhere) == ["1", "2"], "what is not recorded is kept"
         batch.close()
@@ -242,7 +242,7 @@ def test_a_stopped_cluster_books_what_it_paid_and_leaves_nothing_elsewhere_once_
         # The second may not have begun when the first failed.
         assert shards_in(there) in (["0"], ["0", "1"])
         batch, _ = opened(work, server, 256)
-        booked = sum(each.calls for each in batch.part.journal.paid().values())
+        booked = sum(each.calls for each in batch.checkpoint.journal.paid().values())
         batch.close()
         assert booked == server.calls, "what was paid is booked by the command that stopped"
         answers.fails_on = ()

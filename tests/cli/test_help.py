@@ -95,6 +95,19 @@ def test_what_is_interrupted_at_a_question_ends_in_order(
     assert result.code == 130 and "pco: interrupted" in result.err
 
 
+def test_a_plug_in_brings_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "theirs-1.0.dist-info"
+    info.mkdir()
+    info.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    entry = "[promptcodebook.commands]\ngreet = greeting_command:greet\n"
+    info.joinpath("entry_points.txt").write_text(entry)
+    code = 'def greet(name: str = "you") -> None:\n    print(f"hello {name}")\n'
+    tmp_path.joinpath("greeting_command.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert pco("greet", "--name", "Ada", cwd=tmp_path).out == "hello Ada\n"
+    pco("greeet", cwd=tmp_path).error(2, "no command 'greeet'")
+
+
 HELP = """
 import sys
 sys.argv = ["pco", "--help"]

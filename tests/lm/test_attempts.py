@@ -22,7 +22,7 @@ from promptcodebook.errors import (
 )
 from promptcodebook.incidents import Counts
 from promptcodebook.lm.budget import Ledger
-from promptcodebook.lm.journal import Journaled
+from promptcodebook.lm.cache import Journaled
 from promptcodebook.lm.limit import StopSignal
 from promptcodebook.lm.stack import Models, Supplies, credible
 from promptcodebook.store.header import Header

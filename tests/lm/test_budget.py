@@ -1,4 +1,4 @@
-""""""
+"""What a budget lets through, books, prices, keeps back, and ends when time is over."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 from promptcodebook.calls import Message, Reply, Request, Role, Usage, request_key
 from promptcodebook.errors import DiskFull, ServerFault
 from promptcodebook.incidents import no_tally
-from promptcodebook.lm.journal import Journaled
+from promptcodebook.lm.cache import Journaled
 
 PAID = Usage(1, 10, 2, 0, 0.5, 1.0)
 

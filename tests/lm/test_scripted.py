@@ -1,4 +1,4 @@
-""""""
+"""The scripted model, and the chat that an executor asks."""
 
 from __future__ import annotations
 

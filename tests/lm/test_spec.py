@@ -1,4 +1,4 @@
-""""""
+"""Names of models, the keys that they need, and models behind litellm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-""""""
+"""Replies as typed values: found, repaired, asked for again, and read generously."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, ValidationError
 
 from promptcodebook.calls import Message, Reply, Request, Schema
-from promptcodebook.errors import BudgetReached, ParseError, RequestRefused, TruncatedReply
+from promptcodebook.errors import BudgetReached, LMError, ParseError, RequestRefused, TruncatedReply
 from promptcodebook.lm.extraction import extract, strip_think
-from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.structured import (
     Ask,
     Indices,
@@ -257,14 +257,87 @@ def test_strict_needs_every_property_required():
 # Asking
 
 
-async def test_a_clean_reply_is_one_call(tally: Counts):
-    lm = ScriptedLM().enqueue(GOOD)
-    answer = await ask(lm, tally).typed(REQUEST, Verdict)
-    assert answer.value.score == 0.5
-    assert (answer.reasked, answer.repaired, answer.fault) == (False, False, None)
-    assert answer.usage.calls == 1
+CUT = Reply('{"score": 0.5, "feedback": "cite the pol', finish="length")
+HIGH = '{"score": 0.9}'
+
+
+def too_high(value: Verdict) -> str | None:
+    return f"score {value.score} is above 0.6" if value.score > 0.6 else None
+
+
+@pytest.mark.parametrize(
+    ("replies", "score", "counts"),
+    [
+        ([GOOD], 0.5, {}),
+        (["{'score': 0.5}"], 0.5, {"malformed": 1, "repaired": 1}),
+        ([f"Sure: {GOOD}"], 0.5, {"malformed": 1}),
+        (["no", GOOD], 0.5, {"malformed": 1, "reasked": 1}),
+        ([CUT, GOOD], 0.5, {"truncated": 1, "reasked": 1}),
+        ([Reply(GOOD + " and furthermo", finish="length")], 0.5, {"malformed": 1}),
+        ([HIGH, GOOD], 0.5, {"faulty": 1, "reasked": 1}),
+        ([HIGH, '{"score": 0.8}'], 0.8, {"faulty": 2, "reasked": 1}),
+        ([HIGH, "nonsense"], 0.9, {"faulty": 1, "malformed": 1, "reasked": 1}),
+        ([HIGH, RequestRefused("context too long")], 0.9, {"faulty": 1, "reasked": 1}),
+    ],
+)
+async def test_what_replies_come_to(
+    replies: list[Scripted], score: float, counts: dict[str, int], tally: Counts
+):
+    """A value at fault is better than none, and says its fault."""
+    lm = ScriptedLM().enqueue(*replies)
+    answer = await ask(lm, tally).typed(REQUEST, Verdict, too_high)
+    assert answer.value.score == score
+    assert answer.reasked == (len(replies) > 1)
+    assert answer.repaired == ("repaired" in counts)
+    assert answer.fault == (f"score {score} is above 0.6" if score > 0.6 else None)
+    assert answer.usage.calls == sum(not isinstance(each, Exception) for each in replies)
     assert lm.history[0].schema == schema_of(Verdict)
-    assert tally == {}
+    assert tally == counts
+
+
+@pytest.mark.parametrize(
+    ("replies", "kind", "said", "hint", "counts"),
+    [
+        (
+            ["no", '{"score": 3}'],
+            ParseError,
+            "less than or equal to 1",
+            "pco doctor",
+            {"malformed": 2, "reasked": 1, "parse_failed": 1},
+        ),
+        (
+            [CUT, CUT],
+            TruncatedReply,
+            "cut at its length cap twice",
+            "roles.critic.max_tokens",
+            {"truncated": 2, "reasked": 1},
+        ),
+    ],
+)
+async def test_replies_without_a_value_end_in_an_error_that_says_what_they_took(
+    replies: list[Scripted],
+    kind: type[LMError],
+    said: str,
+    hint: str,
+    counts: dict[str, int],
+    tally: Counts,
+):
+    lm = ScriptedLM().enqueue(*replies)
+    with pytest.raises(kind, match=said) as caught:
+        await ask(lm, tally).typed(REQUEST, Verdict)
+    assert (caught.value.role, caught.value.model) == ("critic", "http://h/v1#m")
+    assert hint in caught.value.hint
+    assert caught.value.usage.calls == len(lm.history) == 2
+    assert tally == counts
+
+
+@pytest.mark.parametrize(
+    ("first", "complaint"), [(HIGH, "score 0.9 is above 0.6"), (CUT, "cut"), ("no", "not valid")]
+)
+async def test_the_re_ask_quotes_what_was_wrong(first: Scripted, complaint: str, tally: Counts):
+    lm = ScriptedLM().enqueue(first, GOOD)
+    await ask(lm, tally).typed(REQUEST, Verdict, too_high)
+    assert complaint in lm.history[1].messages[-1].content
 
 
 async def test_a_schema_given_is_the_schema_sent(tally: Counts):
@@ -275,34 +348,14 @@ async def test_a_schema_given_is_the_schema_sent(tally: Counts):
     assert lm.history[0].schema == own
 
 
-async def test_repair_is_counted_and_needs_no_second_call(tally: Counts):
-    lm = ScriptedLM().enqueue("{'score': 0.5}")
-    answer = await ask(lm, tally).typed(REQUEST, Verdict)
-    assert answer.repaired
-    assert not answer.reasked
-    assert tally == {"malformed": 1, "repaired": 1}
-
-
-async def test_prose_around_the_value_is_malformed_but_not_repaired(tally: Counts):
-    lm = ScriptedLM().enqueue(f"Sure: {GOOD}")
-    answer = await ask(lm, tally).typed(REQUEST, Verdict)
-    assert not answer.repaired
-    assert tally == {"malformed": 1}
-
-
 async def test_the_re_ask_quotes_reply_and_fault_under_another_sample(tally: Counts):
     lm = ScriptedLM().enqueue("<think>hm</think>no idea", GOOD)
-    answer = await ask(lm, tally).typed(REQUEST, Verdict)
-    assert answer.reasked
-    assert answer.value.score == 0.5
-    assert answer.usage.calls == 2
+    await ask(lm, tally).typed(REQUEST, Verdict)
     first, second = lm.history
     assert second.messages[:1] == first.messages
     assert second.messages[1] == Message("assistant", "no idea")
-    assert "not valid JSON" in second.messages[2].content
     assert second.sample != first.sample
     assert second.schema == first.schema
-    assert tally == {"malformed": 1, "reasked": 1}
 
 
 async def test_the_same_fault_is_re_asked_under_the_same_sample(tally: Counts):
@@ -314,75 +367,10 @@ async def test_the_same_fault_is_re_asked_under_the_same_sample(tally: Counts):
     assert samples[0] == samples[1]
 
 
-async def test_replies_that_never_parse_end_in_a_parse_error(tally: Counts):
-    lm = ScriptedLM().enqueue("no", '{"score": 3}')
-    with pytest.raises(ParseError, match="less than or equal to 1") as caught:
-        await ask(lm, tally).typed(REQUEST, Verdict)
-    assert caught.value.role == "critic"
-    assert caught.value.model == "http://h/v1#m"
-    assert "pco doctor" in caught.value.hint
-    assert len(lm.history) == 2
-    assert tally == {"malformed": 2, "reasked": 1, "parse_failed": 1}
-
-
-def too_high(value: Verdict) -> str | None:
-    return f"score {value.score} is above 0.6" if value.score > 0.6 else None
-
-
-async def test_a_semantic_fault_is_quoted_and_mended(tally: Counts):
-    lm = ScriptedLM().enqueue('{"score": 0.9}', GOOD)
-    answer = await ask(lm, tally).typed(REQUEST, Verdict, too_high)
-    assert answer.value.score == 0.5
-    assert answer.fault is None
-    assert "score 0.9 is above 0.6" in lm.history[1].messages[-1].content
-    assert tally == {"faulty": 1, "reasked": 1}
-
-
-async def test_a_semantic_fault_that_stays_is_returned_with_the_value(tally: Counts):
-    lm = ScriptedLM().enqueue('{"score": 0.9}', '{"score": 0.8}')
-    answer = await ask(lm, tally).typed(REQUEST, Verdict, too_high)
-    assert (answer.value.score, answer.fault) == (0.8, "score 0.8 is above 0.6")
-    assert answer.reasked
-    assert tally == {"faulty": 2, "reasked": 1}
-
-
-async def test_a_faulty_value_is_better_than_none(tally: Counts):
-    for second in ("nonsense", RequestRefused("context too long")):
-        lm = ScriptedLM().enqueue('{"score": 0.9}', second)
-        answer = await ask(lm, tally).typed(REQUEST, Verdict, too_high)
-        assert (answer.value.score, answer.fault) == (0.9, "score 0.9 is above 0.6")
-
-
 async def test_a_reached_budget_is_never_swallowed(tally: Counts):
     lm = ScriptedLM().enqueue('{"score": 0.9}', BudgetReached("done"))
     with pytest.raises(BudgetReached):
         await ask(lm, tally).typed(REQUEST, Verdict, too_high)
-
-
-CUT = Reply('{"score": 0.5, "feedback": "cite the pol', finish="length")
-
-
-async def test_a_truncated_reply_is_re_asked_once(tally: Counts):
-    lm = ScriptedLM().enqueue(CUT, GOOD)
-    answer = await ask(lm, tally).typed(REQUEST, Verdict)
-    assert answer.value.feedback == "cite {x}"
-    assert "cut" in lm.history[1].messages[-1].content
-    assert tally == {"truncated": 1, "reasked": 1}
-
-
-async def test_truncated_twice_is_an_error(tally: Counts):
-    lm = ScriptedLM().enqueue(CUT, CUT)
-    with pytest.raises(TruncatedReply) as caught:
-        await ask(lm, tally).typed(REQUEST, Verdict)
-    assert "roles.critic.max_tokens" in caught.value.hint
-    assert tally == {"truncated": 2, "reasked": 1}
-
-
-async def test_a_value_complete_before_the_cut_counts(tally: Counts):
-    lm = ScriptedLM().enqueue(Reply(GOOD + " and furthermo", finish="length"))
-    answer = await ask(lm, tally).typed(REQUEST, Verdict)
-    assert answer.value.score == 0.5
-    assert "truncated" not in tally
 
 
 @pytest.mark.parametrize("source", ["journal", "cache"])
@@ -437,13 +425,6 @@ async def test_a_text_whose_second_try_fails_comes_back_with_its_fault(tally: Co
     lm = ScriptedLM().enqueue("one two three", RequestRefused("context too long"))
     answer = await ask(lm, tally).text(REQUEST, too_long)
     assert (answer.text, answer.fault) == ("one two three", "it has more than two words")
-
-
-async def test_an_error_says_what_the_useless_replies_took(tally: Counts):
-    lm = ScriptedLM().enqueue("no", "never")
-    with pytest.raises(ParseError) as caught:
-        await ask(lm, tally).typed(REQUEST, Verdict)
-    assert caught.value.usage.calls == 2
 
 
 # What a model wrote is read as what it can only mean; what means nothing costs no other field.

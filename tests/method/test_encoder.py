@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import random
+from typing import Literal
+
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from promptcodebook.calls import Message, Reply
+from promptcodebook.config import Explore, preset
 from promptcodebook.errors import EndpointDown, LMError
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.method.policy import repair_route, route_fault, route_schema
+from promptcodebook.method.policy import (
+    Explorer,
+    epsilon_at,
+    gamma_for,
+    repair_route,
+    route_fault,
+    route_schema,
+    success_weighted,
+)
 from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.randomness import Draws
 from promptcodebook.routing.ranking import Embedder
@@ -228,3 +242,146 @@ async def test_a_text_where_an_embedding_was_asked_for_is_an_error_that_says_wha
         await Embedder(ScriptedLM().enqueue("as you like")).read("an input")
     assert error.value.hint.startswith("router.features = 'words'")
     assert "roles.encoder.model" in error.value.hint and error.value.role == "encoder"
+
+
+# ε-greedy exploration and SuccWtd (decision 6).
+
+RATES = st.lists(st.floats(-1, 1), min_size=1, max_size=24)
+
+
+@given(RATES, st.data(), st.floats(0.01, 10), st.integers())
+def test_exactly_s_distinct_sorted_indices_are_drawn(rates, data, tau: float, seed: int):
+    """Decision 6: a draw without replacement."""
+    select = data.draw(st.integers(1, len(rates)))
+    drawn = success_weighted(rates, select, tau, random.Random(seed))
+    assert len(drawn) == select
+    assert list(drawn) == sorted(set(drawn))
+    assert set(drawn) <= set(range(len(rates)))
+
+
+def exact(rates: list[float], select: int, tau: float) -> dict[tuple[int, ...], float]:
+    """The chance of every S-subset when entries are taken one after the other, p ∝ exp(r̄/τ)."""
+    weights = [math.exp(rate / tau) for rate in rates]
+    chance: dict[tuple[int, ...], float] = {}
+    for order in itertools.permutations(range(len(rates)), select):
+        left, p = sum(weights), 1.0
+        for k in order:
+            p *= weights[k] / left
+            left -= weights[k]
+        subset = tuple(sorted(order))
+        chance[subset] = chance.get(subset, 0.0) + p
+    return chance
+
+
+def chi_square(expected: dict[tuple[int, ...], float], draws: list[tuple[int, ...]]) -> float:
+    n = len(draws)
+    return sum((draws.count(z) - n * p) ** 2 / (n * p) for z, p in expected.items())
+
+
+RATED = [0.6, 0.2, 0.0, -0.2, -0.5]
+# The 99.9 % quantiles of chi-square with 4 and with 9 degrees of freedom.
+QUANTILE = {1: 18.47, 2: 27.88, 3: 27.88}
+
+
+@pytest.mark.parametrize("select", [1, 2, 3])
+def test_routes_come_with_the_probabilities_of_successive_sampling(select: int):
+    """Decision 6: chi-square over all S-subsets of five entries, 6000 seeded draws."""
+    draw = random.Random(7)
+    expected = exact(RATED, select, 0.5)
+    drawn = [success_weighted(RATED, select, 0.5, draw) for _ in range(6000)]
+    assert sum(expected.values()) == pytest.approx(1)
+    assert chi_square(expected, drawn) < QUANTILE[select]
+    uniform = [tuple(sorted(draw.sample(range(5), select))) for _ in range(6000)]
+    assert chi_square(expected, uniform) > QUANTILE[select]
+
+
+def test_inclusion_frequencies_follow_r_bar():
+    draw = random.Random(11)
+    expected = exact(RATED, 2, 0.5)
+    drawn = [success_weighted(RATED, 2, 0.5, draw) for _ in range(6000)]
+    for k in range(5):
+        p = sum(chance for z, chance in expected.items() if k in z)
+        assert sum(k in z for z in drawn) / 6000 == pytest.approx(p, abs=0.025)
+
+
+class Constant(random.Random):
+    """random() at the very ends of its range."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__(0)
+        self.value = value
+
+    def random(self) -> float:
+        return self.value
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0 - 2**-53])
+def test_the_ends_of_the_unit_interval_are_drawn_from_too(value: float):
+    assert success_weighted([0.0, 1.0, 0.5], 2, 0.5, Constant(value)) == (1, 2)
+
+
+def test_exploring_is_rand_below_epsilon():
+    explorer = Explorer(Explore(), 2)
+    assert explorer.explores(0.5, Constant(0.49)) and not explorer.explores(0.5, Constant(0.5))
+    assert explorer.explores(1.0, Constant(1.0 - 2**-53))
+    assert not explorer.explores(0.0, Constant(0.0))
+    assert Explorer(Explore(), 2, always=True).explores(0.0, Constant(0.99))
+
+
+def test_an_explored_route_says_so():
+    route = Explorer(Explore(), 2).route([0.0] * 4, random.Random(0))
+    assert route.explored and not route.repaired and len(route.indices) == 2
+
+
+@given(st.floats(0.01, 1), st.floats(0.0, 1), st.integers(1, 120))
+def test_epsilon_falls_steadily_to_its_floor_at_90_percent(first: float, low: float, epochs: int):
+    """Section 3 of the method notes: γ is derived; a short run must not stay all exploration."""
+    assume(low <= first)
+    settings_ = Explore(epsilon=first, epsilon_min=low)
+    values = [epsilon_at(epoch, settings_, epochs) for epoch in range(epochs + 1)]
+    assert values[0] == first
+    assert all(a >= b for a, b in itertools.pairwise(values))
+    at = math.ceil(0.9 * epochs)
+    if low > 0:
+        assert values[at] == pytest.approx(low)
+        assert at < 2 or values[at - 2] > low or low == first
+    else:
+        assert values[at] <= 0.0101 * first
+
+
+def test_a_given_gamma_is_the_paper_s_decay():
+    """Table 6: 1, 0.96, 0.96², ... down to 0.15, which 0.96 reaches after 47 epochs."""
+    paper = Explore(**preset("paper")["explore"])
+    values = [epsilon_at(epoch, paper, 50) for epoch in range(50)]
+    assert gamma_for(paper, 50) == 0.96
+    assert values[:3] == pytest.approx([1.0, 0.96, 0.9216])
+    assert values[46] == pytest.approx(0.96**46) and values[46] > 0.15
+    assert values[47:] == [0.15] * 3
+
+
+def test_no_exploration_is_epsilon_zero():
+    assert epsilon_at(0, Explore(policy="none"), 50) == 0.0
+    assert gamma_for(Explore(epsilon=0.15), 50) == 1.0
+
+
+def test_without_a_floor_epsilon_falls_by_degrees_to_a_hundredth_at_90_percent():
+    endless = Explore(epsilon=0.8, epsilon_min=0.0)
+    values = [epsilon_at(epoch, endless, 50) for epoch in range(51)]
+    assert values[45] == pytest.approx(0.008)
+    assert values[1] == pytest.approx(0.8 * 0.01 ** (1 / 45)) and values[50] > 0.0
+
+
+def test_epsilon_below_its_floor_rises_to_it_and_no_further():
+    low = Explore(epsilon=0.1, epsilon_min=0.3)
+    assert [epsilon_at(epoch, low, 20) for epoch in range(21)] == [0.1] + [0.3] * 20
+
+
+def test_exploration_prefers_what_succeeded_unless_it_is_to_be_uniform():
+    """At τ = 0.01 a lead of 0.5 decides every draw; a uniform draw knows of no lead."""
+
+    def explored(policy: Literal["success", "uniform"]) -> set[tuple[int, ...]]:
+        explorer, draw = Explorer(Explore(policy=policy, tau=0.01), 2), random.Random(3)
+        return {explorer.route([0.0, 0.5, 0.0, 0.5], draw).indices for _ in range(100)}
+
+    assert explored("success") == {(1, 3)}
+    assert explored("uniform") == set(itertools.combinations(range(4), 2))

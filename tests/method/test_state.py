@@ -1,15 +1,30 @@
+""""""
+
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from promptcodebook.config import Update
 from promptcodebook.method.policy import repair_route
-from promptcodebook.method.state import RoutingStatistics, State
+from promptcodebook.method.state import (
+    RoutingStatistics,
+    Schedule,
+    State,
+    average_success,
+    entropy,
+    has_collapsed,
+    utilisation,
+    utilisation_bound,
+)
+from promptcodebook.randomness import Randomness
 from promptcodebook.types import Failure, Rollout, Route, Step, Trace
-from tests.method.build import parameters
+from tests.method.build import examples, parameters
 
 
 def trace(unit: float | None, rho: float, *indices: int) -> Trace:
@@ -105,3 +120,138 @@ def test_a_stored_step_holds_the_state_after_it():
     assert State.after(step) == State(
         5, parameters(), RoutingStatistics((0.1,) * 4, (0.2,) * 4, (1,) * 4, (0.3,) * 4)
     )
+
+
+#
+
+PLANS = st.tuples(
+    st.integers(1, 23), st.integers(1, 9), st.integers(1, 4), st.sampled_from(["all", 1, 2, 5])
+)
+
+
+def schedule(size: int, batch: int, epochs: int, per_epoch, mode: str = "minibatch", seed: int = 0):
+    update = Update(batch_size=batch, epochs=epochs, steps_per_epoch=per_epoch, mode=mode)
+    return Schedule(examples(size), update, Randomness(seed))
+
+
+@given(PLANS, st.integers(0, 3))
+def test_each_pass_holds_every_example_exactly_once(plan, seed: int):
+    size, *_ = plan
+    flat = [e.id for _, _, batch in schedule(*plan, seed=seed).updates() for e in batch]
+    for at in range(0, len(flat), size):
+        whole = flat[at : at + size]
+        assert len(set(whole)) == len(whole)
+
+
+@given(PLANS)
+def test_a_batch_is_full_unless_the_pass_ends_with_it(plan):
+    size, batch, _, _ = plan
+    sizes = [len(b) for _, _, b in schedule(*plan).updates()]
+    per_pass = -(-size // batch)
+    last = size - (per_pass - 1) * batch
+    assert sizes == [last if (i + 1) % per_pass == 0 else batch for i in range(len(sizes))]
+
+
+@given(PLANS)
+def test_steps_and_epochs_count_up_without_a_gap(plan):
+    size, batch, epochs, per_epoch = plan
+    updates = schedule(*plan).updates()
+    each = -(-size // batch) if per_epoch == "all" else per_epoch
+    assert [(step, epoch) for step, epoch, _ in updates] == [
+        (i, i // each) for i in range(epochs * each)
+    ]
+
+
+@given(PLANS)
+def test_online_takes_the_same_examples_one_by_one(plan):
+    batches = schedule(*plan).updates()
+    singles = schedule(*plan, mode="online").updates()
+    assert [(epoch, e.id) for _, epoch, (e,) in singles] == [
+        (epoch, e.id) for _, epoch, batch in batches for e in batch
+    ]
+    assert [step for step, _, _ in singles] == list(range(len(singles)))
+
+
+@pytest.mark.parametrize("mode", ["minibatch", "online"])
+def test_a_run_can_be_taken_up_anywhere(mode: str):
+    plan = schedule(7, 3, 2, "all", mode)
+    assert all(plan.updates(start) == plan.updates()[start:] for start in range(20))
+
+
+def test_the_order_changes_with_the_pass_and_with_the_seed():
+    def orders(seed: int) -> list[tuple[str, ...]]:
+        plan = schedule(8, 8, 3, "all", seed=seed)
+        return [tuple(e.id for e in batch) for _, _, batch in plan.updates()]
+
+    assert len(set(orders(0))) == 3
+    assert orders(0) == orders(0) and orders(0) != orders(1)
+
+
+def test_the_budget_of_the_paper_is_one_batch_an_epoch():
+    """Decision 1: 50 epochs of one batch of 15 are 750 rollouts, five passes over 150 examples."""
+    plan = schedule(150, 15, 50, 1)
+    seen = Counter(e.id for _, _, batch in plan.updates() for e in batch)
+    assert plan.batches == 50 and set(seen.values()) == {5} and len(seen) == 150
+
+
+def test_no_examples_make_no_updates():
+    assert schedule(0, 3, 2, 1).updates() == [] == schedule(0, 3, 2, "all").updates()
+
+
+# Routing figures against numbers worked out by hand (decision 16, Theorem 3).
+
+# Figure 4b of the paper, with and without ε-greedy exploration.
+WITH = [165, 212, 222, 176, 127, 101, 110, 82, 130, 84, 94, 104, 105, 118, 100, 89]
+WITHOUT = [212, 468, 413, 337, 203, 0, 63, 22, 35, 16, 17, 50, 31, 17, 10, 0]
+
+
+@pytest.mark.parametrize(
+    ("counts", "bits"),
+    [
+        ([1, 1, 1, 1], 2.0),
+        ([2, 1, 1, 0], 1.5),  # 1/2·1 + 2·1/4·2
+        ([5, 0, 0, 0], 0.0),
+        ([3, 1], 0.811278),  # 3/4·log2(4/3) + 1/4·2
+        ([0, 0], 0.0),
+        ([], 0.0),
+    ],
+)
+def test_entropy_is_in_bits(counts: list[int], bits: float):
+    """Decision 16."""
+    assert entropy(counts) == pytest.approx(bits, abs=1e-6)
+    assert math.copysign(1, entropy(counts)) == 1
+
+
+def test_the_bars_of_the_paper_give_other_entropies_than_its_text():
+    """Decision 21: 3.92 and 2.92 bits, against 3.76 and 1.72; no total is a multiple of S."""
+    assert round(entropy(WITH), 2) == 3.92 and round(entropy(WITHOUT), 2) == 2.92
+    assert (sum(WITH), sum(WITHOUT)) == (2019, 1894)
+    assert sum(WITH) % 4 == 3 and sum(WITHOUT) % 4 == 2
+
+
+def test_utilisation_is_the_share_ever_selected():
+    """Decision 16."""
+    assert utilisation([3, 0, 1, 0]) == 0.5 and utilisation([0, 0]) == 0.0 == utilisation([])
+    assert utilisation(WITHOUT) == 14 / 16
+
+
+def test_collapse_is_fewer_than_half_active():
+    """Definition 2: half is not fewer than half."""
+    assert has_collapsed([9, 0, 0, 0]) and not has_collapsed([9, 1, 0, 0])
+    assert has_collapsed([1, 1, 0, 0, 0]) and not has_collapsed([1, 1, 1, 0, 0])
+
+
+def test_average_success_is_weighted_by_selection():
+    """Decision 16: (3·0.5 + 1·0.9) / 4."""
+    assert average_success([3, 1, 0], [0.5, 0.9, 0.1]) == pytest.approx(0.6)
+    assert average_success([0, 0], [0.5, 0.9]) == 0.0
+
+
+def test_the_bound_of_theorem_3_in_both_ranges():
+    """K = 4, S = 2, τ = 0.5, n = 10: exponents 5 e^-2 = 0.676676 and 5 e^-4 = 0.091578.
+
+    4 (1 - e^-0.676676) = 4 · 0.491695 and 4 (1 - e^-0.091578) = 4 · 0.087510 (decision 5).
+    """
+    assert utilisation_bound(4, 2, 10, 0.5) == pytest.approx(1.966780, abs=1e-5)
+    assert utilisation_bound(4, 2, 10, 0.5, wide=True) == pytest.approx(0.350040, abs=1e-5)
+    assert utilisation_bound(16, 4, 0, 0.5) == 0.0

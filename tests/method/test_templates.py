@@ -1,20 +1,39 @@
 """Templates: text is never a template twice; a set is a folder, whose texts, shapes and lines go
-together (decision 4)."""
+together (decision 4).
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcodebook.calls import Request
+from promptcodebook.audit.judge import hazards_schema
+from promptcodebook.calls import Request, Role, Schema
+from promptcodebook.config.schema import default_roles
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.method.init import Initialiser
-from promptcodebook.method.state import RoutingStatistics
+from promptcodebook.lm.structured import ReplyShape
+from promptcodebook.lm.wire import schema_of
+from promptcodebook.method.critic import (
+    CritiqueReply,
+    OneStringCritiqueReply,
+    RubricReply,
+    VerdictReply,
+)
+from promptcodebook.method.gradients import (
+    AttributionReply,
+    OneStringAttributionReply,
+    blame_schema,
+)
+from promptcodebook.method.init import Initialiser, instincts_schema
+from promptcodebook.method.policy import route_schema
+from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import (
     CodebookLines,
     Template,
@@ -24,7 +43,20 @@ from promptcodebook.method.templates import (
     load_templates,
     template_sets,
 )
-from tests.method.build import World, attributed, book, config, examples, said, talkative
+from promptcodebook.safety import SafetyClause
+from promptcodebook.tasks.pupa.judge import Comparison, LeakCount
+from promptcodebook.tasks.rewards.make import Judgement
+from tests.method.build import (
+    World,
+    attributed,
+    book,
+    config,
+    examples,
+    is_own_gradient,
+    parameters,
+    said,
+    talkative,
+)
 
 NASTY = [
     "{theta}", "{task}", "{{psi}}", "{", "}", "{}", "{0}", "%s", "${x}", "<|im_start|>system",
@@ -393,3 +425,131 @@ def test_each_instinct_is_one_line_with_its_index():
     codebook = book("Be  brief.\n\nBe kind.", "Count.", " Name it. ")
     assert instinct_lines(codebook, (0, 2)) == "[0] Be brief. Be kind.\n[2] Name it."
     assert instinct_lines(codebook, ()) == ""
+
+
+# `templates: paper` in the loop: order, schemas, and which average is shown.
+
+PAPER = {"templates": "paper", "explore": {"policy": "none"}}
+UPDATE = {"batch_size": 3, "epochs": 1}
+
+
+def printed(request: Request) -> Scripted:
+    """Replies in the paper's schemas: one string for all instincts, no severities."""
+    one = {"rendering_errors": "", "instinct_errors": "all vague", "routing_errors": ""}
+    if request.role == "attribution":
+        return json.dumps(one)
+    if request.role == "critic" and not is_own_gradient(request):
+        return json.dumps({"score": 0.5, "feedback": "bad", **one})
+    return talkative(request)
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+async def test_the_one_string_rewrites_every_active_entry(stages: int):
+    """Decision 4: g_C of the printed schema goes to all of C[z], in two calls or in one."""
+    settings = config(**PAPER, update=UPDATE, critic={"stages": stages, "trainable": False})
+    world = World(settings, ScriptedLM().reply_with(printed))
+    (step,) = await world.run(examples(3))
+    assert [r.variable for r in step.rewrites] == [0, 1]
+    assert {r.gradient for r in step.rewrites} == {"- all vague\n- all vague\n- all vague"}
+    assert all(t.residual is None for t in step.traces)
+    assert len(world.asked("attribution")) == (3 if stages == 2 else 0)
+
+
+async def test_the_encoder_reads_r_bar_where_ours_reads_success():
+    """Decision 5."""
+    statistics = RoutingStatistics((-0.25, 0.5, 0, 0), (0.75, 1.0, 0, 0), (2, 1, 0, 0))
+    world = World(config(**PAPER, update=UPDATE), ScriptedLM().reply_with(printed))
+    await world.run(examples(3), state=State(0, parameters(), statistics))
+    assert all(
+        "0: rule zero [-0.25]\n1: rule one [0.50]" in said(r) for r in world.asked("encoder")
+    )
+
+
+async def test_each_template_keeps_the_printed_order():
+    """Decision 14: the learned part is the system turn, the input opens the user turn."""
+    world = World(config(**PAPER, update=UPDATE), ScriptedLM().reply_with(printed))
+    await world.run(examples(3))
+    learned = {"encoder": "theta 0", "generator": "phi 0", "critic": "psi 0"}
+    for role, text in learned.items():
+        for request in world.asked(role):
+            system, user = request.messages
+            assert system.content == text and user.content.startswith("Task: input ")
+    for request in world.asked("attribution"):
+        assert 'on the execution trace:\n"bad"\n' in said(request)
+        assert "input " not in request.messages[1].content
+
+
+# The longest reply that a schema allows fits into its role's cap, by construction.
+
+CHARACTERS_A_TOKEN = 3
+NUMBER = 20
+
+
+def longest(node: Mapping[str, Any]) -> int:
+    """Characters of the longest JSON value that the schema allows; KeyError where it sets none."""
+    if "enum" in node:
+        return max(len(json.dumps(each)) for each in node["enum"])
+    match node["type"]:
+        case "object":
+            assert node["additionalProperties"] is False
+            inside = (len(name) + 6 + longest(n) for name, n in node["properties"].items())
+            return 2 + sum(inside)
+        case "array":
+            return 2 + node["maxItems"] * (2 + longest(node["items"]))
+        case "string":
+            return 2 + int(node["maxLength"])
+        case "integer" | "number":
+            return NUMBER
+        case _:
+            return 5
+
+
+CLAUSE = SafetyClause.read()
+SCHEMAS: list[tuple[Role, Schema]] = [
+    *(("encoder", route_schema(*sizes)) for sizes in [(1, 1), (4, 16), (8, 32), (32, 128)]),
+    *(("updater", instincts_schema(*sizes)) for sizes in [(1, 25), (16, 25), (16, 60), (128, 25)]),
+    ("critic", schema_of(VerdictReply)),
+    ("critic", schema_of(RubricReply)),
+    ("judge", hazards_schema()),
+    ("judge", schema_of(Judgement)),
+    ("judge", schema_of(Comparison)),
+    ("judge", schema_of(LeakCount)),
+    *(
+        ("critic", blame_schema(shape, tuple(range(10, 10 + select))))
+        for shape in (CritiqueReply, OneStringCritiqueReply)
+        for select in (1, 4, 8, 32)
+    ),
+    *(
+        ("critic", CLAUSE.widen(blame_schema(CritiqueReply, active), active))
+        for active in (tuple(range(10, 10 + select)) for select in (1, 4, 8, 32))
+    ),
+    ("critic", CLAUSE.widen(schema_of(VerdictReply), tuple(range(10, 42)))),
+    *(
+        ("attribution", blame_schema(shape, tuple(range(10, 10 + select))))
+        for shape in (AttributionReply, OneStringAttributionReply)
+        for select in (1, 4, 8, 32)
+    ),
+]
+
+
+@pytest.mark.parametrize(("role", "schema"), SCHEMAS, ids=lambda each: str(each)[:30])
+def test_the_longest_legal_reply_fits_its_role_s_cap(role: str, schema: Schema):
+    cap = default_roles()[role].max_tokens
+    assert cap is not None
+    assert longest(schema.body) <= cap * CHARACTERS_A_TOKEN
+
+
+def test_every_typed_reply_is_among_them():
+    def shapes(base: type[ReplyShape]) -> set[str]:
+        below = (shape for shape in base.__subclasses__() if shape.__module__.startswith("prompt"))
+        return {name for shape in below for name in {shape.__name__, *shapes(shape)}}
+
+    asked = {schema.name for _, schema in SCHEMAS}
+    # A claim is a part of a reply; what is read is asked for under the names without "Read".
+    parts = {"HazardClaim", "HarmReply", "ReadVerdict", "ReadCritique", "ReadOneStringCritique"}
+    assert shapes(ReplyShape) == asked | parts
+
+
+def test_a_route_is_a_fraction_of_it():
+    """One that a weak model fills to the brim costs seconds, not a minute."""
+    assert longest(route_schema(4, 16).body) < 800

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
+from aiohttp import web
 
 import promptcodebook as pco
 from promptcodebook.assemble import Sources, assemble
@@ -22,6 +23,9 @@ from promptcodebook.optimizers.base import (
     optimizer_names,
 )
 from promptcodebook.store.run import RunStore
+from tests.cli.invoked import served
+from tests.lm.server import Server
+from tests.optimizers.teachable import answer, learn
 from tests.run.test_optimize import train
 
 MODULE = '''
@@ -135,3 +139,36 @@ async def test_a_result_holds_what_its_own_optimizing_took() -> None:
     result = await optimize_metered(Asks(), problem)
     assert result.spent.calls == 2
     assert result.spent.calls + 1 == assembled.models.ledger.total.calls
+
+
+# A server that counts, while GEPA and MIPROv2 learn: what our meter says is what it answered.
+
+
+@pytest.mark.parametrize("optimizer", ["gepa", "mipro"])
+def test_the_server_counts_what_our_meter_does(tmp_path: Path, optimizer: str) -> None:
+    paid: list[int] = []
+
+    async def step(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        messages = tuple(Message(m["role"], m["content"]) for m in body["messages"])
+        role = "updater" if body["max_tokens"] == 1024 else "executor"
+        text = answer(Request(role, messages, sample=body.get("seed", 0)))
+        usage = {"prompt_tokens": sum(len(m.content) for m in messages), "completion_tokens": 5}
+        paid.append(sum(usage.values()))
+        choice = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        return web.json_response({"choices": [choice], "usage": usage})
+
+    server = Server()
+    server.default = step
+    with served(server):
+        run = learn(
+            tmp_path,
+            optimizer,
+            server.spec,
+            roles={"updater": {"max_tokens": 50}, "executor": {"max_tokens": 20}},
+            config={"cache": False, "gepa": {"rollouts": 60}},
+        )
+    assert run.ended == "finished" and run.rows[optimizer].score.mean > 0.5
+    assert run.spent.calls == server.calls == len(paid) > 60
+    assert run.spent.tokens == sum(paid)
+    assert {b["temperature"] for b in server.bodies if b["max_tokens"] == 1024} == {1.0}
+    assert not {body["model"] for body in server.bodies} - {"m"}

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError, create_model
 
+from promptcodebook.config import full_config
 from promptcodebook.errors import ConfigError, PolicyError, RunNotTrusted
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import load_templates
@@ -86,7 +87,7 @@ def test_every_field_says_what_the_run_was_prompted_with() -> None:
 
 
 def test_a_role_that_is_not_configured_has_no_sampling() -> None:
-    bare = config().model_copy(update={"roles": {}})
+    bare = full_config().model_validate({**config().model_dump(), "roles": {}})
     assert PolicyFile.of(STATE, bare, load_templates("default"), "", ()).sampling == {}
 
 

@@ -16,8 +16,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from promptcodebook.serve.door import Limits
-from promptcodebook.serve.live import RegistrySource
+from promptcodebook.serve.admission import Limits
+from promptcodebook.serve.versions import RegistrySource
 from tests.policy.registry.build import PRODUCTION, open_gate, sqlite
 from tests.serve.proxied import Setup, Up, one_call, up
 

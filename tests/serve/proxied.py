@@ -21,9 +21,12 @@ from promptcodebook.lm.stack import Supplies
 from promptcodebook.lm.transport import Transport
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, deploy
+from promptcodebook.serve.admission import Callers, Limits
 from promptcodebook.serve.composing import Composing, Patience
-from promptcodebook.serve.door import Callers, Limits
-from promptcodebook.serve.live import (
+from promptcodebook.serve.proxy import Policies, Proxy, serving_policy
+from promptcodebook.serve.spending import Records, Spending
+from promptcodebook.serve.upstream import OwnFields, Upstream
+from promptcodebook.serve.versions import (
     FileSource,
     FixedSource,
     Live,
@@ -31,9 +34,6 @@ from promptcodebook.serve.live import (
     RegistrySource,
     Version,
 )
-from promptcodebook.serve.proxy import Policies, Proxy, serving_policy
-from promptcodebook.serve.spending import Records, Spending
-from promptcodebook.serve.upstream import OwnFields, Upstream
 from tests.lm.server import Server
 from tests.policy.test_policy import RANKING, file_of
 

@@ -14,14 +14,14 @@ from promptcodebook.config import Budget, Price
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.budget import PriceTable
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.serve.completions import Refusal
-from promptcodebook.serve.door import (
+from promptcodebook.serve.admission import (
     RateLimit,
     caller_of,
     daily_budget,
     read_keys,
     require_keys,
 )
+from promptcodebook.serve.completions import Refusal
 from promptcodebook.serve.spending import Spending
 from tests.lm.server import drops, fails, says
 from tests.method.build import talkative

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.registry.log import version_of
-from promptcodebook.serve.door import Limits
+from promptcodebook.serve.admission import Limits
 from promptcodebook.serve.spending import find_record
 from tests.lm.server import Step, drops, fails, pours, raw, says
 from tests.method.build import talkative

@@ -1,4 +1,4 @@
-""""""
+"""SQLite files: their layout, readers and packed values; and the one writer thread."""
 
 from __future__ import annotations
 

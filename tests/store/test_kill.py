@@ -23,7 +23,7 @@ from promptcodebook.calls import Message, Reply, Request, Sampling, Usage, reque
 from promptcodebook.config import Budget, Price
 from promptcodebook.lm.stack import Attempted
 from promptcodebook.lm.budget import BudgetGate
-from promptcodebook.lm.journal import Journaled
+from promptcodebook.lm.cache import Journaled
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.budget import PriceTable
 from promptcodebook.store.events import Stepped

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -11,8 +10,8 @@ import pytest
 from promptcodebook import tasks
 from promptcodebook.errors import DataError, TaskError
 from promptcodebook.tasks.task import load_task
+from tests.tasks.shared import shared
 
-SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[3] / "shared")
 REAL = {
     "aime": [45, 45, 20],
     "hotpotqa": [150, 300, 200],
@@ -84,7 +83,5 @@ def test_a_faulty_line_is_named(name: str, folder: Path) -> None:
 
 
 def test_the_real_data_can_be_read(name: str) -> None:
-    if not (SHARED / "data" / name).is_dir():
-        pytest.skip(f"no data in {SHARED}; set PCO_SHARED to the folder that holds data/{name}")
-    dataset = load_task(name, SHARED / "data").dataset
+    dataset = load_task(name, shared("data", name)).dataset
     assert [len(part) for _, part in dataset.items()] == REAL[name]

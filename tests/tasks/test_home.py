@@ -11,11 +11,7 @@ from promptcodebook.data import load
 from promptcodebook.errors import ConfigError, DataError, TaskError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
-from promptcodebook.tasks.home import (
-    BenchmarkRow,
-    read_rows,
-    read_seeds,
-)
+from promptcodebook.tasks.home import BenchmarkRow, read_rows, read_seeds
 from promptcodebook.tasks.program import SingleCall, make_program, user_task
 from promptcodebook.tasks.rewards import Exact
 from promptcodebook.tasks.task import asks_nobody, load_task, task_names

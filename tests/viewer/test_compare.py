@@ -17,8 +17,8 @@ from promptcodebook.types import Evaluation, Failure, Rollout
 from promptcodebook.units import number
 from promptcodebook.viewer.compare import compare_screen
 from promptcodebook.viewer.example import example_screen, examples_screen
-from promptcodebook.viewer.frame import frame
-from promptcodebook.viewer.watched import Watched, with_tests
+from promptcodebook.viewer.following import FollowedRun, with_tests
+from promptcodebook.viewer.page import render
 from tests.report.scripted_run import ScriptedRun, events_of, write_run
 from tests.viewer.test_screens import flat
 
@@ -37,7 +37,7 @@ def write(folder: Path, events: Sequence[Event], task: str) -> Path:
 
 
 def shown(screen: object) -> str:
-    return flat(frame(screen, "/").decode())  # type: ignore[arg-type]
+    return flat(render(screen, "/").decode())  # type: ignore[arg-type]
 
 
 def judged(name: str, rewards: Sequence[float]) -> Compared:
@@ -71,7 +71,7 @@ def test_the_screen_says_what_pco_compare_says(tmp_path: Path, second: Sequence[
     ]
     gain = Comparison.of(sides[1], sides[0]).gain
     mean, low, high = (number(x, signed=True) for x in (gain.mean, gain.low, gain.high))
-    first, other = (Watched(path, path.name) for path in paths)
+    first, other = (FollowedRun(path, path.name) for path in paths)
     text = shown(compare_screen(first, other))
     assert f"second less first: {mean} (95 % {low} to {high}, n = 40)" in text
     first.close()
@@ -87,7 +87,7 @@ def cut_off(events: Sequence[Event], rows: int) -> list[Event]:
 def test_what_was_judged_last_is_no_result_until_there_is_a_verdict(tmp_path: Path) -> None:
     whole = list(events_of(_RUN))
     ended, judging = (
-        Watched(write(tmp_path, events, task), task)
+        FollowedRun(write(tmp_path, events, task), task)
         for events, task in ((whole, "whole"), (cut_off(whole, 3), "cut"))
     )
     text = shown(compare_screen(ended, judging))
@@ -95,9 +95,9 @@ def test_what_was_judged_last_is_no_result_until_there_is_a_verdict(tmp_path: Pa
     text = shown(examples_screen(judging))
     assert "not judged to its end yet" in text and "the result, " not in text
     assert "the result, learned" in shown(examples_screen(ended))
-    for watched, said in ((judging, "not judged to its end yet"), (ended, "learned against")):
-        look = watched.look()
-        section = render_sections([JudgedSection(look.context)], with_tests(watched, look))
+    for followed, said in ((judging, "not judged to its end yet"), (ended, "learned against")):
+        look = followed.look()
+        section = render_sections([JudgedSection(look.context)], with_tests(followed, look))
         assert said in flat(section.markup)
     ended.close()
     judging.close()
@@ -117,16 +117,16 @@ def test_an_example_that_failed_last_is_said_to_have_failed(tmp_path: Path) -> N
                 same[-1] = replace(same[-1], rollout=broken)
             event = Stepped(replace(event.step, traces=tuple(same)))
         events.append(event)
-    watched = Watched(write(tmp_path, events, "last"), "last")
-    markup = frame(examples_screen(watched), "/").decode()
+    followed = FollowedRun(write(tmp_path, events, "last"), "last")
+    markup = render(examples_screen(followed), "/").decode()
     row = next(r for r in markup.split("<tr>") if ">ex</a>" in r)
     assert flat(row).split()[:5] == ["ex", "6", "0.25", "failed", "3"]
     test = next(r for r in markup.split("<tr>") if ">test-59</a>" in r)  # always fails
     assert flat(test).split()[:3] == ["test-59", "failed", "failed"]
-    page = example_screen(watched, "ex", "9")
+    page = example_screen(followed, "ex", "9")
     assert page.status == 404 and "it was in step 1 and 2 more" in shown(page)
     assert "pco runs show" in shown(page)
-    watched.close()
+    followed.close()
 
 
 _OWN = {"reward": "reward.py:reward"}
@@ -155,7 +155,7 @@ def test_two_runs_scored_by_different_rewards_say_so(
     files: tuple[str, str],
     said: str,
 ) -> None:
-    looked: list[Watched] = []
+    looked: list[FollowedRun] = []
     for i, (own, mark) in enumerate(zip(settings, files, strict=True)):
         base = write_run(tmp_path, replace(_RUN, steps=0, verdict=False, task=f"r{i}", config=own))
         header = replace(
@@ -166,8 +166,8 @@ def test_two_runs_scored_by_different_rewards_say_so(
         for event in with_result([0.5] * 20):
             store.append(event)
         store.close()
-        looked.append(Watched(store.path, store.path.name))
+        looked.append(FollowedRun(store.path, store.path.name))
     text = shown(compare_screen(*looked))
     assert (said in text) if said else ("scored by" not in text)
-    for watched in looked:
-        watched.close()
+    for followed in looked:
+        followed.close()

@@ -19,9 +19,9 @@ from promptcodebook.policy.references import POLICY
 from promptcodebook.store.effects import Effect, EffectStore, read_effects
 from promptcodebook.viewer.codebook import biography_screen, codebook_screen
 from promptcodebook.viewer.effect import measured_mark
-from promptcodebook.viewer.frame import frame
+from promptcodebook.viewer.following import OpenRuns
+from promptcodebook.viewer.page import render
 from promptcodebook.viewer.server import Site, viewing
-from promptcodebook.viewer.watched import Shelf
 from tests.cli.invoked import pco
 from tests.store.edit import edit_header
 from tests.viewer.test_screens import flat
@@ -74,7 +74,7 @@ def test_a_page_never_says_that_it_is_newer_than_what_it_shows(
 ) -> None:
     """Another process keeps a result while the page is made."""
     runs = Path(shutil.copytree(trained, tmp_path / "runs"))
-    run, shelf = only(runs), Shelf(runs)
+    run, open_runs = only(runs), OpenRuns(runs)
 
     def late(path: Path) -> list[Effect]:
         found = read_effects(path)
@@ -83,24 +83,24 @@ def test_a_page_never_says_that_it_is_newer_than_what_it_shows(
 
     monkeypatch.setattr("promptcodebook.viewer.effect.read_effects", late)
     try:
-        with shelf.reading(run.name) as watched:
-            assert watched is not None
-            screen = biography_screen(watched, "0")
-            assert b"Not measured yet." in frame(screen, "/")
-            assert screen.mark != measured_mark(watched, watched.mark())
+        with open_runs.reading(run.name) as followed:
+            assert followed is not None
+            screen = biography_screen(followed, "0")
+            assert b"Not measured yet." in render(screen, "/")
+            assert screen.mark != measured_mark(followed, followed.mark())
     finally:
-        shelf.close()
+        open_runs.close()
 
 
 def test_a_card_shows_the_effect_of_its_own_instinct_and_whether_it_is_simulated(
     trained: Path, tmp_path: Path
 ) -> None:
     runs = Path(shutil.copytree(trained, tmp_path / "runs"))
-    run, shelf = only(runs), Shelf(runs)
+    run, open_runs = only(runs), OpenRuns(runs)
     try:
-        with shelf.reading(run.name) as watched:
-            assert watched is not None
-            look = watched.look()
+        with open_runs.reading(run.name) as followed:
+            assert followed is not None
+            look = followed.look()
             texts, data = look.context.codebook.texts, look.context.header.fingerprints["val"]
             policy = read_policy_file(run / POLICY).digest
             own = replace(_EFFECT, text=texts[0], policy=policy, data=data, simulated=True)
@@ -109,10 +109,10 @@ def test_a_card_shows_the_effect_of_its_own_instinct_and_whether_it_is_simulated
             other = replace(own, difference=Interval(0.3, 0.0, 0.9, 2))
             keep(run, replace(other, policy="of another"))
             keep(run, replace(other, data="another"))
-            cards = flat(frame(codebook_screen(watched), "/").decode())
-            page = flat(frame(biography_screen(watched, "0"), "/").decode())
+            cards = flat(render(codebook_screen(followed), "/").decode())
+            page = flat(render(biography_screen(followed, "0"), "/").decode())
     finally:
-        shelf.close()
+        open_runs.close()
     assert cards.count("+0.100 (95 % +0.000 to +0.200)") == 1 and "+0.300 (95" not in cards
     assert re.search(r"\+0.200\), n = 2, val, simulated", cards)
     assert page.count("+0.300 (95 % +0.000 to +0.900)") == 2 and page.count("as deployed") == 3

@@ -14,8 +14,8 @@ from promptcodebook.store.events import Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.viewer.codebook import biography_screen, codebook_screen
 from promptcodebook.viewer.example import examples_screen
-from promptcodebook.viewer.frame import frame
-from promptcodebook.viewer.watched import Shelf, run_screen
+from promptcodebook.viewer.following import OpenRuns, run_screen
+from promptcodebook.viewer.page import render
 from tests.report.scripted_run import ScriptedRun, events_of, write_run
 
 pytestmark = pytest.mark.slow
@@ -33,24 +33,24 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_screen_of_a_large_run_opens_within_two_seconds(large: Path) -> None:
-    shelf = Shelf(large.parent)
+    open_runs = OpenRuns(large.parent)
     try:
         for first in (run_screen, codebook_screen, examples_screen):
             began = time.process_time()
-            with shelf.reading(large.name) as watched:
-                assert watched is not None
-                frame(first(watched), "/")
+            with open_runs.reading(large.name) as followed:
+                assert followed is not None
+                render(first(followed), "/")
             assert time.process_time() - began <= 2.0
-            shelf.close()
-        with shelf.reading(large.name) as watched:
-            assert watched is not None
-            watched.look()
-            for again in (lambda: run_screen(watched), lambda: biography_screen(watched, "2")):
+            open_runs.close()
+        with open_runs.reading(large.name) as followed:
+            assert followed is not None
+            followed.look()
+            for again in (lambda: run_screen(followed), lambda: biography_screen(followed, "2")):
                 began = time.process_time()
-                frame(again(), "/")
+                render(again(), "/")
                 assert time.process_time() - began <= 1.0
     finally:
-        shelf.close()
+        open_runs.close()
 
 
 def test_the_file_of_a_large_run_can_be_mailed_and_says_that_it_is_a_sample(large: Path) -> None:

@@ -13,7 +13,7 @@ from promptcodebook.calls import Usage
 from promptcodebook.store.events import Validated
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Rollout
-from promptcodebook.viewer.frame import frame
+from promptcodebook.viewer.page import render
 from promptcodebook.viewer.runs import Runs
 from tests.report.scripted_run import ScriptedRun, write_run
 from tests.viewer.test_screens import flat
@@ -27,7 +27,7 @@ def validated(step: int, score: float, n: int) -> Validated:
 
 
 def page_of(runs: Runs) -> str:
-    return frame(runs.screen(), "/").decode()
+    return render(runs.screen(), "/").decode()
 
 
 def shown(runs: Runs) -> str:

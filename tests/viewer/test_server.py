@@ -13,10 +13,10 @@ from promptcodebook.paths import BENCH
 from promptcodebook.report.html import el
 from promptcodebook.store.events import Ended
 from promptcodebook.store.run import RunStore
-from promptcodebook.viewer.frame import Screen, address, frame
+from promptcodebook.viewer.following import FollowedRun, OpenRuns, find_key, key_of, root_of
+from promptcodebook.viewer.page import Screen, address, render
 from promptcodebook.viewer.runs import Runs
 from promptcodebook.viewer.server import HOST, Site, viewing
-from promptcodebook.viewer.watched import Shelf, Watched, find_key, key_of, root_of
 from tests.report.scripted_run import ScriptedRun, events_of, write_run
 from tests.viewer.conftest import Get, ask
 
@@ -76,27 +76,27 @@ def test_addresses_hold_whatever_a_name_is_made_of() -> None:
 
 def test_a_page_marks_where_one_is() -> None:
     screen = Screen("T", "body", tabs=(("A", "/a"), ("B", "/b")))
-    assert b'<a href="/b" aria-current="page">B</a>' in frame(screen, "/b")
+    assert b'<a href="/b" aria-current="page">B</a>' in render(screen, "/b")
 
 
 async def test_a_run_that_was_removed_and_made_anew_is_read_anew(tmp_path: Path) -> None:
     store = write_run(tmp_path, ScriptedRun(steps=3, verdict=False, hostile=""))
     store.close()
-    shelf = Site(tmp_path).shelf
-    with shelf.reading(store.header.id) as watched:
-        assert watched is not None and len(watched.look().steps) == 3
-        before = watched.mark()
-        assert watched.look().mark == before
+    open_runs = Site(tmp_path).open_runs
+    with open_runs.reading(store.header.id) as followed:
+        assert followed is not None and len(followed.look().steps) == 3
+        before = followed.mark()
+        assert followed.look().mark == before
     for file in store.path.glob("run.sqlite*"):
         file.unlink()
     store.path.rename(tmp_path / "old")
     again = write_run(tmp_path, ScriptedRun(steps=1, verdict=False, hostile=""))
     again.close()
     assert again.header.id == store.header.id
-    with shelf.reading(store.header.id) as watched:
-        assert watched is not None and len(watched.look().steps) == 1
-        assert watched.mark().partition("-")[0] != before.partition("-")[0]
-    shelf.close()
+    with open_runs.reading(store.header.id) as followed:
+        assert followed is not None and len(followed.look().steps) == 1
+        assert followed.mark().partition("-")[0] != before.partition("-")[0]
+    open_runs.close()
 
 
 def test_a_run_of_a_suite_has_an_address_of_its_own(tmp_path: Path) -> None:
@@ -107,12 +107,12 @@ def test_a_run_of_a_suite_has_an_address_of_its_own(tmp_path: Path) -> None:
     assert key_of(tmp_path, suite) == f"{BENCH}~small~cell"
     assert root_of(tmp_path, suite) == tmp_path
     assert root_of(tmp_path / "other", suite) == suite.parent
-    shelf = Site(tmp_path).shelf
-    with shelf.reading(key_of(tmp_path, suite)) as watched:
-        assert watched is not None and len(watched.look().steps) == 2
-    with shelf.reading("cell") as none:
+    open_runs = Site(tmp_path).open_runs
+    with open_runs.reading(key_of(tmp_path, suite)) as followed:
+        assert followed is not None and len(followed.look().steps) == 2
+    with open_runs.reading("cell") as none:
         assert none is None
-    shelf.close()
+    open_runs.close()
 
 
 def test_a_run_whose_folder_is_a_link_has_the_address_of_the_link(tmp_path: Path) -> None:
@@ -123,22 +123,22 @@ def test_a_run_whose_folder_is_a_link_has_the_address_of_the_link(tmp_path: Path
     (runs / "linked").symlink_to(run.path)
     home = root_of(runs, runs / "linked").resolve()
     assert find_key(home, runs / "linked") == "linked"
-    shelf = Shelf(home)
-    with shelf.reading("linked") as watched:
-        assert watched is not None and len(watched.look().steps) == 1
-    shelf.close()
+    open_runs = OpenRuns(home)
+    with open_runs.reading("linked") as followed:
+        assert followed is not None and len(followed.look().steps) == 1
+    open_runs.close()
     assert find_key(root_of(tmp_path / "no", run.path), run.path) == run.path.name
 
 
 def test_only_a_few_runs_stay_open(tmp_path: Path) -> None:
     run = ScriptedRun(steps=1, verdict=False, hostile="")
     keys = [write_run(tmp_path, replace(run, task=f"t{n}")).header.id for n in range(10)]
-    shelf = Site(tmp_path).shelf
+    open_runs = Site(tmp_path).open_runs
 
-    def read(key: str) -> Watched:
-        with shelf.reading(key) as watched:
-            assert watched is not None
-        return watched
+    def read(key: str) -> FollowedRun:
+        with open_runs.reading(key) as followed:
+            assert followed is not None
+        return followed
 
     first = read(keys[0])
     for key in keys:
@@ -147,22 +147,22 @@ def test_only_a_few_runs_stay_open(tmp_path: Path) -> None:
     assert read(keys[0]) is not first
     with pytest.raises(StoreError, match="closed"):
         first.look()
-    shelf.close()
+    open_runs.close()
 
 
 def test_a_run_stays_open_while_it_is_read_however_many_others_are_opened(tmp_path: Path) -> None:
     run = ScriptedRun(steps=1, verdict=False, hostile="")
     keys = [write_run(tmp_path, replace(run, task=f"t{n}")).header.id for n in range(10)]
-    shelf = Site(tmp_path).shelf
-    with shelf.reading(keys[0]) as first:
+    open_runs = Site(tmp_path).open_runs
+    with open_runs.reading(keys[0]) as first:
         assert first is not None
         for key in keys[1:]:
-            with shelf.reading(key):
+            with open_runs.reading(key):
                 pass
         assert len(first.look().steps) == 1 and first.tests() == ()
     with pytest.raises(StoreError, match="closed"):
         first.look()
-    shelf.close()
+    open_runs.close()
 
 
 def test_the_list_of_runs_changes_its_mark_when_one_of_them_goes_on(tmp_path: Path) -> None:
@@ -189,11 +189,11 @@ def test_a_run_is_read_once_and_then_only_what_came_since(tmp_path: Path) -> Non
     run = ScriptedRun(steps=3, verdict=False, hostile="x")
     store = write_run(tmp_path, run)
     try:
-        watched = Watched(store.path, store.header.id)
-        before = watched.look()
+        followed = FollowedRun(store.path, store.header.id)
+        before = followed.look()
         longer = list(events_of(ScriptedRun(steps=4, verdict=False, hostile="x")))
         store.append(longer[-1])
-        after = watched.look()
+        after = followed.look()
         assert after.events[: len(before.events)] == before.events
         assert all(a is b for a, b in zip(before.events, after.events, strict=False))
         assert [step.index for step in after.steps] == [0, 1, 2, 3]
@@ -204,8 +204,8 @@ def test_a_run_is_read_once_and_then_only_what_came_since(tmp_path: Path) -> Non
 def test_a_look_has_the_figures_of_every_rollout_and_none_of_its_texts(tmp_path: Path) -> None:
     store: RunStore = write_run(tmp_path, ScriptedRun(steps=3, hostile="secret words"))
     try:
-        watched = Watched(store.path, store.header.id)
-        slim = [t for step in watched.look().steps for t in step.traces]
+        followed = FollowedRun(store.path, store.header.id)
+        slim = [t for step in followed.look().steps for t in step.traces]
         whole = [t for step in store.steps(traces=True) for t in step.traces]
     finally:
         store.close()

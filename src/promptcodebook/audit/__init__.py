@@ -1,1 +1,1 @@
-"""The audit of a policy's texts: the rule scan, the judge of hazards, and what they found."""
+"""The audit of a policy's texts: the judge of hazards, Presidio, and the report."""

@@ -1,13 +1,12 @@
-"""The judge of hazards: the role `judge` reads each text and says which hazards it brings about.
+"""The judge of hazards, and personal data as Microsoft Presidio finds it (extra `[presidio]`).
 
-Its prompt is a file (judge.md, hazards.toml) but no part of a set of templates: whoever writes the
-templates of a policy must not be able to write what it is audited by.
+The role `judge` reads each text and names the hazards that it causes. Its prompt (judge.md,
+hazards.toml) is no part of a set of templates: the author of a policy's templates must not write
+what the policy is audited by.
 
-Personal data by Microsoft Presidio (extra `[presidio]`): names, and numbers of many countries.
-
-Names need one of spaCy's English models, and none is fetched from here: without one Presidio looks
-for numbers alone, and the audit says so. Its recognisers of e-mail addresses and URLs are left out,
-since they fetch a list of domains and our own patterns find both.
+Presidio finds names and the numbers of many countries. Names need one of spaCy's English models;
+without one the audit says that names were left out. Presidio's recognisers of e-mail addresses and
+URLs are off, since they fetch a list of domains and our own patterns find both.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Rows through a policy: many at once, their results in order, and no more of them in memory than
-the window holds.
+"""Rows through a policy: many at once, with results in order and a bounded number in memory.
 
-A row that fails is recorded and the others go on. But where no answer ever came, or nobody can be
-asked any more, what failed last is not recorded: the job stops, and the same command asks it again.
+A row that fails is recorded, and the others continue. Where no answer ever came, or no model can be
+asked any more, the last failures are not recorded: the job stops, and the same command asks again.
 """
 
 from __future__ import annotations

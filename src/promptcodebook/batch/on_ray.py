@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from promptcodebook.assemble import Sources
+from promptcodebook.batch.checkpoint import book_shard, open_journal
 from promptcodebook.batch.job import Kept, answer_rows
-from promptcodebook.batch.part import book_shard, open_journal
 from promptcodebook.batch.results import Result
 from promptcodebook.batch.session import Batch, Summary
 from promptcodebook.calls import Role, Usage
@@ -94,7 +94,7 @@ class _Order:
 
     def job(self, shard: _Shard) -> str:
         """A task, as JSON. Shards below `recorded` are in OUT.part's rows."""
-        part = self.batch.part
+        checkpoint = self.batch.checkpoint
         return json.dumps(
             {
                 "number": shard.number,
@@ -102,10 +102,10 @@ class _Order:
                 "policy": self.file.text(),
                 "config": self.config.model_dump(mode="json"),
                 "base": str(self.base.resolve()),
-                "folder": str(part.folder.resolve()),
-                "id": part.job["id"],
-                "recorded": part.count // self.size,
-                "answered": part.answered,
+                "folder": str(checkpoint.folder.resolve()),
+                "id": checkpoint.job["id"],
+                "recorded": checkpoint.count // self.size,
+                "answered": checkpoint.answered,
                 "machine": machine_name(),
                 "version": version("promptcodebook"),
                 "again": self.batch.order.again,
@@ -149,7 +149,7 @@ class _Tasks:
         self._order = order
         self._most = most
         batch = order.batch
-        self._shards = _shards(batch.rows(), batch.part.count, order.size)
+        self._shards = _shards(batch.rows(), batch.checkpoint.count, order.size)
         # A task that died is begun again by the next command, which finds its journal.
         self._remote = ray.remote(max_retries=0)(answer_shard)
         self._open: deque[_Shard] = deque()
@@ -180,21 +180,21 @@ class _Tasks:
 
     def _record(self, shard: _Shard, done: Callable[[], None]) -> None:
         answer = json.loads(self._answer(shard))
-        part = self._order.batch.part
+        checkpoint = self._order.batch.checkpoint
         self._book(shard, answer)
         if "error" in answer:
             raise _error_of(answer)
         results = (Result.read(line.encode()) for line in answer["results"])
         ready = shard.merged(results)
-        part.append(ready)
+        checkpoint.append(ready)
         for _ in ready:
             done()
-        shutil.rmtree(_home(part.folder, shard.number), ignore_errors=True)
+        shutil.rmtree(_home(checkpoint.folder, shard.number), ignore_errors=True)
 
     def _book(self, shard: _Shard, answer: Mapping[str, Any]) -> None:
         place = f"{shard.number} {answer['machine']}"
         paid, lost = _usage_of(answer["paid"]), _usage_of(answer["lost"])
-        book_shard(self._order.batch.part.journal, place, paid, lost)
+        book_shard(self._order.batch.checkpoint.journal, place, paid, lost)
 
     def _answer(self, shard: _Shard) -> str:
         try:
@@ -231,7 +231,7 @@ _PATIENCE_S = 60.0
 def _forget(ray: Any, batch: Batch) -> None:
     """Every machine that is there removes what it has journaled of a batch that is recorded."""
     task = ray.remote(max_retries=0, num_cpus=0)(forget_batch)
-    told = machine_name(), str(batch.part.folder.resolve())
+    told = machine_name(), str(batch.checkpoint.folder.resolve())
     on_node = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
     nodes = [each["NodeID"] for each in ray.nodes() if each["Alive"]]
     asked = [
@@ -252,9 +252,9 @@ def _error_of(answer: Mapping[str, Any]) -> PcoError:
     return kind(answer["message"], hint=answer["hint"])
 
 
-def _home(part: Path, number: int) -> Path:
+def _home(checkpoint: Path, number: int) -> Path:
     """The folder of a shard's journal within OUT.part."""
-    return part / "shards" / str(number)
+    return checkpoint / "shards" / str(number)
 
 
 def _homes_elsewhere(machine: str, folder: str) -> Path:

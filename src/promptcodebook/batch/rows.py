@@ -1,7 +1,7 @@
 """The rows of a file, read as they are needed: JSON lines, CSV, TSV or Parquet.
 
-`survey` goes through all of it once before anything is paid for: what is wrong in the last line is
-told then, and it is known which file this is, how many rows it has and which columns.
+`survey` reads all of it once before anything is paid for. It finds what is wrong down to the last
+line, and identifies the file, its number of rows and its columns.
 """
 
 from __future__ import annotations

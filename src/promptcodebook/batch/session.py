@@ -1,4 +1,4 @@
-"""One `pco batch`: a part opened or gone on with, its rows answered, OUT written, the part gone."""
+"""One `pco batch`: it opens or continues a checkpoint, answers its rows, and writes OUT."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from promptcodebook.assemble import Sources
+from promptcodebook.batch.checkpoint import Checkpoint, checkpoint_of
 from promptcodebook.batch.job import Kept, answer_rows
-from promptcodebook.batch.part import Part, part_of
 from promptcodebook.batch.results import Added, read_results, write_output
 from promptcodebook.batch.rows import Source, file_mark, kind_of, survey
 from promptcodebook.calls import Usage
@@ -78,26 +78,26 @@ class Summary:
 
 
 class Batch:
-    """A batch whose IN is checked and whose part is open. Made by `open`, closed by `close`."""
+    """A batch whose IN is checked and whose checkpoint is open. `open` makes it."""
 
-    def __init__(self, order: Order, source: Source, part: Part) -> None:
+    def __init__(self, order: Order, source: Source, checkpoint: Checkpoint) -> None:
         self.order = order
         self.source = source
-        self.part = part
-        self.resumed = part.count
+        self.checkpoint = checkpoint
+        self.resumed = checkpoint.count
         self._added = Added(order.prefix)
         self._policy: Policy | None = None
 
     @classmethod
     def open(cls, order: Order, file: PolicyFile, config: Config) -> Batch:
-        """Goes through IN once, and opens the part of OUT. Raises DataError, ConfigError, RunBusy,
+        """Reads IN once and opens the checkpoint of OUT. Raises DataError, ConfigError, RunBusy,
         RunChanged or StoreError."""
         kind_of(order.target)
         _require_apart(order)
         source, added = survey(order.source), Added(order.prefix)
         added.require_free(source)
         _require_columns(source, file)
-        folder = part_of(order.target)
+        folder = checkpoint_of(order.target)
         old = _old_output(order, source, folder)
         job = {
             "input": source.mark,
@@ -108,24 +108,24 @@ class Batch:
             "ray": order.ray,
             "settings": config.model_dump(mode="json"),
         }
-        part = Part.open(folder, job, order.again, anew=order.anew)
-        if part.job["retry"] != old and (part.count < source.count or not old):
-            part.close()
+        checkpoint = Checkpoint.open(folder, job, order.again, anew=order.anew)
+        if checkpoint.job["retry"] != old and (checkpoint.count < source.count or not old):
+            checkpoint.close()
             begun = "to ask the failed rows of another OUT again" if old else "with --retry"
             raise RunChanged(
                 f"{folder} holds a batch that was begun {begun}",
                 hint=f"type what it was begun with; or {order.again} --anew drops it and what it "
                 "has paid for",
             )
-        return cls(order, source, part)
+        return cls(order, source, checkpoint)
 
     def rows(self) -> Iterator[Kept]:
         """What is not recorded yet, with what an earlier batch has brought of it."""
-        rows = self.source.rows(self.part.count)
+        rows = self.source.rows(self.checkpoint.count)
         if not self.order.retry:
             return ((record, None) for record in rows)
         earlier = read_results(self.order.target, self.source, self._added)
-        rest = islice(earlier, self.part.count, None)
+        rest = islice(earlier, self.checkpoint.count, None)
         pairs = zip(rows, rest, strict=True)
         return ((record, None if old.error is not None else old) for record, old in pairs)
 
@@ -138,12 +138,12 @@ class Batch:
     ) -> Summary:
         """Answers in this process what is missing, and writes OUT. Raises Stop, TooManyFailures,
         StoreError or DiskFull; the same order goes on from there."""
-        policy = deploy(file, config, sources, self.part.journal.supplies())
+        policy = deploy(file, config, sources, self.checkpoint.journal.supplies())
         self._policy = policy
-        at_once = max(1, min(config.concurrency, self.source.count - self.part.count))
+        at_once = max(1, min(config.concurrency, self.source.count - self.checkpoint.count))
         try:
-            if self.part.count < self.source.count:
-                await answer_rows(policy, self.rows(), self.part, at_once, done)
+            if self.checkpoint.count < self.source.count:
+                await answer_rows(policy, self.rows(), self.checkpoint, at_once, done)
         except (Stop, StoreError) as error:
             error.hint = self._next(error)
             raise
@@ -157,23 +157,23 @@ class Batch:
             self._policy.stop(Interrupted("interrupted by the user"))
 
     def conclude(self, *, simulated: bool) -> Summary:
-        """Writes OUT of the results, and removes the part. DataError: IN is another file now."""
+        """Writes OUT and removes the checkpoint. DataError: IN is another file now."""
         if file_mark(self.source.path) != self.source.mark:
             raise DataError(
                 f"{self.source.path} was changed while its batch was running",
                 hint=f"put back what it was, then {self.order.again}; or {self.order.again} --anew",
             )
-        first = next((r.error for r in self.part.results() if r.error is not None), "")
-        write_output(self.order.target, self.source, self.part.results(), self._added)
-        journal, seconds = self.part.journal, self.part.journal.elapsed_s
+        first = next((r.error for r in self.checkpoint.results() if r.error is not None), "")
+        write_output(self.order.target, self.source, self.checkpoint.results(), self._added)
+        journal, seconds = self.checkpoint.journal, self.checkpoint.journal.elapsed_s
         spent, lost = (sum(book.values(), Usage()) for book in (journal.paid(), journal.lost()))
-        made = self.part.count, self.part.failed, self.resumed, first
-        self.part.remove()
+        made = self.checkpoint.count, self.checkpoint.failed, self.resumed, first
+        self.checkpoint.remove()
         return Summary(*made, spent, lost, seconds, simulated)
 
     def close(self) -> None:
         """Keeps what there is. Safe to call twice."""
-        self.part.close()
+        self.checkpoint.close()
 
     def _next(self, error: Stop | StoreError) -> str:
         """What to type after a stop."""

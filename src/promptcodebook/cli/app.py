@@ -27,7 +27,7 @@ from promptcodebook.errors import (
     import_part,
     message_of,
 )
-from promptcodebook.signals import stop_signals
+from promptcodebook.sync import stop_signals
 from promptcodebook.text import printable
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -70,6 +70,10 @@ class _Lazy(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
+            from importlib.metadata import entry_points
+
+            if "." not in cmd_name and entry_points(group=COMMAND_GROUP, name=cmd_name):
+                return outer_command(cmd_name, "")  # of a plug-in
             ctx.fail(f"no command {cmd_name!r}{did_you_mean(cmd_name, COMMANDS)}")
         return load_command(cmd_name)
 

@@ -1,4 +1,4 @@
-"""Everything a run can be told, as one frozen tree; presets `default`, `paper`, `quick`.
+"""All settings of a run, as one frozen tree; presets `default`, `paper`, `quick`.
 
 `paper` is Table 6 to the letter. `default` departs from it in these places, each with its reason:
 

@@ -1,12 +1,7 @@
-"""Layers of settings -> one checked Config, with errors a person can act on.
+"""Layers of settings -> one checked Config, and a description of every key.
 
-What can be set: every key of a configuration with its default, its kind, and its line.
-
-Read from the models of `schema`, whose docstrings are the only copy of the lines. They are read
-from the source when somebody asks: pydantic's `use_attribute_docstrings` would do so at each
-import, for 40 ms.
-
-The preset `small`: whether its weak model has stronger ones beside it that can rewrite texts.
+Errors name the key, the place and the next step. `describe` reads each key's line from the source
+when somebody asks: pydantic's `use_attribute_docstrings` would do so at each import, for 40 ms.
 """
 
 from __future__ import annotations
@@ -18,7 +13,7 @@ import re
 import textwrap
 import tomllib
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -48,7 +43,7 @@ _MANY: Mapping[str, tuple[str, type[BaseModel]]] = {
     "roles": ("ROLE", RoleSettings),
     "prices": ("MODEL", Price),
 }
-"""Groups of which there is one for each name, and what stands for the name."""
+"""Groups of which there is one for each name, and what replaces the name."""
 _TYPES: Mapping[Any, str] = {
     str: "text",
     int: "whole number",
@@ -62,7 +57,7 @@ _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key. ROLE or MODEL in it stands for a name, such as roles.critic.temperature.
+    """One key. ROLE or MODEL in it is any name, such as roles.critic.temperature.
 
     `default` is written as it would be in pco.toml ('none' = not set, '' = must be given; where
     roles differ, each value with its roles); `kind` is its type with its choices or its range.
@@ -75,13 +70,13 @@ class Key:
 
     @property
     def group(self) -> str:
-        """What stands before the last dot; '' at the top."""
+        """What comes before the last dot; '' at the top."""
         return self.key.rpartition(".")[0]
 
 
 def optimizer_settings() -> Mapping[str, type[OptimizerSettings]]:
     """The settings models of the installed optimizers, by the optimizer's name. One that cannot be
-    imported has none: whoever asks for it is told."""
+    imported has none: `make_optimizer` says why."""
     entries = sorted(entry_points(group="promptcodebook.optimizers"), key=lambda e: e.name)
     return _settings_of(tuple(entries))
 
@@ -157,7 +152,7 @@ def _key(model: type[BaseModel], prefix: str, name: str, lines: Mapping[str, str
 
 
 def _lines(model: type[BaseModel]) -> Mapping[str, str]:
-    """The docstrings that stand below a model's fields, by field."""
+    """The docstrings below a model's fields, by field."""
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(body, ast.ClassDef)
     return dict(_read_docs(body.body))
@@ -234,8 +229,8 @@ def text_updates_layer(tree: Mapping[str, Any]) -> dict[str, Any]:
     presets, and where one of them has not."""
     if tree.get("preset") != "small":
         return {}
-    executor = _model(tree, "executor")
-    stronger = all(_model(tree, role) not in ("", executor) for role in REWRITING)
+    executor = _spec(tree, "executor")
+    stronger = all(_spec(tree, role) not in ("", executor) for role in REWRITING)
     return {"update": {"text_updates": True}} if stronger else {}
 
 
@@ -248,13 +243,6 @@ def text_updates_remark(config: Config) -> str:
         models = " and ".join(dict.fromkeys(config.model_of(role) for role in REWRITING))  # type: ignore[arg-type]
         return f"preset small: texts are rewritten by {models}"
     return f"preset small: texts stay as they are; a stronger model in {named} would rewrite them"
-
-
-def _model(tree: Mapping[str, Any], role: str) -> str:
-    roles = tree.get("roles")
-    own: Any = cast("Mapping[str, Any]", roles).get(role) if isinstance(roles, Mapping) else None
-    spec = cast("Mapping[str, Any]", own).get("model") if isinstance(own, Mapping) else None
-    return str(spec or tree.get("lm") or "")
 
 
 TYPED = "the command line or PCO_*"
@@ -282,22 +270,6 @@ def load_config(*layers: Mapping[str, Any], where: str = "the configuration") ->
     A layer that sends a role to another address takes away the headers, and the secrets in
     the body, that layers below gave for the old one.
     """
-    return _checked(layers, where)
-
-
-def load_typed(
-    *layers: Mapping[str, Any], typed: Mapping[str, Any], where: str, typed_where: str = TYPED
-) -> Config:
-    """`load_config` of what was `typed` over the layers, which are those of `where`: an error names
-    the one of the two that is at fault."""
-    try:
-        return _checked((*layers, typed), typed_where)
-    except ConfigError:
-        _checked(layers, where)
-        raise
-
-
-def _checked(layers: Sequence[Mapping[str, Any]], where: str) -> Config:
     merged: dict[str, Any] = {}
     for layer in layers:
         merged = merge(_without_moved_headers(merged, layer), layer)
@@ -308,6 +280,18 @@ def _checked(layers: Sequence[Mapping[str, Any]], where: str) -> Config:
         return full_config().model_validate(tree)
     except ValidationError as error:
         raise _readable(error, where) from None
+
+
+def load_typed(
+    *layers: Mapping[str, Any], typed: Mapping[str, Any], where: str, typed_where: str = TYPED
+) -> Config:
+    """`load_config` of what was `typed` over the layers, which are those of `where`: an error names
+    the one of the two that is at fault."""
+    try:
+        return load_config(*layers, typed, where=typed_where)
+    except ConfigError:
+        load_config(*layers, where=where)
+        raise
 
 
 def _without_moved_headers(below: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:

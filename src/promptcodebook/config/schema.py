@@ -1,11 +1,7 @@
-"""Every setting of a run: its roles' models, the Config that holds all groups; and presets.
+"""Every setting of a run: its groups, its roles' models, the Config that holds all, and presets.
 
-A key's line stands below it as a docstring and is what `describe` and docs/config.md show. A run
-keeps its configuration and compares it key by key when it resumes, so keys keep their names.
-
-The groups of a run's settings, apart from its roles' models; each key with its line.
-
-`schema.py::Config` holds one of each.
+The docstring below a key is its line in `describe` and docs/config.md. A run stores its
+configuration and compares it key by key when it resumes, so keys keep their names.
 """
 
 from __future__ import annotations
@@ -89,7 +85,7 @@ class RouterSettings(Group):
     """encoder = E_θ; outcomes = learned from what each instinct earns (extra [router]); distilled =
     what `pco distill` makes of E_θ."""
     features: Literal["words", "embeddings", "both"] = "words"
-    """What inputs are told apart by: their words, embeddings by the encoder's model (a call
+    """What distinguishes inputs: their words, embeddings by the encoder's model (a call
     each), or both."""
     explore: Literal["thompson", "upper"] = "thompson"
     """How training routes are drawn: by draws from what is known of each instinct, or by bounds."""
@@ -145,7 +141,7 @@ class Update(Group):
     """Which examples judge: the batch that the rewrites come from, or as many others, run without
     the rewrites and with them."""
     maintain_every: int = Field(default=0, ge=0)
-    """Tidy the codebook every so many batches: split grab-bags, merge twins, replace dead ones; 0 =
+    """Batches between two rounds of tidying: split grab-bags, merge twins, replace dead ones; 0 =
     never."""
     encoder_on_explored: bool = False
     """Whether θ also learns from explored routes, which it did not choose."""
@@ -165,14 +161,14 @@ class Validation(Group):
     """How the best state is found on the validation split, and when training stops early."""
 
     every: int = Field(default=10, ge=0)
-    """Validate a state every so many batches, the one whose training examples earned most (in
+    """Batches between two validations, of the state whose training examples earned most (in
     online mode, after as many examples); 0 = never."""
     subset: int = Field(default=60, ge=1)
     """Validation examples for each such look, the same ones each time."""
     finalists: int = Field(default=3, ge=1)
     """How many of the best are measured on the whole validation split at the end."""
     patience: int | None = Field(default=None, ge=1)
-    """Stop early after so many validations without gain; none = three fifths of those planned, at
+    """Validations without gain that end training early; none = three fifths of those planned, at
     least 2 and at most 5."""
     target_score: float | None = None
     """Stop early once validation reaches this, in the task's range of rewards."""
@@ -184,7 +180,7 @@ class Init(Group):
     kind: Literal["expert", "random", "from_prompt", "file"] = "expert"
     """The task's seeds, generic ones that a model writes, your prompt taken apart, or a file."""
     path: str = ""
-    """For kind = "file": a policy, which goes on with its directives, frozen marks and statistics,
+    """For kind = "file": a policy, which keeps its directives, frozen marks and statistics,
     or a JSON list of instincts."""
     instincts: tuple[str, ...] = ()
     """Your own seeds for kind = "expert", in place of the task's."""
@@ -384,7 +380,7 @@ class Config(Group):
     base_prompt: str = ""
     """Stands word for word before every composed prompt and is never rewritten."""
     output_format: str = ""
-    """The form an answer must have, told to the generator; "" = the task's own, if any."""
+    """The form an answer must have, which the generator is given; "" = the task's own, if any."""
     compose: Literal["generator", "verbatim"] = "generator"
     """How instincts become a prompt: written by the generator G_φ, or put in as they are."""
     compose_per_stage: bool = False
@@ -436,6 +432,11 @@ class Config(Group):
     def learns_routes(self) -> bool:
         """Whether training learns what each instinct earns, in place of θ."""
         return self.router.kind == "outcomes"
+
+    @property
+    def imitates_encoder(self) -> bool:
+        """Whether a model routes that `pco distill` made of an encoder; it is not trained."""
+        return self.router.kind == "distilled"
 
     @property
     def randomness(self) -> Randomness:

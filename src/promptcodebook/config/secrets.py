@@ -1,6 +1,6 @@
-"""What settings may hold in the open: they are kept with every run, so a secret stands in them only
-by the name of the variable that it is in, "$PCO_MY_KEY". And which body fields a file from somebody
-else may decide."""
+"""What settings may hold in the open. Every run keeps its settings, so they name a secret only by
+its variable, "$PCO_MY_KEY". Also: which body fields a file from somebody else may decide.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HARMLESS = frozenset(
         *("user-agent", "x-title"),
     }
 )
-"""Headers that may stand in the settings, and so in every run's folder, word for word."""
+"""Headers that may be in the settings, and so in every run's folder, word for word."""
 _KEY_NAMES = frozenset(
     {
         *("ANTHROPIC_API_KEY", "AZURE_API_KEY", "AZURE_OPENAI_API_KEY", "CEREBRAS_API_KEY"),
@@ -71,7 +71,7 @@ _WORD = re.compile(r"[a-z]{1,16}")
 
 
 def header_fault(name: str, value: str) -> str:
-    """Why a header may not stand in the settings; '' = it may. Never repeats what it holds."""
+    """Why a header may not be in the settings; '' = it may. Never repeats what it holds."""
     if value.startswith("$"):
         variable = value[1:]
         if variable in _KEY_NAMES or _OWN_NAME.fullmatch(variable):
@@ -89,7 +89,7 @@ def header_fault(name: str, value: str) -> str:
 
 
 def body_fault(fields: Mapping[str, object]) -> str:
-    """Why body fields may not stand in the settings; '' = they may. Never repeats what they
+    """Why body fields may not be in the settings; '' = they may. Never repeats what they
     hold. A text under a name that sounds like a secret must be the name of a variable."""
     for name, value in _secrets(fields):
         if not value.startswith("$") or header_fault(name, value):

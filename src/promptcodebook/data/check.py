@@ -22,7 +22,7 @@ _SHOWN = 5
 _QUOTED = 60
 _COMMON = 100  # a run in more inputs than this is boilerplate, and too many pairs to compare
 _LOOKED_UP = 12
-"""Runs of an input that are looked up at the least, where it has as many."""
+"""The fewest runs of an input that are looked up, where it has as many."""
 _WORD = re.compile(r"\w+")
 _SPACED = {code: " " for code in range(128) if not _WORD.match(chr(code))}
 

@@ -1,8 +1,6 @@
-"""What an endpoint can do, found out by asking it.
+"""What an endpoint can do, found out by asking it; and the findings that `pco doctor` prints.
 
-About a dozen short calls, none retried, so that what is shown is what happened.
-
-What doctor has to say: findings, gathered under titles.
+It takes about a dozen short calls, none retried, so that what is shown is what happened.
 """
 
 from __future__ import annotations
@@ -106,7 +104,7 @@ async def probe(
     async with Endpoint(spec, key, timeout=timeout, headers=headers) as endpoint:
         findings = await _address(endpoint, spec, key)
         if all(each.level != "fail" for each in findings):
-            # A server that broke over its list may hang up right after: the calls dial anew.
+            # A server that broke over its list may hang up right after: the calls connect again.
             await endpoint.close()
             findings += await _by_calls(endpoint)
             findings += [await _tokenizer(endpoint)] if findings[-1].level != "fail" else []

@@ -1,9 +1,7 @@
-"""Which roles a model can carry, found out by asking it and not by its name.
+"""Which roles a model can carry: one example goes through every part of the method.
 
-A weak model gives valid JSON where a grammar makes it, and no judgement; so what is looked at is
-what the method needs of each role's reply, in the trace of the rehearsal and in a few calls more.
-
-One example taken through every part of the method, before a run does so with all of them.
+A weak model gives valid JSON where a grammar forces it, and no judgement. So doctor looks at what
+the method needs of each role's reply, in the trace of that rehearsal and in a few more calls.
 """
 
 from __future__ import annotations
@@ -107,7 +105,7 @@ async def _encoder(rehearsed: Rehearsed) -> str | None:
 
 
 def _generator(rehearsed: Rehearsed) -> str | None:
-    """The instincts' own words, as many as a paraphrase keeps, stand in the prompt."""
+    """The instincts' own words, as many as a paraphrase keeps, are in the prompt."""
     rollout = rehearsed.trace.rollout
     if rehearsed.counts.values[Incident.PROMPT_FALLBACKS]:
         return "weak: its prompt was cut or empty twice"

@@ -1,6 +1,6 @@
-"""A model that costs nothing: it answers every role with made-up text, and counts what is asked.
+"""A model that costs nothing: it answers every role with made-up text, and counts the requests.
 
-Its replies are of a typical length and carry the loop on: routes are valid, rewrites pass the
+Its replies have a typical length and let the loop continue: routes are valid, rewrites pass the
 checks, a typed reply satisfies its schema. The text itself says nothing.
 """
 
@@ -80,7 +80,7 @@ class Work:
         )
 
     def times(self, factor: float, *, rounds: float = 1.0) -> Work:
-        """So many times the calls and tokens, in so many times the rounds."""
+        """The calls and tokens times one factor, the rounds times another."""
         tokens = factor * self.prompt_tokens, factor * self.completion_tokens
         return Work(factor * self.calls, *tokens, rounds * self.rounds)
 
@@ -102,11 +102,11 @@ class CountingLM:
         self._rounds = _Rounds(self._round)
 
     def begin(self, first: Parameters) -> None:
-        """Learns the first directives, so that their rewrites can be told from an instinct's."""
+        """Learns the first directives, to distinguish their rewrites from an instinct's."""
         self._directives = [t for t in (first.encoder, first.generator, first.critic) if t]
 
     def hear(self, event: ProgressEvent) -> None:
-        """An evaluation is told as 'validating step 10' or 'judging concat', until it is done."""
+        """An evaluation is announced as 'validating step 10' or 'judging concat'."""
         if isinstance(event, StepDone):
             self.untrained = False
         elif isinstance(event, Phase):
@@ -183,7 +183,7 @@ class _Filler:
     draw: random.Random
 
     def value(self, name: str, node: Mapping[str, Any]) -> Any:
-        """What stands in the field `name`, of which `node` is the schema."""
+        """The value of the field `name`, of which `node` is the schema."""
         if "$ref" in node:
             node = self.body["$defs"][node["$ref"].rpartition("/")[2]]
         if "anyOf" in node:

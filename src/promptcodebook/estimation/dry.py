@@ -1,8 +1,8 @@
-"""A run gone through dry: the real session on a made-up model, reward and agent.
+"""A simulated run: the real session with dummy model, reward and agent.
 
-A long plan is shortened first, and what it takes is scaled up again: evaluations by their examples,
+A long plan is shortened first, and its use is scaled up again: evaluations by their examples,
 training by its rollouts and updates, and its routes by the examples that the keyed draws of the
-whole schedule do not let explore.
+whole schedule do not explore.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from promptcodebook.method.policy import Explorer, epsilon_at
 from promptcodebook.method.state import Schedule
 from promptcodebook.optimizers.base import Problem, make_optimizer
 from promptcodebook.optimizers.pco import initialise
-from promptcodebook.routing.maintain import rounds_every
+from promptcodebook.routing.upkeep import rounds_every
 from promptcodebook.run.session import Session
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
@@ -239,7 +239,7 @@ class _MadeUpProgram:
             return Output(example.id)
 
     async def _agent(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        """Each call goes on from the reply to the one before."""
+        """Each call continues from the reply to the one before."""
         asked = example.messages or example.input
         for role in self.roles - {"executor"}:
             await lm(asked, role=role)

@@ -39,13 +39,13 @@ MUCH = Manner(solved=0.0, blamed=1.0, reasked=0.1, refused=0.5, agent_calls=5, t
 MANNERS = (LITTLE, USUAL, MUCH)
 
 OTHER_TOKENIZER = 4 / 3
-"""A model's tokenizer counts so many times what ours estimates, or so many times less."""
+"""The factor by which a tokenizer may count more or less than ours estimates."""
 OTHER_REPLIES = 2.5
-"""A model writes so many times what is typical, or so many times less."""
+"""The factor by which a model may write more or less than is typical."""
 OTHER_PROMPTS = 1.25
 """How far prompts follow, which hold earlier replies beside what is given."""
 STRAGGLERS = (1.0, 1.3, 2.0)
-"""A round of calls takes as long as its slowest: so many times the mean call."""
+"""A round of calls takes as long as its slowest: this many times the mean call."""
 PROBES = 3
 """Calls by which the time of one is measured."""
 
@@ -80,7 +80,7 @@ class Range:
         return Range(self.low // 1, round(self.expected), -(-self.high // 1))
 
     def times(self, other: Range, *factors: float) -> Range:
-        """The product; both, and `factors` of so many times more or less, err independently."""
+        """The product; both, and `factors` of more or less, err independently."""
         expected = self.expected * other.expected
         if not expected:
             return Range(0.0, 0.0, self.high * other.high)

@@ -1,6 +1,6 @@
 """What `pco demo` shows on SmolLM2: a run on six house rules, its rows, three replies.
 
-Nothing here is simulated, and no figure is written down: all come from the run that was just made.
+Nothing here is simulated: all figures come from the run that was just made.
 """
 
 from __future__ import annotations

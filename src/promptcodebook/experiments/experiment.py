@@ -51,7 +51,7 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be measured, how much of it, and for how many seeds; `task` and `data` (a folder)
+    """What to measure, how much of it, and for how many seeds; `task` and `data` (a folder)
     where it is not the experiment's own task; `independent` and `weak` are models for the critic,
     where an experiment asks for them."""
 
@@ -233,7 +233,7 @@ def tokens(run: Result, row: str = LEARNED) -> float:
 
 
 WEAK = {"temperature": 0.0, "max_tokens": 200}
-"""Of every role but the executor on a small model, whose replies often go on until they are cut."""
+"""Of every role but the executor on a small model, whose replies often run until they are cut."""
 _EXECUTOR = {"temperature": 0.0, "max_tokens": 512}
 _OWN: Mapping[str, Mapping[str, Any]] = {
     "houserules": {"roles": {"executor": {"max_tokens": 64}}},

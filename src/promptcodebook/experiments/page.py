@@ -30,7 +30,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Bars side by side: of each series one at each label, None where there is none."""
+    """Bars side by side: of each series one at each label (None = no bar)."""
 
     name: str
     title: str

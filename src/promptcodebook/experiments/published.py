@@ -6,7 +6,7 @@ have no numbers: Tables 8, 12 and 14, and Figure 7, whose heatmaps are not in th
 and 7 are settings and splits. Rows, columns and digits are the paper's.
 
 A number is paired by its metric: a cell asked for under another one is None. What each metric is
-stands in published.toml; those of Table 1 are the ones that its figures fit on Qwen3-8B
+is in published.toml; those of Table 1 are the ones that its figures fit on Qwen3-8B
 (decision 18 of docs/method.md), not the ones that the paper names in Table 7.
 """
 
@@ -42,7 +42,7 @@ def metrics() -> Mapping[str, str]:
 class Published:
     """One number. `value` is in `unit`s, `printed` has the paper's digits; `executor` is the frozen
     model and `benchmark` the data, None where the paper does not say or means several; `error` is
-    the half-width of an error bar, None where there is none (the paper does not say of what)."""
+    the half-width of an error bar, None without one (the paper does not say of what)."""
 
     table: str
     row: str

@@ -25,7 +25,7 @@ from promptcodebook.errors import (
 from promptcodebook.experiments.experiment import Experiment, Measured, Order
 from promptcodebook.experiments.lab import Cell, Lab, Result
 from promptcodebook.experiments.page import draw, latex, markdown, plain
-from promptcodebook.signals import stop_signals
+from promptcodebook.sync import stop_signals
 from promptcodebook.units import duration
 
 Outcome = Result | PcoError

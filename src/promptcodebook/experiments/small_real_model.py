@@ -56,7 +56,7 @@ COUNTS = (1, 2, 4, 8, 14)
 """Rules in one prompt."""
 SELECTS = (1, 2, 4)
 _REPLY = 64
-"""New tokens of a reply at the most."""
+"""The most new tokens of a reply."""
 _ROLE_TOKENS = 200
 """Of the critic, the attribution and the updater, where they are asked."""
 ACCEPTING: Mapping[str, Mapping[str, Any]] = {
@@ -156,7 +156,7 @@ def _sized(settings: Mapping[str, Any], size: int) -> dict[str, Any]:
 
 
 def _texts(settings: Mapping[str, Any], update: Mapping[str, Any], calls: int) -> dict[str, Any]:
-    """With text updates, to the end of so many calls; nothing is kept back for a verdict."""
+    """With text updates, until `calls` are used up; nothing is kept back for a verdict."""
     whole = {"text_updates": True, "epochs": calls, "batch_size": 16, **update}
     return {
         **settings,
@@ -197,7 +197,7 @@ def _took(training: Training) -> dict[str, Any]:
 
 
 def _curve(name: str, settings: Mapping[str, Any], steps: Sequence[int]) -> Cell:
-    """What a run's policy was worth after so many steps."""
+    """What a run's policy was worth after each of these steps."""
 
     def measure(lab: Lab) -> Mapping[str, Any]:
         config = _config(settings)
@@ -254,7 +254,7 @@ class _Among:
 
 
 def _rules(count: int, settings: Mapping[str, Any], scale: Scale) -> Cell:
-    """The reward of messages with one topic, whose rule stands among `count`."""
+    """The reward of messages with one topic, whose rule is one of `count`."""
 
     def measure(lab: Lab) -> Mapping[str, Any]:
         def among(_: Assembled) -> Prompter:
@@ -566,7 +566,7 @@ def _text_blocks(results: Results) -> list[Block]:
 
 
 def _what_updates_did(rows: Results) -> list[str]:
-    """Where no variant kept a rewrite, what accepts them cannot be told apart."""
+    """Where no variant kept a rewrite, the rules of acceptance cannot be compared."""
     updating = [result for name, result in rows.items() if name != "off"]
     if not updating or any(result["rewrites"] for result in updating):
         return []

@@ -1,7 +1,7 @@
 """PCO beside itself with one thing changed: `ablation` (Table 3), `critic` (Table 4), `init`
 (Tables 11 and 12), `sweep-k`, `sweep-s` (Figure 5) and `sensitivity` (Figure 6).
 
-The paper's numbers stand in columns of their own.
+The paper's numbers have columns of their own.
 """
 
 from __future__ import annotations

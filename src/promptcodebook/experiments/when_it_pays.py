@@ -1,8 +1,8 @@
 """`when-it-pays`: where a prompt for each input beats one prompt for all, and where it does not.
 
 On `houserules`, four things are changed one at a time: how many rules there are in all, how many an
-input needs, what share of them all inputs have in common, and how much else stands in the prompt.
-"A prompt for each input" is told the right rules, so this is what routing could bring at best.
+input needs, what share of them all inputs have in common, and how much else the prompt holds.
+"A prompt for each input" holds the right rules, so this is the most that routing could bring.
 """
 
 from __future__ import annotations

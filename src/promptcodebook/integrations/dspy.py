@@ -6,7 +6,7 @@
     program = ComposedProgram(MyProgram(), "openai/gpt-x")
     program.load("program.json")
 
-The prompt is composed once for an input of the program, as everywhere here, and stands before each
+The prompt is composed once for an input of the program, as everywhere here, and precedes each
 predictor's own instruction and demonstrations, which stay what they were; with `compose_per_stage`
 each predictor has one of its own. So the row `present` of the verdict is the program as it came.
 

@@ -8,7 +8,7 @@
     policy = adapter.policy(found.best_candidate)
 
 Nothing of gepa's is needed but its interface: `evaluate` and `make_reflective_dataset`. A composed
-prompt stands before a component's own text, which stays what the seed candidate says ("" = the
+prompt precedes a component's own text, which stays what the seed candidate says ("" = the
 prompt is the whole text), so the row `present` of a verdict is the seed candidate. Examples are
 evaluated one by one, side by side in threads, since each has a prompt of its own. What an adapter
 asks of a model is its own affair, past our budget, unless it was given a `TaskModel`.

@@ -364,7 +364,7 @@ class BudgetGate:
     def _stop_reason(self, what: str) -> BudgetReached:
         return BudgetReached(
             f"the budget is reached: {what}",
-            hint="pco train --resume RUN --budget MORE goes on from here",
+            hint="pco train --resume RUN --budget MORE continues from here",
         )
 
 

@@ -19,7 +19,7 @@ from promptcodebook.config import Config, RoleSettings, fill_secrets
 from promptcodebook.errors import ConfigError, LMError, PcoError, StoreError
 from promptcodebook.incidents import Counts, Incident, Tally
 from promptcodebook.lm.budget import BudgetGate, Ledger, PriceTable
-from promptcodebook.lm.cache import Cache, nothing_more
+from promptcodebook.lm.cache import Cache, Journaled, ReplyLog, nothing_more
 from promptcodebook.lm.connections import (
     CallSettings,
     Closes,
@@ -28,7 +28,6 @@ from promptcodebook.lm.connections import (
     LocalModels,
     require_keys,
 )
-from promptcodebook.lm.journal import Journaled, ReplyLog
 from promptcodebook.lm.limit import Backoff, StopSignal
 from promptcodebook.lm.spec import Spec, any_simulated
 from promptcodebook.lm.structured import Ask

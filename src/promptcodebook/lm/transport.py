@@ -123,7 +123,7 @@ def _is_empty(status: int, body: ErrorBody) -> bool:
 
 def _credit_hint(where: ModelAddress) -> str:
     other = f", or put another key into {where.key.name}" if where.key is not None else ""
-    return f"top up the account{other}; then go on from here"
+    return f"top up the account{other}; then continue from here"
 
 
 def _key_hint(where: ModelAddress) -> str:

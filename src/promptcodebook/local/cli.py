@@ -84,7 +84,7 @@ def serve(
     counts are at GET /stats.
     """
     from promptcodebook.lm.spec import parse_spec
-    from promptcodebook.serve.door import require_keys
+    from promptcodebook.serve.admission import require_keys
     from promptcodebook.serve.server import serve as serve_site
 
     typed = {"latency": latency, "faults": faults, "load": load, "world": world}

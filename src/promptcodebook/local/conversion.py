@@ -24,22 +24,10 @@ from promptcodebook.errors import ConfigError, import_extra
 from promptcodebook.local.engine import Weights, identify
 from promptcodebook.paths import cache_folder, settle
 
-_SCALARS: Mapping[int, str] = {
-    0: "B",
-    1: "b",
-    2: "H",
-    3: "h",
-    4: "I",
-    5: "i",
-    6: "f",
-    7: "?",
-    10: "Q",
-    11: "q",
-    12: "d",
-}
+_SCALARS: Mapping[int, str] = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _CONTROL_KIND = 3
-"""The type of a token that stands for a mark and not for text."""
+"""The type of a token that is a mark and not text."""
 _KEPT = ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type")
 _LONGEST = 1 << 24
 _MOST = 1 << 24

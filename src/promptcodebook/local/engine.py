@@ -144,7 +144,7 @@ class Weights:
 
 
 def find_weights(text: str, installed: Callable[[str], Distribution] = distribution) -> Weights:
-    """What `smollm2`, `PATH.gguf` or `hf:DIR-or-NAME` stands for; nothing is loaded or imported.
+    """What `smollm2`, `PATH.gguf` or `hf:DIR-or-NAME` means; nothing is loaded or imported.
 
     Raises MissingExtra for a package that is not installed, ConfigError for what is not there.
     """
@@ -172,7 +172,7 @@ def find_weights(text: str, installed: Callable[[str], Distribution] = distribut
 
 
 def require_model(text: str, needs: Sequence[str] = GGUF_NEEDS) -> Weights:
-    """What `text` stands for, where the modules that run it are installed; none is imported.
+    """What `text` means, where the modules that run it are installed; none is imported.
 
     Raises as `find_weights`, and MissingExtra for a GGUF file without the modules it `needs`.
     """

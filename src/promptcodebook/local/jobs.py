@@ -1,7 +1,7 @@
 """A chat call as the jobs of an engine, and a generation as the wire writes it.
 
-A field that would change the text and cannot be obeyed is refused, and so is one that nobody knows,
-as OpenAI does; what leaves the text as it is may be said and is ignored.
+An unknown field is refused, as OpenAI does, and so is one that would change the text and cannot be
+obeyed. A known field that does not change the text is ignored.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _token(at: TokenLogprob) -> dict[str, object]:
 
 
 def _alternative(token: str, logprob: float) -> dict[str, object]:
-    # JSON has no infinity; -9999 is what stands for it on this wire.
+    # JSON has no infinity; this wire writes it as -9999.
     written = list(token.encode("utf-8", "replace"))
     return {"token": token, "logprob": max(logprob, -9999.0), "bytes": written}
 

@@ -21,16 +21,8 @@ from promptcodebook.local.transformers import from_pretrained, nf4
 
 _WHAT, _EXTRA = "GRPO", "grpo"
 _LEFT_TO_TRL = (
-    "loss_type",
-    "num_iterations",
-    "epsilon",
-    "scale_rewards",
-    "importance_sampling_level",
-    "mask_truncated_completions",
-    "top_k",
-    "weight_decay",
-    "adam_beta1",
-    "adam_beta2",
+    *("loss_type", "num_iterations", "epsilon", "scale_rewards", "importance_sampling_level"),
+    *("mask_truncated_completions", "top_k", "weight_decay", "adam_beta1", "adam_beta2"),
     "max_grad_norm",
 )
 """Settings of its GRPOConfig that are its own defaults, and belong to what a run was made with."""

@@ -20,20 +20,10 @@ MOST_ITEMS = 32
 """Items of a list without `maxItems`, and entries of an object without `properties`."""
 
 _NOTES = frozenset(
-    {
-        "$schema",
-        "$id",
-        "$comment",
-        "$defs",
-        "definitions",
-        "title",
-        "description",
-        "default",
-        "examples",
-        "deprecated",
-        "readOnly",
-        "writeOnly",
-    }
+    (
+        *("$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default"),
+        *("examples", "deprecated", "readOnly", "writeOnly"),
+    )
 )
 _BY_TYPE: Mapping[str, frozenset[str]] = {
     "object": frozenset({"properties", "required", "additionalProperties"}),

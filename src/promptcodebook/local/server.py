@@ -1,12 +1,8 @@
 """A model with learned weights behind /v1/chat/completions, on FastAPI and Uvicorn.
 
-The wire is that of `serve.completions`; what is here is who may ask, how many at a time, and what
-becomes of a call whose caller has gone. The text of a request is never logged, nor is an error
-that could quote it.
-
-One HTTP response as the ASGI events it is sent in, and a request whose caller may hang up.
-
-Of the web framework only the request's `receive` and `headers` are used.
+The wire is that of `serve.completions`. This file decides who may ask, how many at a time, and what
+becomes of a call whose caller has gone. It never logs the text of a request, nor an error that
+could quote it. Of the web framework only the request's `receive` and `headers` are used.
 """
 
 from __future__ import annotations
@@ -43,6 +39,7 @@ from promptcodebook.local.jobs import (
     to_jobs,
     to_reply,
 )
+from promptcodebook.serve.admission import Callers, require_keys
 from promptcodebook.serve.completions import (
     Completion,
     Refusal,
@@ -50,7 +47,6 @@ from promptcodebook.serve.completions import (
     read_call,
     require_json,
 )
-from promptcodebook.serve.door import Callers, require_keys
 from promptcodebook.serve.metrics import Metrics, kind_and_place
 from promptcodebook.serve.server import Address
 
@@ -309,7 +305,7 @@ class LocalServer:
                     # The server stops and can wait no longer. Nothing is above that wants to know.
                     await response.refuse(_unavailable("the server is stopping"))
                 except Exception as error:
-                    # Its message may quote the request; what is told is its kind and its place.
+                    # Its message may quote the request, so only its kind and its place are logged.
                     _log.error("a call to %s failed: %s", path, kind_and_place(error))
                     failed = Refusal("the model failed", status=500, kind="server_error")
                     await response.refuse(failed)
@@ -334,7 +330,7 @@ class LocalServer:
 
     @contextmanager
     def _places(self, count: int) -> Generator[None]:
-        """Room for so many completions. Raises Refusal when there is none."""
+        """Takes room for `count` completions. Raises Refusal when there is none."""
         if count > self._terms.queue:
             raise Refusal(f"n must be at most {self._terms.queue}", param="n")
         if self._admitted + count > self._terms.queue:

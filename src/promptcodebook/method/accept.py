@@ -93,7 +93,7 @@ class Improve:
             return proposal.rewrites, ()
         runs, traces = await self.rerun.before(proposal)
         new = apply_rewrites(proposal.state.parameters, tried)
-        after = await self.rerun.again(new, proposal.state, runs, _explored)
+        after = await self.rerun.again(new, proposal.state, runs, lambda route: route.explored)
         reason = _worse(self.rerun.name, runs, after)
         if reason is None:
             return proposal.rewrites, traces
@@ -129,9 +129,9 @@ class ImproveEach:
     ) -> list[tuple[Variable, str]]:
         """The rewrites of a part under which their examples fare worse, with the reasons."""
         touched = [run for run in runs if any(_touches(r.variable, run) for r in part)]
-        routes = _no_route if part[0].variable == "encoder" else _every_route
+        held = part[0].variable != "encoder"
         new = apply_rewrites(proposal.state.parameters, part)
-        after = await self.rerun.again(new, proposal.state, touched, routes)
+        after = await self.rerun.again(new, proposal.state, touched, lambda route: held)
         found: list[tuple[Variable, str]] = []
         for rewrite in part:
             own = [
@@ -206,8 +206,9 @@ class Rerun:
             prompter = Exploring(
                 self.composer, self.others.router, proposal.state, proposal.epsilon
             )
+            at = proposal.state.step
             rollouts = await gather_all(
-                roll_out(prompter, self.trial, x, self._draws(proposal.state, x)) for x in chosen
+                roll_out(prompter, self.trial, x, self.randomness.at(at, x.id)) for x in chosen
             )
             runs = [_Run(x, r) for x, r in zip(chosen, rollouts, strict=True)]
             judge = self.others.judge
@@ -227,30 +228,15 @@ class Rerun:
     ) -> list[Rollout]:
         """Each run's example under `parameters`; the routes that `routes` says are held."""
 
-        def prompter(run: _Run) -> _HeldRoute:
+        deployed = Deployed(self.composer, parameters, state.statistics)
+
+        async def once_more(run: _Run) -> Rollout:
             route = run.rollout.route
             fixed = route if route is not None and routes(route) else None
-            return _HeldRoute(Deployed(self.composer, parameters, state.statistics), fixed)
+            draws = self.randomness.at(state.step, run.example.id)
+            return await roll_out(_HeldRoute(deployed, fixed), self.trial, run.example, draws)
 
-        return await gather_all(
-            roll_out(prompter(run), self.trial, run.example, self._draws(state, run.example))
-            for run in runs
-        )
-
-    def _draws(self, state: State, example: Example) -> Draws:
-        return self.randomness.at(state.step, example.id)
-
-
-def _explored(route: Route) -> bool:
-    return route.explored
-
-
-def _every_route(route: Route) -> bool:
-    return True
-
-
-def _no_route(route: Route) -> bool:
-    return False
+        return await gather_all(map(once_more, runs))
 
 
 def _touches(variable: Variable, run: _Run) -> bool:
@@ -291,18 +277,12 @@ class _HeldRoute:
     async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, Prompt, Usage]:
         if self.fixed is None:
             return await self.deployed.prompt(example, draws)
-        prompt, usage = await self.deployed.composer.compose(
-            self.deployed.parameters, self.fixed, example, draws
-        )
+        prompt, usage = await self.deployed.compose(self.fixed, example, draws)
         return self.fixed, prompt, usage
 
 
-def _always(rerun: Rerun) -> Acceptance:
-    return Always()
-
-
 _RULES: Mapping[str, Callable[[Rerun], Acceptance]] = {
-    "always": _always,
+    "always": lambda rerun: Always(),
     "improve": Improve,
     "improve_each": ImproveEach,
 }

@@ -1,18 +1,12 @@
-"""The backward pass: a verdict on the whole trace (Eq. 8), split into gradients, made a penalty.
+"""The backward pass: a verdict on the whole trace (Eq. 8), split into gradients.
 
-D_ψ reads H = (x, z, C[z], p, y, y*) and says what went wrong; attribution lays each complaint at
-θ, φ or an instinct; Credit does both for one rollout and adds ρ and g_ψ.
+D_ψ reads H = (x, z, C[z], p, y, y*) and says what went wrong; attribution assigns each complaint to
+θ, φ or an instinct. The critic also judges its own rubric, g_ψ.
 
 Deviations: both of our sets show the critic z and C[z], which the text demands and the printed
-template leaves out; the default set also shows it r, unless `critic.sees_reward` is off; verdict
-and attribution are two calls (App. C.2) unless `critic.stages: 1` (method decision 3); a route that
-θ could not make teaches it that, and nothing else (23); an example that is solved costs no critic
-call, but for the one in ten that are read for the safety clause (`safety.py`).
-
-What the critic may reply: a verdict, a verdict with its blame in one call, and g_ψ.
-
-Each shape is asked for as it stands. What is read may also say which texts are harmful: the safety
-clause asks for that, and widens the schema by it.
+template leaves out. The default set also shows it r, unless `critic.sees_reward` is off. Verdict
+and attribution are two calls (App. C.2) unless `critic.stages: 1` (method decision 3). With the
+safety clause (`safety.py`) a reply may also name harmful texts.
 """
 
 from __future__ import annotations
@@ -254,8 +248,8 @@ class Attribution:
         return gradients_of(reply, history.codebook, history.route.indices, self._tally)
 
     def split_nothing(self) -> Gradients:
-        """(g_θ, g_φ, g_C) of a verdict that says nothing: no call; nobody is to blame, and rated so
-        where replies have severities."""
+        """(g_θ, g_φ, g_C) of a verdict that says nothing, without a call: no text is to blame, with
+        severities of 0 where replies have them."""
         rates = ATTRIBUTIONS[self._templates.instinct_errors] is AttributionReply
         return Gradients(
             severity={"encoder": 0.0, "generator": 0.0, "codebook": 0.0} if rates else {}

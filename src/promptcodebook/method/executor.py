@@ -1,8 +1,7 @@
-"""M: the frozen program at work, Eq. 5, and the reward of what came out.
+"""M: the frozen program answers with a prompt (Eq. 5), and a reward judges what came out.
 
-A bad rollout is recorded, not raised (method decision 15); only what ends the run passes.
-
-A policy, or a fixed prompt, over a set of examples (method decision 15).
+A bad rollout is recorded, not raised (method decision 15); only what ends the run is raised.
+`Evaluator` runs a policy or a fixed prompt over a set of examples.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class BoundChat:
         schema: Schema | None = None,
         purpose: str = "",
     ) -> Reply:
-        """Asks; a plain string is one user message, `system` stands before everything."""
+        """Asks; a plain string is one user message, `system` comes first."""
         request = Request(
             role=role,
             messages=_messages(messages, system),

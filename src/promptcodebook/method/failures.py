@@ -1,4 +1,4 @@
-"""When chains break: an error as data, and when so many broke that the run stops (decision 15)."""
+"""Broken chains: an error becomes data, and a run stops when too many break (decision 15)."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class FailureWatch:
         self._rewrites: deque[Rewrite] = deque(maxlen=window)
 
     def recall(self, steps: Iterable[Step], asks_about: Callable[[Trace], bool]) -> None:
-        """Takes over what came before, as far back as it looks: a run that was killed and goes on
-        stops where it would have stopped. `steps` come latest first, with their traces."""
+        """Reads back what came before, as far as it looks: a resumed run stops where it would have
+        stopped. `steps` come latest first, with their traces."""
         for step in steps:
             traces = step.traces
             _prepend(self._rollouts, traces)
@@ -117,8 +117,8 @@ def _prepend(seen: deque[_T], earlier: Sequence[_T]) -> None:
 def _breaking(trace: Trace) -> Failure | None:
     """The failure that takes the whole rollout out, or keeps anything from being learned of it.
 
-    A critic that nobody can ask counts at once; one that answers and is not understood when most
-    of its critiques are of that kind.
+    A critic that cannot be reached counts at once. One that answers but is not understood counts
+    once most of its critiques fail so.
     """
     if trace.rollout.failure is not None:
         return trace.rollout.failure

@@ -1,9 +1,9 @@
 """Textual gradients: what a reply may blame, g_θ, g_φ and {g_ck} made of it, and ρ of each.
 
 Deviations: g_C comes by index where the set of templates asks for it so, with a severity for each
-channel (method decisions 4, 20), one of g_C for all active entries together; advice that stands in
-no instinct goes to the active one that is nearest in words, else to the emptiest. What fewer than
-`update.shared_by` examples of a batch complain of in θ or φ does too (28).
+channel (method decisions 4, 20) and one of g_C for all active entries together. Advice that is in
+no instinct goes to the active one that is nearest in words, else to the shortest. A complaint about
+θ or φ that fewer than `update.shared_by` examples of a batch share goes there too (28).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _COMMON = frozenset(
     )
 )
 _MISSING = "missing"
-"""Where a reply puts advice that stands in no instinct."""
+"""Where a reply puts advice that no instinct has yet."""
 
 
 def _read_share(value: object) -> float | None:
@@ -167,7 +167,7 @@ def _by_index(
 
 
 def nearest_instinct(advice: str, codebook: Codebook, active: Sequence[int]) -> int:
-    """Which active instinct is to carry advice that stands in none.
+    """Which active instinct gets advice that no instinct has yet.
 
     The one that shares most of its longer words, at least two; where none does, or several do
     alike, the one of fewest words; then the lowest index. One that may not be rewritten comes last.

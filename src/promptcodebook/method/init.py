@@ -1,12 +1,12 @@
 """The first codebook and the first θ, φ, ψ.
 
-expert = given by the user, or the task's own; random = written by the model from a generic
-request; from_prompt = the user's present prompt, split by the model or at its sentences; file = a
-codebook, or a whole policy: its θ, φ, frozen marks and routing statistics too (ψ is in no policy,
-and begins anew).
+`expert` takes the user's instincts or the task's own; `random` has the model write them from a
+generic request; `from_prompt` splits the user's present prompt, by the model or at its sentences;
+`file` reads a codebook or a whole policy, with its θ, φ, frozen marks and routing statistics. No
+policy holds ψ, so it starts from its template.
 
-Deviations: the paper does not print the requests of random and from_prompt, which are ours, and a
-short list is filled up to K from the set's general instincts.
+Deviations: the paper does not print the requests of random and from_prompt, which are ours. A short
+list is filled up to K from the set's general instincts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PER_WORD = 8
 
 @lru_cache(maxsize=64)
 def instincts_schema(count: int, cap: int) -> Schema:
-    """At most so many instincts of so many words, in fewer characters each where they are many."""
+    """At most `count` instincts of `cap` words, in fewer characters each where they are many."""
     schema = schema_of(InstinctsReply)
     text = {"type": "string", "maxLength": max(1, min(cap * _PER_WORD, _ROOM // count - 4))}
     listed = {"instincts": {"type": "array", "maxItems": count, "items": text}}
@@ -211,7 +211,7 @@ def _fill(
     """Exactly K different instincts, and the place in `given` of each; None = a general one, with
     which a short list is filled up. One too many is cut.
 
-    `init.frozen` counts in `given` as it stands: a repetition that is dropped moves no mark, and
+    `init.frozen` counts in `given` itself: a repetition that is dropped moves no mark, and
     leaves its own to the text that stays.
     """
     general = map(Instinct, templates.text("instincts").splitlines())

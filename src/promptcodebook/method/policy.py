@@ -1,25 +1,19 @@
-"""The way to a prompt, Eqs. 3-4: route, then compose.
+"""The way to a prompt, Eqs. 3-4: E_θ routes an input to S instincts, G_φ composes them.
 
-At deployment the encoder routes every input. A policy without an encoder (`encoder.mode: none`)
-takes the S entries of highest r̄, where an untried one stands at the mean of the tried. One whose
-router has learned from outcomes ranks the entries for the input, without a call.
+In training, ε-greedy exploration draws some routes by SuccWtd, the success-weighted draw of S
+distinct entries (Sec. 3.6). At deployment the encoder routes every input. A policy without an
+encoder (`encoder.mode: none`) takes the S entries of highest r̄; one that has learned a ranking
+routes without a call.
 
-E_θ: route an input to S distinct instincts (Eq. 3).
-
-Deviation: a reply that is not a valid route is re-asked once with its fault quoted; then the valid
-picks are kept and the rest filled by highest r̄, ties by lowest index (method decision 10); an entry
-that was never tried stands at the mean of those that were. S and K stand in the schema of the
-reply, so that a server that enforces it lets no other route through.
-
-G_φ: compose the selected instincts, conditioned on the input, into a system prompt (Eq. 4).
-
-Deviations: `compose: verbatim` puts the instincts in as they are, which the paper does for tasks
-with many constraints only (method decision 12). A prompt that was cut at its cap, or is empty, is
-asked for once more; then the instincts stand in for it verbatim, with the output format that it was
-to ask for, since a deployed policy must answer anyway. What a model writes around a prompt is taken
-off.
-
-ε-greedy exploration and SuccWtd, the success-weighted draw of S distinct entries (Sec. 3.6).
+Deviations:
+- A reply that is no valid route is asked for once more, with its fault quoted. Then its valid picks
+  are kept, and the entries of highest r̄ fill the rest, ties by lowest index (method decision 10).
+  An untried entry counts as the mean of the tried ones. The reply's schema holds S and K, so that a
+  server that enforces it lets no other route through.
+- `compose: verbatim` joins the instincts as they are, which the paper does for tasks with many
+  constraints only (method decision 12).
+- A prompt that was cut at its cap, or is empty, is asked for once more. Then the instincts replace
+  it verbatim, with the output format, since a deployed policy must answer anyway.
 """
 
 from __future__ import annotations
@@ -104,7 +98,7 @@ _DEMANDS = {"type": "array", "maxItems": 5, "items": {"type": "string", "maxLeng
 def route_schema(select: int, size: int, template: str = "") -> Schema:
     """What a route may be: S distinct indices out of K, and short reasons.
 
-    The fields stand in the order in which the template's text names them.
+    The fields have the order in which the template's text names them.
     """
     schema = schema_of(RouteReply)
     picks = {
@@ -188,7 +182,7 @@ class Encoder:
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """How prompts are put together: by the generator or verbatim, and what stands before them."""
+    """How prompts are put together: by the generator or verbatim, and what comes before them."""
 
     mode: Literal["generator", "verbatim"] = "generator"
     base_prompt: str = ""
@@ -243,7 +237,7 @@ def join_instincts(codebook: Codebook, route: Route) -> str:
 
 
 def join_prompts(base_prompt: str, composed: str) -> str:
-    """The user's fixed prompt stands before the composed one, word for word."""
+    """The user's fixed prompt comes before the composed one, word for word."""
     return f"{base_prompt}\n\n{composed}" if base_prompt and composed else base_prompt or composed
 
 
@@ -268,7 +262,7 @@ def gamma_for(settings: Explore, epochs: int) -> float:
     if settings.gamma is not None:
         return settings.gamma
     if settings.epsilon <= settings.epsilon_min or settings.epsilon_min == 0.0:
-        # ε_min = 0 is never reached by a geometric decay: 1 % of ε₀ stands for it.
+        # ε_min = 0 is never reached by a geometric decay: 1 % of ε₀ replaces it.
         ratio = 1.0 if settings.epsilon <= settings.epsilon_min else 0.01
     else:
         ratio = settings.epsilon_min / settings.epsilon
@@ -439,7 +433,7 @@ class Router(Protocol):
 
 @dataclass(frozen=True)
 class EpsilonGreedy:
-    """E_θ, or with probability ε z ~ SuccWtd. What is learned stands in θ and r̄."""
+    """E_θ, or with probability ε z ~ SuccWtd. θ and r̄ hold what is learned."""
 
     composer: Composer
     explorer: Explorer

@@ -1,13 +1,12 @@
-"""What Algorithm 1 carries from one update to the next.
+"""What Algorithm 1 carries from one update to the next, and which examples make up which update.
 
 Deviation: beside r̄, the paper's, an average of r alone is kept (method decision 5). It is corrected
-for its start at 0, which would make an entry look the worse the fewer trials it had, and what was
-known of an instinct counts half once it is rewritten (decision 25).
+for its start at 0, which would make an entry look worse the fewer trials it had. What was known of
+an instinct counts half once it is rewritten (decision 25).
 
-Which examples make up which update: seeded passes over the training split, cut into batches.
-
-`steps_per_epoch: all` makes an epoch a full pass (Algorithm 1); a number makes it that many
-batches, which is what the token budget of Table 5 allows (method decision 1).
+The schedule is seeded passes over the training split, cut into batches. `steps_per_epoch: all`
+makes an epoch a full pass (Algorithm 1); a number makes it that many batches, which is what the
+token budget of Table 5 allows (method decision 1).
 """
 
 from __future__ import annotations
@@ -59,8 +58,8 @@ class RoutingStatistics:
 
     @property
     def standing(self) -> tuple[float, ...]:
-        """r̄ for choosing the best: nothing is known of an untried entry, so it stands at the mean
-        of the tried ones, not at 0."""
+        """r̄ for choosing the best: nothing is known of an untried entry, so it counts as the
+        mean of the tried ones, not as 0."""
         tried = [rate for rate, n in zip(self.ema, self.selected, strict=True) if n]
         mean = sum(tried) / len(tried) if tried else 0.0
         return tuple(rate if n else mean for rate, n in zip(self.ema, self.selected, strict=True))
@@ -72,7 +71,7 @@ class RoutingStatistics:
         return replace(self, evidence=tuple(halved))
 
     def pick(self, origins: Sequence[int | None]) -> RoutingStatistics:
-        """Those of the entries `origins`, in that order; None = an entry that begins anew."""
+        """Those of the entries `origins`, in that order; None = a new entry."""
         return RoutingStatistics(
             tuple(0.0 if k is None else self.ema[k] for k in origins),
             tuple(0.0 if k is None else self.success[k] for k in origins),
@@ -83,7 +82,7 @@ class RoutingStatistics:
 
 
 def _picked(ranking: Ranking, origins: Sequence[int | None]) -> Ranking:
-    """The ranking of other entries; one that begins anew promises nothing."""
+    """The ranking of other entries; a new one promises nothing."""
     blank = (0,) * len(ranking.weights[0])
     rows = (blank if k is None else ranking.weights[k + 1] for k in origins)
     bias = (0.0 if k is None else ranking.bias[k + 1] for k in origins)
@@ -103,7 +102,7 @@ class State:
     `outcomes` are the rollouts so far and `versions` how often each instinct was rewritten, where a
     router learns from them; a stored step does not hold them (`Router.recall`).
     `harmful` are the texts that verdicts have called so: a state that holds one is not kept.
-    `trial` is θ's, while it is on trial (`routing/guard.py`).
+    `trial` is θ's, while it is on trial (`routing/upkeep.py`).
     """
 
     step: int
@@ -185,7 +184,7 @@ def entropy(counts: Sequence[int]) -> float:
 
 
 def selected_since(before: Sequence[int], now: Sequence[int]) -> tuple[int, ...]:
-    """Selections between two states by their counts. An entry that maintenance made anew in between
+    """Selections between two states by their counts. An entry that maintenance replaced in between
     counts from 0."""
     return tuple(n - m if n >= m else n for m, n in zip(before, now, strict=True))
 

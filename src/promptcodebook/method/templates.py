@@ -1,13 +1,11 @@
-"""Sets of prompt files: which there are, how one is read, checked and copied.
+"""Sets of prompt files: which there are, how one is read, checked, filled and copied.
 
-A set of templates is a folder: a file for each request, the first texts of θ, φ and ψ, and a
-`set.toml` with what goes with them. Any folder can replace any of them; what it lacks comes from
-the set that it is based on.
+A set is a folder: a file for each request, the first texts of θ, φ and ψ, and a `set.toml` with
+what belongs to them. A folder of the user's can replace any of them; what it lacks comes from the
+set that it is based on.
 
-One prompt file: chat turns with placeholders, parsed once, filled in a single pass.
-
-A value is inserted as data and never looked at again: braces, role markers or template syntax in an
-input, an instinct or a reply do nothing.
+A prompt file holds chat turns with placeholders. They are filled in a single pass and a value is
+inserted as data: braces, role markers or template syntax in it do nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """LLM_upd(v, g): rewrite one variable given its textual gradients (Eq. 9).
 
-What a rewrite must pass before it is kept: each is a `Check` (method decision 11).
+Every rewrite must pass some checks before it is kept; each is a `Check` (method decision 11).
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class AllChecks:
 
 _OTHERS = "Other instincts, whose advice is not to be repeated here:"
 _WHOLE, _TITLE = 25, 12
-"""Another instinct is shown whole up to so many words, else by so many of its first ones."""
+"""Words up to which another instinct is shown whole; else this many of its first ones."""
 
 _DESCRIBED: Mapping[Directive, str] = {
     "encoder": "the directive of the encoder, which chooses instincts for an input",
@@ -326,7 +326,7 @@ class Updater:
             self._tally(Incident.REWRITES_REASKED)
             again = _ask_again(request, rewrite.reason, draws.sample(f"{purpose} again"))
             second = await self._try(again, pending, gradient)
-            # The longer request may not fit where the first did: the first refusal stands then.
+            # The longer request may not fit where the first did: then the first refusal is kept.
             if second.failure is None:
                 rewrite = replace(second, earlier=Refused(rewrite.after, rewrite.reason))
         if not rewrite.kept:
@@ -339,7 +339,7 @@ class Updater:
         return replace(rewrite, kept=False, reason=reason)
 
     def _request(self, pending: Pending, purpose: str, draws: Draws) -> tuple[Request, str]:
-        """The request, and the gradients that stand in it: a seeded choice of `max_gradients` in
+        """The request, and the gradients in it: a seeded choice of `max_gradients` in
         batch order, so that 8k context suffices."""
         gradients, most = pending.gradients, self._update.max_gradients
         if len(gradients) > most:

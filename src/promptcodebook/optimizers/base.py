@@ -1,9 +1,9 @@
 """What every optimizer is: one method, from a problem to a way of prompting.
 
-A run optimizes with the one that `optimizer` in its configuration names, an entry point of the
-group `promptcodebook.optimizers`; its verdict sets the result beside fixed prompts and beside the
+`optimizer` in a run's configuration names one, an entry point of the group
+`promptcodebook.optimizers`. The verdict compares its result with fixed prompts and with the
 result's own `rivals`. All calls go through the problem's models, so that budget, journal and meter
-are the same for all, and a stopped optimizer that is started again meets its paid replies again.
+are the same for all, and a resumed optimizer meets its paid replies again.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ async def evaluate(
     phase: str,
     model: str = "",
 ) -> Evaluation:
-    """The prompter over examples of one split, greedily, with progress told as `phase`; `model` is
-    the spec of the executor, '' = the configured one.
+    """The prompter over examples of one split, greedily; progress is reported as `phase`.
+    `model` is the spec of the executor, '' = the configured one.
 
     Raises TooManyFailures when more than half failed, retries included: that is an endpoint or a
     reward, not a policy. As zeros on record it would decide what is kept and what the verdict says;
@@ -130,7 +130,7 @@ def validation_subset(problem: Problem) -> tuple[Example, ...]:
 
 
 def spending(models: Models) -> Spent:
-    """Usage by role, what was lost and incidents so far, for whoever watches."""
+    """Usage by role, what was lost and incidents so far."""
     counted = dict(models.tally.values) if isinstance(models.tally, Counts) else {}
     ledger, gate = models.ledger, models.budget
     return Spent(dict(ledger.usage), counted, ledger.lost_total, gate.limits)

@@ -1,6 +1,6 @@
 """One prompt for every input: what a learned policy is measured against.
 
-A new baseline is a class here (or in another package) with its line in `baselines`.
+A new baseline is a class here, or in another package, with its line in `baselines`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Present:
 
 
 def baselines() -> Sequence[Optimizer]:
-    """The rows that stand before every result; the first is what gains are measured against."""
+    """The rows before every result; the first is what gains are measured against."""
     return (Present(),)
 
 
@@ -112,7 +112,7 @@ def _typical(
 ) -> Iterator[str]:
     """The prompts of the rollouts, those first whose instincts are chosen most, then those that
     earned most. Left out are those that copy their input or give its answer away, and all of a task
-    whose data are private: a prompt for all stands in the policy file."""
+    whose data are private: a prompt for all is in the policy file."""
     plan = problem.assembled.plan
     if plan.task.private:
         return

@@ -89,7 +89,7 @@ def _compile(dspy: Any, outside: Outside, settings: Mapping[str, Any]) -> Mappin
         **{k: settings[k] for k in ("auto", "metric_threshold", "seed", "num_threads")},
         **{k: settings[k] for k in ("max_bootstrapped_demos", "max_labeled_demos")},
     )
-    # Whatever the process has configured besides: nobody else listens, and nothing is kept.
+    # Whatever the process has configured besides: nothing else listens, and nothing is kept.
     apart: dict[str, Any] = {"callbacks": [], "disable_history": True, "track_usage": False}
     with dspy.context(lm=lm, adapter=dspy.ChatAdapter(), **apart):
         compiled = optimizer.compile(

@@ -1,15 +1,13 @@
-"""Optimizers of others: libraries that are not async, at work in a thread of their own.
+"""Optimizers of others: libraries that are not async run in a thread of their own.
 
-What they want run or asked goes to the run's loop and passes the problem's models, so that journal,
-cache, budget, meter and limit are the same for all. Draws are keyed by how often the same thing was
-asked for: a run that is begun again meets its paid replies and goes the same way, as long as the
-library is a function of its seed. It begins with what ours begins with, and validates on the same
-examples. As with ours, these are run greedily and all others as the roles' settings have it.
+What they run or ask goes to the run's loop and passes the problem's models, so that journal, cache,
+budget, meter and limit are the same for all. Draws are keyed by how often the same thing was asked:
+a resumed run meets its paid replies and takes the same way, if the library is a function of its
+seed. It begins with the codebook of ours and validates on the same examples, greedily; all other
+rollouts use the roles' settings.
 
-A thread of a library that is not async, and how it has things done in the run's loop.
-
-A stop comes out of `run` as that stop, whatever the library does with errors: in its threads it is
-no Exception, and nothing is asked any more.
+A stop comes out of `run` as that stop, whatever the library does with errors: in its threads a stop
+is no Exception, and nothing more is asked.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ _T = TypeVar("_T")
 class Ended(BaseException):
     """Raised in the library's threads once the run has stopped.
 
-    No Exception: a library that goes on after every error must not go on after this.
+    No Exception: a library that continues after every error must not continue after this.
     """
 
 
@@ -77,7 +75,7 @@ class LibraryThread:
                     value = work()
             except BaseException as raised:
                 error = raised
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed: nothing waits any more
                 self._loop.call_soon_threadsafe(hand_over, value, error)
 
         threading.Thread(target=thread, name=self._name, daemon=True).start()
@@ -90,7 +88,7 @@ class LibraryThread:
             raise
         ended = self._ended
         self._end(Ended())
-        # What other threads of the library have in flight comes home before the budget goes on.
+        # What other threads of the library have in flight comes home before the budget continues.
         while self._running:
             await asyncio.wait(self._running)
         if ended is not None:
@@ -199,7 +197,7 @@ class Outside(LibraryThread):
     @property
     def first(self) -> dict[str, str]:
         """By stage what the first codebook is made of: the user's present prompt, else the first
-        instincts in one prompt. `base_prompt` stands before it and is no part. Where a model writes
+        instincts in one prompt. `base_prompt` comes before it. Where a model writes
         the first codebook, it is the task's zero-shot prompt."""
         plan = self.problem.assembled.plan
         init = plan.config.init
@@ -333,7 +331,7 @@ class Outside(LibraryThread):
         self._watch.see_rollouts(tuple(map(Trace, made)))
 
     def _note_failure(self, rollout: Rollout) -> None:
-        """The first is told of: the library gets each as a rollout that earned the least."""
+        """The first is reported: the library gets each as a rollout that earned the least."""
         failure = rollout.failure
         if failure is None:
             return

@@ -1,9 +1,8 @@
 """Prompt Codebook Optimization as an optimizer: initialise, train (Algorithm 1), select.
 
-Rows without training, as optimizers of their own: what a trained codebook must beat.
-
-Each row bears the name that the optimizer is chosen by. All but zero-shot stand on the codebook
-that training would begin with (`init`), and leave it as the run's policy.
+Below it are the rows without training, as optimizers of their own: what a trained codebook must
+beat. All but zero-shot use the codebook that training would begin with (`init`), and leave it as
+the run's policy.
 """
 
 from __future__ import annotations
@@ -57,10 +56,9 @@ from promptcodebook.policy.references import harm_in, policy_file, state_at
 from promptcodebook.policy.scan import OrderCheck, SafetyCheck, TraceCheck
 from promptcodebook.progress import Phase, StepDone
 from promptcodebook.randomness import Draws
-from promptcodebook.routing.guard import RouteGuard
-from promptcodebook.routing.maintain import Maintainer, Upkeep
 from promptcodebook.routing.outcomes import in_words
 from promptcodebook.routing.router import make_router
+from promptcodebook.routing.upkeep import Maintainer, RouteGuard, Upkeep
 from promptcodebook.safety import SafetyClause
 from promptcodebook.store.events import EndReason, Resumed, Started, Stepped
 from promptcodebook.store.run import RunStore
@@ -196,7 +194,7 @@ def _checks(assembled: Assembled) -> Check:
 
 
 async def first_or_stored(problem: Problem) -> State:
-    """Where training stands: initialised now, or read back."""
+    """The state to train from: initialised now, or read back."""
     store, assembled = problem.store, problem.assembled
     outline = store.outline()
     if outline.parameters is None:
@@ -224,7 +222,7 @@ def asks_for_codebook(config: Config) -> bool:
 
 
 def with_listed_codebook(config: Config) -> Config:
-    """The same, but where a model would write the first codebook our general list stands for it."""
+    """The same, but our general list replaces a first codebook that a model would write."""
     if not asks_for_codebook(config):
         return config
     stand_in = config.init.model_copy(update={"kind": "expert", "instincts": ()})
@@ -312,7 +310,7 @@ def _faults(step: Step) -> Iterator[str]:
             yield f"{trace.failure.stage} failed with {trace.failure.kind}"
     for rewrite in step.rewrites:
         if not rewrite.kept:
-            # What a reason quotes stands after its colon.
+            # What a reason quotes comes after its colon.
             yield f"a rewrite was refused: {rewrite.reason.partition(':')[0]}"
 
 

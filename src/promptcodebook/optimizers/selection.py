@@ -1,14 +1,12 @@
-"""Which state of a run is kept: what is validated, early stop, and the finalists (decisions 8, 29).
+"""Which state of a run is kept: validation, early stop, and the finalists (decisions 8, 29).
 
 Each batch of training is an unbiased look at the state it began with, and costs nothing more. So
 states are ranked by what their examples earned with the router's own routes, and a validation goes
 to the best state that has had none.
 
-What is kept back of a budget while training goes on: room for choosing and judging.
-
-A run whose training eats the whole budget ends without a word on whether it was worth it. So
-training stops when the rest is reached, and the rest pays for the finalists and the verdict. How
-much that takes is measured: rollouts of the learned policy on validation, times how many will be.
+Training stops when only a reserve of the budget is left, which pays for the finalists and the
+verdict. The reserve is measured: rollouts of the learned policy on validation, times how many are
+still to come.
 """
 
 from __future__ import annotations
@@ -80,7 +78,7 @@ async def train_to_reserve(
 
 
 class VerdictReserve:
-    """Keeps back what so many `rollouts` will take, as far as it is known by now."""
+    """Keeps back what the `rollouts` to come will take, as far as it is known by now."""
 
     def __init__(self, problem: Problem, rollouts: int) -> None:
         self._gate = problem.assembled.models.budget
@@ -89,7 +87,7 @@ class VerdictReserve:
         self._keep(None, None)
 
     def measure(self, rollouts: Sequence[Rollout], seconds: float | None = None) -> None:
-        """Takes so many rollouts, and the seconds all of them together took, as the measure."""
+        """Takes these rollouts, and the seconds all of them took together, as the measure."""
         if rollouts:
             times = self._rollouts * _MARGIN / len(rollouts)
             used = sum((r.usage for r in rollouts), Usage())
@@ -158,8 +156,8 @@ class Selection:
         self._recall_reserve(outline.step)
 
     def _recall_reserve(self, step: int) -> None:
-        """What an earlier session measured last: a run that goes on keeps back as much as one that
-        was never stopped."""
+        """What an earlier session measured last: a resumed run keeps back as much as one that was
+        never stopped."""
         last = self._store.last_validation()
         if last is not None:
             self.reserve.measure(last.evaluation.rollouts, last.seconds)
@@ -271,7 +269,7 @@ class Selection:
         ):
             return "target"
         best = scores.index(max(scores))
-        # Who makes a run longer wants to see more of it: patience begins anew.
+        # Who makes a run longer wants to see more of it: patience starts again.
         due = range((best + 1) * self._every - 1, len(marks) * self._every - 1, self._every)
         idle = sum(step > self._extended_at for step in due) >= self.patience
         return "early_stop" if idle and done < self._steps else None
@@ -289,7 +287,7 @@ class Selection:
             ):
                 finalists.append(since)
             # As the store has them, which forgets at each step what was chosen before: a run that
-            # goes on after its end chooses as if it had never ended.
+            # continues after its end chooses as if it had never ended.
             full = [m.step for m in self._store.outline().validations if m.scope == "full"]
             for step in finalists:
                 if step not in full:

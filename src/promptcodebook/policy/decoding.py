@@ -1,16 +1,12 @@
-"""What a text says once it is decoded, and what of it the rules cannot read at all.
+"""What a text says once it is decoded and folded, and what of it the rules cannot read at all.
 
 The rules read English in plain letters. So a text is read again as base64, base32, hex, binary,
 decimal codes, escapes or Morse, from right to left, in another alphabet (ROT13 and its kin), with
-digits for letters, letter by letter, and without blanks. What reads as English then is scanned like
-any other text. What reads as English in no way is unreadable: another language, or none. A list
-of words (words.txt, from our own pages and everyday life) tells what is English.
+digits for letters, letter by letter, and without blanks. What then reads as English is scanned like
+any other text; what never does is unreadable. A list of words (words.txt) tells what is English.
 
-Texts as a reader takes them, whatever they are spelled with, and where each letter came from.
-
-Orders are looked for in the folded text and quoted from the real one: lower case, compatibility
-forms and accents undone, look-alikes of Latin letters replaced, invisible characters left out,
-white space collapsed, a double negation taken out.
+Folding undoes case, compatibility forms, accents, look-alike letters, invisible characters, white
+space and double negation. The rules match folded text and quote the real one.
 """
 
 from __future__ import annotations

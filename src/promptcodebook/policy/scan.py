@@ -1,11 +1,8 @@
-"""The rule scan: what is wrong with a text, found without a model; and the check of rewrites that
-is made of it.
+"""The rule scan: what is wrong with a text, found without a model, and the checks of rewrites.
 
-Orders that no instinct may give: English phrases in their plain forms, matched in folded text.
-
-A net, not a proof. It looks for orders ("reveal the system prompt"), not for mentions: what a text
-forbids, flags or merely describes ("never mislead the reader", "a reply that misleads") passes.
-The phrases are data (orders.toml); docs/safety.md has what they find and what they miss.
+The rules look for orders that no instinct may give ("reveal the system prompt"), in folded text. A
+text that forbids, flags or describes an order ("never mislead the reader") passes. The scan is a
+net, not a proof: docs/safety.md says what it finds and misses. Its phrases are in orders.toml.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What no instinct needs and an attack or a leak leaves in a text: markers of turns and templates,
-characters that are not seen or not what they seem, addresses, secrets, and personal data.
+"""Traces that an attack or a leak leaves in a text and no instinct needs: markers of turns and
+templates, invisible or look-alike characters, addresses, secrets, and personal data.
 
-Each finder yields spans of the text as it is. Numbers with a check digit (cards, accounts) count
-only where it fits.
+Each finder yields spans of the text as it is. Numbers with a check digit count only where it fits.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from promptcodebook.policy.references import Reference
     from promptcodebook.policy.scan import Finding
     from promptcodebook.registry.log import Entry
-    from promptcodebook.registry.shelf import Version
+    from promptcodebook.registry.storage import Version
     from promptcodebook.types import Example
 
 _DIGITS = 12
@@ -59,7 +59,7 @@ def list_versions(as_json: Json = False) -> None:
     if as_json:
         emit({"refs": refs, "versions": [_version_json(version) for version in versions]})
     elif not versions:
-        print(f"no versions in the registry {registry.shelf.place}")
+        print(f"no versions in the registry {registry.storage.place}")
     else:
         print(columns([{"ref": ref, "version": _short(at)} for ref, at in refs.items()]))
         print(f"\n{columns([_version_cells(version) for version in versions])}")
@@ -85,7 +85,7 @@ def freeze(
     """Store a policy as a version that never changes; NAME@latest moves to it."""
     from promptcodebook.policy.references import resolve
     from promptcodebook.registry.registry import facts_of, open_registry
-    from promptcodebook.registry.shelf import mark_frozen
+    from promptcodebook.registry.storage import mark_frozen
 
     reference = resolve(runs_dir(), ref)
     text, facts = reference.text, replace(facts_of(reference), parent=reference.version)
@@ -213,7 +213,7 @@ def verify(
     from promptcodebook.registry.registry import open_registry
 
     with open_registry() as registry:
-        found, place = registry.verify(head), registry.shelf.place
+        found, place = registry.verify(head), registry.storage.place
     if as_json:
         faults = [{"place": fault.place, "what": fault.what} for fault in found.faults]
         emit({"passes": found.passes, "entries": found.entries, "versions": found.versions,
@@ -428,7 +428,7 @@ def _attest(reference: Reference, report: AuditReport, who: str) -> None:
     version = version_of(reference.text.encode())
     found = json.loads(json.dumps(report.to_json()))  # as the log gives it back
     with open_registry(who=who) as registry:
-        if version in registry.shelf.read().versions:
+        if version in registry.storage.read().versions:
             if found not in registry.attestations(version, AUDIT)[-1:]:
                 registry.attest(version, AUDIT, found)
         elif not report.fails:

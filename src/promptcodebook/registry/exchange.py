@@ -30,7 +30,7 @@ from promptcodebook.registry.log import (
     version_of,
 )
 from promptcodebook.registry.registry import Registry
-from promptcodebook.registry.shelf import Proposal
+from promptcodebook.registry.storage import Proposal
 
 FORMAT = "promptcodebook registry 1"
 _KINDS = {"registry": ("format",), "version": ("version", "policy", "facts"), "entry": ("entry",),
@@ -93,7 +93,7 @@ def _take_log(registry: Registry, found: _Found) -> Taken:
         shared = min(len(ours), len(theirs))
         if ours[:shared] != theirs[:shared]:
             raise StoreError(
-                f"the registry {registry.shelf.place} has a log of its own, which this one does "
+                f"the registry {registry.storage.place} has a log of its own, which this one does "
                 "not continue",
                 hint="take the versions alone: pco codebook import FILE --name NAME",
             )
@@ -103,8 +103,8 @@ def _take_log(registry: Registry, found: _Found) -> Taken:
         return Proposal(tuple(new), policies)
 
     before = len(registry.versions())
-    entries = registry.shelf.append(propose)
-    return Taken(len(registry.versions()) - before, len(entries), registry.shelf.read().head)
+    entries = registry.storage.append(propose)
+    return Taken(len(registry.versions()) - before, len(entries), registry.storage.read().head)
 
 
 def _take_versions(registry: Registry, found: _Found, name: str) -> Taken:
@@ -112,7 +112,7 @@ def _take_versions(registry: Registry, found: _Found, name: str) -> Taken:
     for version, text in found.policies.items():
         moved = registry.store(text, f"{name}@{LATEST}", IMPORT, found.facts[version])
         entries += moved is not None
-    return Taken(len(registry.versions()) - before, entries, registry.shelf.read().head)
+    return Taken(len(registry.versions()) - before, entries, registry.storage.read().head)
 
 
 class _Lines:

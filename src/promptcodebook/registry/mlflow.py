@@ -29,7 +29,7 @@ from promptcodebook.errors import (
     import_extra,
 )
 from promptcodebook.registry.log import LATEST, LOG_NAME, Broken, Entry, Log, canonical
-from promptcodebook.registry.shelf import Proposal, Propose, Row
+from promptcodebook.registry.storage import Proposal, Propose, Row
 
 _VERSION, _NUMBER, _PIECES, _PIECE = "pco.version", "pco.number", "pco.pieces", "pco.piece."
 _ASCII_PIECE, _PIECE_LENGTH = 60_000, 15_000
@@ -40,7 +40,7 @@ _ABSENT = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND")
 _PRESENT = ("RESOURCE_ALREADY_EXISTS", "ALREADY_EXISTS")
 
 
-class MlflowShelf:
+class MlflowStorage:
     """The server at a URL. Credentials come from MLflow's own variables. Safe for threads.
 
     Raises ConfigError for a URL with a password in it, MissingExtra without the client.

@@ -1,14 +1,8 @@
-"""Versions of policies that never change, refs that only move, and the log of every move.
+"""Versions of policies that never change, refs that move, and the log of every move.
 
-What is said here holds wherever the registry lies (`shelf.py`): in one file (`sqlite.py`) or on an
-MLflow server (`mlflow.py`).
-
-What a version must have passed before a ref is moved to it: an audit that found nothing high,
-with a model as judge, unless the promotion says that it goes without one.
-
-The audit's reports lie in the registry's log, as what was attested of the version.
-
-Every hash of a registry computed anew, and the chain walked from its first entry.
+A registry lies in one file (`sqlite.py`) or on an MLflow server (`mlflow.py`); what holds for both
+is here. A ref moves to a version only if an audit found nothing high, with a model as judge. The
+log keeps the audits' reports; `verify` recomputes every hash and follows the chain.
 """
 
 from __future__ import annotations
@@ -50,8 +44,8 @@ from promptcodebook.registry.log import (
     check_ref,
     version_of,
 )
-from promptcodebook.registry.shelf import Facts, Proposal, Row, Shelf, Version
-from promptcodebook.registry.sqlite import VERIFY, SqliteShelf
+from promptcodebook.registry.sqlite import VERIFY, SqliteStorage
+from promptcodebook.registry.storage import Facts, Proposal, Row, Storage, Version
 from promptcodebook.text import printable
 
 AUDIT = "audit"
@@ -202,7 +196,7 @@ class _Walk:
         return Verification(len(self.log), found, self.log.head, tuple(self.faults))
 
 
-def verify(shelf: Shelf, head: str = "") -> Verification:
+def verify(storage: Storage, head: str = "") -> Verification:
     """Recomputes the hash of every entry and of every policy file, and follows the chain.
 
     A chain does not tell that its last entries were taken off: `head`, the hash of an entry that
@@ -210,10 +204,10 @@ def verify(shelf: Shelf, head: str = "") -> Verification:
     """
     walk = _Walk(head if head != FIRST else "")
     try:
-        for row in shelf.rows():
+        for row in storage.rows():
             walk.take(row)
     except RegistryDamaged as error:
-        walk.faults.append(Fault(shelf.place, str(error)))
+        walk.faults.append(Fault(storage.place, str(error)))
     return walk.end()
 
 
@@ -228,9 +222,9 @@ class Registry:
     """
 
     def __init__(
-        self, shelf: Shelf, who: str = "", clock: Callable[[], datetime] | None = None
+        self, storage: Storage, who: str = "", clock: Callable[[], datetime] | None = None
     ) -> None:
-        self.shelf = shelf
+        self.storage = storage
         self._who = printable(who) or user_name()
         self._clock = clock or (lambda: datetime.now(UTC))
 
@@ -262,7 +256,7 @@ class Registry:
             stored = {} if version in log.versions else {version: policy}
             return Proposal((entry,), stored)
 
-        moved = self.shelf.append(propose)
+        moved = self.storage.append(propose)
         return moved[-1] if moved else None
 
     def promote(
@@ -289,7 +283,7 @@ class Registry:
             passed = self._passed(version, ref, audits, override) if found is None else found
             return Proposal((self._entry(log, PROMOTE, ref, version.version, why, passed),))
 
-        moved = self.shelf.append(propose)
+        moved = self.storage.append(propose)
         return moved[-1] if moved else None
 
     def _passed(
@@ -314,7 +308,7 @@ class Registry:
             target = _target(log, ref, to)
             return Proposal((self._entry(log, ROLLBACK, ref, target, why, {}),))
 
-        return self.shelf.append(propose)[-1]
+        return self.storage.append(propose)[-1]
 
     def attest(
         self, source: str, topic: str, facts: Mapping[str, JsonValue], why: str = ""
@@ -326,22 +320,22 @@ class Registry:
             known = {"topic": topic, "found": dict(facts)}
             return Proposal((self._entry(log, ATTEST, "", version, why, known),))
 
-        return self.shelf.append(propose)[-1]
+        return self.storage.append(propose)[-1]
 
     def attestations(self, source: str, topic: str) -> tuple[Mapping[str, Any], ...]:
         """What was attested of a version under a topic, in order."""
-        log = self.shelf.read()
+        log = self.storage.read()
         version = log.resolve(source)
         entries = (e.known for e in log if e.action == ATTEST and e.after == version)
         return tuple(known["found"] for known in entries if known["topic"] == topic)
 
     def resolve(self, source: str) -> str:
         """The version that NAME@REF or sha256:DIGITS means. Raises RefNotFound."""
-        return self.shelf.read().resolve(source)
+        return self.storage.read().resolve(source)
 
     def version(self, source: str) -> Version:
         """The same, with what is known of it."""
-        log = self.shelf.read()
+        log = self.storage.read()
         name = log.resolve(source)
         entry = log.versions[name]
         refs = tuple(ref for ref, at in log.refs.items() if at == name)
@@ -349,7 +343,7 @@ class Registry:
 
     def versions(self) -> tuple[Version, ...]:
         """All of them, in the order in which they were stored."""
-        return tuple(self.version(name) for name in self.shelf.read().versions)
+        return tuple(self.version(name) for name in self.storage.read().versions)
 
     def text(self, source: str) -> str:
         """The bytes of a version's policy file, as text; checked against its name.
@@ -357,10 +351,10 @@ class Registry:
         Raises RegistryDamaged where they are not what was stored.
         """
         version = self.resolve(source)
-        policy = self.shelf.policy(version)
+        policy = self.storage.policy(version)
         if version_of(policy) != version:
             raise RegistryDamaged(
-                f"the registry {self.shelf.place} is damaged: the bytes stored for {version} are "
+                f"the registry {self.storage.place} is damaged: the bytes stored for {version} are "
                 "not its bytes",
                 hint=VERIFY,
             )
@@ -372,32 +366,32 @@ class Registry:
 
     def refs(self) -> dict[str, str]:
         """Where each ref stands."""
-        return self.shelf.read().refs
+        return self.storage.read().refs
 
     def history(self, ref: str = "") -> tuple[Entry, ...]:
         """The log of one ref (NAME@REF), of one codebook (NAME), or all of it ('')."""
-        return self.shelf.read().about(ref)
+        return self.storage.read().about(ref)
 
     def before(self, ref: str) -> str | None:
         """The version that a ref would be rolled back to."""
-        history = self.shelf.read().history(ref)
+        history = self.storage.read().history(ref)
         return history[-2] if len(history) > 1 else None
 
     def held(self, ref: str) -> Sequence[str]:
         """The versions that a ref can be rolled back through, the one that it stands at last: one
         that it was rolled back from is none of them."""
-        return self.shelf.read().history(ref)
+        return self.storage.read().history(ref)
 
     def watch(self, ref: str) -> Watch:
         """Tells when a ref moves. Raises RefNotFound where it does not exist."""
-        return Watch(self.shelf, ref, self.resolve(ref))
+        return Watch(self.storage, ref, self.resolve(ref))
 
     def verify(self, head: str = "") -> Verification:
         """Every hash computed anew; `head` is the hash of an entry noted elsewhere ('' = none)."""
-        return verify(self.shelf, head)
+        return verify(self.storage, head)
 
     def close(self) -> None:
-        self.shelf.close()
+        self.storage.close()
 
     def __enter__(self) -> Registry:
         return self
@@ -431,8 +425,8 @@ class Registry:
 class Watch:
     """Polls a ref: what a server asks before a request, or once in a while."""
 
-    def __init__(self, shelf: Shelf, ref: str, version: str) -> None:
-        self._shelf = shelf
+    def __init__(self, storage: Storage, ref: str, version: str) -> None:
+        self._storage = storage
         self._ref = ref
         self.version = version
         """Where the ref stood when it was last asked."""
@@ -442,7 +436,7 @@ class Watch:
 
         One look at an index (SQLite) or one request (MLflow). Raises StoreError.
         """
-        now = self._shelf.poll(self._ref)
+        now = self._storage.poll(self._ref)
         if now is None or now == self.version:
             return None
         self.version = now
@@ -486,10 +480,10 @@ def open_registry(location: str | Path | None = None, who: str = "") -> Registry
     """
     place = str(location or registry_location())
     if place.startswith(("http://", "https://")):
-        from promptcodebook.registry.mlflow import MlflowShelf
+        from promptcodebook.registry.mlflow import MlflowStorage
 
-        return Registry(MlflowShelf(place), who)
-    return Registry(SqliteShelf(Path(place).expanduser()), who)
+        return Registry(MlflowStorage(place), who)
+    return Registry(SqliteStorage(Path(place).expanduser()), who)
 
 
 def stored_version(ref: str) -> StoredVersion:

@@ -17,7 +17,7 @@ from pathlib import Path
 from promptcodebook.errors import PcoError, RegistryDamaged, StoreError
 from promptcodebook.paths import data_folder, tighten
 from promptcodebook.registry.log import Broken, Entry, Log
-from promptcodebook.registry.shelf import Propose, Row
+from promptcodebook.registry.storage import Propose, Row
 from promptcodebook.sqlite import Layout, connect, store_os_error
 from promptcodebook.sqlite.database import roll_back, store_error
 
@@ -44,7 +44,7 @@ _LAYOUT = Layout(
 )
 
 
-class SqliteShelf:
+class SqliteStorage:
     """The file, made when the first entry is written. Safe for threads, one connection for all."""
 
     def __init__(self, path: Path) -> None:

@@ -16,6 +16,7 @@ from promptcodebook.method.state import (
 )
 from promptcodebook.report.context import Context, DeployedState, state_name
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, scrolling, together
+from promptcodebook.report.router import learns_routes
 from promptcodebook.report.svg import Chart, Line, Numbers, Picture, Spot, meter, word
 from promptcodebook.store.events import Event, Started, Stepped
 from promptcodebook.types import Trace, Variable
@@ -291,8 +292,7 @@ class TheorySection:
 
     def _utilisation(self) -> Html:
         context = self._context
-        routes_learned = context.setting("router.kind") == "outcomes"
-        if context.setting("explore.policy") != "success" or routes_learned:
+        if context.setting("explore.policy") != "success" or learns_routes(context):
             return el(
                 "p.note",
                 "Theorem 3 speaks of success-weighted exploration; this run explored otherwise.",

@@ -1,29 +1,24 @@
-"""From outcomes to expected rewards: a Bayesian ridge regression over inputs and sets of instincts.
+"""From outcomes to expected rewards: a Bayesian ridge regression over inputs and instincts.
 
 The reward of input x with the instincts Z is modelled as
 
     r = μ + s(x) + Σ_{k in Z} (g_k(x) + λ·sim(x, c_k)) + κ·(|Z| - 1)⁺ + noise,
 
 with s and each g_k a constant and a linear function of φ(x) (`ranking.py`), all with Gaussian
-priors. So a rollout with several instincts is laid at them additively; λ and κ are shared by all.
-With n outcomes everything follows from one n x n system, solved exactly (the dual form; Rasmussen
-and Williams 2006, ch. 2). An instinct that was rewritten keeps its outcomes at a discount: its
-part of the model before and after a rewrite correlate with `KEPT`. Blame is an outcome of its own:
-what a critic lays at one instinct is seen as -ρ on that instinct's part alone, at a fourth of a
-reward's weight.
+priors; λ and κ are shared. So a rollout's reward is shared out additively among its instincts. With
+n outcomes everything follows from one n x n system, solved exactly (the dual form; Rasmussen and
+Williams 2006, ch. 2). A rewritten instinct keeps its outcomes at a discount: its part of the model
+before and after a rewrite correlate with `kept`. Blame is an outcome of its own: -ρ on one
+instinct's part alone, at a fourth of a reward's weight. The priors' sizes are round numbers set
+beforehand, not tuned to any task (docs/router.md).
 
-The priors' sizes are round numbers set beforehand, not tuned to any task (docs/router.md).
-
-What the learned routes are worth by the outcomes of training alone: before any test example.
-
-A doubly robust estimate (Dudík, Langford and Li 2011): where the logged route is the policy's own,
-the fitted model's forecast is corrected by what came of it, over the chance that the route had. It
-is cross-fitted by example: policy, best single instinct and forecast of an example come from the
-outcomes of other examples, so that nothing is judged by what it was chosen on. A weight is at most
-`MOST_WEIGHT`, which keeps the interval narrow and lets a forecast count where a route was rare.
-Outcomes of an instinct before its last rewrite are fitted to, and not judged by. Where unsolved
-examples were visited more often than solved ones, an example's later visits hang on its earlier
-outcomes and their mean would be biased: its first visit alone is judged by.
+The off-policy estimate says what the learned routes are worth by the outcomes of training alone. It
+is doubly robust (Dudík, Langford and Li 2011): where the logged route is the policy's own, what
+came of it corrects the model's forecast, over the chance that the route had. It is cross-fitted by
+example: policy, best single instinct and forecast of an example come from other examples. A weight
+is at most `MOST_WEIGHT`, which keeps the interval narrow. Outcomes of an instinct before its last
+rewrite are fitted to, and not judged by. Where unsolved examples were visited more often, an
+example's first visit alone counts: later visits depend on earlier outcomes, and would bias it.
 """
 
 from __future__ import annotations
@@ -41,7 +36,7 @@ from promptcodebook.routing.ranking import Features, Ranker, Vocabulary, chosen
 from promptcodebook.types import Expected, Outcome, Ranking
 
 _DIGITS = 100
-"""Weights are kept in whole parts of the greatest, so many of them."""
+"""Weights are kept as whole hundredths of the greatest."""
 MOST = 2000
 """Outcomes that a fit takes, the latest ones: it costs their cube."""
 
@@ -69,8 +64,8 @@ def _numpy() -> Any:
 
 class OutcomeModel:
     """Fits outcomes of a fixed set of inputs: `dense` has a row φ(x) for each, `gram` their
-    products. `vectors` are the inputs' embeddings, where they are told by them, and `words` what
-    their spelling then counts beside them."""
+    products. `vectors` are the inputs' embeddings, where those count, and `words` is the share of
+    their spelling beside them."""
 
     def __init__(
         self,

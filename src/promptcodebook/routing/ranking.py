@@ -1,10 +1,10 @@
-"""What the words of an input say of each instinct: plain numbers, ranked without a model or numpy.
+"""What the words of an input say of each instinct: numbers that rank without a model.
 
 Beyond the paper (method decision 26). An input is the unit vector φ(x) of its hashed words and runs
 of letters, either half of its squared length; each instinct's marginal reward is linear in it. With
-`router.features` an embedding of the input stands in φ(x) beside these or in their place: in every
-dimension centred and scaled by the training inputs, then brought to its share of the length. How
-the numbers are learned stands in `outcomes.py`, what is done with them in training in `router.py`.
+`router.features` an embedding of the input joins or replaces these: every dimension is centred and
+scaled by the training inputs, then scaled to its share of the length. `outcomes.py` learns the
+numbers; `router.py` uses them in training.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Vocabulary:
         return cls(tuple(round(math.log((1 + n) / (1 + c)) + 1, 3) for c in seen))
 
     def with_vectors(self, vectors: Sequence[Sequence[float]], words: float) -> Vocabulary:
-        """The same where inputs with these embeddings are told by them as well."""
+        """The same for inputs that have these embeddings too."""
         columns = list(zip(*vectors, strict=True))
         center = tuple(_significant(math.fsum(c) / len(c)) for c in columns)
         spread = tuple(
@@ -183,7 +183,7 @@ class Ranker:
         return Expected(values[0], tuple(values[1:]), ranking.more)
 
     def _likeness(self, features: Features) -> list[float]:
-        """φ(x)·φ(c_k) of every instinct, whose text is told by words and letters alone."""
+        """φ(x)·φ(c_k) of every instinct, by the words and letters of its text alone."""
         alike = [0.0] * (len(self._ranking.bias) - 1)
         for bucket, value in features.items():
             for k, own in self._alike.get(bucket, ()):

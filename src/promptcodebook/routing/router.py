@@ -1,15 +1,14 @@
 """A router that learns from outcomes, in place of E_θ (method decision 26, beyond the paper).
 
-In training each example's route is drawn: `_DRAWS` draws from the posterior of what each instinct
-adds (`outcomes.py`) make as many routes, each the best under its draw; with probability 1 - η one
-of them is taken (Thompson sampling), with η a set drawn uniformly, its size first (of none as often
-as any single one). So the chance
-that a route had is known exactly given the draws, (1 - η)·share + η·uniform, and is logged with it:
-an off-policy estimate needs it (`outcomes.py`). With `router.explore: upper` there is one route
-instead of the draws', the best by upper bounds. All is keyed by seed, step and example.
+In training each example's route is drawn. `_DRAWS` draws from the posterior of what each instinct
+adds (`outcomes.py`) give as many routes, each the best under its draw. With probability 1 - η one
+of them is taken (Thompson sampling), with η a uniform set, its size first (of none as often as any
+single one). So the chance of a route is known exactly given the draws, (1 - η)·share + η·uniform;
+it is logged, since the off-policy estimate needs it. With `router.explore: upper` there is one
+route instead, the best by upper bounds. All draws are keyed by seed, step and example.
 
-What is learned stands in `Step.ranking`; the outcomes themselves are the traces of the steps, so a
-run that goes on reads them back (`recall`).
+`Step.ranking` holds what is learned. The outcomes are the traces of the steps, so a resumed run
+reads them back (`recall`).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from promptcodebook.types import Codebook, Example, Expected, Outcome, Route, St
 _DRAWS = 64
 """Posterior draws for an example."""
 _WORDS = {"words": 1.0, "embeddings": 0.0, "both": 0.5}
-"""The share of words and letters in what an input is told by."""
+"""The share of words and letters in an input's features."""
 _BLAME = 0.25
 """Weight of what a critic lays at an instinct, beside a reward's 1."""
 
@@ -138,7 +137,7 @@ class OutcomeRouter:
 
     async def prepare(self) -> None:
         """Has the inputs embedded, where `router.features` says so: before the first route, and
-        again where a run goes on. Raises LMError where the model makes no embeddings."""
+        again when a run resumes. Raises LMError where the model makes no embeddings."""
         if self._embedder is None or self.model.vocabulary.center:
             return
         inputs = self.model.inputs

@@ -1,2 +1,2 @@
-"""The server side of the chat-completions wire: `completions` reads and writes its bodies, `server`
-puts one Backend behind them, `simulated` is the first Backend."""
+"""A policy behind an OpenAI-compatible endpoint (`proxy.py`), and the server side of the
+chat-completions wire that other models use too (`completions.py`, `server.py`)."""

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from promptcodebook.config import Budget, Config
     from promptcodebook.policy.file import PolicyFile
     from promptcodebook.policy.references import Reference
+    from promptcodebook.serve.admission import Callers, Limits
     from promptcodebook.serve.composing import Composing, Patience
-    from promptcodebook.serve.door import Callers, Limits
-    from promptcodebook.serve.live import PolicySource, Version
     from promptcodebook.serve.proxy import Proxy
     from promptcodebook.serve.server import Address
     from promptcodebook.serve.spending import Record, Spending
+    from promptcodebook.serve.versions import PolicySource, Version
 
 Keys = Annotated[
     Path | None,
@@ -105,8 +105,8 @@ def serve(
     """
     from promptcodebook.cli.settings import Typed
     from promptcodebook.policy.references import resolve
+    from promptcodebook.serve.admission import Callers, Limits, budgets_of, read_keys, require_keys
     from promptcodebook.serve.composing import Patience
-    from promptcodebook.serve.door import Callers, Limits, budgets_of, read_keys, require_keys
 
     known = read_keys(os.environ.get("PCO_SERVE_KEY", ""), keys)
     require_keys(known, host, f"pco serve {ref}")
@@ -151,7 +151,7 @@ class _Asked:
     def source(self) -> PolicySource:
         """A ref may move and a file be replaced; a run's state and a version stay what they are."""
         from promptcodebook.registry.registry import open_registry
-        from promptcodebook.serve.live import FileSource, FixedSource, RegistrySource, Version
+        from promptcodebook.serve.versions import FileSource, FixedSource, RegistrySource, Version
 
         if self.reference.version and "@" in self.ref:
             return RegistrySource(open_registry(), self.ref)
@@ -208,10 +208,10 @@ async def _serve(
 
 async def _proxy(asked: _Asked, callers: Callers, limits: Limits) -> Proxy:
     from promptcodebook.cli.settings import settings_for
-    from promptcodebook.serve.live import Live, RegistrySource
     from promptcodebook.serve.proxy import Policies, Proxy
     from promptcodebook.serve.spending import Records, records_path
     from promptcodebook.serve.upstream import connect_upstream
+    from promptcodebook.serve.versions import Live, RegistrySource
     from promptcodebook.tasks.program import SINGLE_CALL
 
     settings, _ = settings_for(asked.reference, asked.typed)

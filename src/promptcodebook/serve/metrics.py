@@ -1,8 +1,5 @@
-"""What a server tells of itself: Prometheus counts, where a call failed, and how often a line of
-its log may come.
-
-Neither is made from the text of a request.
-"""
+"""What a server says about itself: Prometheus counts, the place where a call failed, and a log that
+nobody can flood. Nothing here is made from the text of a request."""
 
 from __future__ import annotations
 

@@ -1,11 +1,7 @@
 """A policy behind /v1/chat/completions: each request gets its composed prompt and goes upstream.
 
-What a caller sends is passed on as it came, but for its model and for the prompt that stands before
-its messages.
-
-What a conversation asks for, and where a composed prompt stands in it.
-
-Messages are a caller's own trees: what is not read here goes on as it came.
+The proxy reads of a body what it needs: the model's name, and the text that is routed. It puts the
+prompt before the messages, sets the model, and passes on everything else as it came.
 """
 
 from __future__ import annotations
@@ -23,6 +19,15 @@ from typing import Any, cast
 from aiohttp import web
 
 from promptcodebook.errors import PcoError
+from promptcodebook.serve.admission import (
+    HUNG_UP,
+    Admission,
+    Answers,
+    Callers,
+    Limits,
+    Visit,
+    json_response,
+)
 from promptcodebook.serve.completions import Refusal, error_body
 from promptcodebook.serve.composing import Composed, Composing
 from promptcodebook.serve.description import (
@@ -33,12 +38,11 @@ from promptcodebook.serve.description import (
     check,
     description,
 )
-from promptcodebook.serve.door import HUNG_UP, Answers, Callers, Door, Limits, Visit, json_response
-from promptcodebook.serve.live import Live, Served
 from promptcodebook.serve.metrics import PolicyMetrics
 from promptcodebook.serve.server import Address
 from promptcodebook.serve.spending import Record, Records, Spending, now
 from promptcodebook.serve.upstream import Answer, Upstream
+from promptcodebook.serve.versions import Live, Served
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -133,8 +137,8 @@ class Proxy:
         self.policies = policies
         self.stopping = False
         self._begun = int(time.time())
-        self._door = Door(callers or Callers(()), limits or Limits())
-        self._metrics = PolicyMetrics(lambda: self._door.in_flight, policies.live)
+        self._admission = Admission(callers or Callers(()), limits or Limits())
+        self._metrics = PolicyMetrics(lambda: self._admission.in_flight, policies.live)
 
     def listening(self, host: str, port: int) -> AbstractAsyncContextManager[tuple[str, int]]:
         """The paths, listened for while the block runs."""
@@ -148,7 +152,7 @@ class Proxy:
             "/readyz": ("GET", self._ready),
             "/openapi.json": ("GET", _description),
         }
-        return self._door.listening(paths, self._metrics, host, port)
+        return self._admission.listening(paths, self._metrics, host, port)
 
     async def close(self) -> None:
         """Closes the policy's and the upstream's connections, and the record."""
@@ -159,11 +163,11 @@ class Proxy:
                 await asyncio.to_thread(kept.close)
 
     async def _chat(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
-        body = await self._door.read(request, visit)
+        body = await self._admission.read(request, visit)
         check(ChatRequest, body)
         messages: Messages = body["messages"]
         with (
-            self._door.place(visit),
+            self._admission.place(visit),
             self.policies.live.using(await self._asked(body)) as composing,
         ):
             text = input_of(messages, whole=self.policies.conversation)
@@ -186,7 +190,7 @@ class Proxy:
         """The model's answer, booked where its caller has a budget."""
         upstream, spending = self.policies.upstream, self.policies.spending
         body = asked if spending is None else spending.measured(asked)
-        data = await self._door.apart(visit, lambda: upstream.body(body))
+        data = await self._admission.apart(visit, lambda: upstream.body(body))
         if spending is None:
             return await self._respond(request, await upstream.ask(data), visit)
         wanted = body.get("stream_options") == asked.get("stream_options")
@@ -197,13 +201,13 @@ class Proxy:
             return response
 
     async def _prompt(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
-        body = await self._door.read(request, visit)
+        body = await self._admission.read(request, visit)
         given = check(PromptRequest, body).input
         if given is None:
             check(ChatRequest, body)
             given = input_of(body["messages"], whole=self.policies.conversation)
         with (
-            self._door.place(visit),
+            self._admission.place(visit),
             self.policies.live.using(await self._asked(body)) as composing,
         ):
             composed = await self._composed(composing, given, visit)
@@ -302,7 +306,7 @@ class Proxy:
     ) -> None:
         """Hands a piece to the caller; hangs up on one who does not take it in time."""
         try:
-            async with asyncio.timeout(self._door.limits.write_s):
+            async with asyncio.timeout(self._admission.limits.write_s):
                 await response.write(piece)
         except TimeoutError:
             if request.transport is not None:

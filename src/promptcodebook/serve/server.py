@@ -1,8 +1,7 @@
 """A small chat-completions server: one Backend behind /v1/chat/completions, /v1/models, /healthz.
 
-The web framework (aiohttp, a core dependency) stays in this file: bodies are read and written by
-`serve.completions`, and a Backend sees only values. Another framework, such as FastAPI for a policy
-in production, can stand here in its place.
+aiohttp stays in this file. `completions.py` reads and writes the bodies, and a Backend sees only
+values.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from typing import Any, Protocol, cast
 from aiohttp import web
 
 from promptcodebook.calls import Reply
+from promptcodebook.serve.admission import Callers
 from promptcodebook.serve.completions import ChatCall, Completion, Refusal, error_body, read_call
-from promptcodebook.serve.door import Callers
 
 _LONGEST_BODY = 16 * 2**20
 """Bytes."""

@@ -1,15 +1,12 @@
-"""What each caller may spend a day, and what of it is spent: looked at before each call.
+"""What each caller may spend a day, and the last requests with what they were prompted with.
 
-A call reserves the most that it can cost and is booked at what it took, so that spending passes no
-budget as long as the model keeps to the length that it was given. The day is UTC's. What is spent
-and reserved is on disk within a moment: a restart gives nothing back, and what a kill left in
-flight counts as spent. Each server counts for itself while it runs.
+A call reserves the most that it can cost, and is booked at what it took. So spending passes no
+budget while the model keeps to the length it was given. The day is UTC's. Reservations are on disk
+within a moment: a restart gives nothing back, and what a kill left in flight counts as spent. Each
+server counts for itself.
 
-What each request was prompted with, kept for `pco explain REQUEST_ID`: the last so many. The
-file also has what callers spend a day (`spending.py`).
-
-What a request said is not among it unless asked for, nor are the encoder's words about it. (A
-prompt that a generator composed may still take up words of the input.)
+`pco explain REQUEST_ID` reads the records of requests. They hold neither the request's text nor the
+encoder's analysis, unless asked for; a composed prompt may still repeat words of the input.
 """
 
 from __future__ import annotations

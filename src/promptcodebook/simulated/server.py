@@ -1,7 +1,7 @@
 """The simulated model over HTTP: the chat-completions wire in front of it.
 
-Two models: `simulated`, the behavioural model of a world with its faults and latency, and `delay`,
-which says one fixed text after the latency, for load tests. Neither is named after a real model.
+It serves two models: `simulated`, the behavioural model of a world with its faults and latency, and
+`delay`, which says one fixed text after the latency, for load tests.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Layout:
     """The tables of one kind of file: what it is called in messages, its version, its DDL.
 
     `since` is the earliest version with the same tables (0 = this one): its files are read, and
-    bear the present version once they are written to. `later` are tables that came after a version
+    get the present version once they are written to. `later` are tables that came after a version
     was first written, made where they are missing whenever a file is opened to be written.
     `wal` = writes go to a log beside the file first, which is quick; without it each commit is on
     the disk, in the one file, before it returns.

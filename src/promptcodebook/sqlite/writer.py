@@ -27,7 +27,7 @@ transaction fails, so it must only touch the connection."""
 _SET_ASIDE = 8 << 20
 """Bytes: hundreds of replies, each with the pages of the file that it touches."""
 _BATCH = 2048
-"""Units in one transaction at the most: bounds what one rollback throws away."""
+"""The most units in one transaction, which bounds what one rollback loses."""
 _Answer = tuple["asyncio.Future[None]", Exception | None]
 
 

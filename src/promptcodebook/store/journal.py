@@ -30,7 +30,7 @@ from pathlib import Path
 from promptcodebook.calls import ROLES, Role, Usage
 from promptcodebook.errors import StoreError
 from promptcodebook.lm.budget import AttemptLog, Ledger
-from promptcodebook.lm.journal import ReplyLog
+from promptcodebook.lm.cache import ReplyLog
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.paths import make_private_folder, unfinished_folder
 from promptcodebook.sqlite import Layout, Reader, Write, Writer, store_os_error

@@ -15,7 +15,7 @@ from pathlib import Path
 from promptcodebook.calls import Role, Usage
 from promptcodebook.errors import RunNotFound, StoreError
 from promptcodebook.lm.budget import AttemptLog
-from promptcodebook.lm.journal import ReplyLog
+from promptcodebook.lm.cache import ReplyLog
 from promptcodebook.paths import make_secret, read_secret, run_reference
 from promptcodebook.sqlite import Reader, Write, Writer
 from promptcodebook.store.events import (

@@ -35,9 +35,9 @@ def view(
     """
     from promptcodebook.serve.cli import listen
     from promptcodebook.store.runs import find_run
-    from promptcodebook.viewer.frame import address
+    from promptcodebook.viewer.following import find_key, root_of
+    from promptcodebook.viewer.page import address
     from promptcodebook.viewer.server import HOST, Site, viewing
-    from promptcodebook.viewer.watched import find_key, root_of
 
     folder = find_run(runs_dir(), run) if run else None
     home = (runs_dir() if folder is None else root_of(runs_dir(), folder)).resolve()

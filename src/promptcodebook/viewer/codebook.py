@@ -22,8 +22,8 @@ from promptcodebook.viewer.effect import (
     measured_mark,
     measured_words,
 )
-from promptcodebook.viewer.frame import Screen, address, filter_box, link, missing
-from promptcodebook.viewer.watched import Look, Watched, screen_of
+from promptcodebook.viewer.following import FollowedRun, Look, screen_of
+from promptcodebook.viewer.page import Screen, address, filter_box, link, missing
 
 _LATELY = 10
 """Steps without a selection after which an instinct is said to be unused lately."""
@@ -38,14 +38,14 @@ _ROUTED = (
 )
 
 
-def codebook_screen(watched: Watched) -> Screen:
+def codebook_screen(followed: FollowedRun) -> Screen:
     """All instincts as they are deployed."""
-    look = watched.look()
+    look = followed.look()
     context = look.context
     deployed = context.deployed
     if deployed is None:
         return screen_of(look, "Codebook", el("p.empty", "This run has no codebook."))
-    effects = latest_effects(watched, look)
+    effects = latest_effects(followed, look)
     cards = [_card(look, deployed.state, k, effects) for k in range(len(context.codebook))]
     shown = [
         filter_box("instincts"),
@@ -154,11 +154,11 @@ def _routed(steps: Sequence[Step]) -> Iterator[tuple[int, Rollout]]:
                 yield step.index, trace.rollout
 
 
-def biography_screen(watched: Watched, name: str) -> Screen:
+def biography_screen(followed: FollowedRun, name: str) -> Screen:
     """One text of Θ: an instinct by its number, or a directive by its name."""
-    look = watched.look()
+    look = followed.look()
     # Before the rest: a page may be newer than it says, never older.
-    mark = measured_mark(watched, look.mark)
+    mark = measured_mark(followed, look.mark)
     start = next((e.parameters for e in look.events if isinstance(e, Started)), None)
     variable = _variable(name, start)
     if start is None or variable is None:
@@ -170,7 +170,7 @@ def biography_screen(watched: Watched, name: str) -> Screen:
     parts.append(el("section", el("h2", "Versions"), _versions(look, start, variable)))
     if isinstance(variable, int):
         routed = _routed_table(look, variable)
-        parts.append(effects_section(watched, look, variable))
+        parts.append(effects_section(followed, look, variable))
         parts.append(el("section", el("h2", "Inputs routed to it"), routed))
     title = f"Instinct {variable}" if isinstance(variable, int) else _WORDS[variable]
     above = (("Codebook", address("run", look.key, "codebook")),)

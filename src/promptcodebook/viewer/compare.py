@@ -16,8 +16,8 @@ from promptcodebook.tasks.rewards import describe_reward
 from promptcodebook.types import Evaluation
 from promptcodebook.units import number, plural
 from promptcodebook.viewer.example import TEST, input_of
-from promptcodebook.viewer.frame import ALL_SIMULATED, SOME_SIMULATED, Screen, filter_box, link
-from promptcodebook.viewer.watched import Look, Watched
+from promptcodebook.viewer.following import FollowedRun, Look
+from promptcodebook.viewer.page import ALL_SIMULATED, SOME_SIMULATED, Screen, filter_box, link
 
 _MOST, _MOST_SETTINGS = 300, 80
 _EXAMPLES = (
@@ -36,12 +36,12 @@ _SETTINGS = (
 )
 
 
-def compare_screen(first: Watched, second: Watched) -> Screen:
+def compare_screen(first: FollowedRun, second: FollowedRun) -> Screen:
     """The results of both on the test examples that they share."""
     looks = first.look(), second.look()
     results = [
-        result_of(look.context.state, watched.tests())
-        for look, watched in zip(looks, (first, second), strict=True)
+        result_of(look.context.state, followed.tests())
+        for look, followed in zip(looks, (first, second), strict=True)
     ]
     body: list[Content] = [
         el("div.grid", [_side(word, look) for word, look in zip(_WORDS, looks, strict=True)])

@@ -15,7 +15,7 @@ from promptcodebook.report.context import without_credentials
 from promptcodebook.report.html import MISSING, Column, Content, Html, el
 from promptcodebook.store.effects import Effect, effects_mark, read_effects, signed
 from promptcodebook.store.header import Header
-from promptcodebook.viewer.watched import Look, Watched
+from promptcodebook.viewer.following import FollowedRun, Look
 
 _COLUMNS = (
     Column("with it less without", numeric=False),
@@ -39,10 +39,10 @@ class _Now:
     data: Mapping[str, str]
 
     @classmethod
-    def of(cls, watched: Watched, look: Look, k: int) -> _Now:
+    def of(cls, followed: FollowedRun, look: Look, k: int) -> _Now:
         deployed = look.context.codebook
         text = deployed[k].text if k < len(deployed) else ""
-        return cls(text, _digest(watched), look.context.header.fingerprints)
+        return cls(text, _digest(followed), look.context.header.fingerprints)
 
     def has_policy(self, effect: Effect) -> bool:
         return not self.policy or self.policy == effect.policy
@@ -51,20 +51,20 @@ class _Now:
         return effect.data in ("", self.data.get(effect.split, effect.data))
 
 
-def _digest(watched: Watched) -> str:
+def _digest(followed: FollowedRun) -> str:
     try:
-        return read_policy_file(watched.path / POLICY).digest
+        return read_policy_file(followed.path / POLICY).digest
     except PcoError:
         return ""
 
 
-def latest_effects(watched: Watched, look: Look) -> dict[tuple[int, str], Effect]:
+def latest_effects(followed: FollowedRun, look: Look) -> dict[tuple[int, str], Effect]:
     """By an instinct's number and text, the latest that was measured of it, where it has a pair: in
     the codebook that the run has now, and on its own data."""
-    now = _Now.of(watched, look, 0)
+    now = _Now.of(followed, look, 0)
     return {
         (each.instinct, each.text): each
-        for each in read_effects(watched.path)
+        for each in read_effects(followed.path)
         if each.difference is not None and now.has_policy(each) and now.has_data(each)
     }
 
@@ -76,22 +76,22 @@ def measured_words(effect: Effect) -> str:
     return f"{difference}, n = {effect.n}, {effect.split}{simulated}"
 
 
-def measured_mark(watched: Watched, own: str) -> str:
+def measured_mark(followed: FollowedRun, own: str) -> str:
     """Changes whenever a page about this run's instincts would; `own` is the run's mark."""
-    return f"{effects_mark(watched.path)}-{own}"
+    return f"{effects_mark(followed.path)}-{own}"
 
 
-def effects_section(watched: Watched, look: Look, k: int) -> Html:
+def effects_section(followed: FollowedRun, look: Look, k: int) -> Html:
     """What was measured of instinct k, and what to type to measure it."""
-    kept = [each for each in read_effects(watched.path) if each.instinct == k]
+    kept = [each for each in read_effects(followed.path) if each.instinct == k]
     header = look.context.header
-    typed = measuring_command(watched, k)
+    typed = measuring_command(followed, k)
     if _handed_over(header):
         typed = f"pco.effect({header.id!r}, {k}, data, reward, lm)"
     return el(
         "section",
         el("h2", "What it adds, measured"),
-        _kept(look, kept, _Now.of(watched, look, k)),
+        _kept(look, kept, _Now.of(followed, look, k)),
         el("p.note", "To measure it, type ", el("code", typed)),
         attrs={"id": "measured"},
     )
@@ -129,10 +129,10 @@ def _text(effect: Effect, now: _Now) -> Content:
     return "as deployed" if now.has_policy(effect) else "as deployed, in another codebook"
 
 
-def measuring_command(watched: Watched, k: int) -> str:
+def measuring_command(followed: FollowedRun, k: int) -> str:
     """What to type to measure instinct k of this run."""
-    trust = "" if watched.usable else " --trust"
-    return f"pco codebook effect {run_reference(watched.path)} {k}{trust}"
+    trust = "" if followed.usable else " --trust"
+    return f"pco codebook effect {run_reference(followed.path)} {k}{trust}"
 
 
 def _handed_over(header: Header) -> bool:

@@ -22,8 +22,8 @@ from promptcodebook.types import (
     variable_name,
 )
 from promptcodebook.units import number, plural
-from promptcodebook.viewer.frame import Screen, address, filter_box, link, missing
-from promptcodebook.viewer.watched import Look, Watched, screen_of
+from promptcodebook.viewer.following import FollowedRun, Look, screen_of
+from promptcodebook.viewer.page import Screen, address, filter_box, link, missing
 
 TEST = "test"
 """The last part of an example's address where its rows of the verdict are shown."""
@@ -57,9 +57,9 @@ class _Tally:
     latest: float | None = None
 
 
-def examples_screen(watched: Watched) -> Screen:
+def examples_screen(followed: FollowedRun) -> Screen:
     """Training examples with what they earned, and test examples under the first and last row."""
-    look = watched.look()
+    look = followed.look()
     tallies = _tallies(look.steps)
     shown = list(tallies.items())[:_MOST]
     training = el("p.empty", "No step was finished, so there is nothing to show.")
@@ -70,7 +70,7 @@ def examples_screen(watched: Watched) -> Screen:
     body = [
         filter_box("examples"),
         el("section", el("h2", "Training"), training, attrs={"id": "training"}),
-        el("section", el("h2", "Test"), _tested(look, watched.tests()), attrs={"id": "test"}),
+        el("section", el("h2", "Test"), _tested(look, followed.tests()), attrs={"id": "test"}),
     ]
     return screen_of(look, "Examples", body)
 
@@ -136,9 +136,9 @@ def _test_cells(look: Look, rollout: Rollout, pair: Pair | None) -> tuple[Conten
     )
 
 
-def example_screen(watched: Watched, name: str, at: str = "") -> Screen:
+def example_screen(followed: FollowedRun, name: str, at: str = "") -> Screen:
     """One example in a step (counted from 1), in its latest one, or in the verdict's rows."""
-    look = watched.look()
+    look = followed.look()
     steps = {
         step.index: trace.rollout.example_id
         for step in look.steps
@@ -147,7 +147,7 @@ def example_screen(watched: Watched, name: str, at: str = "") -> Screen:
     }
     tests = [
         (row, rollout)
-        for row in watched.tests()
+        for row in followed.tests()
         for rollout in row.rollouts
         if printable(rollout.example_id) == name
     ]
@@ -162,7 +162,7 @@ def example_screen(watched: Watched, name: str, at: str = "") -> Screen:
         if index not in steps:
             hint = f"pco runs show {look.context.header.id}"
             return missing(f"The example {name} was not in step {at}: {_whereabouts(steps)}.", hint)
-        body = _trained(watched, look, index, name, known)
+        body = _trained(followed, look, index, name, known)
     above = (("Examples", address("run", look.key, "examples")),)
     places = _places(look, name, list(steps), at or str(max(steps, default=-1) + 1), bool(tests))
     return screen_of(look, f"Example {name}", [places, body], above)
@@ -206,8 +206,8 @@ def _judged(look: Look, known: str | None, rows: Sequence[tuple[Evaluation, Roll
     return together(asked, sides)
 
 
-def _trained(watched: Watched, look: Look, index: int, name: str, known: str | None) -> Html:
-    step = watched.step(index)
+def _trained(followed: FollowedRun, look: Look, index: int, name: str, known: str | None) -> Html:
+    step = followed.step(index)
     before = _codebook_before(look, index)
     traces = [t for t in step.traces if printable(t.rollout.example_id) == name]
     return together([_trace(look, step, trace, before, known) for trace in traces])

@@ -11,13 +11,13 @@ from promptcodebook.audit.report import AuditReport
 from promptcodebook.errors import PolicyError
 from promptcodebook.registry.log import ATTEST, Entry
 from promptcodebook.registry.registry import AUDIT, Registry, open_registry
-from promptcodebook.registry.shelf import Version
+from promptcodebook.registry.storage import Version
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, table, together
 from promptcodebook.store.header import has_simulated
 from promptcodebook.store.runs import run_folders
 from promptcodebook.units import number, plural
-from promptcodebook.viewer.frame import SOME_SIMULATED, Screen, address, filter_box, link
-from promptcodebook.viewer.watched import Shelf, key_of
+from promptcodebook.viewer.following import OpenRuns, key_of
+from promptcodebook.viewer.page import SOME_SIMULATED, Screen, address, filter_box, link
 
 _DIGITS, _MOST = 19, 500
 """Of a version's name where it is shown; entries of the log shown."""
@@ -67,17 +67,17 @@ class Versions:
             if self._registry is None:
                 self._registry = open_registry()
             registry = self._registry
-            remote = registry.shelf.place.startswith("http")
+            remote = registry.storage.place.startswith("http")
             if not remote or time.monotonic() - self._asked > _SERVED_S:
-                self._mark = registry.shelf.read().head
+                self._mark = registry.storage.read().head
                 self._asked = time.monotonic()
             return self._mark
 
-    def screen(self, shelf: Shelf) -> Screen:
+    def screen(self, open_runs: OpenRuns) -> Screen:
         """All of it, as it is now."""
         mark = self.mark()  # before the rest: a page may be newer than it says, never older
         with open_registry() as registry:
-            return _screen(registry, shelf, mark)
+            return _screen(registry, open_runs, mark)
 
     def close(self) -> None:
         with self._lock:
@@ -86,9 +86,9 @@ class Versions:
                 self._registry = None
 
 
-def _screen(registry: Registry, shelf: Shelf, mark: str) -> Screen:
+def _screen(registry: Registry, open_runs: OpenRuns, mark: str) -> Screen:
     versions, entries = registry.versions(), registry.history()
-    place = registry.shelf.place
+    place = registry.storage.place
     live = address("live", "registry")
     if not versions:
         body = together(
@@ -97,7 +97,7 @@ def _screen(registry: Registry, shelf: Shelf, mark: str) -> Screen:
         )
         return Screen("Registry", body, live=live, mark=mark)
     audits = _audits(entries)
-    runs = {key_of(shelf.runs_dir, path) for path in run_folders(shelf.runs_dir)}
+    runs = {key_of(open_runs.runs_dir, path) for path in run_folders(open_runs.runs_dir)}
     body = together(
         el("p.note", place),
         filter_box("the registry"),

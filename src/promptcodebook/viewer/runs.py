@@ -17,7 +17,8 @@ from promptcodebook.store.lock import FILE, holder
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import RunSummary, file_marks, read_runs, run_folders
 from promptcodebook.units import count_text, duration, money, number, plural
-from promptcodebook.viewer.frame import (
+from promptcodebook.viewer.following import key_of
+from promptcodebook.viewer.page import (
     ALL_SIMULATED,
     SOME_SIMULATED,
     Screen,
@@ -25,7 +26,6 @@ from promptcodebook.viewer.frame import (
     filter_box,
     link,
 )
-from promptcodebook.viewer.watched import key_of
 
 _log = logging.getLogger(__name__)
 _ON_A_PAGE = 50

@@ -1,9 +1,8 @@
 """The viewer over HTTP: screens, their style and script, and the news that a run went on.
 
-For this machine only: it listens on loopback and answers no other name (a page of another site
-could lead its own name here). Every page is made of escaped text and may load nothing but the files
-of this server; scripts and styles in a page itself are not run, whatever it holds. It only reads,
-but for what `measuring.py` does when a form of its own pages asks for it.
+It only reads, and for this machine only: it listens on loopback and answers to no other name, since
+a page of another site could point its own name here. Every page is made of escaped text and loads
+only this server's files; scripts and styles within a page do not run.
 """
 
 from __future__ import annotations
@@ -15,22 +14,21 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from promptcodebook.errors import PcoError
+from promptcodebook.errors import PcoError, import_part
 from promptcodebook.report.html import read_script, read_style
 from promptcodebook.viewer.codebook import biography_screen, codebook_screen
 from promptcodebook.viewer.compare import compare_screen
 from promptcodebook.viewer.effect import measured_mark
 from promptcodebook.viewer.example import example_screen, examples_screen
-from promptcodebook.viewer.frame import LIVE, Screen, frame, missing
-from promptcodebook.viewer.paper import figure_file, paper_mark, paper_screen, result_screen
+from promptcodebook.viewer.following import GONE, FollowedRun, OpenRuns, rests, run_screen
+from promptcodebook.viewer.page import LIVE, Screen, missing, render
 from promptcodebook.viewer.registry import Versions
 from promptcodebook.viewer.runs import Runs
-from promptcodebook.viewer.watched import GONE, Shelf, Watched, rests, run_screen
 
 HOST = "127.0.0.1"
 _POLL_S, _POLL_ALL_S = 0.25, 0.8
@@ -60,7 +58,7 @@ _CHECK = "pco doctor"
 _log = logging.getLogger(__name__)
 
 _Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_OfRun = Callable[[Watched, web.Request], Screen]
+_OfRun = Callable[[FollowedRun, web.Request], Screen]
 
 
 class Site:
@@ -73,14 +71,14 @@ class Site:
         trust: bool = False,
         results: Path = Path("docs/results"),
     ) -> None:
-        self.shelf = Shelf(runs_dir, trust=trust)
+        self.open_runs = OpenRuns(runs_dir, trust=trust)
         self._runs = Runs(runs_dir)
         self._versions = Versions()
         self._results = results
 
     def close(self) -> None:
         """Lets go of the files that nobody reads."""
-        self.shelf.close()
+        self.open_runs.close()
         self._versions.close()
 
     def application(self) -> web.Application:
@@ -92,15 +90,15 @@ class Site:
             add(path, self._shown(partial(self._of_run, make)))
         add("/run/{run}/codebook/{text}", self._shown(partial(self._of_run, self._biography)))
         add("/compare", self._shown(self._compared))
-        add("/registry", self._shown(lambda _: self._versions.screen(self.shelf)))
-        add("/paper", self._shown(lambda _: paper_screen(self._results)))
+        add("/registry", self._shown(lambda _: self._versions.screen(self.open_runs)))
+        add("/paper", self._shown(lambda _: _paper().paper_screen(self._results)))
         add("/paper/{name}", self._shown(self._result))
         add("/paper/{name}/{file}", self._figure)
         add("/static/{name}", _static)
         add(f"{LIVE}/runs", self._told(lambda _: self._runs.mark(), _POLL_ALL_S))
         add(f"{LIVE}/run/{{run}}", self._told(self._run_mark))
         add(f"{LIVE}/registry", self._told(lambda _: self._versions.mark()))
-        add(f"{LIVE}/paper", self._told(lambda _: paper_mark(self._results)))
+        add(f"{LIVE}/paper", self._told(lambda _: _paper().paper_mark(self._results)))
         add(f"{LIVE}/paper/{{name}}", self._told(self._result_mark))
         add(f"{LIVE}/measured/{{run}}", self._told(self._measured_mark))
         add("/{rest:.*}", self._shown(lambda _: missing("There is nothing at this address.")))
@@ -108,34 +106,34 @@ class Site:
 
     def _of_run(self, make: _OfRun, request: web.Request) -> Screen:
         key = request.match_info["run"]
-        with self.shelf.reading(key) as watched:
-            return self._no_run(key) if watched is None else make(watched, request)
+        with self.open_runs.reading(key) as followed:
+            return self._no_run(key) if followed is None else make(followed, request)
 
-    def _biography(self, watched: Watched, request: web.Request) -> Screen:
-        return biography_screen(watched, _text(request, "text"))
+    def _biography(self, followed: FollowedRun, request: web.Request) -> Screen:
+        return biography_screen(followed, _text(request, "text"))
 
     def _no_run(self, key: str) -> Screen:
-        return missing(f"There is no run {key} in {self.shelf.runs_dir}.", "pco runs list")
+        return missing(f"There is no run {key} in {self.open_runs.runs_dir}.", "pco runs list")
 
     def _compared(self, request: web.Request) -> Screen:
         keys = request.query.getall("run", [])
         if len(keys) != 2:
             picked = f"Two runs are compared, and {len(keys)} were picked."
             return missing(picked, "/compare?run=ID&run=ID")
-        with self.shelf.reading(keys[0]) as first, self.shelf.reading(keys[1]) as second:
+        with self.open_runs.reading(keys[0]) as first, self.open_runs.reading(keys[1]) as second:
             if first is None or second is None:
                 return self._no_run(keys[0 if first is None else 1])
             return compare_screen(first, second)
 
     def _result(self, request: web.Request) -> Screen:
-        return result_screen(self._results, request.match_info["name"])
+        return _paper().result_screen(self._results, request.match_info["name"])
 
     def _result_mark(self, request: web.Request) -> str:
-        return paper_mark(self._results, request.match_info["name"])
+        return _paper().paper_mark(self._results, request.match_info["name"])
 
     async def _figure(self, request: web.Request) -> web.StreamResponse:
         name, file = request.match_info["name"], request.match_info["file"]
-        path = await asyncio.to_thread(figure_file, self._results, name, file)
+        path = await asyncio.to_thread(_paper().figure_file, self._results, name, file)
         if path is None:
             raise web.HTTPNotFound
         text = await asyncio.to_thread(path.read_text, "utf-8")
@@ -147,21 +145,21 @@ class Site:
         )
 
     def _run_mark(self, request: web.Request) -> str:
-        with self.shelf.reading(request.match_info["run"]) as watched:
-            return watched.mark() if watched is not None else GONE
+        with self.open_runs.reading(request.match_info["run"]) as followed:
+            return followed.mark() if followed is not None else GONE
 
     def _measured_mark(self, request: web.Request) -> str:
-        with self.shelf.reading(request.match_info["run"]) as watched:
-            if watched is None:
+        with self.open_runs.reading(request.match_info["run"]) as followed:
+            if followed is None:
                 return GONE
-            return measured_mark(watched, watched.mark())
+            return measured_mark(followed, followed.mark())
 
     def _shown(self, make: Callable[[web.Request], Screen]) -> _Answer:
         """An endpoint: the screen as a page, made in a thread, since it reads files."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
             screen = await asyncio.to_thread(_made, make, request)
-            body = frame(screen, urlsplit(str(request.rel_url)).path)
+            body = render(screen, urlsplit(str(request.rel_url)).path)
             return web.Response(
                 body=body, status=screen.status, content_type="text/html", charset="utf-8"
             )
@@ -196,6 +194,11 @@ class Site:
             return response
 
         return answer
+
+
+def _paper() -> Any:
+    """The screen Paper, which the experiments register. MissingExtra where they are not there."""
+    return import_part("promptcodebook.screens", "paper", "the screen Paper", "bench")
 
 
 def _made(make: Callable[[web.Request], Screen], request: web.Request) -> Screen:

@@ -12,8 +12,8 @@ from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.registry.registry import Registry
-from promptcodebook.registry.shelf import Version
-from promptcodebook.registry.sqlite import SqliteShelf
+from promptcodebook.registry.sqlite import SqliteStorage
+from promptcodebook.registry.storage import Version
 from tests.method.build import config
 from tests.store.conftest import parameters
 
@@ -33,7 +33,7 @@ def clock() -> datetime:
 
 
 def sqlite(folder: Path, who: str = "ada") -> Registry:
-    return Registry(SqliteShelf(folder / "registry.sqlite"), who, clock)
+    return Registry(SqliteStorage(folder / "registry.sqlite"), who, clock)
 
 
 def open_gate(version: Version, policy: PolicyFile, ref: str) -> Mapping[str, JsonValue]:

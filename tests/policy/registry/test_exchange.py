@@ -17,7 +17,7 @@ from promptcodebook.errors import PolicyError, RegistryDamaged, StoreError
 from promptcodebook.registry.exchange import export_lines, import_lines
 from promptcodebook.registry.log import canonical, version_of
 from promptcodebook.registry.registry import Registry
-from promptcodebook.registry.shelf import Facts
+from promptcodebook.registry.storage import Facts
 from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
 
 

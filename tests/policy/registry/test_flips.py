@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.registry.registry import Registry
-from promptcodebook.registry.shelf import Facts
-from promptcodebook.registry.sqlite import SqliteShelf
+from promptcodebook.registry.sqlite import SqliteStorage
+from promptcodebook.registry.storage import Facts
 from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
 
 
@@ -44,7 +44,10 @@ def test_a_byte_flipped_in_any_cell_is_found_and_its_row_is_the_first_named(
     """As an editor of the file would do it: the file itself stays whole."""
     file = tmp_path / "edited.sqlite"
     file.write_bytes(written)
-    with sqlite3.connect(file, isolation_level=None) as db, Registry(SqliteShelf(file)) as registry:
+    with (
+        sqlite3.connect(file, isolation_level=None) as db,
+        Registry(SqliteStorage(file)) as registry,
+    ):
         every = list(cells(db))
         assert len(every) == 16 * 10 + 3 * 2
         for table, key, number, name in every:
@@ -81,7 +84,7 @@ def test_rows_taken_out_put_in_or_made_otherwise_are_named(
     file.write_bytes(written)
     with sqlite3.connect(file) as db:
         db.execute(statement)
-    with Registry(SqliteShelf(file)) as registry:
+    with Registry(SqliteStorage(file)) as registry:
         assert registry.verify().faults[0].place == place
 
 
@@ -90,11 +93,11 @@ def test_an_entry_that_was_changed_and_sealed_anew_breaks_the_chain(
 ) -> None:
     file = tmp_path / "edited.sqlite"
     file.write_bytes(written)
-    with Registry(SqliteShelf(file)) as registry:
+    with Registry(SqliteStorage(file)) as registry:
         entry = registry.history()[4]
     forged = replace(entry, why="forged").sealed()
     with sqlite3.connect(file) as db:
         db.execute("UPDATE log SET why = ?, hash = ? WHERE seq = 5", (forged.why, forged.hash))
-    with Registry(SqliteShelf(file)) as registry:
+    with Registry(SqliteStorage(file)) as registry:
         [fault] = registry.verify().faults
         assert str(fault).startswith("row 6 of the log: it does not follow the entry before it")

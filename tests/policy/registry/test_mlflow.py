@@ -18,7 +18,7 @@ import pytest
 from promptcodebook.errors import ConfigError, RefNotFound, RegistryDamaged, StoreError
 from promptcodebook.registry.log import LOG_NAME
 from promptcodebook.registry.registry import Registry, open_registry
-from promptcodebook.registry.shelf import Facts
+from promptcodebook.registry.storage import Facts
 from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
 from tests.policy.registry.test_exchange import exported, taken
 from tests.policy.registry.test_processes import Crowd, hold_nothing_is_lost

@@ -31,7 +31,7 @@ from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.scan import Finding
 from promptcodebook.registry.log import FIRST, Broken, Entry, Log
 from promptcodebook.registry.registry import AUDIT, AuditGate, Registry, open_registry
-from promptcodebook.registry.shelf import Facts, Proposal, Propose, Version
+from promptcodebook.registry.storage import Facts, Proposal, Propose, Version
 from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
 
 
@@ -193,14 +193,14 @@ def test_a_report_that_comes_in_at_the_last_moment_counts(
 ) -> None:
     version = registry.freeze(policy("a"), "tickets").version
     registry.attest(version, AUDIT, report_of(registry))
-    append, bad = registry.shelf.append, report_of(registry, "judge", "hate")
+    append, bad = registry.storage.append, report_of(registry, "judge", "hate")
 
     def after_another(propose: Propose) -> tuple[Entry, ...]:
-        registry.shelf.append = append  # type: ignore[method-assign]
+        registry.storage.append = append  # type: ignore[method-assign]
         registry.attest(version, AUDIT, bad)
         return append(propose)
 
-    registry.shelf.append = after_another  # type: ignore[method-assign]
+    registry.storage.append = after_another  # type: ignore[method-assign]
     with pytest.raises(PromotionRefused, match="hate"):
         registry.promote(version, PRODUCTION, gate=gate(registry))
 
@@ -224,7 +224,7 @@ def test_what_the_log_refuses_is_not_written(registry: Registry) -> None:
     registry.freeze(policy("a"), "tickets")
     [entry] = registry.history()
     with pytest.raises(StoreError, match="does not take this"):
-        registry.shelf.append(lambda log: Proposal((replace(entry, seq=2).sealed(),)))
+        registry.storage.append(lambda log: Proposal((replace(entry, seq=2).sealed(),)))
     assert registry.verify().passes and len(registry.history()) == 1
 
 

@@ -1,7 +1,6 @@
 """The aime task: its rows, its reward and what it tells the critic."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,7 @@ from promptcodebook.tasks.aime.score import (
 )
 from promptcodebook.tasks.aime.task import load_aime
 from promptcodebook.types import Example
-
-SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")
+from tests.tasks.shared import vectors
 
 
 def test_an_answer_out_of_range_is_named(tmp_path: Path) -> None:
@@ -132,10 +130,7 @@ def test_integer_only(output: str, gold: str, expected: float) -> None:
 
 
 def test_integer_only_agrees_with_the_public_scorer() -> None:
-    path = SHARED / "vectors" / "aime.jsonl"
-    if not path.is_file():
-        pytest.skip(f"no scorer vectors at {path}; set PCO_SHARED to the folder that holds them")
-    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    rows = vectors("aime")
     wrong = [r["id"] for r in rows if integer_only(r["answer"], r["gold"]) != r["score"]]
     assert len(rows) > 100
     assert wrong == []

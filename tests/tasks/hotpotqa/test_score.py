@@ -1,9 +1,6 @@
 """Exact match and F1 of answers."""
 
-import json
-import os
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,8 +8,7 @@ from hypothesis import strategies as st
 
 from promptcodebook.tasks.hotpotqa.score import exact_match, f1, reward
 from promptcodebook.types import Example, Output, Score
-
-SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")
+from tests.tasks.shared import vectors
 
 
 @pytest.mark.parametrize(
@@ -69,10 +65,7 @@ def test_a_long_answer_is_scored_at_once() -> None:
 
 
 def test_agrees_with_the_public_scorer() -> None:
-    path = SHARED / "vectors" / "hotpotqa.jsonl"
-    if not path.is_file():
-        pytest.skip(f"no vectors in {path.parent}")
-    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    rows = vectors("hotpotqa")
     assert len(rows) > 100
     differing = [
         row["id"]
@@ -126,22 +119,24 @@ def test_a_wrong_answer_names_what_was_missing() -> None:
     assert "Never retrieved: 'Ruth Calloway'." in score.feedback
 
 
-def test_a_hop_with_nothing_left_to_find_is_not_blamed() -> None:
-    score = judged("barge", ("Skerry Light", "Ruth Calloway"), ())
-    assert "Hop 2 (query2) had nothing left to find." in score.feedback
+@pytest.mark.parametrize(
+    ("answer", "retrieved", "said"),
+    [
+        ("barge", [("Skerry Light", "Ruth Calloway"), ()], "(query2) had nothing left to find."),
+        ("She grew up on a barge", [], "only the bare answer counts"),
+        ("a long red barge", [], "only the bare answer counts"),
+        ("an old boat", [], "is wrong; the right answer is 'a barge'."),
+        (" ", [], "There is no answer; the right one is 'a barge'."),
+    ],
+)
+def test_feedback_says_what_is_wrong(
+    answer: str, retrieved: list[tuple[str, ...]], said: str
+) -> None:
+    assert said in judged(answer, *retrieved).feedback
 
 
-def test_a_wordy_answer_is_told_so() -> None:
-    assert "only the bare answer counts" in judged("She grew up on a barge").feedback
-
-
-def test_a_near_miss_is_told_so() -> None:
-    example = Example("q", "x", "the long red barge")
-    assert "F1 0.50" in reward(example, Output("red")).feedback
-
-
-def test_no_answer_is_told_so() -> None:
-    assert judged(" ").feedback.startswith("There is no answer; the right one is 'a barge'.")
+def test_feedback_on_a_near_miss_gives_the_overlap() -> None:
+    assert "F1 0.50" in reward(Example("q", "x", "the long red barge"), Output("red")).feedback
 
 
 def test_an_output_without_titles_is_scored_as_the_answer() -> None:

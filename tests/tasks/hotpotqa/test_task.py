@@ -1,7 +1,6 @@
 """Loading HotpotQA: our own examples, a data folder, and what is wrong with one."""
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,8 +15,6 @@ from promptcodebook.tasks.retrieval.retriever import retrieved_titles
 from promptcodebook.tasks.rewards import apply_reward
 from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example, Output, Prompt
-
-SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")
 
 ROW = {
     "id": "a",

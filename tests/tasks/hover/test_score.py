@@ -1,9 +1,6 @@
 """Scoring HoVer: titles, labels, and agreement with the public scorers."""
 
-import json
-import os
 import string
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -22,8 +19,8 @@ from promptcodebook.tasks.hover.score import (
 )
 from promptcodebook.tasks.retrieval import title_of
 from promptcodebook.types import Example, Output
+from tests.tasks.shared import vectors
 
-SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")
 TITLES = st.lists(st.text(alphabet=string.ascii_letters + " ", min_size=1, max_size=8), max_size=6)
 
 
@@ -130,10 +127,7 @@ def test_long_texts_are_read_at_once() -> None:
 
 
 def test_agreement_with_the_public_scorers() -> None:
-    path = SHARED / "vectors" / "hover.jsonl"
-    if not path.is_file():
-        pytest.skip(f"no scorer vectors at {path}; set PCO_SHARED to the folder that holds them")
-    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    rows = vectors("hover")
     wrong = list[tuple[str, str]]()
     for row in rows:
         gold, ranked = row["gold_titles"], row["ranked_titles"]

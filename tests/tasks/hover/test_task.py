@@ -1,13 +1,12 @@
 """The hover task on our own claims, on folders, and on folders that lack something."""
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from promptcodebook.calls import Reply, Request
+from promptcodebook.calls import Request
 from promptcodebook.errors import DataError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.executor import BoundChat
@@ -17,22 +16,15 @@ from promptcodebook.tasks.hover.score import (
     retrieval_reward,
     titles_subset,
 )
-from promptcodebook.tasks.hover.task import (
-    MODULES,
-    OFFICIAL,
-    STAGES,
-    HoverProgram,
-    load_hover,
-    paper_splits,
-)
+from promptcodebook.tasks.hover.task import OFFICIAL, STAGES, HoverProgram, load_hover, paper_splits
 from promptcodebook.tasks.public import url_of
 from promptcodebook.tasks.public_sources import source_of
 from promptcodebook.tasks.retrieval import open_retriever
 from promptcodebook.tasks.retrieval.retriever import retrieved_titles
 from promptcodebook.tasks.rewards import apply_reward
 from promptcodebook.types import Example, Output, Prompt
+from tests.tasks.shared import shared
 
-SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")
 Rows = list[dict[str, object]]
 
 
@@ -197,12 +189,8 @@ def test_large_pools_are_cut_to_the_paper_s_sizes() -> None:
 
 
 def test_the_real_claims() -> None:
-    folder = SHARED / "data" / "hover"
-    if not folder.is_dir():
-        pytest.skip(
-            f"no HoVer data at {folder}; set PCO_SHARED to the folder that holds data/hover"
-        )
-    dataset = load_hover(SHARED / "data").dataset
+    folder = shared("data", "hover")
+    dataset = load_hover(folder).dataset
     retriever = open_retriever(folder / "corpus.jsonl")
     # The recall that the data's README states for the claim as the query.
     for k, shares in ((7, (0.79, 0.63, 0.67)), (24, (0.93, 0.69, 0.86))):
@@ -290,34 +278,6 @@ async def test_every_stage_is_in_the_trace_with_what_it_was_given() -> None:
     assert "the mill is old" in given["query3"] and "the river is long" in given["query3"]
     assert "the river is long" in given["verify"] and "Page 3.9" in given["verify"]
     assert [request.role for request in lm.history] == ["executor"] * 5
-
-
-async def test_the_prompt_stands_before_each_stage_s_instruction() -> None:
-    _, lm = await run(Prompt("Take care."))
-    for request, stage in zip(lm.history, STAGES, strict=True):
-        system = request.messages[0].content
-        assert system.startswith(f"Take care.\n\n{MODULES[stage][0]}")
-
-
-async def test_a_prompt_for_each_stage() -> None:
-    _, lm = await run(Prompt("all", {stage: f"For {stage}." for stage in STAGES}))
-    starts = [request.messages[0].content.split("\n")[0] for request in lm.history]
-    assert starts == [f"For {stage}." for stage in STAGES]
-
-
-async def test_a_reply_cut_anywhere_marks_the_output() -> None:
-    cut = Reply("reasoning: on and", finish="length")
-    output, _ = await run(replies=(REPLIES[0], cut, *REPLIES[2:]))
-    assert output.truncated
-
-
-async def test_an_empty_query_finds_nothing_and_the_claim_goes_on() -> None:
-    shelf = Shelf()
-    replies = (REPLIES[0], "reasoning: none\nquery:", *REPLIES[2:])
-    output, _ = await run(replies=replies, search=shelf)
-    assert [k for _, k in shelf.asked] == [7, 10]
-    assert retrieved_titles(output)[1] == ()
-    assert "(none found)" in output.trace[2].input
 
 
 async def test_over_an_empty_corpus_the_label_alone_is_left() -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -23,35 +21,28 @@ from promptcodebook.tasks.ifbench.score import (
     describe,
     grade,
 )
-from tests.tasks.ifbench.conftest import SHARED
-
-
-def rows(name: str) -> list[dict[str, Any]]:
-    path = SHARED / "vectors" / f"{name}.jsonl"
-    if not path.is_file():
-        pytest.skip(f"no scorer vectors at {path}; set PCO_SHARED to the folder that holds them")
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+from tests.tasks.shared import vectors
 
 
 @pytest.mark.parametrize(("name", "least"), [("ifbench", 2000), ("ifeval", 1000)])
 def test_agrees_with_the_public_scorer(name: str, least: int, language: Language) -> None:
-    vectors = rows(name)
+    rows = vectors(name)
     wrong = [
         (row["id"], row["instruction_id"])
-        for row in vectors
+        for row in rows
         if check(
             row["instruction_id"], row["kwargs"], row["prompt"], row["response"], language=language
         )
         is not row["expected"]
     ]
-    assert len(vectors) > least
+    assert len(rows) > least
     assert wrong == []
 
 
 def test_agrees_with_the_public_scorer_on_whole_examples(language: Language) -> None:
     wrong = list[str]()
-    vectors = rows("ifbench_examples")
-    for row in vectors:
+    rows = vectors("ifbench_examples")
+    for row in rows:
         found = grade(
             row["prompt"],
             row["instruction_id_list"],
@@ -63,7 +54,7 @@ def test_agrees_with_the_public_scorer_on_whole_examples(language: Language) -> 
         ours = [found.strict, found.loose, found.strict_all, found.loose_all, found.loose_share]
         if ours != public:
             wrong.append(row["id"])
-    assert len(vectors) > 100
+    assert len(rows) > 100
     assert wrong == []
 
 

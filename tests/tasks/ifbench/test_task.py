@@ -1,7 +1,6 @@
 """The task ifbench: its data, its two stages, and what its reward says."""
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -20,8 +19,7 @@ from promptcodebook.tasks.ifbench.task import (
     load_ifbench,
 )
 from promptcodebook.types import Example, Prompt, Score
-
-SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")
+from tests.tasks.shared import shared
 
 TWO = Example(
     "1",
@@ -161,9 +159,8 @@ def test_bad_rows_are_named_by_file_and_line(tmp_path: Path, bad: object, said: 
     assert caught.value.hint
 
 
-@pytest.mark.skipif(not (SHARED / "data/ifbench").is_dir(), reason="no ../shared/data/ifbench")
 def test_the_benchmarks_rows_load_and_can_be_scored() -> None:
-    task = load_ifbench(SHARED / "data")
+    task = load_ifbench(shared("data", "ifbench"))
     reward = task.reward(None)
     for _, part in task.dataset.items():
         for example in part:

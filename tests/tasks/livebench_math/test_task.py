@@ -1,7 +1,6 @@
 """The livebench_math task: its data, its reward and what it tells the critic."""
 
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -20,8 +19,8 @@ from promptcodebook.tasks.task import load_task
 from promptcodebook.tasks.worker import Worker
 from promptcodebook.types import Example
 from tests.load import crowding
+from tests.tasks.shared import vectors
 
-SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")
 FORMS = {"choice": "{}", "aime": "{}", "rearrangement": "Answer: {}", "amps": r"\boxed{{{}}}"}
 ROW: dict[str, object] = {
     "question_id": "one",
@@ -309,10 +308,7 @@ def test_any_latex_is_compared_within_its_limit(worker: Worker, answer: str) -> 
 
 
 def test_agreement_with_the_public_scorer(worker: Worker) -> None:
-    path = SHARED / "vectors" / "livebench_math.jsonl"
-    if not path.is_file():
-        pytest.skip(f"no scorer vectors at {path}; set PCO_SHARED to the folder that holds them")
-    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    rows = vectors("livebench_math")
     agreed, total = Counter[str](), Counter[str]()
     for row in rows:
         given_row = (row["question"], row["ground_truth"], row["subtask"], row["answer"])

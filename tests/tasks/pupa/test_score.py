@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sqlite3
 from pathlib import Path
 
@@ -15,8 +14,7 @@ from hypothesis import strategies as st
 from promptcodebook.calls import Message, Reply, Request, Schema, request_key
 from promptcodebook.errors import ConfigError, ParseError, ServerFault
 from promptcodebook.incidents import Counts, no_tally
-from promptcodebook.lm.cache import Cache, unpack_reply
-from promptcodebook.lm.journal import Journaled
+from promptcodebook.lm.cache import Cache, Journaled, unpack_reply
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.executor import BoundChat, Trial
@@ -42,8 +40,7 @@ from promptcodebook.tasks.pupa.score import (
 from promptcodebook.tasks.pupa.task import read_dataset
 from promptcodebook.tasks.rewards import apply_reward
 from promptcodebook.types import Example, Output, Prompt, Rollout, Score
-
-SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")
+from tests.tasks.shared import vectors
 
 
 @pytest.mark.parametrize(
@@ -101,10 +98,7 @@ def test_units_as_a_list() -> None:
 
 
 def test_agreement_with_the_public_scorer() -> None:
-    path = SHARED / "vectors" / "pupa.jsonl"
-    if not path.is_file():
-        pytest.skip(f"no scorer vectors at {path}; set PCO_SHARED to the folder that holds them")
-    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    rows = vectors("pupa")
     assert len(rows) > 40
     wrong: list[str] = []
     for row in rows:

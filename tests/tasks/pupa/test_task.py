@@ -6,7 +6,6 @@ import asyncio
 import html
 import json
 import logging
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -43,7 +42,6 @@ from promptcodebook.types import Example, Output, Prompt, Rewrite
 from tests.cli.invoked import Result, pco, served
 from tests.lm.server import Server
 
-SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")
 ROW = {"id": "a", "user_query": "SECRET q", "target_response": "SECRET r", "pii_units": "secret"}
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from promptcodebook.errors import DataError, MissingExtra
 from promptcodebook.tasks.retrieval import Page, Search, open_retriever, passage_of, title_of
-
-SHARED = Path(os.environ.get("PCO_SHARED") or Path(__file__).parents[4] / "shared")
+from tests.tasks.shared import shared
 
 PAGES = [
     {"title": "Tern Island", "sentences": ["Tern Island has a lighthouse. ", " ", " It is small."]},
@@ -208,9 +207,7 @@ def test_recall_is_that_of_the_reference(
     case: tuple[str, str], recalls: dict[int, dict[str, float]], tmp_path: Path
 ) -> None:
     name, field = case
-    folder = SHARED / "data" / name
-    if not folder.is_dir():
-        pytest.skip(f"no data in {folder}")
+    folder = shared("data", name)
     retriever = open_retriever(folder / "corpus.jsonl", cache_dir=tmp_path)
     found: dict[int, dict[str, float]] = {}
     for k, splits in recalls.items():

@@ -68,7 +68,7 @@ def _unwrap(match: re.Match[str]) -> str:
 
 
 def _integer(text: str) -> int | None:
-    """0..999 after removing what may stand around a number; None for anything else."""
+    """0..999 after removing what may surround a number; None for anything else."""
     text = re.sub(r"[$\s]|\\[,;:! ]", "", _WRAPPER.sub(_unwrap, text))
     text = _DEGREE.sub("", text)
     if _GROUPED.fullmatch(text):

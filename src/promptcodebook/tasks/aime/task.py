@@ -14,13 +14,7 @@ from pydantic import ConfigDict, model_validator
 
 from promptcodebook.errors import DataError
 from promptcodebook.tasks.aime.score import accuracy, reward
-from promptcodebook.tasks.home import (
-    BenchmarkRow,
-    blank_fields,
-    home_of,
-    read_dataset,
-    read_seeds,
-)
+from promptcodebook.tasks.home import BenchmarkRow, blank_fields, home_of, read_dataset, read_seeds
 from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example

@@ -1,8 +1,8 @@
 """The verifiable constraints: one small pure check per kind, in one table.
 
 A constraint is a mapping `{"kind": ..., parameters...}`; a blank answer satisfies none. Matching
-of words ignores case and respects word boundaries; fixed texts are compared as they stand. How an
-answer is counted (its words, sentences, paragraphs and list items) stands at the end.
+of words ignores case and respects word boundaries; fixed texts are compared unchanged. How an
+answer is counted (its words, sentences, paragraphs and list items) comes last.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def _exact_numbers(constraint: Constraint, text: str) -> CheckResult:
 
 
 def _quoted(_constraint: Constraint, text: str) -> CheckResult:
-    """quoted{}: the whole answer stands between double quotation marks."""
+    """quoted{}: the whole answer is in double quotation marks."""
     bare = text.strip()
     held = len(bare) > 2 and bare[0] == bare[-1] == '"'
     sentence = "stands" if held else "does not stand"
@@ -331,7 +331,7 @@ def paragraphs(text: str) -> tuple[str, ...]:
 
 
 def bullet_items(text: str) -> tuple[str, ...]:
-    """What stands after "- " on the lines that start with it."""
+    """The text after "- " on the lines that start with it."""
     return tuple(line[2:].strip() for line in text.splitlines() if line.startswith("- "))
 
 

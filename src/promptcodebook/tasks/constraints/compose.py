@@ -54,7 +54,7 @@ _LETTERS = "bfgkpvwy"
 
 
 def compatible(kind: str, others: Iterable[str]) -> bool:
-    """Can a constraint of this kind stand beside the others, none of the same kind?"""
+    """Does a constraint of this kind go with the others, none of the same kind?"""
     return all(
         kind != other
         and other not in _CLASHES.get(kind, set())
@@ -90,7 +90,7 @@ def compose(world: int = 1, kinds: Sequence[str] = ()) -> Iterator[dict[str, obj
 
 
 def read_wordings() -> Mapping[str, Sequence[str]]:
-    """Kind -> its phrasings; a parameter stands in braces."""
+    """Kind -> its phrasings, with parameters in braces."""
     text = resources.files("promptcodebook.tasks.constraints").joinpath("wordings.json")
     return cast("Mapping[str, Sequence[str]]", json.loads(text.read_text("utf-8")))
 

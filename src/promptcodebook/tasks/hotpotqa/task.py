@@ -20,13 +20,7 @@ from pydantic import model_validator
 from promptcodebook.calls import Chat, Role
 from promptcodebook.data import Dataset
 from promptcodebook.errors import DataError, TaskError
-from promptcodebook.tasks.home import (
-    BenchmarkRow,
-    blank_fields,
-    home_of,
-    read_dataset,
-    read_seeds,
-)
+from promptcodebook.tasks.home import BenchmarkRow, blank_fields, home_of, read_dataset, read_seeds
 from promptcodebook.tasks.hotpotqa.score import reward
 from promptcodebook.tasks.retrieval import Retriever, Search, open_retriever
 from promptcodebook.tasks.retrieval.retriever import Hops, SearchFunction

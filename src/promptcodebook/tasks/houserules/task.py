@@ -251,7 +251,7 @@ RULES: Mapping[str, str] = {
 """Topic -> the kind of its rule, in the order of the present prompt's lines."""
 
 SIX = ("invoice", "cancel", "address", "login", "advice", "howto")
-"""The topics whose rules SmolLM2 keeps best when they stand alone, on training messages that did
+"""The topics whose rules SmolLM2 keeps best when each is alone, on training messages that did
 not choose their wording (docs/tasks/houserules.md); of equals the first."""
 
 _TITLES: Mapping[str, str] = {

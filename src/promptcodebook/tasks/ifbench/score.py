@@ -1,6 +1,6 @@
 """Scoring of IFBench's 58 and IFEval's 25 constraints, at the level of one example.
 
-`check` decides one instruction on a response as it stands; `grade` a whole example, strict and
+`check` decides one instruction on an unchanged response; `grade` a whole example, strict and
 loose; `describe` says an instruction in words, for feedback; `accuracy` sums up a set of graded
 responses. Where the public scorer is odd they agree with it. Where it raises an error, or a check
 takes too long, the answer is "not met". A keyword that is no regular expression is plain text.
@@ -93,7 +93,7 @@ def check(
     *,
     language: Language | None = None,
 ) -> bool:
-    """Whether `response` as it stands follows one instruction; a blank one follows none.
+    """Whether the unchanged `response` follows one instruction; a blank one follows none.
 
     `prompt` is part of the scorers' common signature; no check looks at it. Raises DataError for
     an unknown id and for kwargs that do not fit it, MissingExtra and TaskError where a check

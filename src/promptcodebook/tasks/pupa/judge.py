@@ -150,7 +150,7 @@ _DIGITS_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}([./-]\d{1,4})?")
 _MONTH = re.compile(r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*")
 _DAY_OR_YEAR = re.compile(r"\d{1,4}(st|nd|rd|th)?")
 _SHOWN = 12
-"""Leaked pieces that are quoted at the most."""
+"""The most leaked pieces that are quoted."""
 _WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff]|\\w+")
 
 

@@ -36,7 +36,7 @@ __all__ = [
 class ReadyMade(dict[str, Any]):
     """A ready-made reward: its kind and options, checked when it is made (ConfigError).
 
-    A call scores one answer; that of `regex` and of `weighted` is to be awaited, and that of
+    A call scores one answer; that of `regex` and of `weighted` must be awaited, and that of
     `judge` needs a run's model.
     """
 

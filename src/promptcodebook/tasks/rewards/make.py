@@ -82,7 +82,7 @@ def _raised(error: BaseException, example: Example) -> RewardError:
     return RewardError(
         f"the reward raised {type(error).__name__}: {message_of(error)} "
         f"({place_of(error)}, example {example.id})",
-        hint="correct the reward; a run records such rollouts as failed and goes on",
+        hint="correct the reward; a run records such rollouts as failed and continues",
     )
 
 
@@ -148,7 +148,7 @@ def _inside(value: float, reward_range: tuple[float, float], example: Example) -
 
 
 STAND_IN = "stand-in"
-"""As `reward` of a ready-made task: its stand-in decides, and no judge is asked."""
+"""As `reward` of a ready-made task: its stand-in decides, without a judge."""
 _PLAIN: dict[str, type[Any]] = {
     "exact": Exact,
     "normalised": Normalised,

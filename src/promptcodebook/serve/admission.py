@@ -1,12 +1,8 @@
-"""The way into a server on aiohttp: who may ask, what is too much, and what an error becomes.
+"""Who may ask a server on aiohttp and how often, what is too much, and what an error becomes.
 
-aiohttp's parser bounds lines, fields and headers of a request. The text of a request is never
-logged, nor is an error that could quote it.
-
-Who may ask a server of ours, and how often.
-
-Without a key it answers to this very machine alone. Keys are compared by digests that have one
-length, all of them each time, so that an answer's time tells nothing of them.
+Without a key the server answers to this machine alone. Keys are compared by digests of one length,
+all of them each time, so that an answer's time reveals nothing. aiohttp's parser bounds a request's
+lines and headers. No log quotes a request, nor an error that could quote it.
 """
 
 from __future__ import annotations
@@ -345,7 +341,7 @@ class _Connections(web.Server):
                 self._idle[handler] = None
 
 
-class Door:
+class Admission:
     """Lets requests in, a bounded number at a time."""
 
     def __init__(self, callers: Callers, limits: Limits) -> None:

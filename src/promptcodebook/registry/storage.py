@@ -1,7 +1,4 @@
-"""Where a registry lies: the seam between what a registry does and what it is kept in.
-
-A version of a policy, what is known of where it came from, and how its instincts are kept.
-"""
+"""What a registry needs of the place where it lies, and the values that it stores there."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ class Row:
     fault: str = ""
 
 
-class Shelf(Protocol):
+class Storage(Protocol):
     """A place for one log and its policy files, shared by processes.
 
     Each entry is there whole or not at all, whatever becomes of who writes it, and entries that

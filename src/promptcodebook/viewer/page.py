@@ -1,4 +1,4 @@
-"""The frame around every screen: where one is, where one can go, and whether it is simulated."""
+"""The page around every screen: where the reader is, where to go, and what is simulated."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def missing(what: str, hint: str = "") -> Screen:
     return Screen("Nothing here", [el("p.empty", what), said], status=404)
 
 
-def frame(screen: Screen, here: str) -> bytes:
+def render(screen: Screen, here: str) -> bytes:
     """The whole page; `here` is its own path, without a query."""
     main = el(
         "main",

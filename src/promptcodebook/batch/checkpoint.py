@@ -1,8 +1,8 @@
-"""OUT.part: a batch under way, in a folder beside OUT that goes when OUT is whole.
+"""OUT.part: the checkpoint of a batch, a folder beside OUT that is removed when OUT is whole.
 
-job.json        which IN, policy and settings it is the batch of
+job.json        which IN, policy and settings it belongs to
 rows.jsonl      the results so far, in the order of IN; a last line that a kill tore is cut off
-journal.sqlite  every reply, on disk before its chain goes on, and what all sessions spent
+journal.sqlite  every reply, on disk before its chain continues, and what all sessions spent
 in-flight       attempts that have left and are not booked (store/journal.py)
 lock            who writes
 """
@@ -40,7 +40,7 @@ _LAYOUT = Layout(
 )
 
 
-def part_of(target: Path) -> Path:
+def checkpoint_of(target: Path) -> Path:
     """The folder of the batch that makes OUT."""
     return target.with_name(f"{target.name}.part")
 
@@ -72,7 +72,7 @@ def open_journal(folder: Path, again: str) -> Journal:
 
 
 @dataclass
-class Part:
+class Checkpoint:
     """The folder while a process writes it. Made by `open`; `job` is what it was begun with. There
     are `count` results in it, of which `failed` are errors."""
 
@@ -85,7 +85,9 @@ class Part:
     _file: Any = field(default=None)
 
     @classmethod
-    def open(cls, folder: Path, job: Mapping[str, Any], again: str, *, anew: bool = False) -> Part:
+    def open(
+        cls, folder: Path, job: Mapping[str, Any], again: str, *, anew: bool = False
+    ) -> Checkpoint:
         """Goes on with what is there, or drops it (`anew`) and begins. `job` says what the batch is
         of; `again` is what to type. RunBusy while another process writes, RunChanged where it is
         another job's, ConfigError where the folder is no batch's."""
@@ -99,16 +101,16 @@ class Part:
             if anew:
                 _empty(folder)
             known = _settle_job(folder, job, again)
-            part = cls(folder, known, open_journal(folder, again), lock)
+            checkpoint = cls(folder, known, open_journal(folder, again), lock)
         except BaseException:
             lock.release()
             raise
         try:
-            part._open_rows()
+            checkpoint._open_rows()
         except BaseException:
-            part.close()
+            checkpoint.close()
             raise
-        return part
+        return checkpoint
 
     @property
     def answered(self) -> int:

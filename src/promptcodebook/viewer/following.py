@@ -1,10 +1,7 @@
-"""A run that is looked at while it may still be written: what happened so far, without the texts.
+"""A run that is followed while it may still be written, and the screen of one run.
 
-The texts of rollouts are most of a run and few of them are looked at, so they are read when they
-are; the rest is kept, and only what came since is read again.
-
-The screen of one run: its verdict, curves, test examples, spending and failures, as the report
-has them; and the tabs of all screens of a run.
+The texts of rollouts are most of a run and few are looked at, so they are read when a screen needs
+them. The rest is kept in memory, and only new events are read.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ from promptcodebook.store.lock import FILE, holder
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import run_folders
 from promptcodebook.types import Evaluation, Step
-from promptcodebook.viewer.frame import ALL_SIMULATED, Screen, address
+from promptcodebook.viewer.page import ALL_SIMULATED, Screen, address
 
 _MOST_OPEN = 8
 """Runs kept open; who was looked at longest ago is closed."""
@@ -68,7 +65,7 @@ class Look:
         return _mark(self.place, self.last, running=self.running)
 
 
-class Watched:
+class FollowedRun:
     """One run, open for reading; `look` from any thread."""
 
     def __init__(self, path: Path, key: str, *, trust: bool = False) -> None:
@@ -148,39 +145,39 @@ class Watched:
             self._store.close()
 
 
-class Shelf:
+class OpenRuns:
     """The runs below one folder, opened as they are looked at."""
 
     def __init__(self, runs_dir: Path, *, trust: bool = False) -> None:
         self.runs_dir = runs_dir
         self._trust = trust
-        self._open: dict[str, Watched] = {}
-        self._readers: Counter[Watched] = Counter()
+        self._open: dict[str, FollowedRun] = {}
+        self._readers: Counter[FollowedRun] = Counter()
         self._lock = threading.Lock()
 
     @contextmanager
-    def reading(self, key: str) -> Generator[Watched | None]:
+    def reading(self, key: str) -> Generator[FollowedRun | None]:
         """The run of this address, open while the block runs; None where there is none. Raises
         StoreError."""
         with self._lock:
-            watched = self._find(key)
-            if watched is not None:
-                self._readers[watched] += 1
+            followed = self._find(key)
+            if followed is not None:
+                self._readers[followed] += 1
         try:
-            yield watched
+            yield followed
         finally:
-            if watched is not None:
-                self._leave(watched)
+            if followed is not None:
+                self._leave(followed)
 
-    def _leave(self, watched: Watched) -> None:
+    def _leave(self, followed: FollowedRun) -> None:
         with self._lock:
-            self._readers[watched] -= 1
-            if not self._readers[watched]:
-                del self._readers[watched]
-                if self._open.get(watched.key) is not watched:
-                    watched.close()
+            self._readers[followed] -= 1
+            if not self._readers[followed]:
+                del self._readers[followed]
+                if self._open.get(followed.key) is not followed:
+                    followed.close()
 
-    def _find(self, key: str) -> Watched | None:
+    def _find(self, key: str) -> FollowedRun | None:
         found = {key_of(self.runs_dir, folder): folder for folder in run_folders(self.runs_dir)}
         folder = found.get(key)
         place = None if folder is None else _place(folder)
@@ -190,16 +187,16 @@ class Shelf:
             known = None
         if folder is None or place is None:
             return None
-        watched = known or Watched(folder, key, trust=self._trust)
-        self._open[key] = watched  # the latest stands last
+        followed = known or FollowedRun(folder, key, trust=self._trust)
+        self._open[key] = followed  # the latest stands last
         while len(self._open) > _MOST_OPEN:
             self._put_away(self._open.pop(next(iter(self._open))))
-        return watched
+        return followed
 
-    def _put_away(self, watched: Watched) -> None:
+    def _put_away(self, followed: FollowedRun) -> None:
         """Closes it; where somebody reads it, the last of them does."""
-        if not self._readers[watched]:
-            watched.close()
+        if not self._readers[followed]:
+            followed.close()
 
     def close(self) -> None:
         """Closes all that nobody reads."""
@@ -246,9 +243,9 @@ def _place(path: Path) -> tuple[int, int] | None:
     return stat.st_dev, stat.st_ino
 
 
-def run_screen(watched: Watched) -> Screen:
+def run_screen(followed: FollowedRun) -> Screen:
     """The run as it stands now."""
-    look = watched.look()
+    look = followed.look()
     context = look.context
     sections: list[ReportSection] = [VerdictSection(context), CurvesSection(context)]
     sections += [RouterSection(context)] if learns_routes(context) else []
@@ -262,13 +259,13 @@ def run_screen(watched: Watched) -> Screen:
         TheorySection(context),
         SettingsSection(context),
     ]
-    body = [facts(context), render_sections(sections, with_tests(watched, look))]
+    body = [facts(context), render_sections(sections, with_tests(followed, look))]
     return screen_of(look, look.context.header.name or look.context.header.id, body)
 
 
-def with_tests(watched: Watched, look: Look) -> Iterator[Event]:
+def with_tests(followed: FollowedRun, look: Look) -> Iterator[Event]:
     """The run's events, the rows of its present verdict with their texts."""
-    rows = watched.tests()
+    rows = followed.tests()
     for event in look.events:
         if not isinstance(event, Compared):
             yield event

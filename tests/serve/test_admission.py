@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from promptcodebook.serve.door import Limits
+from promptcodebook.serve.admission import Limits
 from promptcodebook.serve.metrics import Seldom
 from tests.lm.server import raw
 from tests.serve.proxied import SAID, Setup, up

@@ -20,7 +20,7 @@ from promptcodebook.experiments.reproduce import experiment_named, experiment_na
 from promptcodebook.lm.spec import any_simulated
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, table, together
 from promptcodebook.units import plural
-from promptcodebook.viewer.frame import SOME_SIMULATED, Screen, address, filter_box, link, missing
+from promptcodebook.viewer.page import SOME_SIMULATED, Screen, address, filter_box, link, missing
 
 _log = logging.getLogger(__name__)
 _FIGURE = re.compile(r"[\w-]+\.svg", re.ASCII)

@@ -1,8 +1,8 @@
-"""The version of a policy that is served now, how a moved ref is picked up, and earlier versions
-that callers ask for by their hash.
+"""The version of a policy that is served now, how a moved ref is taken up, and earlier versions
+that callers ask for by hash.
 
-A request keeps the version that it began with; one that is not served any more is closed when its
-last request is over.
+A request keeps the version that it began with. A version that is no longer served is closed when
+its last request ends.
 """
 
 from __future__ import annotations

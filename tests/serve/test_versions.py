@@ -11,8 +11,8 @@ import pytest
 from promptcodebook.errors import ConfigError
 from promptcodebook.registry.log import version_of
 from promptcodebook.serve.composing import Composing
-from promptcodebook.serve.live import FileSource, FixedSource, Live, RegistrySource, Version
 from promptcodebook.serve.spending import find_record
+from promptcodebook.serve.versions import FileSource, FixedSource, Live, RegistrySource, Version
 from tests.policy.registry.build import PRODUCTION, open_gate, sqlite
 from tests.serve.proxied import SAID, Setup, deployed, one_call, up
 
@@ -54,7 +54,7 @@ async def test_no_error_ends_the_following_of_a_ref(caplog: pytest.LogCaptureFix
     watching.cancel()
     await live.close()
     assert (live.version, live.failures, live.moves) == (b.name, 3, 1)
-    assert "KeyError (test_live.py:" in caplog.text and "no such thing" in caplog.text
+    assert "KeyError (test_versions.py:" in caplog.text and "no such thing" in caplog.text
     assert "private-text" not in caplog.text
 
 
