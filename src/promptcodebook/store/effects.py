@@ -56,8 +56,8 @@ class Effect:
     `rewards` are those two by example id (None = the rollout failed, and the mean leaves its pair
     out); `examples` is how many inputs were routed, `unrouted` how many could not be. `difference`
     and `means` (with, without) are None where no pair is whole. `usage` is what all these rollouts
-    took, paid here or by the run; `policy` the digest of the policy file; `at` the time, ISO 8601; `data`
-    the fingerprint of the split.
+    took, paid here or by the run; `policy` the digest of the policy file; `at` the time, ISO 8601;
+    `data` the fingerprint of the split.
     """
 
     instinct: int

@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 _FORM = 3
 """Counts what a summary holds: those of an earlier form are made again."""
 _WATCHED = (FILE, f"{FILE}-wal", ATTEMPTS, *LOCK_FILES)
-"""A writer signs the lock as soon as it has it: where that file is as it was, no process wrote since."""
+"""A writer signs the lock as soon as it has it: an unchanged file means that no process wrote."""
 _MISFITS = (
     *(ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError),
     *(TypeError, ValueError),
