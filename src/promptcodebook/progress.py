@@ -272,7 +272,7 @@ class _Drawn:
             refresh_per_second=1 / _REDRAW_S,
             transient=True,
             redirect_stdout=False,
-            redirect_stderr=console.file is sys.stderr,  # what is printed stands above the line
+            redirect_stderr=console.file is sys.stderr,  # what is printed appears above the line
         )
         self._task = self._progress.add_task("", total=None)
         self.room = max(1, (_WIDTH if self._notebook else console.width) - _BAR - 2)

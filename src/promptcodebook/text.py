@@ -238,7 +238,7 @@ _MOST_CHARACTERS = 4000
 
 
 def shown_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table as HTML, its first rows at the most; None is an empty cell."""
+    """A table as HTML, cut after its first rows; None is an empty cell."""
     cells = [[_escape("" if cell is None else str(cell)) for cell in row] for row in rows]
     body = "".join(f"<tr>{_cells('td', row)}</tr>" for row in cells[:_MOST_ROWS])
     more = len(cells) - _MOST_ROWS

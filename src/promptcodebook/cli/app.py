@@ -56,7 +56,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "lm": ("[local]", "Serve a model of this machine, or the simulated one."),
 }
 """Name -> (file in this folder, one line of help), in the order of use. For a command that an outer
-part registers, the extra to install stands in brackets."""
+part registers, the extra to install is in brackets."""
 COMMAND_GROUP = "promptcodebook.commands"
 
 _NOBODY_THERE = (errno.EPIPE, errno.EIO)

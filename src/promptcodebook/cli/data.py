@@ -16,7 +16,7 @@ from promptcodebook.cli.settings import Json, command_group
 from promptcodebook.text import printable
 
 if TYPE_CHECKING:
-    from promptcodebook.data.check import ColumnSummary, DataCheck
+    from promptcodebook.data.check import DataCheck
 
 _SHOWN = 10
 """Inputs in two splits that are listed; the rest is counted."""
@@ -104,7 +104,15 @@ def fetch(
 def _check_text(checked: DataCheck) -> str:
     lines = [f"{checked.name}: {sum(checked.counts.values())} examples", ""]
     lines += [columns([_split_cells(checked, split) for split in checked.counts]), ""]
-    lines += [columns([_column_cells(column) for column in checked.columns]), ""]
+    lines += [
+        columns(
+            [
+                {"column": c.name, "types": ", ".join(c.types), "missing": str(c.missing)}
+                for c in checked.columns
+            ]
+        ),
+        "",
+    ]
     lines += [f"warn  {printable(warning)}" for warning in checked.warnings()]
     for leak in checked.overlaps[:_SHOWN]:
         lines.append(
@@ -129,7 +137,3 @@ def _split_cells(checked: DataCheck, split: str) -> dict[str, str]:
         "without target": str(checked.missing_targets[split]),
         "words": f"{words.shortest}..{words.longest}, median {words.median:g}" if words else "-",
     }
-
-
-def _column_cells(column: ColumnSummary) -> dict[str, str]:
-    return {"column": column.name, "types": ", ".join(column.types), "missing": str(column.missing)}

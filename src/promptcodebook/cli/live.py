@@ -43,14 +43,6 @@ _KEPT = 1000
 _BREAKS = re.compile(r"[\n\t]")
 
 
-def _nothing_spent() -> Mapping[Role, Usage]:
-    return {}
-
-
-def _no_tallies() -> Mapping[str, int]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class RunView:
     """What a watcher knows of a run. Replaced as a whole by each event, so that another thread may
@@ -75,8 +67,8 @@ class RunView:
     failed: int = 0
     phase: Phase | None = None
     phase_began: float = 0.0
-    usage: Mapping[Role, Usage] = field(default_factory=_nothing_spent)
-    tallies: Mapping[str, int] = field(default_factory=_no_tallies)
+    usage: Mapping[Role, Usage] = field(default_factory=dict[Role, Usage])
+    tallies: Mapping[str, int] = field(default_factory=dict[str, int])
     lost: Usage = Usage()
     limits: Limits = Limits()
 

@@ -285,7 +285,7 @@ def _digits_for_letters(text: str) -> Iterator[Decoded]:
 
 
 def _from_digits(word: str) -> str:
-    """The English word that one with digits or signs in it stands for, '' where there is none."""
+    """The English word that one with digits or signs in it spells, '' where there is none."""
     bare = word.rstrip("!|+").lower()
     if bare.isalpha() or len(bare) < 3:
         return ""
@@ -293,7 +293,7 @@ def _from_digits(word: str) -> str:
     return next((said for said in readings if said.isalpha() and _is_known(said)), "")
 
 
-# --- alphabets: every letter stands for another, or the order is turned round
+# --- alphabets: every letter replaces another, or the order is turned round
 
 
 def _shifted(by: int) -> Callable[[str], str]:
@@ -387,7 +387,7 @@ def _strange(text: str) -> list[tuple[int, int]]:
 
 
 def _unknown(text: str, least: int) -> list[tuple[int, int]]:
-    """Stretches of so many words or more of which none is English."""
+    """Stretches of at least that many words of which none is English."""
     found: list[tuple[int, int]] = []
     run: list[re.Match[str]] = []
     for match, known in [*_prose(text), (None, True)]:

@@ -10,7 +10,7 @@ A run's folder is handed on like any file, and what it names would run here and 
 keys. A run has the mark of its maker (`store/header.py`); one without it is opened as far as
 its texts and figures go, and refused where what it names would be run or called. What was typed for
 this use is the user's own and asks for no trust. A policy file names neither code nor address, and
-its body fields are looked at where it is used (`PolicyFile.settings`).
+its body fields are checked where it is used (`PolicyFile.settings`).
 """
 
 from __future__ import annotations

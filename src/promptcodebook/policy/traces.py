@@ -15,7 +15,7 @@ from typing import Literal
 from promptcodebook.policy.decoding import LOOK_ALIKES, decodings, is_invisible, random_runs
 
 Severity = Literal["high", "medium", "low"]
-"""high = not to be promoted; medium = to be looked at by a person; low = worth knowing."""
+"""high = not to be promoted; medium = a person should check it; low = worth knowing."""
 Span = tuple[int, int]
 
 MARKERS = re.compile(
@@ -43,7 +43,7 @@ _URL = re.compile(
 _BEACON = re.compile(
     r"!\[[^\]\n]{0,200}\]\([ \t]*https?://[^\s)]+|\b(?:data|javascript):[^\s]+", re.IGNORECASE
 )
-"""An image is fetched as soon as it is shown, with whatever stands in its address."""
+"""An image is fetched as soon as it is shown, with whatever its address holds."""
 _SENDING = re.compile(
     r"\b(?:send|post|upload|forward|submit|transmit|export|copy|mail|exfiltrate)\b[^.!?\n]{0,80}$",
     re.IGNORECASE,
@@ -71,7 +71,7 @@ _OFFICES = frozenset(
         *("webmaster", "feedback", "orders", "returns", "jobs", "careers"),
     }
 )
-"""Names before an @ that are nobody's own."""
+"""Names before an @ that belong to no person."""
 _PHONE = re.compile(
     r"(?<![\w+.])\+\d(?:[ ()./-]{0,2}\d){7,14}(?!\w)"
     r"|(?<![\w(])\(\d{2,5}\)[ -]?\d(?:[ ./-]?\d){5,10}\b"

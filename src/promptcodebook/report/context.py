@@ -167,7 +167,7 @@ class Context:
     """The run as a whole: header, state, spend and counts; `deployed` is None without a codebook.
 
     `inputs` are texts by example id, `defaults` the configuration that sets nothing; `lost` is the
-    most that attempts lost to failures can have cost, which is no part of `usage`; `running` = it
+    most that attempts lost to failures can have cost, which is not part of `usage`; `running` = it
     was being written when this was read.
     """
 

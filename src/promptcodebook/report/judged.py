@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from promptcodebook.optimizers.fixed import UNTRAINED
 from promptcodebook.report.context import Context
 from promptcodebook.report.html import Content, Html, el, together
-from promptcodebook.report.summary import read_rows
 from promptcodebook.report.traces import part, pre, reward_text, rollout_parts
-from promptcodebook.run.verdict import Row
+from promptcodebook.run.verdict import Row, read_rows
 from promptcodebook.store.events import Amended, Compared, Event, RunState, Started, Stepped
 from promptcodebook.text import shorten
 from promptcodebook.types import Codebook, Evaluation, Rollout

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
-from pydantic import TypeAdapter, ValidationError
-
 from promptcodebook.calls import Limits
-from promptcodebook.errors import StoreError
 from promptcodebook.report.context import Context, state_name, step_name
 from promptcodebook.report.html import MISSING, Column, Content, Html, el, together
 from promptcodebook.report.svg import Numbers, Picture, ticks, word
-from promptcodebook.run.verdict import FIGURES, Row
+from promptcodebook.run.verdict import FIGURES, Row, read_rows
 from promptcodebook.store.events import Event
 from promptcodebook.text import shorten
 from promptcodebook.units import (
@@ -57,31 +54,30 @@ def masthead(context: Context) -> Html:
 
 def facts(context: Context) -> Html:
     """The run in a few words and figures."""
-    named = _facts(context)
-    return el("dl.facts", [el("div", el("dt", name), el("dd", value)) for name, value in named])
-
-
-def _facts(context: Context) -> list[tuple[str, Content]]:
     header, state, deployed = context.header, context.state, context.deployed
     best, score = state.best, number(state.best.score if state.best else None, missing=MISSING)
-    return [
+    sizes = ", ".join(f"{n:,} {split}" for split, n in header.sizes.items())
+    done, planned = state.step + 1, context.planned
+    sessions = f", in {state.resumes + 1} sessions" if state.resumes else ""
+    named: list[tuple[str, Content]] = [
         ("task", header.task or "own data"),
         ("model", _models(context)),
         ("preset", str(context.setting("preset"))),
         ("seed", context.seed),
         ("codebook", f"K = {len(context.codebook)}, S = {context.setting('select')}"),
-        ("data", _sizes(header.sizes)),
-        ("steps", _steps(context)),
+        ("data", sizes or "sizes not recorded"),
+        ("steps", f"{done:,}" if planned is None else f"{done:,} of {planned:,}"),
         ("best validation", f"{score} at {step_name(best.step)}" if best else "none"),
         ("deployed", state_name(deployed.step) if deployed else "nothing"),
         ("budget", _budget(context.limits)),
         ("spent", _spent(context)),
         ("started", _moment(header.created)),
-        ("ran for", f"{duration(context.elapsed_s)}{_sessions(state.resumes)}"),
+        ("ran for", f"{duration(context.elapsed_s)}{sessions}"),
         ("ended", _ending(context)),
         *([("next", el("code", context.next))] if context.next else []),
         ("written by", f"promptcodebook {header.version}"),
     ]
+    return el("dl.facts", [el("div", el("dt", name), el("dd", value)) for name, value in named])
 
 
 def _models(context: Context) -> str:
@@ -93,15 +89,6 @@ def _models(context: Context) -> str:
     roles = {name: [role for role, own in names.items() if own == name] for name in others}
     rest = (f"{', '.join(roles[name])}: {name}" for name in others)
     return "; ".join([f"executor: {names['executor']}", *rest])
-
-
-def _sizes(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{n:,} {split}" for split, n in sizes.items()) or "sizes not recorded"
-
-
-def _steps(context: Context) -> str:
-    done, planned = context.state.step + 1, context.planned
-    return f"{done:,}" if planned is None else f"{done:,} of {planned:,}"
 
 
 def _budget(limits: Limits) -> str:
@@ -125,10 +112,6 @@ def _ending(context: Context) -> str:
         return "not yet: it is running" if context.running else "no: it was cut off"
     ending = _ENDED[state.ended]
     return f"{ending} ({shorten(state.detail, 300)})" if state.detail else ending
-
-
-def _sessions(resumes: int) -> str:
-    return f", in {resumes + 1} sessions" if resumes else ""
 
 
 def _moment(text: str) -> str:
@@ -200,16 +183,6 @@ class VerdictSection:
             for m in marks
         ]
         return self._context.table("Judged so far on the test split.", columns, rows)
-
-
-def read_rows(stored: Sequence[object]) -> tuple[Row, ...]:
-    """The rows of a stored conclusion. Raises StoreError where they are damaged."""
-    try:
-        return TypeAdapter(tuple[Row, ...]).validate_python(stored)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise StoreError(f"the stored verdict is damaged at {where}: {first['msg']}") from None
 
 
 def _name(row: Row) -> Content:

@@ -7,19 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from promptcodebook.assemble import OWN_LM, Sources
 from promptcodebook.calls import LM, Usage
 from promptcodebook.config import Budget, load_config, role_layers
 from promptcodebook.data import Dataset
-from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, Stop
+from promptcodebook.errors import BudgetReached, ConfigError, Interrupted
 from promptcodebook.lm.stack import uses_simulated
 from promptcodebook.policy.policy import Policy, deploy
 from promptcodebook.policy.references import Best, Reference, kept_state, require_trust, resolve
 from promptcodebook.run.optimize import Run, require_type, sources_of
-from promptcodebook.run.verdict import Conclusion, Row
-from promptcodebook.store.events import RunState
+from promptcodebook.run.verdict import Conclusion, read_rows
 from promptcodebook.store.lock import holder
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
@@ -71,7 +68,11 @@ def _read(store: RunStore) -> Run:
     state = store.outline()
     learned = state.parameters is not None
     concluded = state.conclusion
-    file, best = None, Best(None, state.step)
+    conclusion, file, best = None, None, Best(None, state.step)
+    if concluded is not None:
+        rows = read_rows(concluded.rows)
+        conclusion = Conclusion(rows, concluded.text, concluded.worth, concluded.deploy)
+    stop = {"budget": BudgetReached, "interrupted": Interrupted}.get(state.ended or "")
     if learned:
         best = kept_state(store)[1]
         file = resolve(store.path.parent, str(store.path)).file
@@ -79,15 +80,16 @@ def _read(store: RunStore) -> Run:
     return Run(
         id=store.header.id,
         path=store.path,
-        ended=_ended(store, state),
+        # A run that was killed did not say so.
+        ended="running" if holder(store.path) is not None else state.ended or "interrupted",
         verdict=concluded.text if concluded is not None else state.missing,
         worth=concluded.worth if concluded is not None else None,
         best=best,
         usage=store.usage(),
         tallies=store.tallies(),
         learned=None,
-        conclusion=_conclusion(state),
-        stop=_stop(state),
+        conclusion=conclusion,
+        stop=None if stop is None else stop(state.detail, hint=state.hint),
         name=store.header.name,
         lost=sum(store.lost().values(), Usage()),
         budget=config.budget,
@@ -96,27 +98,6 @@ def _read(store: RunStore) -> Run:
         file=file,
         simulated=uses_simulated(config),
     )
-
-
-def _ended(store: RunStore, state: RunState) -> str:
-    """A run that was killed did not say so."""
-    if holder(store.path) is not None:
-        return "running"
-    return state.ended or "interrupted"
-
-
-def _stop(state: RunState) -> Stop | None:
-    kinds = {"budget": BudgetReached, "interrupted": Interrupted}
-    kind = kinds.get(state.ended or "")
-    return None if kind is None else kind(state.detail, hint=state.hint)
-
-
-def _conclusion(state: RunState) -> Conclusion | None:
-    concluded = state.conclusion
-    if concluded is None:
-        return None
-    rows = TypeAdapter(tuple[Row, ...]).validate_python(concluded.rows)
-    return Conclusion(rows, concluded.text, concluded.worth, concluded.deploy)
 
 
 def _opener(

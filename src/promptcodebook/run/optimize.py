@@ -127,8 +127,8 @@ class Run:
 
     @property
     def cost(self) -> float | None:
-        """USD for all roles together, of which `lost.cost` at the most went to attempts that were
-        lost to failures; None = some price is unknown."""
+        """USD for all roles together; at most `lost.cost` of it went to attempts that were lost to
+        failures. None = some price is unknown."""
         return self.spent.cost
 
     @property

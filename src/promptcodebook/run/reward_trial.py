@@ -1,8 +1,8 @@
 """The reward, tried on one example before anything is paid for.
 
 It scores the reference and an answer that makes no sense. The executor is not tried: an agent has
-effects, and replies that a script makes up would break agents that work; what it takes is looked at
-when it is named (tasks/user_code.py), and a batch of failures stops the run.
+effects, and made-up replies would break agents that work. Its parameters are checked when it is
+named (tasks/user_code.py), and a batch of failures stops the run.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ async def try_reward(plan: Plan) -> RewardTrial:
         if asked:
             return RewardTrial()
         scores.append((kind, score))
-    if (len(errors) == len(answers) and not own_agent) or _is_broken(errors):
+    broken = any(isinstance(error.__cause__, _BROKEN) for error in errors)
+    if (len(errors) == len(answers) and not own_agent) or broken:
         raise _refusal(errors[0])
     warnings = [_raised(error) for error in errors[:1]]
     if not is_ours(reward):
@@ -76,12 +77,12 @@ def _scorer(plan: Plan) -> tuple[Scorer, list[str]]:
     """The reward without models, and the roles that it asked nevertheless."""
     asked = list[str]()
 
-    async def nobody(request: Request) -> Reply:
+    async def refuse(request: Request) -> Reply:
         asked.append(request.role)
         raise LMError("no model is asked here")
 
     free = plan.config.model_copy(update={"lm": "own", "roles": {}, "budget": Budget()})
-    return replace(plan, config=free).connect(Supplies(own=nobody)).scorer, asked
+    return replace(plan, config=free).connect(Supplies(own=refuse)).scorer, asked
 
 
 async def _score(
@@ -95,10 +96,6 @@ async def _score(
             raise _refusal(error) from None
         errors.append(error)
         return None
-
-
-def _is_broken(errors: list[PcoError]) -> bool:
-    return any(isinstance(error.__cause__, _BROKEN) for error in errors)
 
 
 def _refusal(error: PcoError) -> ConfigError:

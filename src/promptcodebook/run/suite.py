@@ -44,7 +44,11 @@ def run_once(
     runs = fitting_runs(where.runs_dir, plan)
     if at_budget:
         runs = [run for run in runs if _budget_of(run.path) == config.budget]
-    done = [r for r in runs if not r.running and (not r.resumable or _spent(r, at_budget))]
+    done = [
+        r
+        for r in runs
+        if not r.running and (not r.resumable or (at_budget and r.ended == "budget"))
+    ]
     if done:
         return done[-1].path, "skipped"
     begun = max(runs, key=lambda run: run.step, default=None)
@@ -66,10 +70,6 @@ def fitting_runs(folder: Path, plan: Plan) -> Sequence[RunSummary]:
 def _fits(header: Header, plan: Plan) -> bool:
     same_data = header.fingerprints == plan.dataset.fingerprint()
     return header.resumable and same_data and not differences(*settings_then_and_now(header, plan))
-
-
-def _spent(run: RunSummary, at_budget: bool) -> bool:
-    return at_budget and run.ended == "budget"
 
 
 def _budget_of(path: Path) -> Budget:

@@ -24,7 +24,10 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from promptcodebook.calls import Usage
+from promptcodebook.errors import StoreError
 from promptcodebook.intervals import SIDE, Bounds, Interval, mean_interval, paired_interval
 from promptcodebook.optimizers.base import Problem, Result, evaluate
 from promptcodebook.optimizers.fixed import UNTRAINED, baselines
@@ -459,3 +462,13 @@ def _warn_of_fallbacks(row: Row) -> str:
         f"Beware: for {percent(row.fallbacks)} of the inputs the encoder named no valid route, "
         "and the most successful instincts stood in."
     )
+
+
+def read_rows(stored: Sequence[object]) -> tuple[Row, ...]:
+    """The rows of a stored conclusion. Raises StoreError where they are damaged."""
+    try:
+        return TypeAdapter(tuple[Row, ...]).validate_python(stored)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise StoreError(f"the stored verdict is damaged at {where}: {first['msg']}") from None

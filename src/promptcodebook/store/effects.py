@@ -4,7 +4,7 @@ effects.sqlite  results, every reply that they took, and what all measurements s
 in-flight       attempts that have left and are not booked (store/journal.py)
 lock            who measures
 
-It is no part of the run's own file: a run may be measured while it is trained, and what that costs
+It is not part of the run's own file: a run may be measured while it is trained, and what that costs
 is not the run's. What the run itself has paid for is read from its journal.
 """
 
@@ -50,14 +50,14 @@ _LAYOUT = Layout(
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What instinct k adds to the reward of the inputs that are routed to it: the mean over them
-    of the reward with their route less that with k left out of it, paired, with its 95 % interval.
+    """What instinct k adds to the reward of the inputs that are routed to it: the mean difference
+    between their route and the same route without k, paired, with its 95 % interval.
 
-    `rewards` are those two by example id (None = the rollout failed, and its pair is no part of the
-    mean); `examples` is how many inputs were routed, `unrouted` how many could not be. `difference`
+    `rewards` are those two by example id (None = the rollout failed, and the mean leaves its pair
+    out); `examples` is how many inputs were routed, `unrouted` how many could not be. `difference`
     and `means` (with, without) are None where no pair is whole. `usage` is what all these rollouts
-    took, whoever paid it; `policy` the digest of the policy file; `at` the time, ISO 8601; `data`
-    the fingerprint of the split.
+    took, paid here or by the run; `policy` the digest of the policy file; `at` the time, ISO 8601;
+    `data` the fingerprint of the split.
     """
 
     instinct: int
@@ -149,8 +149,8 @@ class EffectStore:
 
     def supplies(self, *, known: bool) -> Supplies:
         """What a stack needs to ask for nothing that was paid for here or by the run, where its
-        models are `known` by their names. A budget is one measurement's: ledger and clock begin
-        anew."""
+        models are `known` by their names. A budget is one measurement's: ledger and clock start at
+        zero."""
         replies = _Replies(self._journal.replies, self._run) if known else None
         ledger = Ledger(log=self._journal.attempt_log)
         return replace(Supplies.of_one_budget(), log=replies, ledger=ledger)

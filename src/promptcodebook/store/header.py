@@ -49,22 +49,6 @@ _WIDTH = 40
 _NAME = re.compile(r"\w[\w.-]{0,59}")
 
 
-def _empty() -> Mapping[str, Any]:
-    return {}
-
-
-def _none() -> Mapping[str, str]:
-    return {}
-
-
-def _no_specs() -> Mapping[Role, str]:
-    return {}
-
-
-def _no_sizes() -> Mapping[str, int]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class Header:
     """`created` is ISO 8601; `fingerprints` are the data's, by split, and `sizes` how many
@@ -89,18 +73,18 @@ class Header:
     task: str = ""
     command: str = ""
     base: str = ""
-    config: Mapping[str, Any] = field(default_factory=_empty)
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
     config_digest: str = ""
-    fingerprints: Mapping[str, str] = field(default_factory=_none)
+    fingerprints: Mapping[str, str] = field(default_factory=dict[str, str])
     private: bool = False
     program: str = ""
     stages: tuple[str, ...] = ()
     templates: TemplateSet | None = None
     name: str = ""
     present: str | None = None
-    files: Mapping[str, str] = field(default_factory=_none)
-    specs: Mapping[Role, str] = field(default_factory=_no_specs)
-    sizes: Mapping[str, int] = field(default_factory=_no_sizes)
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    specs: Mapping[Role, str] = field(default_factory=dict[Role, str])
+    sizes: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def settings(self) -> dict[str, Any]:

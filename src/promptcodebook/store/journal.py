@@ -6,8 +6,8 @@ Attempts in flight, in a file of slots that kill -9 leaves as they are.
 A slot is written before its request leaves, which takes no system call and waits for no thread: the
 page belongs to the system from then on. It is free again once what the attempt came to is committed
 to the run's file. The commit notes slot and number as well (`settled`), so that a kill between the
-commit and the freeing books nothing twice. What a kill leaves behind is booked when the run is
-opened again, at the most it can have cost, as lost.
+commit and the freeing books nothing twice. What a kill leaves behind is booked as lost when the run
+is opened again: the most that it can have cost.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def refuse_links(folder: Path) -> None:
                 for e in entries
                 if stat.S_IFMT(e.stat(follow_symlinks=False).st_mode) not in plain
             ]
-    except OSError:  # whoever opens a file in it says it better
+    except OSError:  # opening a file in it gives the better error
         return
     if odd:
         what = "a link" if odd[0].is_symlink() else "no plain file"
@@ -111,8 +111,8 @@ def holder(folder: Path) -> int | None:
 
 
 def _is_free(folder: Path) -> bool:
-    """Whether nobody writes. Who looks shares the lock with others who look, where the system has
-    shared ones: else two who ask at once would take each other for the writer."""
+    """Whether no process writes. Readers share the lock where the system has shared locks: else
+    two that ask at once would take each other for the writer."""
     if sys.platform == "win32":
         (folder / _NAME).stat()  # looking makes no lock
         return _let_go(_take(folder))

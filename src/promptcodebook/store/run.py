@@ -296,8 +296,8 @@ class RunStore:
         self._replayable[name] = self._replayable.get(name, 0) + count
 
     def forget_replayable(self) -> None:
-        """What was counted since the last step or evaluation was interrupted, and will be counted
-        when it is gone through again."""
+        """Drops what was counted since the last finished step or evaluation: the interrupted one
+        will be counted when it is done again."""
         self._replayable = {}
 
     @property

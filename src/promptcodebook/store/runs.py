@@ -1,7 +1,7 @@
 """The folder of all runs: finding one by what a person types, listing, removing.
 
-A line about a run, and where such lines are kept: a run that has ended stays as it is, and of a
-thousand runs nobody wants to wait for each. What a run needs is imported when one must be opened.
+Summaries of runs that have ended are kept, so that a list of a thousand runs opens quickly. What a
+run needs is imported when one must be opened.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 _FORM = 3
 """Counts what a summary holds: those of an earlier form are made again."""
 _WATCHED = (FILE, f"{FILE}-wal", ATTEMPTS, *LOCK_FILES)
-"""A writer signs the lock as soon as it has it: where that file is as it was, nobody came since."""
+"""A writer signs the lock as soon as it has it: an unchanged file means that no process wrote."""
 _MISFITS = (
     *(ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError),
     *(TypeError, ValueError),

@@ -56,7 +56,7 @@ _FIRST_BOOKS = (
     "CREATE TABLE sessions (id INTEGER PRIMARY KEY, started TEXT NOT NULL, seconds REAL NOT NULL)",
 )
 _LATER = (
-    # As `usage`, of attempts that brought nothing back, at the most they can have cost.
+    # As `usage`, of attempts without a reply: the most they can have cost.
     "CREATE TABLE IF NOT EXISTS lost (role TEXT PRIMARY KEY, calls INTEGER NOT NULL,"
     " prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,"
     " cached_prompt_tokens INTEGER NOT NULL, cost REAL, latency_s REAL NOT NULL)",
@@ -264,8 +264,8 @@ def pack_event(event: Event) -> PackedEvent:
 def unpack_event(row: PackedEvent, *, texts: bool = True) -> Event:
     """The event of a row: without traces and with slim rollouts where `bulk` was not fetched.
 
-    Without `texts` the traces of a step keep their figures, and what was written in them is not
-    even looked at: most of a long run is that. A slim rollout keeps what figures are made of
+    Without `texts` the traces of a step keep their figures, and their texts, most of a long run,
+    are not read. A slim rollout keeps what figures are made of
     (example, route, reward, failure, usage) and leaves out the texts. Raises StoreError for a
     damaged row or an unknown kind.
     """
