@@ -311,7 +311,7 @@ def test_ctrl_c_on_a_cluster_keeps_what_is_finished_and_the_end_is_that_of_one_m
         time.sleep(0.05)
     first.send_signal(signal.SIGINT)
     out, err = first.communicate(timeout=120)
-    assert first.returncode == 130 and "the same command goes on" in err
+    assert first.returncode == 130 and "the same command resumes it" in err
     kept = json.loads(out)["finished"]
     assert 1 <= len(kept) < 6
     second = reproduce(there, "--ray", "local", "--cells", "2", "--seeds", "2")
