@@ -305,7 +305,7 @@ def _assumptions(plan: Plan, scale: Scale, made: Estimate) -> Iterator[str]:
         each = " / ".join(f"{manner.tidied:g}" for manner in MANNERS)
         yield f"{whole.maintained} rounds of maintenance, of {each} calls each"
     scaled = "" if part == whole else f"; {part.rollouts} rollouts of training, scaled up"
-    yield f"the run was simulated with dummy replies and rewards{scaled}"
+    yield f"a dry run with dummy replies and rewards was counted{scaled}"
     solved, blamed = (
         " / ".join(f"{100 * getattr(manner, share):.0f}" for manner in MANNERS)
         for share in ("solved", "blamed")
