@@ -50,7 +50,7 @@ class EchoEngine:
         self.jobs.append(job)
         self.now += 1
         self.most = max(self.most, self.now)
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.05)  # long enough for a busy machine to start the others
         self.now -= 1
         return Generation(job.messages[-1].content, "stop", 7, 3, 2)
 
