@@ -219,7 +219,7 @@ def _scan(packages: Sequence[Package], folder: Path, service: str) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Writes the bill where it was asked for, and scans; 1 for a finding that nobody accepted."""
+    """Writes the bill where it was asked for, and scans; 1 for a finding that is not accepted."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--bill", type=Path, help="write the bill of materials to this file")
     parser.add_argument("--locks", type=Path, default=ROOT / "requirements")

@@ -60,7 +60,7 @@ MEDIAN, SIGMA = 0.1, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """So many worlds of one kind: a null by its name, or '' and a true gain over every row."""
+    """Worlds of one kind: a null by its name, or '' and a true gain over every row."""
 
     mode: str
     n: int

@@ -16,14 +16,14 @@ LOCAL = "local"
 """The address of a Ray that is started here and ends with the command."""
 _KNOCK_S = 5.0
 _LEAST_RAY = (2, 60)
-"""The release whose tokens were tested: an earlier one answers to whoever reaches it."""
+"""The release whose tokens were tested: an earlier one answers any caller."""
 
 
 def join_cluster(address: str, width: int, what: str) -> Any:
     """Ray, joined to the cluster at `address`; a LOCAL one has so many processors. MissingExtra
     says that `what` needs ray, ConfigError that no cluster answers or that this ray is too old."""
     if address == LOCAL:
-        # Read as ray is imported: it listens on loopback alone, and to whoever has this token.
+        # Read as ray is imported: it listens on loopback only, to callers with this token.
         # A token in the environment leaves no file in the user's home folder.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         os.environ["RAY_AUTH_MODE"] = "token"

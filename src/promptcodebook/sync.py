@@ -144,7 +144,7 @@ def _end_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 def _run_to_end(loop: asyncio.AbstractEventLoop, task: asyncio.Future[_T]) -> _T:
     """The task's result. What user code raises in a task of its own, an exit say, leaves the loop
-    that it happens in; whoever waits for that task gets it, and the loop continues."""
+    that it happens in; the caller that waits for that task gets it, and the loop continues."""
     while True:
         try:
             return loop.run_until_complete(task)

@@ -127,7 +127,7 @@ class HazardJudge:
 
     async def findings(self, texts: Mapping[str, str]) -> list[Finding]:
         """What it sees in each text, by its place. Raises LMError where one got no usable reply:
-        a text that nobody judged must not pass for harmless."""
+        a text without a judgement must not pass for harmless."""
         found = await gather_all([self._judge(where, text) for where, text in texts.items()])
         return [finding for each in found for finding in each]
 
@@ -297,7 +297,7 @@ class AuditReport:
             ) from None
         if report.format != FORMAT:
             raise PolicyError(
-                f"a report of another format: {report.format!r}", hint="audit the policy anew"
+                f"a report of another format: {report.format!r}", hint="audit the policy again"
             )
         return report
 

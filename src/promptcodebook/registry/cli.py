@@ -436,7 +436,7 @@ def _attest(reference: Reference, report: AuditReport, who: str) -> None:
 def _judging(reference: Reference, typed: Typed) -> Config | None:
     """The configuration of the role judge alone; None where it has no model that can be asked.
 
-    A run that is not trusted brings none: its texts are read, and nobody it names is called.
+    A run that is not trusted brings none: its texts are read, and no address in it is called.
     """
     from promptcodebook.assemble import OWN_LM
     from promptcodebook.cli.settings import gather_settings, settings_for

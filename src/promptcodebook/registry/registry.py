@@ -218,7 +218,7 @@ _MOST_WORDS = 4000
 class Registry:
     """Stores versions and moves refs; safe for threads and processes.
 
-    `who` stands in the log beside what is done; `clock` says when.
+    The log names `who` did it; `clock` says when.
     """
 
     def __init__(
@@ -387,7 +387,7 @@ class Registry:
         return Watch(self.storage, ref, self.resolve(ref))
 
     def verify(self, head: str = "") -> Verification:
-        """Every hash computed anew; `head` is the hash of an entry noted elsewhere ('' = none)."""
+        """Every hash computed again; `head` is the hash of an entry noted elsewhere ('' = none)."""
         return verify(self.storage, head)
 
     def close(self) -> None:

@@ -84,7 +84,7 @@ def read_keys(given: str, path: Path | None) -> dict[str, Budget | None]:
         if (parts := line.partition("#")[0].split(None, 1))
     }
     if not own:
-        raise ConfigError(f"no key stands in {path}", hint="openssl rand -hex 24")
+        raise ConfigError(f"{path} holds no key", hint="openssl rand -hex 24")
     for number, (key, *budget) in own.items():
         key = _checked(key, f"{path}:{number}")
         keys[key] = daily_budget(budget[0], f"{path}:{number}") if budget else keys.get(key)
@@ -422,7 +422,7 @@ class Admission:
         except ConnectionError:
             raise  # the caller is gone
         except Exception as error:
-            # Its message may quote the request; what is told is its kind and its place.
+            # Its message may quote the request; the log names its kind and its place.
             _log.error("a call to %s failed: %s", path, kind_and_place(error))
             return _refuse(Refusal("the server failed", status=500, kind="server_error"), visit)
 

@@ -234,8 +234,8 @@ async def _proxy(asked: _Asked, callers: Callers, limits: Limits) -> Proxy:
 
 
 def _spending(asked: _Asked, settings: Config) -> Spending | None:
-    """The budgets of callers; None where nobody has one. Raises ConfigError for one that cannot be
-    kept."""
+    """The budgets of callers; None where no caller has one. Raises ConfigError for one that cannot
+    be kept."""
     from promptcodebook.lm.budget import PriceTable
     from promptcodebook.serve.spending import Spending, records_path
 

@@ -330,7 +330,7 @@ class Spending:
 
     @contextmanager
     def call(self, body: Mapping[str, Any], size: int) -> Generator[Paid]:
-        """A call with a measured body of so many bytes. Raises Refusal."""
+        """A call whose body has `size` bytes. Raises Refusal."""
         choices: object = body.get("n")
         times = choices if type(choices) is int and choices > 0 else 1
         named = [cap for name in _CAPS if type(cap := body.get(name)) is int]

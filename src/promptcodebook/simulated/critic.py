@@ -246,7 +246,7 @@ def judge(mind: Mind) -> str:
 
 
 def _likeness(held: frozenset[str], wanted: frozenset[str], enough: int) -> float:
-    """Share of the wanted words; where none is known, of so many words as are enough."""
+    """Share of the wanted words; where none is known, of the number of words that is enough."""
     return len(held & wanted) / len(wanted) if wanted else min(1.0, len(held) / enough)
 
 
