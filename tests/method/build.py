@@ -15,7 +15,7 @@ from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.config import Config, load_config
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.structured import Ask
-from promptcodebook.method.accept import Others, Rerun, make_acceptance
+from promptcodebook.method.accept import Rerun, make_acceptance
 from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.executor import Scorer, Trial
 from promptcodebook.method.policy import (
@@ -214,7 +214,7 @@ class World:
     def learner(self) -> Learner:
         config = self.config
         router = self.router
-        rerun = Rerun(self.composer, self.trial, config.randomness)
+        rerun = Rerun(config, self.composer, self.trial, router, self.pool, self.credit.judge)
         return Learner(
             config=config,
             randomness=config.randomness,
@@ -223,7 +223,7 @@ class World:
             trial=self.trial,
             credit=self.credit,
             updater=self.updater,
-            acceptance=make_acceptance(config, rerun, Others(self.pool, router, self.credit.judge)),
+            acceptance=make_acceptance(rerun),
             upkeep=Upkeep(
                 RouteGuard(
                     router,

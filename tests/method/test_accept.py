@@ -7,8 +7,7 @@ import pytest
 from promptcodebook.calls import Request
 from promptcodebook.errors import EndpointDown
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.method.accept import Others
-from promptcodebook.method.policy import Explorer
+from promptcodebook.method.accept import Rerun
 from promptcodebook.method.state import State
 from promptcodebook.types import Variable
 from tests.method.build import (
@@ -327,11 +326,9 @@ async def test_what_other_examples_earn_joins_the_averages_with_its_penalty(rule
 def test_the_others_are_drawn_by_the_step_from_all_that_the_batch_leaves():
     pool = examples(12)
     settled = config()
-    others = Others(pool, Explorer(settled.explore, settled.select), World(settled).credit.judge)
-    drawn = [
-        [e.id for e in others.draw(pool[:3], settled.randomness.at(step, "accept"))]
-        for step in range(40)
-    ]
+    w = World(settled)
+    rerun = Rerun(settled, w.composer, w.trial, w.router, pool, w.credit.judge)
+    drawn = [[e.id for e in rerun.draw(pool[:3], step)] for step in range(40)]
     assert {len(set(ids)) for ids in drawn} == {3}
     assert {i for ids in drawn for i in ids} == {e.id for e in pool[3:]}
     assert len({tuple(ids) for ids in drawn}) > 30

@@ -21,7 +21,7 @@ from promptcodebook.config import Config
 from promptcodebook.data import sample
 from promptcodebook.errors import ConfigError
 from promptcodebook.incidents import Incident
-from promptcodebook.method.accept import Others, Rerun, make_acceptance
+from promptcodebook.method.accept import Rerun, make_acceptance
 from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.init import Initialiser
 from promptcodebook.method.policy import (
@@ -160,11 +160,7 @@ def build_learner(assembled: Assembled) -> Learner:
         trial=trial,
         credit=credit,
         updater=updater,
-        acceptance=make_acceptance(
-            config,
-            Rerun(composer, trial, config.randomness),
-            Others(train, router, credit.judge),
-        ),
+        acceptance=make_acceptance(Rerun(config, composer, trial, router, train, credit.judge)),
         upkeep=Upkeep(
             RouteGuard(
                 router,
