@@ -41,7 +41,7 @@ READING: Mapping[str, tuple[str, ...]] = {
 """What one reads after EXAMPLE, to the last function that decides a route, a prompt, a gradient or
 an update. What only words a request or reads a reply is left out: templates, schemas, shapes. A
 name that there is no longer is an error."""
-LOOP = {"method.train": ("train", "Learner", "Credit", "_Part", "_joined")}
+LOOP = {"method.train": ("train", "Learner", "Credit", "_try", "_of_fallback")}
 """The same steps as `pco train` runs them, with batches and failures."""
 BUILDS_MODELS = "Models.build("
 SMALL = 80

@@ -13,11 +13,11 @@ from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.update import (
     AllChecks,
     LengthCheck,
-    NearCopyCheck,
     NoLeakCheck,
     Pending,
     apply_rewrites,
     collect_gradients,
+    near_copy,
 )
 from promptcodebook.text import words_of
 from promptcodebook.types import (
@@ -284,7 +284,7 @@ async def test_a_near_copy_is_refused_without_a_second_call():
     world, (done,) = await rewrite(
         Pending(1, "rule one", ("g",), ("rule zero", "rule two")),
         replies=("rule two", "something else"),
-        check=NearCopyCheck(),
+        check=near_copy,
     )
     assert (done.kept, done.after, done.earlier) == (False, "rule two", None)
     assert len(world.lm.history) == 1
@@ -296,7 +296,7 @@ async def test_a_harmful_text_is_asked_for_once_more_even_after_a_near_copy():
     _, (done,) = await rewrite(
         Pending(1, "rule one", ("g",), ("rule zero", "rule two"), origin="safety"),
         replies=("rule two", "something else"),
-        check=NearCopyCheck(),
+        check=near_copy,
     )
     assert (done.kept, done.after) == (True, "something else")
 
@@ -309,7 +309,7 @@ async def test_of_twins_of_one_step_the_later_keeps_its_old_text():
         Pending(1, "rule one", ("g",), ("rule zero", "rule two")),
         Pending("critic", "psi", ("g",)),
         replies=(same, same, same),
-        check=NearCopyCheck(),
+        check=near_copy,
     )
     assert [r.kept for r in done] == [True, False, True]
     assert done[1].reason == "a near-copy of another instinct"
@@ -407,7 +407,7 @@ def test_what_is_no_text_is_refused_by_its_characters():
 
 def test_a_near_copy_of_another_entry_is_refused():
     others = ["Always count the words of your answer before sending it off", "Be kind"]
-    check = NearCopyCheck()
+    check = near_copy
     assert check(0, others[0].upper() + "!", "x", others) == "a near-copy of another instinct"
     one_off = others[0].replace("sending", "posting")
     assert check(0, one_off, "x", others) == "a near-copy of another instinct"
@@ -417,7 +417,7 @@ def test_a_near_copy_of_another_entry_is_refused():
 
 def test_nine_words_of_ten_in_common_are_a_near_copy_and_eight_are_not():
     ten = "one two three four five six seven eight nine ten"
-    check = NearCopyCheck()
+    check = near_copy
     assert check(0, ten.replace("four", "4th"), "x", [ten]) == "a near-copy of another instinct"
     assert check(0, ten.replace("four", "4th").replace("six", "6th"), "x", [ten]) is None
 
@@ -425,7 +425,7 @@ def test_nine_words_of_ten_in_common_are_a_near_copy_and_eight_are_not():
 def test_a_long_text_of_few_words_is_compared_whole():
     """Words that are frequent in a long text are no noise there."""
     long = " ".join(f"word{i % 10}" for i in range(250))
-    found = NearCopyCheck()(0, f"Mind {long}", "x", [f"Heed {long}"])
+    found = near_copy(0, f"Mind {long}", "x", [f"Heed {long}"])
     assert found == "a near-copy of another instinct"
 
 
@@ -466,6 +466,6 @@ def test_the_first_refusal_counts():
     def no(reason: str | None):
         return lambda variable, text, before, others: reason
 
-    assert AllChecks([no(None), no("b"), no("c")])(0, "t", "x", []) == "b"
-    assert AllChecks([no(None)])(0, "t", "x", []) is None
+    assert AllChecks([(no(None), None), (no("b"), None), (no("c"), None)])(0, "t", "x", []) == "b"
+    assert AllChecks([(no(None), None)])(0, "t", "x", []) is None
     assert AllChecks([])(0, "t", "x", []) is None

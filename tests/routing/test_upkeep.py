@@ -12,7 +12,7 @@ from promptcodebook.calls import LM, Request
 from promptcodebook.errors import BudgetReached, EndpointDown
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.state import RoutingStatistics, State
-from promptcodebook.method.update import AllChecks, LengthCheck, NearCopyCheck
+from promptcodebook.method.update import AllChecks, LengthCheck, near_copy
 from promptcodebook.routing.upkeep import (
     Twins,
     count_things,
@@ -83,7 +83,7 @@ def parts(*texts: str) -> str:
     return json.dumps({"instincts": list(texts)})
 
 
-CHECKS = AllChecks([LengthCheck(config().update), NearCopyCheck()])
+CHECKS = AllChecks([(LengthCheck(config().update), None), (near_copy, None)])
 
 
 async def maintain(at: State, recent: Sequence[Trace], *replies: Scripted, **tree):

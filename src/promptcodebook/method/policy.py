@@ -117,14 +117,14 @@ def route_schema(select: int, size: int, template: str = "") -> Schema:
     )
 
 
+@dataclass
 class Encoder:
     """Routes by asking a model; counts repairs and fallbacks."""
 
-    def __init__(self, ask: Ask, templates: TemplateSet, select: int, tally: Tally) -> None:
-        self._ask = ask
-        self._templates = templates
-        self._select = select
-        self._tally = tally
+    ask: Ask
+    templates: TemplateSet
+    select: int
+    tally: Tally
 
     def messages(
         self, theta: str, codebook: Codebook, statistics: RoutingStatistics, task: str
@@ -132,52 +132,51 @@ class Encoder:
         """The chat; with our templates all but the input is a prefix shared by every input."""
         values = {
             "theta": theta,
-            "select": self._select,
+            "select": self.select,
             "size": len(codebook),
             "last": len(codebook) - 1,
-            "codebook": self._templates.lines.show(codebook, statistics),
+            "codebook": self.templates.lines.show(codebook, statistics),
             "task": task,
         }
-        return self._templates["encoder"].fill(values)
+        return self.templates["encoder"].fill(values)
 
     async def route(
         self, theta: str, codebook: Codebook, statistics: RoutingStatistics, task: str, draws: Draws
     ) -> tuple[Route, Usage]:
         """z = E_θ(x, C). Raises LMError only when the model cannot be reached."""
-        size = len(codebook)
+        size, standing = len(codebook), statistics.standing
         request = Request(
-            role="encoder",
-            messages=self.messages(theta, codebook, statistics, task),
+            "encoder",
+            self.messages(theta, codebook, statistics, task),
             sample=draws.sample("route"),
-            schema=route_schema(self._select, size, self._templates.sources["encoder"]),
+            schema=route_schema(self.select, size, self.templates.sources["encoder"]),
         )
+
+        def fault_of(reply: RouteReply) -> str | None:
+            return route_fault(reply.selected_indices, size, self.select)
+
         try:
-            answer = await self._ask.typed(
-                request,
-                RouteReply,
-                lambda reply: route_fault(reply.selected_indices, size, self._select),
-            )
+            answer = await self.ask.typed(request, RouteReply, fault_of)
         except (ParseError, TruncatedReply) as error:
-            self._tally(Incident.ROUTE_REPAIRS)
-            self._tally(Incident.ROUTE_FALLBACKS)
-            best = repair_route((), statistics.standing, self._select)
             cut = isinstance(error, TruncatedReply)
             fault = "it was cut at its length limit" if cut else "it was not the JSON asked for"
-            return Route(best, repaired=True, fallback=True, fault=fault), error.usage
-        reply = answer.value
-        if answer.reasked:
-            self._tally(Incident.ROUTE_REPAIRS)
-        if answer.fault is not None:
-            self._tally(Incident.ROUTE_FALLBACKS)
-        route = Route(
-            indices=repair_route(reply.selected_indices, statistics.standing, self._select),
-            repaired=answer.reasked,
-            fallback=answer.fault is not None,
-            fault=answer.fault or "",
-            constraints=tuple(reply.constraints),
-            analysis=reply.analysis,
-        )
-        return route, answer.usage
+            best = repair_route((), standing, self.select)
+            route, usage = Route(best, repaired=True, fallback=True, fault=fault), error.usage
+        else:
+            reply, usage = answer.value, answer.usage
+            route = Route(
+                indices=repair_route(reply.selected_indices, standing, self.select),
+                repaired=answer.reasked,
+                fallback=answer.fault is not None,
+                fault=answer.fault or "",
+                constraints=tuple(reply.constraints),
+                analysis=reply.analysis,
+            )
+        if route.repaired:
+            self.tally(Incident.ROUTE_REPAIRS)
+        if route.fallback:
+            self.tally(Incident.ROUTE_FALLBACKS)
+        return route, usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,41 +188,39 @@ class Composition:
     output_format: str = ""
 
 
+@dataclass
 class Generator:
     """Composes by asking a model; counts the prompts that had to be put together without it."""
 
-    def __init__(
-        self, ask: Ask, templates: TemplateSet, composition: Composition, tally: Tally = no_tally
-    ) -> None:
-        self._ask = ask
-        self._templates = templates
-        self._composition = composition
-        self._tally = tally
+    ask: Ask
+    templates: TemplateSet
+    composition: Composition
+    tally: Tally = no_tally
 
     async def compose(
         self, phi: str, codebook: Codebook, route: Route, task: str, draws: Draws, stage: str = ""
     ) -> tuple[str, Usage]:
         """p = G_φ(x, C[z]). Raises LMError only when the model cannot be reached."""
-        base = self._composition.base_prompt
+        base = self.composition.base_prompt
         verbatim = join_prompts(base, join_instincts(codebook, route))
-        if self._composition.mode == "verbatim":
+        if self.composition.mode == "verbatim":
             return verbatim, Usage()
         values = {
             "phi": phi,
             "instincts": instinct_lines(codebook, route.indices),
             "task": task,
-            "format": self._composition.output_format,
+            "format": self.composition.output_format,
             "stage": f"The prompt is for this stage of the work: {stage}" if stage else "",
         }
         request = Request(
-            role="generator",
-            messages=self._templates["generator"].fill(values),
+            "generator",
+            self.templates["generator"].fill(values),
             sample=draws.sample(f"compose {stage}" if stage else "compose"),
         )
-        answer = await self._ask.text(request, _fault)
+        answer = await self.ask.text(request, _fault)
         if answer.fault is not None:
-            self._tally(Incident.PROMPT_FALLBACKS)
-            return join_prompts(verbatim, self._composition.output_format), answer.usage
+            self.tally(Incident.PROMPT_FALLBACKS)
+            return join_prompts(verbatim, self.composition.output_format), answer.usage
         return join_prompts(base, strip_wrapping(answer.text)), answer.usage
 
 
@@ -261,11 +258,10 @@ def gamma_for(settings: Explore, epochs: int) -> float:
     """γ as given, else such that ε reaches ε_min at 90 % of the planned epochs."""
     if settings.gamma is not None:
         return settings.gamma
-    if settings.epsilon <= settings.epsilon_min or settings.epsilon_min == 0.0:
-        # ε_min = 0 is never reached by a geometric decay: 1 % of ε₀ replaces it.
-        ratio = 1.0 if settings.epsilon <= settings.epsilon_min else 0.01
-    else:
-        ratio = settings.epsilon_min / settings.epsilon
+    if settings.epsilon <= settings.epsilon_min:
+        return 1.0
+    # ε_min = 0 is never reached by a geometric decay: 1 % of ε₀ replaces it.
+    ratio = settings.epsilon_min / settings.epsilon or 0.01
     return ratio ** (1.0 / max(1.0, 0.9 * epochs))
 
 
@@ -279,22 +275,22 @@ def epsilon_at(epoch: int, settings: Explore, epochs: int) -> float:
     return epsilon
 
 
+@dataclass(frozen=True)
 class Explorer:
     """Decides whether an example explores, and where to."""
 
-    def __init__(self, settings: Explore, select: int, always: bool = False) -> None:
-        self._settings = settings
-        self._select = select
-        self._always = always
+    settings: Explore
+    select: int
+    always: bool = False
 
     def explores(self, epsilon: float, draw: random.Random) -> bool:
         """rand() < ε; always, when there is no encoder to ask (method decision 19)."""
-        return self._always or draw.random() < epsilon
+        return self.always or draw.random() < epsilon
 
     def route(self, ema: Sequence[float], draw: random.Random) -> Route:
         """z ~ SuccWtd(r̄, S, τ), or uniform over S-subsets."""
-        weights = ema if self._settings.policy == "success" else [0.0] * len(ema)
-        chosen = success_weighted(weights, self._select, self._settings.tau, draw)
+        weights = ema if self.settings.policy == "success" else [0.0] * len(ema)
+        chosen = success_weighted(weights, self.select, self.settings.tau, draw)
         return Route(chosen, explored=True)
 
 
@@ -332,6 +328,7 @@ class Ranks(Protocol):
         ...
 
 
+@dataclass
 class Composer:
     """Encoder and generator at work; Θ comes with each call, so the composer has no state.
 
@@ -339,19 +336,11 @@ class Composer:
     `ranks` routes for policies that have learned a ranking.
     """
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        generator: Generator,
-        ranks: Ranks,
-        select: int,
-        stages: Sequence[str] = (),
-    ) -> None:
-        self._encoder = encoder
-        self._generator = generator
-        self._select = select
-        self._stages = tuple(stages)
-        self._ranks = ranks
+    encoder: Encoder
+    generator: Generator
+    ranks: Ranks
+    select: int
+    stages: Sequence[str] = ()
 
     async def route(
         self, parameters: Parameters, statistics: RoutingStatistics, example: Example, draws: Draws
@@ -359,11 +348,11 @@ class Composer:
         """z = E_θ(x, C); a ranking comes before it, and an empty θ means no encoder. With a
         ranking, also what each instinct promises."""
         if statistics.ranking is not None:
-            return await self._ranks.rank(parameters.codebook, statistics.ranking, example.input)
+            return await self.ranks.rank(parameters.codebook, statistics.ranking, example.input)
         if not parameters.encoder:
-            best = repair_route((), statistics.standing, self._select)
+            best = repair_route((), statistics.standing, self.select)
             return Route(best), None, Usage()
-        route, usage = await self._encoder.route(
+        route, usage = await self.encoder.route(
             parameters.encoder, parameters.codebook, statistics, example.input, draws
         )
         return route, None, usage
@@ -376,15 +365,15 @@ class Composer:
         The whole is then what the critic and the report read: every stage's prompt under its name.
         """
         phi, book = parameters.generator, parameters.codebook
-        if not self._stages:  # no task for the one: others would take their turn before it
-            text, usage = await self._generator.compose(phi, book, route, example.input, draws)
+        if not self.stages:  # no task for the one: others would take their turn before it
+            text, usage = await self.generator.compose(phi, book, route, example.input, draws)
             return Prompt(text), usage
         made = await gather_all(
-            self._generator.compose(phi, book, route, example.input, draws, stage)
-            for stage in self._stages
+            self.generator.compose(phi, book, route, example.input, draws, stage)
+            for stage in self.stages
         )
         usage = sum((spent for _, spent in made), Usage())
-        by_stage = {stage: text for stage, (text, _) in zip(self._stages, made, strict=True)}
+        by_stage = {stage: text for stage, (text, _) in zip(self.stages, made, strict=True)}
         return Prompt.of_stages(by_stage), usage
 
 

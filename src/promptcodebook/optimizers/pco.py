@@ -35,11 +35,10 @@ from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.train import Credit, Learner, train
 from promptcodebook.method.update import (
     AllChecks,
-    CountedCheck,
     LengthCheck,
-    NearCopyCheck,
     NoLeakCheck,
     Updater,
+    near_copy,
 )
 from promptcodebook.optimizers.base import Problem, Result, spending
 from promptcodebook.optimizers.fixed import (
@@ -179,14 +178,13 @@ def _checks(assembled: Assembled) -> Check:
     secrets are refused even where `critic.safety` is off."""
     config, tally = assembled.config, assembled.models.tally
     safety = SafetyCheck() if config.critic.safety else TraceCheck()
-    counted: list[tuple[Check, Incident]] = [
+    ours: list[tuple[Check, Incident | None]] = [
         (LengthCheck(config.update), Incident.REWRITES_LONG),
-        (NearCopyCheck(), Incident.REWRITES_COPYING),
+        (near_copy, Incident.REWRITES_COPYING),
         (safety, Incident.REWRITES_UNSAFE),
         (NoLeakCheck(assembled.dataset.train), Incident.REWRITES_LEAKING),
     ]
-    ours = [CountedCheck(check, incident, tally) for check, incident in counted]
-    return AllChecks([*ours, *assembled.task.checks])
+    return AllChecks([*ours, *((check, None) for check in assembled.task.checks)], tally)
 
 
 async def first_or_stored(problem: Problem) -> State:
