@@ -17,7 +17,7 @@ PACKAGE = "promptcodebook"
 EXAMPLE = "examples/algorithm1.py"
 READING: Mapping[str, tuple[str, ...]] = {
     "method.policy": (
-        *("route_fault", "repair_route", "Encoder", "success_weighted", "_open_unit", "gamma_for"),
+        *("route_fault", "repair_route", "Encoder", "success_weighted", "gamma_for"),
         *("epsilon_at", "Composition", "Generator", "_fault", "join_instincts", "join_prompts"),
     ),
     "method.executor": ("Trial",),

@@ -1,7 +1,6 @@
 """M: the frozen program answers with a prompt (Eq. 5), and a reward judges what came out.
 
 A bad rollout is recorded, not raised (method decision 15); only what ends the run is raised.
-`Evaluator` runs a policy or a fixed prompt over a set of examples.
 """
 
 from __future__ import annotations
@@ -38,12 +37,10 @@ _NO_PROMPT = Prompt("")
 
 class BoundChat:
     """A Chat for one example; `usage`, `truncated` and `prompt_length` sum over its calls.
-    Cut replies are tallied as `truncated`, once each: when they are paid for.
 
-    `prompt` is known again where the program puts it into another message than the system's.
-    `sample` turns a call's name into its sample seed: the name is `purpose`, or the running number
-    of the call without one; a purpose that comes again is numbered, so no two calls share a seed.
-    Thoughts (`<think>`) are stripped from replies: what is scored is the answer.
+    `prompt` is known again where the program puts it into a message that is not the system's.
+    `sample` makes a sample seed of a call's name: its `purpose`, numbered from the second on, or
+    its number. Thoughts (`<think>`) are stripped from replies: what is scored is the answer.
     """
 
     def __init__(
@@ -74,13 +71,13 @@ class BoundChat:
         purpose: str = "",
     ) -> Reply:
         """Asks; a plain string is one user message, `system` comes first."""
-        request = Request(
-            role=role,
-            messages=_messages(messages, system),
-            schema=schema,
-            sample=self._sample(self._name(purpose)),
-            greedy=self._greedy,
-        )
+        turns = (Message("user", messages),) if isinstance(messages, str) else tuple(messages)
+        if system:
+            turns = (Message("system", system), *turns)
+        number = self._asked[purpose]
+        self._asked[purpose] += 1
+        name = f"{purpose}#{number}" if number and purpose else purpose or str(number)
+        request = Request(role, turns, schema, self._sample(name), self._greedy)
         reply = await self._lm(request)
         self.usage += reply.usage
         if role == "executor":
@@ -90,9 +87,7 @@ class BoundChat:
             self.truncated = True
             if reply.source == "live":
                 self._tally(Incident.TRUNCATED)
-        if THOUGHT not in reply.text:
-            return reply
-        return replace(reply, text=strip_think(reply.text))
+        return replace(reply, text=strip_think(reply.text)) if THOUGHT in reply.text else reply
 
     def _prompt_letters(self, message: Message) -> int:
         """Of the prompt: a system message, or what a program put of p into another one."""
@@ -100,13 +95,6 @@ class BoundChat:
             return len(message.content)
         found = [len(text) for text in self._prompts if text.strip() and text in message.content]
         return max(found, default=0)
-
-    def _name(self, purpose: str) -> str:
-        number = self._asked[purpose]
-        self._asked[purpose] += 1
-        if not purpose:
-            return str(number)
-        return f"{purpose}#{number}" if number else purpose
 
 
 def _lengthen(length: PromptLength, prompt: int, request: Request, reply: Reply) -> PromptLength:
@@ -118,17 +106,9 @@ def _lengthen(length: PromptLength, prompt: int, request: Request, reply: Reply)
     )
 
 
-def _messages(messages: str | Sequence[Message], system: str) -> tuple[Message, ...]:
-    turns = (Message("user", messages),) if isinstance(messages, str) else tuple(messages)
-    return (Message("system", system), *turns) if system else turns
-
-
 class _GuardedChat:
-    """A chat that lets no paragraph of the prompt reach the untrusted role (decision 13).
-
-    `ended` keeps what ended the run: an agent that catches every error must not turn it into an
-    answer.
-    """
+    """A chat that lets no paragraph of the prompt reach the untrusted role (decision 13). `ended`
+    keeps what ended the run: an agent that catches every error must not turn it into an answer."""
 
     def __init__(self, inner: BoundChat, prompt: Prompt) -> None:
         self.ended: Stop | StoreError | None = None
@@ -181,27 +161,25 @@ class Trial:
 
         chat = BoundChat(self.lm, sample, self.greedy, self.tally, prompt)
         guarded = _GuardedChat(chat, prompt)
+        output, failure = None, None
         try:
             output = _storable(await self.program(prompt, example, guarded))
         except (Stop, StoreError):
             raise
         except Exception as error:
-            if guarded.ended is not None:
-                raise guarded.ended from None
-            failed = replace(rollout, failure=failure_of("execute", error))
-            return replace(
-                failed, usage=rollout.usage + chat.usage, prompt_length=chat.prompt_length
-            )
+            failure = failure_of("execute", error)
         if guarded.ended is not None:
             raise guarded.ended
+        usage, length = rollout.usage + chat.usage, chat.prompt_length
+        rollout = replace(rollout, usage=usage, prompt_length=length, failure=failure)
+        if output is None:
+            return rollout
         rollout = replace(
             rollout,
             output=output.text,
             fields=output.fields,
             stages=output.trace,
             truncated=output.truncated or chat.truncated,
-            usage=rollout.usage + chat.usage,
-            prompt_length=chat.prompt_length,
         )
         if self.scorer is None:
             return rollout
@@ -285,12 +263,9 @@ class Evaluator:
 
 
 def average(evaluations: Sequence[Evaluation]) -> Evaluation:
-    """Several sampled runs over the same examples as one: each example's mean reward and all its
-    usage (AIME's five runs a problem, decision 18).
-
-    A run that failed counts as the floor; an example all of whose runs failed has no reward. Text,
-    route and failure shown are the first run's.
-    """
+    """Several sampled runs over the same examples as one (AIME's five runs a problem, decision 18):
+    each example's mean reward and all its usage. A run that failed counts as the floor; text, route
+    and failure shown are the first run's."""
     first = evaluations[0]
     by_example = zip(*(e.rollouts for e in evaluations), strict=True)
     return replace(first, rollouts=tuple(_mean(runs, first.floor) for runs in by_example))

@@ -5,15 +5,10 @@ distinct entries (Sec. 3.6). At deployment the encoder routes every input. A pol
 encoder (`encoder.mode: none`) takes the S entries of highest r̄; one that has learned a ranking
 routes without a call.
 
-Deviations:
-- A reply that is no valid route is asked for once more, with its fault quoted. Then its valid picks
-  are kept, and the entries of highest r̄ fill the rest, ties by lowest index (method decision 10).
-  An untried entry counts as the mean of the tried ones. The reply's schema holds S and K, so that a
-  server that enforces it lets no other route through.
-- `compose: verbatim` joins the instincts as they are, which the paper does for tasks with many
-  constraints only (method decision 12).
-- A prompt that was cut at its cap, or is empty, is asked for once more. Then the instincts replace
-  it verbatim, with the output format, since a deployed policy must answer anyway.
+Deviations: a reply that is no valid route is asked for once more, with its fault. Then its valid
+picks are kept, and the entries of highest r̄ fill the rest (method decision 10). The reply's schema
+holds S and K. `compose: verbatim` joins the instincts as they are (decision 12). A prompt that was
+cut at its cap, or is empty, is asked for once more; then the instincts replace it verbatim.
 """
 
 from __future__ import annotations
@@ -58,21 +53,19 @@ from promptcodebook.types import (
     Trace,
 )
 
-_SHOWN = 8
-"""Wrong indices that a fault names at most."""
-
 
 def route_fault(indices: Sequence[int], size: int, select: int) -> str | None:
     """What is wrong with a route, in words fit to quote; None for S distinct indices in range."""
     faults: list[str] = []
-    outside = sorted({i for i in indices if not 0 <= i < size})
+    valid = {i for i in indices if 0 <= i < size}
+    outside = sorted(set(indices) - valid)
     if outside:
-        named = f"{outside[:_SHOWN]}{' and more' if len(outside) > _SHOWN else ''}"
-        faults.append(f"{named} lie outside 0..{size - 1}")
+        more = " and more" if len(outside) > 8 else ""
+        faults.append(f"{outside[:8]}{more} lie outside 0..{size - 1}")
     if len(set(indices)) < len(indices):
         faults.append("an index is named twice")
-    if len(set(indices) - set(outside)) != select:
-        faults.append(f"{len(set(indices) - set(outside))} valid indices instead of {select}")
+    if len(valid) != select:
+        faults.append(f"{len(valid)} valid indices instead of {select}")
     return "selected_indices: " + "; ".join(faults) if faults else None
 
 
@@ -96,10 +89,8 @@ _DEMANDS = {"type": "array", "maxItems": 5, "items": {"type": "string", "maxLeng
 
 @lru_cache(maxsize=64)
 def route_schema(select: int, size: int, template: str = "") -> Schema:
-    """What a route may be: S distinct indices out of K, and short reasons.
-
-    The fields have the order in which the template's text names them.
-    """
+    """What a route may be: S distinct indices out of K, and short reasons. The fields have the
+    order in which the template names them."""
     schema = schema_of(RouteReply)
     picks = {
         "type": "array",
@@ -130,15 +121,9 @@ class Encoder:
         self, theta: str, codebook: Codebook, statistics: RoutingStatistics, task: str
     ) -> tuple[Message, ...]:
         """The chat; with our templates all but the input is a prefix shared by every input."""
-        values = {
-            "theta": theta,
-            "select": self.select,
-            "size": len(codebook),
-            "last": len(codebook) - 1,
-            "codebook": self.templates.lines.show(codebook, statistics),
-            "task": task,
-        }
-        return self.templates["encoder"].fill(values)
+        size, lines = len(codebook), self.templates.lines.show(codebook, statistics)
+        values = {"theta": theta, "select": self.select, "size": size, "last": size - 1}
+        return self.templates["encoder"].fill({**values, "codebook": lines, "task": task})
 
     async def route(
         self, theta: str, codebook: Codebook, statistics: RoutingStatistics, task: str, draws: Draws
@@ -245,13 +230,10 @@ def success_weighted(
 
     Gumbel top-k: the S largest of r̄_k/τ + Gumbel noise are such a draw (method decision 6).
     """
-    scored = [(rate / tau - math.log(-math.log(_open_unit(draw))), k) for k, rate in enumerate(ema)]
+    # 0 is no number for the logarithms; random() never gives 1.
+    noise = [-math.log(-math.log(max(draw.random(), 1e-300))) for _ in ema]
+    scored = [(rate / tau + noise[k], k) for k, rate in enumerate(ema)]
     return tuple(sorted(k for _, k in sorted(scored, reverse=True)[:select]))
-
-
-def _open_unit(draw: random.Random) -> float:
-    """Uniform in (0, 1), since both logarithms must exist; random() itself never gives 1."""
-    return max(draw.random(), 1e-300)
 
 
 def gamma_for(settings: Explore, epochs: int) -> float:
@@ -302,17 +284,13 @@ class Prompter(Protocol):
     ) -> tuple[Route | None, Prompt, Usage]: ...
 
 
-def _no_stages() -> Mapping[str, str]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class FixedPrompt:
     """The same prompt for every input: zero-shot, the user's present prompt, `concat`; by its name
     also one for each of the `stages`."""
 
     text: str
-    stages: Mapping[str, str] = field(default_factory=_no_stages)
+    stages: Mapping[str, str] = field(default_factory=dict[str, str])
 
     async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, Prompt, Usage]:
         return None, Prompt(self.text, self.stages), Usage()
@@ -330,11 +308,8 @@ class Ranks(Protocol):
 
 @dataclass
 class Composer:
-    """Encoder and generator at work; Θ comes with each call, so the composer has no state.
-
-    `stages` are those that get a prompt of their own (() = one prompt for the whole program).
-    `ranks` routes for policies that have learned a ranking.
-    """
+    """Encoder and generator at work; Θ comes with each call. `stages` get a prompt of their own (()
+    = one prompt for the whole program); `ranks` routes for policies that have learned a ranking."""
 
     encoder: Encoder
     generator: Generator
@@ -360,10 +335,8 @@ class Composer:
     async def compose(
         self, parameters: Parameters, route: Route, example: Example, draws: Draws
     ) -> tuple[Prompt, Usage]:
-        """p = G_φ(x, C[z]); for a compound executor with `compose_per_stage`, one a stage.
-
-        The whole is then what the critic and the report read: every stage's prompt under its name.
-        """
+        """p = G_φ(x, C[z]); for a compound executor with `compose_per_stage`, one a stage. The
+        whole has each under its name."""
         phi, book = parameters.generator, parameters.codebook
         if not self.stages:  # no task for the one: others would take their turn before it
             text, usage = await self.generator.compose(phi, book, route, example.input, draws)
@@ -397,7 +370,7 @@ class Router(Protocol):
 
     def recall(self, state: State, first: State, steps: Iterable[Step]) -> State:
         """`state` with what the router remembers of the stored `steps`, which lead from `first` to
-        it, their traces with them."""
+        it."""
         ...
 
     def attend(
@@ -462,8 +435,7 @@ Made = tuple[Route, Usage]
 
 @dataclass(frozen=True)
 class Exploring:
-    """The policy in training: the router's routes, composed; `made` is the route, if it is there
-    already."""
+    """The policy in training: the router's routes, or the one that is `made` already, composed."""
 
     composer: Composer
     router: Router
@@ -487,27 +459,14 @@ class Deployed:
     statistics: RoutingStatistics
 
     async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, Prompt, Usage]:
-        route, routing = await self.route(example, draws)
+        route, _, routing = await self.route(example, draws)
         prompt, composing = await self.compose(route, example, draws)
         return route, prompt, routing + composing
 
-    async def route(self, example: Example, draws: Draws) -> tuple[Route, Usage]:
-        """The first half of the way."""
-        route, _, usage = await self.composer.route(
-            self.parameters, self.statistics, example, draws
-        )
-        return route, usage
+    async def route(self, example: Example, draws: Draws) -> tuple[Route, Expected | None, Usage]:
+        """The first half of the way; and what each instinct promises, where that was learned."""
+        return await self.composer.route(self.parameters, self.statistics, example, draws)
 
     async def compose(self, route: Route, example: Example, draws: Draws) -> tuple[Prompt, Usage]:
         """The second half."""
         return await self.composer.compose(self.parameters, route, example, draws)
-
-    async def explain(
-        self, example: Example, draws: Draws
-    ) -> tuple[Route, Prompt, Expected | None]:
-        """z, p, and what each instinct promises for the input, where the policy learned that."""
-        route, expected, _ = await self.composer.route(
-            self.parameters, self.statistics, example, draws
-        )
-        prompt, _ = await self.compose(route, example, draws)
-        return route, prompt, expected
