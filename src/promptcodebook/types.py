@@ -241,6 +241,10 @@ class Outcome:
     part: bool = False
     propensity: float | None = None
 
+    def reads_as(self, versions: Sequence[int]) -> bool:
+        """Whether its instincts have these versions."""
+        return all(versions[k] == v for k, v in zip(self.indices, self.versions, strict=True))
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
