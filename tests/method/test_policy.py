@@ -13,18 +13,16 @@ from promptcodebook.errors import BudgetReached, ConfigError, EndpointDown
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.executor import Trial, roll_out
 from promptcodebook.method.policy import (
-    Composition,
     Deployed,
     Exploring,
     FixedPrompt,
-    Generator,
     join_prompts,
 )
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.randomness import Draws
 from promptcodebook.routing.ranking import BUCKETS
-from promptcodebook.types import Example, Output, Prompt, Ranking, Rollout, Route, Score, Stage
-from tests.method.build import World, book, config, number_scorer, parameters, said, talkative
+from promptcodebook.types import Example, Output, Prompt, Ranking, Route, Score, Stage
+from tests.method.build import World, book, config, parameters, said, talkative
 
 X = Example("x", "the input", "the target")
 DRAWS = Draws(0, 0, "x")
@@ -44,6 +42,8 @@ async def test_route_compose_execute_and_reward():
     assert said(world.lm.history[2]) == "Follow the rules.\nthe input"
     assert rollout.usage.calls == 3 and rollout.failure is None
     assert "stage of the work" not in said(world.lm.history[1]), "one prompt for all of it"
+    unscored = await roll_out(FixedPrompt("p"), Trial(world.program, None, world.lm), X, DRAWS)
+    assert (unscored.output, unscored.reward, unscored.failure) == ("0.5", None, None)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1.0])
@@ -134,13 +134,6 @@ async def test_a_rollout_is_cut_where_a_call_or_the_program_s_output_is(chat: bo
     assert rollout.truncated == (chat or output)
 
 
-async def test_without_a_scorer_a_rollout_is_only_answered():
-    world = World(config())
-    trial = Trial(world.program, None, world.lm)
-    rollout = await roll_out(FixedPrompt("p"), trial, X, DRAWS)
-    assert (rollout.output, rollout.reward, rollout.failure) == ("0.5", None, None)
-
-
 async def test_a_failed_execution_still_says_what_it_cost():
     async def half(prompt: str, example: Example, lm: Chat) -> str:
         await lm("one", system=prompt)
@@ -181,8 +174,7 @@ async def test_a_stop_is_no_failure():
 def leaking(how: str):
     """Executors that hand the composed prompt to the untrusted role, each in its own way."""
 
-    async def run(whole: Prompt, example: Example, lm: Chat) -> str:
-        prompt = whole.text
+    async def run(prompt: str, example: Example, lm: Chat) -> str:
         match how:
             case "system":
                 reply = await lm("request", system=prompt, role="untrusted")
@@ -191,8 +183,6 @@ def leaking(how: str):
             case "messages":
                 turns = [Message("user", "a"), Message("assistant", prompt)]
                 reply = await lm(turns, role="untrusted")
-            case "stage":
-                reply = await lm("request", system=whole.of("ask"), role="untrusted")
             case _:
                 rewritten = await lm(example.input, system=prompt)
                 reply = await lm(rewritten.text, role="untrusted")
@@ -201,47 +191,30 @@ def leaking(how: str):
     return run
 
 
-def trusted_then_untrusted(request: Request) -> Scripted:
-    return "0.75" if request.role == "untrusted" else talkative(request)
-
-
 @pytest.mark.parametrize("how", ["system", "text", "messages"])
 async def test_the_composed_prompt_never_reaches_the_untrusted_role(how: str):
-    """Decision 13: the generator has seen the private input."""
-    world = World(
-        config(), ScriptedLM().reply_with(trusted_then_untrusted), executor=leaking(how)
-    )  # fmt: skip
-    rollout = await roll_out(deployed(world), world.trial, X, DRAWS)
-    assert world.asked("untrusted") == []
-    assert rollout.failure is not None
-    assert rollout.failure.kind == ConfigError.__name__
-    assert "untrusted role" in rollout.failure.message
-
-
-@pytest.mark.parametrize("how", ["system", "text", "messages"])
-async def test_no_prompt_of_many_lines_and_quotes_reaches_the_untrusted_role(how: str):
-    """Decision 13: found as it is sent, letter for letter."""
+    """Decision 13: the generator has seen the private input. Found letter for letter."""
     odd = "It's \"two\"\nlines \\ of {text}.\n\nAnd 'another' paragraph."
     lm = ScriptedLM().reply_with(lambda r: odd if r.role == "generator" else talkative(r))
     world = World(config(), lm, executor=leaking(how))
     rollout = await roll_out(deployed(world), world.trial, X, DRAWS)
     assert world.asked("untrusted") == [] and rollout.failure is not None
+    assert rollout.failure.kind == ConfigError.__name__
+    assert "untrusted role" in rollout.failure.message
 
 
 async def test_the_untrusted_role_gets_what_a_trusted_stage_rewrote():
     """Decision 13: its own request goes through."""
-    world = World(
-        config(), ScriptedLM().reply_with(trusted_then_untrusted), executor=leaking("no")
-    )  # fmt: skip
+    lm = ScriptedLM().reply_with(lambda r: "0.75" if r.role == "untrusted" else talkative(r))
+    world = World(config(), lm, executor=leaking("no"))
     rollout = await roll_out(deployed(world), world.trial, X, DRAWS)
     assert rollout.reward == 0.75 and said(world.asked("untrusted")[0]) == "0.5"
 
 
 def per_stage(request: Request) -> Scripted:
     if request.role != "generator":
-        return trusted_then_untrusted(request)
-    stage = "ask" if "work: ask" in said(request) else "check"
-    return f"Prompt for {stage}." if "work: " in said(request) else "Prompt for all."
+        return talkative(request)
+    return f"Prompt for {'ask' if 'work: ask' in said(request) else 'check'}."
 
 
 async def test_compose_per_stage_makes_one_prompt_for_each_stage():
@@ -285,18 +258,6 @@ def test_the_prompts_of_stages_are_read_out_of_the_whole(text: str, stages: dict
     assert Prompt.read(text, ()) == Prompt(text)
 
 
-async def test_a_stage_s_own_prompt_never_reaches_the_untrusted_role_either():
-    """Decision 13, with compose_per_stage."""
-    world = World(
-        config(compose_per_stage=True),
-        ScriptedLM().reply_with(per_stage),
-        executor=leaking("stage"),
-        stages=("ask", "check"),
-    )
-    rollout = await roll_out(deployed(world), world.trial, X, DRAWS)
-    assert world.asked("untrusted") == [] and rollout.failure is not None
-
-
 async def test_the_prompts_of_the_stages_are_composed_side_by_side():
     most = 0
 
@@ -315,16 +276,6 @@ async def test_the_prompts_of_the_stages_are_composed_side_by_side():
     world = World(config(), stages=("a", "b", "c"), wrap=Counting)
     await deployed(world).prompt(X, DRAWS)
     assert most == 3
-
-
-async def test_a_reward_of_the_user_s_own_carries_feedback():
-    async def scorer(example: Example, output: Output) -> Score:
-        return Score(0.5, "cite the policy")
-
-    world = World(config(), scorer=scorer)
-    rollout = await roll_out(FixedPrompt("p"), world.trial, X, DRAWS)
-    assert (rollout.reward, rollout.feedback) == (0.5, "cite the policy")
-    assert isinstance(rollout, Rollout) and number_scorer is not scorer
 
 
 # G_φ and composition (decisions 4, 12 and 15).
@@ -383,19 +334,12 @@ async def test_a_prompt_that_is_cut_or_empty_is_asked_for_once_more(reply: str |
 
 @pytest.mark.parametrize("reply", ["", "<think>nothing", Reply("Follow the", finish="length")])
 async def test_without_a_usable_reply_the_instincts_stand_in_verbatim(reply: str | Reply):
-    """A rollout of a weak model, and a deployed policy, must answer anyway."""
+    """A weak model, and a deployed policy, must answer anyway, in the format that is scored."""
     lm = ScriptedLM().enqueue(reply, reply)
-    world = World(config(base_prompt="Base."), lm)
+    world = World(config(base_prompt="Base."), lm, output_format="End in \\boxed{}.")
     text, usage = await world.generator.compose("phi", book(), Route((1, 3)), "in", DRAWS)
-    assert text == "Base.\n\nrule one\nrule three"
+    assert text == "Base.\n\nrule one\nrule three\n\nEnd in \\boxed{}."
     assert usage.calls == 2 == len(lm.history) and world.tally["prompt_fallbacks"] == 1
-
-
-async def test_what_stands_in_for_a_composed_prompt_asks_for_its_format():
-    """As the row concat does: else what is answered could not be scored."""
-    form = "The answer ends in \\boxed{}."
-    _, text = await compose("", "", output_format=form)
-    assert text == f"rule one\nrule three\n\n{form}"
 
 
 async def test_an_endpoint_that_is_down_is_no_bad_prompt():
@@ -408,12 +352,6 @@ async def test_what_is_written_around_a_prompt_is_taken_off():
     assert text == "Base.\n\nFollow rule one."
 
 
-async def test_verbatim_asks_nobody():
-    """Decision 12."""
-    world, text = await compose(compose="verbatim")
-    assert text == "rule one\nrule three" and world.lm.history == []
-
-
 async def test_a_stage_is_named_and_drawn_apart():
     world = World(config(), ScriptedLM().enqueue("a", "b"))
     for stage in ("", "rewrite"):
@@ -423,15 +361,3 @@ async def test_a_stage_is_named_and_drawn_apart():
     assert named in said(stage)
     assert said(stage).replace(named, "").split() == said(whole).split()
     assert whole.sample != stage.sample
-
-
-async def test_nothing_stands_around_a_prompt_unless_it_is_asked_for():
-    """No base prompt, no format, no stage, and the generator composes."""
-    lm = ScriptedLM().enqueue("Follow rule one.", role="generator")
-    world = World(config(), lm)
-    plain = Generator(world.ask, world.templates, Composition())
-    text, _ = await plain.compose("phi", book(), Route((1, 3)), "in", DRAWS)
-    assert text == "Follow rule one."
-    lm.enqueue("p", role="generator")
-    await world.generator.compose("phi", book(), Route((1, 3)), "in", DRAWS, stage="")
-    assert said(lm.history[0]) == said(lm.history[1]) and "stage" not in said(lm.history[0])
