@@ -9,6 +9,7 @@ import pytest
 from promptcodebook.calls import Reply
 from promptcodebook.config import Update, load_config
 from promptcodebook.errors import EndpointDown
+from promptcodebook.incidents import Incident
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.update import (
     AllChecks,
@@ -19,7 +20,6 @@ from promptcodebook.method.update import (
     collect_gradients,
     near_copy,
 )
-from promptcodebook.text import words_of
 from promptcodebook.types import (
     Example,
     Gradients,
@@ -30,7 +30,7 @@ from promptcodebook.types import (
     Trace,
     Verdict,
 )
-from tests.method.build import World, book, config, parameters, said
+from tests.method.build import Counts, World, book, config, never, parameters, said
 
 
 def trace(explored: bool = False, **gradients) -> Trace:
@@ -42,9 +42,11 @@ ALL = {"encoder": "z", "generator": "r", "codebook": {1: "i1", 0: "i0"}, "critic
 
 
 def test_the_order_is_theta_phi_codebook_psi():
-    """Eq. 9 in the order of Algorithm 1."""
-    pending = collect_gradients(parameters(), [trace(**ALL)], config())
+    """Eq. 9 in the order of Algorithm 1; what nobody blames, and what is frozen, is left alone."""
+    pending = collect_gradients(parameters(), [trace(), trace(**ALL)], config())
     assert [p.variable for p in pending] == ["encoder", "generator", 0, 1, "critic"]
+    frozen = parameters(book(frozen=[0]))
+    assert [p.variable for p in collect_gradients(frozen, [trace(**ALL)], config())][2:-1] == [1]
 
 
 def test_gradients_are_gathered_in_batch_order():
@@ -52,16 +54,6 @@ def test_gradients_are_gathered_in_batch_order():
     phi, c1 = collect_gradients(parameters(), traces, config())
     assert phi == Pending("generator", "phi 0", ("a", "b"))
     assert c1 == Pending(1, "rule one", ("c",), ("rule zero", "rule two", "rule three"))
-
-
-def test_a_variable_that_nobody_blames_is_left_alone():
-    assert collect_gradients(parameters(), [trace(), trace()], config()) == []
-
-
-def test_a_frozen_instinct_is_passed_over_and_those_after_it_are_not():
-    start = parameters(book(frozen=[0]))
-    (pending,) = collect_gradients(start, [trace(codebook={0: "a", 1: "b"})], config())
-    assert (pending.variable, pending.gradients) == (1, ("b",))
 
 
 @pytest.mark.parametrize("flag", [False, True])
@@ -154,22 +146,21 @@ def test_applying_keeps_the_order_of_the_codebook():
     assert apply_rewrites(parameters(), [phi]).generator == "phi 1"
 
 
-async def rewrite(*pending: Pending, replies: tuple[Scripted, ...] = (), check=None, **tree):
-    world = World(config(**tree), ScriptedLM().enqueue(*replies))
-    if check is not None:
-        world = World(config(**tree), ScriptedLM().enqueue(*replies), check=check)
+async def rewrite(*pending: Pending, replies: tuple[Scripted, ...] = (), check=never, **tree):
+    world = World(config(**tree), ScriptedLM().enqueue(*replies), check=check)
     return world, await world.updater.rewrite_all(pending, 3)
 
 
 async def test_the_updater_sees_text_gradients_and_cap():
+    """And the checks that its reply must pass."""
     world, (done,) = await rewrite(
-        Pending(1, "rule one", ("first\nline", "second")),
-        replies=(" new rule \n",),
-        update={"instinct_words": 25},
+        Pending(1, "rule one", ("first\nline", "second")), replies=(" new rule \n",)
     )
     assert done == Rewrite(1, "rule one", "new rule", "- first line\n- second", kept=True)
     seen = said(world.lm.history[0])
-    assert "rule one" in seen and "- first line\n- second" in seen and "at most 25 words" in seen
+    for part in ("rule one", "- first line\n- second", "at most 25 words", "another instinct",
+                 "eight words"):  # fmt: skip
+        assert part in seen
 
 
 async def test_at_most_max_gradients_go_into_one_rewrite_by_a_seeded_choice():
@@ -240,18 +231,23 @@ async def test_a_refused_rewrite_is_asked_for_once_more_with_the_reason_alone():
 
 
 async def test_a_rewrite_refused_twice_keeps_both_reasons_and_is_counted():
-    """Decision 11: the variable stays as it was, and the log says why."""
+    """Decision 11: the variable stays as it was, and the log says why. Of several checks the first
+    refusal counts, and is counted apart."""
 
     def no(variable, text, before, others):
         return f"{variable} may not become {text!r}"
 
+    counted = Counts()
+    checks = [(never, Incident.REWRITES_LONG), (no, Incident.REWRITES_UNSAFE), (near_copy, None)]
+    check = AllChecks(checks, counted)
     world, (done,) = await rewrite(
-        Pending("critic", "psi", ("g",)), replies=("bad", "worse"), check=no
+        Pending("critic", "psi", ("g",)), replies=("bad", "worse"), check=check
     )
     assert (done.kept, done.after) == (False, "worse")
     assert done.reason == "critic may not become 'worse'"
     assert done.earlier == Refused("bad", "critic may not become 'bad'")
     assert (world.tally["rewrites_reasked"], world.tally["rewrites_refused"]) == (1, 1)
+    assert counted == {"rewrites_unsafe": 2}
 
 
 async def test_a_cut_or_empty_rewrite_is_asked_for_once_more():
@@ -356,12 +352,6 @@ async def test_what_no_sentence_of_fits_is_asked_for_once_more(reply: str):
     assert (done.kept, done.after, len(world.lm.history)) == (True, "count first", 2)
 
 
-async def test_a_request_names_the_checks_that_its_reply_must_pass():
-    world, _ = await rewrite(Pending(1, "rule one", ("g",), ("rule zero",)), replies=("new",))
-    seen = said(world.lm.history[0])
-    assert "at most 25 words" in seen and "another instinct" in seen and "eight words" in seen
-
-
 async def test_rewrites_are_drawn_by_seed_step_and_variable():
     pending = [Pending(0, "a", ("g",)), Pending(1, "a", ("g",))]
     world, _ = await rewrite(*pending, replies=("one", "two"))
@@ -382,51 +372,39 @@ TRAIN = [
 ]
 
 
-@pytest.mark.parametrize("text", ["", "  \n\t"])
-def test_an_empty_rewrite_is_refused(text: str):
-    assert LengthCheck(Update())(0, text, "x", []) == "the rewrite is empty"
-
-
 @pytest.mark.parametrize(
     ("variable", "cap"), [(0, 25), (15, 25), ("encoder", 300), ("critic", 300)]
 )
 def test_the_cap_is_in_words(variable: str, cap: int):
-    """Decision 11: an instinct has 25 words (decision 24); θ, φ and ψ have a cap of their own."""
+    """Decision 11: an instinct has 25 words (decision 24); θ, φ and ψ have a cap of their own. What
+    is no text is refused by its characters."""
     check = LengthCheck(Update())
     assert check(variable, "word " * cap, "x", []) is None
-    assert (
-        check(variable, "word " * (cap + 1), "x", []) == f"{cap + 1} words, over the cap of {cap}"
-    )
+    over = f"{cap + 1} words, over the cap of {cap}"
+    assert check(variable, "word " * (cap + 1), "x", []) == over
+    letters = "a." * (cap * 10)
+    assert check(variable, letters, "x", []) is None
+    over = f"{cap * 20 + 1} characters, over the cap of {cap * 20}"
+    assert check(variable, f"{letters}a", "x", []) == over
+    assert check(variable, "  \n\t", "x", []) == "the rewrite is empty"
 
 
-def test_what_is_no_text_is_refused_by_its_characters():
-    check = LengthCheck(Update(instinct_words=10))
-    assert check(0, "a." * 100, "x", []) is None
-    assert check(0, "a." * 101, "x", []) == "202 characters, over the cap of 200"
+COUNT = "Always count the words of your answer before sending it off"
+TEN = "one two three four five six seven eight nine ten"
+FEW = " ".join(f"word{i % 10}" for i in range(250))
 
 
-def test_a_near_copy_of_another_entry_is_refused():
-    others = ["Always count the words of your answer before sending it off", "Be kind"]
-    check = near_copy
-    assert check(0, others[0].upper() + "!", "x", others) == "a near-copy of another instinct"
-    one_off = others[0].replace("sending", "posting")
-    assert check(0, one_off, "x", others) == "a near-copy of another instinct"
-    assert check(0, "Count the letters of every line instead", "x", others) is None
-    assert check(0, others[0], "x", []) is None
-
-
-def test_nine_words_of_ten_in_common_are_a_near_copy_and_eight_are_not():
-    ten = "one two three four five six seven eight nine ten"
-    check = near_copy
-    assert check(0, ten.replace("four", "4th"), "x", [ten]) == "a near-copy of another instinct"
-    assert check(0, ten.replace("four", "4th").replace("six", "6th"), "x", [ten]) is None
-
-
-def test_a_long_text_of_few_words_is_compared_whole():
-    """Words that are frequent in a long text are no noise there."""
-    long = " ".join(f"word{i % 10}" for i in range(250))
-    found = near_copy(0, f"Mind {long}", "x", [f"Heed {long}"])
-    assert found == "a near-copy of another instinct"
+@pytest.mark.parametrize(("text", "other", "copy"), [
+    (COUNT.upper() + "!", COUNT, True), (COUNT.replace("sending", "posting"), COUNT, True),
+    ("Count the letters of every line instead", COUNT, False),
+    (TEN.replace("four", "4th"), TEN, True),  # nine words of ten in common, and eight
+    (TEN.replace("four", "4th").replace("six", "6th"), TEN, False),
+    (f"Mind {FEW}", f"Heed {FEW}", True),  # what is frequent in a long text is no noise there
+])  # fmt: skip
+def test_a_near_copy_of_another_entry_is_refused(text: str, other: str, copy: bool):
+    found = near_copy(0, text, "x", ["Be kind", other])
+    assert found == ("a near-copy of another instinct" if copy else None)
+    assert near_copy(0, text, "x", []) is None
 
 
 def test_eight_words_in_a_row_of_a_training_input_are_a_leak():
@@ -454,18 +432,3 @@ def test_what_the_text_held_before_is_not_held_against_it():
     before = "the quick brown fox jumps over the lazy dog; the treaty of westphalia"
     assert check(0, before + " and more", before, []) is None
     assert check(0, before + " hypothalamus", before, []) is not None
-
-
-def test_words_are_compared_without_case_and_punctuation():
-    assert words_of("Don't PANIC—it's_fine, 42.") == [
-        "don", "t", "panic", "it", "s", "fine", "42",
-    ]  # fmt: skip
-
-
-def test_the_first_refusal_counts():
-    def no(reason: str | None):
-        return lambda variable, text, before, others: reason
-
-    assert AllChecks([(no(None), None), (no("b"), None), (no("c"), None)])(0, "t", "x", []) == "b"
-    assert AllChecks([(no(None), None)])(0, "t", "x", []) is None
-    assert AllChecks([])(0, "t", "x", []) is None
