@@ -26,7 +26,12 @@ READING: Mapping[str, tuple[str, ...]] = {
         "penalty",
     ),
     "method.gradients": (
-        *("gradients_of", "_by_index", "nearest_instinct", "split_shared", "_alike"),
+        *(
+            "gradients_of",
+            "_by_index",
+            "nearest_instinct",
+            "split_shared",
+        ),
         *("_long_words", "rho", "rate", "additivity_residual"),
     ),
     "method.update": (

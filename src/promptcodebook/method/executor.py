@@ -38,9 +38,10 @@ _NO_PROMPT = Prompt("")
 class BoundChat:
     """A Chat for one example; `usage`, `truncated` and `prompt_length` sum over its calls.
 
-    `prompt` is known again where the program puts it into a message that is not the system's.
     `sample` makes a sample seed of a call's name: its `purpose`, numbered from the second on, or
-    its number. Thoughts (`<think>`) are stripped from replies: what is scored is the answer.
+    its number. Thoughts (`<think>`) are stripped from replies: what is scored is the answer. No
+    paragraph of `prompt` reaches the untrusted role (decision 13). `ended` keeps what ended the
+    run: an agent that catches every error must not turn it into an answer.
     """
 
     def __init__(
@@ -51,14 +52,12 @@ class BoundChat:
         tally: Tally = no_tally,
         prompt: Prompt = _NO_PROMPT,
     ) -> None:
-        self._prompts = (prompt.text, *prompt.stages.values())
         self.usage = Usage()
         self.truncated = False
         self.prompt_length = PromptLength()
-        self._lm = lm
-        self._sample = sample
-        self._greedy = greedy
-        self._tally = tally
+        self.ended: Stop | StoreError | None = None
+        self._lm, self._sample, self._greedy, self._tally = lm, sample, greedy, tally
+        self._prompts = [p for p in (prompt.text, *prompt.stages.values()) if p.strip()]
         self._asked: Counter[str] = Counter()
 
     async def __call__(
@@ -72,73 +71,48 @@ class BoundChat:
     ) -> Reply:
         """Asks; a plain string is one user message, `system` comes first."""
         turns = (Message("user", messages),) if isinstance(messages, str) else tuple(messages)
+        if role == "untrusted":
+            self._keep_private("\n".join([system, *(m.content for m in turns)]))
         if system:
             turns = (Message("system", system), *turns)
         number = self._asked[purpose]
         self._asked[purpose] += 1
         name = f"{purpose}#{number}" if number and purpose else purpose or str(number)
         request = Request(role, turns, schema, self._sample(name), self._greedy)
-        reply = await self._lm(request)
+        try:
+            reply = await self._lm(request)
+        except (Stop, StoreError) as error:
+            self.ended = error
+            raise
         self.usage += reply.usage
         if role == "executor":
-            letters = sum(map(self._prompt_letters, request.messages))
-            self.prompt_length = _lengthen(self.prompt_length, letters, request, reply)
+            self._measure(request, reply)
         if reply.finish == "length":
             self.truncated = True
             if reply.source == "live":
                 self._tally(Incident.TRUNCATED)
         return replace(reply, text=strip_think(reply.text)) if THOUGHT in reply.text else reply
 
-    def _prompt_letters(self, message: Message) -> int:
-        """Of the prompt: a system message, or what a program put of p into another one."""
-        if message.role == "system":
-            return len(message.content)
-        found = [len(text) for text in self._prompts if text.strip() and text in message.content]
-        return max(found, default=0)
-
-
-def _lengthen(length: PromptLength, prompt: int, request: Request, reply: Reply) -> PromptLength:
-    """With one more call: its prompt's share of the request's tokens, by letters."""
-    letters = sum(len(m.content) for m in request.messages)
-    tokens = round(reply.usage.prompt_tokens * prompt / letters) if letters else 0
-    return PromptLength(
-        max(length.longest, tokens), length.total + tokens, length.estimated or reply.estimated
-    )
-
-
-class _GuardedChat:
-    """A chat that lets no paragraph of the prompt reach the untrusted role (decision 13). `ended`
-    keeps what ended the run: an agent that catches every error must not turn it into an answer."""
-
-    def __init__(self, inner: BoundChat, prompt: Prompt) -> None:
-        self.ended: Stop | StoreError | None = None
-        self._inner = inner
-        texts = (prompt.text, *prompt.stages.values())
-        self._private = {part for text in texts for part in text.split("\n\n") if part.strip()}
-
-    async def __call__(
-        self,
-        messages: str | Sequence[Message],
-        *,
-        system: str = "",
-        role: Role = "executor",
-        schema: Schema | None = None,
-        purpose: str = "",
-    ) -> Reply:
-        if role == "untrusted":
-            sent = messages if isinstance(messages, str) else "\n".join(m.content for m in messages)
-            if any(p in f"{system}\n{sent}" for p in self._private):
-                raise ConfigError(
-                    "the composed prompt was about to be sent to the untrusted role",
-                    hint="give the untrusted stage only the rewritten request",
-                )
-        try:
-            return await self._inner(
-                messages, system=system, role=role, schema=schema, purpose=purpose
+    def _keep_private(self, sent: str) -> None:
+        parts = (part for text in self._prompts for part in text.split("\n\n") if part.strip())
+        if any(part in sent for part in parts):
+            raise ConfigError(
+                "the composed prompt was about to be sent to the untrusted role",
+                hint="give the untrusted stage only the rewritten request",
             )
-        except (Stop, StoreError) as error:
-            self.ended = error
-            raise
+
+    def _measure(self, request: Request, reply: Reply) -> None:
+        """The prompt's share of the request's tokens, by letters: of system messages, and of what
+        a program put of p into another one."""
+        letters = sum(len(m.content) for m in request.messages)
+        own = 0
+        for m in request.messages:
+            found = [len(p) for p in self._prompts if p in m.content]
+            own += len(m.content) if m.role == "system" else max(found, default=0)
+        tokens = round(reply.usage.prompt_tokens * own / letters) if letters else 0
+        longest, total = max(self.prompt_length.longest, tokens), self.prompt_length.total + tokens
+        estimated = self.prompt_length.estimated or reply.estimated
+        self.prompt_length = PromptLength(longest, total, estimated)
 
 
 @dataclass(frozen=True)
@@ -160,16 +134,15 @@ class Trial:
             return draws.sample(f"execute {purpose}")
 
         chat = BoundChat(self.lm, sample, self.greedy, self.tally, prompt)
-        guarded = _GuardedChat(chat, prompt)
         output, failure = None, None
         try:
-            output = _storable(await self.program(prompt, example, guarded))
+            output = _storable(await self.program(prompt, example, chat))
         except (Stop, StoreError):
             raise
         except Exception as error:
             failure = failure_of("execute", error)
-        if guarded.ended is not None:
-            raise guarded.ended
+        if chat.ended is not None:
+            raise chat.ended
         usage, length = rollout.usage + chat.usage, chat.prompt_length
         rollout = replace(rollout, usage=usage, prompt_length=length, failure=failure)
         if output is None:
