@@ -138,12 +138,10 @@ def crossed_interval(
     groups: Sequence[Sequence[float]], seed: int = 0, bounds: Bounds = (0.0, 1.0)
 ) -> Interval:
     """The mean over runs (seeds) of equal weight on the same examples, in the same order. It covers
-    another draw of examples and other seeds.
-
-    The examples' part is the interval of their means over the runs. The seeds' part is Student's
-    over the runs' means: a bootstrap takes two to five seeds for all there is. Their widths are
-    added as squares. With one run only the examples' part is left.
-    """
+    another draw of examples and other seeds. The examples' part is the interval of their means over
+    the runs. The seeds' part is Student's over the runs' means: a bootstrap takes two to five seeds
+    for all there is. Their widths are added as squares. With one run only the examples' part is
+    left."""
     means = [math.fsum(column) / len(groups) for column in zip(*groups, strict=True)]
     examples = mean_interval([round(m, _DIGITS) for m in means], seed, bounds)
     seeds = _reach_of_seeds([math.fsum(group) / len(group) for group in groups])
@@ -224,10 +222,8 @@ def _largest_share(seen: int, n: int, side: float) -> float:
 
 
 def _typical(values: Sequence[float], seed: int, side: float) -> tuple[float, float]:
-    """Between the quantiles of the means of subsets; all shifts where no test could refuse one.
-
-    A subset names the differences whose sign is turned; the empty one is counted and has no mean.
-    """
+    """Between the quantiles of the means of subsets; all shifts where no test could refuse one. A
+    subset names the differences whose sign is turned; the empty one is counted and has no mean."""
     n = len(values)
     subsets: Sequence[int] = range(1, 2**n)
     if n > _ENUMERATED:
@@ -248,11 +244,8 @@ def _typical(values: Sequence[float], seed: int, side: float) -> tuple[float, fl
 
 
 def _moments(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean, standard error and skewness; the values are not all equal.
-
-    The third moment is the unbiased one (Fisher's k-statistic): few values show less skewness than
-    there is.
-    """
+    """Mean, standard error and skewness; the values are not all equal. The third moment is the
+    unbiased one (Fisher's k-statistic): few values show less skewness than there is."""
     n = len(values)
     mean = math.fsum(values) / n
     second = math.fsum((v - mean) ** 2 for v in values) / n

@@ -95,10 +95,8 @@ def fold_text(text: str) -> str:
 
 
 def answer_words(text: str, *, nfd: bool = True) -> str:
-    """The text for comparing answers (SQuAD): lower case, no ASCII punctuation, no articles.
-
-    `nfd` decomposes accented letters first, as the GEPA artifact does.
-    """
+    """The text for comparing answers (SQuAD): lower case, no ASCII punctuation, no articles. `nfd`
+    decomposes accented letters first, as the GEPA artifact does."""
     if nfd:
         text = unicodedata.normalize("NFD", text)
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
@@ -203,10 +201,8 @@ def _unwrap_once(body: str) -> str:
 
 
 def word_changes(before: str, after: str) -> Iterator[tuple[Change, str]]:
-    """The new text in pieces, with what was taken out between them, in reading order.
-
-    White space goes with the word before it and makes no difference of its own.
-    """
+    """The new text in pieces, with what was taken out between them, in reading order. White space
+    goes with the word before it and makes no difference of its own."""
     old, new = _PIECES.findall(before), _PIECES.findall(after)
     if len(old) + len(new) > _MOST_PIECES:
         yield "removed", before

@@ -274,7 +274,7 @@ async def test_a_split_that_is_refused_changes_nothing_and_says_why(reply: Scrip
 async def test_what_takes_up_a_twin_is_not_split():
     bags = (f"{BAG} Always.", f"{BAG} Ever.", *TEXTS[:2])
     recent = [*picked((0, 1), (2, 3)), trace(0, 1, feedback="dates were left out")]
-    world, made = await maintain(state(*bags), recent, "Date each event", "Count and name it all")
+    _, made = await maintain(state(*bags), recent, "Date each event", "Count and name it all")
     assert [(r.variable, r.origin) for r in made] == [(1, "revive"), (0, "merge")]
 
 

@@ -26,9 +26,7 @@ GROUP = "promptcodebook.acceptance"
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """A step's rewrites (those a check refused among them), and the batch that led to them.
-
-    `traces` are in the batch's order; `state` is the one the batch ran under, `epsilon` its ε.
-    """
+    `traces` are in the batch's order; `state` is the one the batch ran under, `epsilon` its ε."""
 
     rewrites: tuple[Rewrite, ...]
     traces: Sequence[Trace]
@@ -63,12 +61,9 @@ Pair = tuple[Rollout, Rollout]
 
 @dataclass(frozen=True)
 class Rerun:
-    """Runs examples again, with the draws they had: those that judge a step's rewrites.
-
-    They are the batch's own or, with `accept_on: others`, as many of the `pool` outside of it. A
-    trace by `judge` has the verdict's ρ and no gradients: it joins r̄, and nothing it says is
-    rewritten.
-    """
+    """Runs examples again, with the draws they had: those that judge a step's rewrites. They are
+    the batch's own or, with `accept_on: others`, as many of the `pool` outside of it. A trace by
+    `judge` has the verdict's ρ and no gradients: it joins r̄, and nothing it says is rewritten."""
 
     config: Config
     composer: Composer
@@ -128,9 +123,7 @@ class Rerun:
 
     def worse(self, pairs: Sequence[Pair]) -> str | None:
         """Why the examples fare worse than before; None where they do not, or where there are none.
-
-        Compared are those that have a reward again; that must be at least half.
-        """
+        Compared are those that have a reward again; that must be at least half."""
         both = [(a.reward, b.reward) for a, b in pairs]
         known = [(a, b) for a, b in both if a is not None and b is not None]
         if len(known) * 2 < len(pairs):
@@ -159,10 +152,8 @@ async def always(rerun: Rerun, proposal: Proposal) -> Judged:
 
 
 async def improve(rerun: Rerun, proposal: Proposal) -> Judged:
-    """The rewrites stay, all or none, only if the examples do not fare worse with them.
-
-    Those run again under all rewrites at once: explored routes fixed, the same executor seeds.
-    """
+    """The rewrites stay, all or none, only if the examples do not fare worse with them. Those run
+    again under all rewrites at once: explored routes fixed, the same executor seeds."""
     runs, traces = await rerun.before(proposal)
     tried = proposal.tried
     pairs = await rerun.again(tried, runs, proposal.state, lambda route: route.explored)

@@ -11,7 +11,7 @@ safety clause (`safety.py`) a reply may also name harmful texts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import get_args
 
@@ -41,7 +41,6 @@ from promptcodebook.types import (
     Gradients,
     Rollout,
     Route,
-    Stage,
     Verdict,
 )
 
@@ -129,13 +128,17 @@ class History:
     def values(self) -> Mapping[str, object]:
         """What every template about a trace may show."""
         rollout = self.rollout
+        stages = [
+            f"- {s.name}: {shorten(s.input, 1000)} -> {shorten(s.output, 1000)}"
+            for s in rollout.stages
+        ]
         return {
             "task": shorten(self.example.input, _LONG),
             "route": ", ".join(map(str, self.route.indices)),
             "instincts": instinct_lines(self.codebook, self.route.indices),
             "codebook": instinct_lines(self.codebook, range(len(self.codebook))),
             "prompt": shorten(rollout.prompt, _LONG),
-            "stages": stage_lines(rollout.stages),
+            "stages": "\n".join(["Stages on the way:", *stages]) if stages else "",
             "response": shorten(rollout.output, _LONG) or "(empty)",
             "reference": reference(self.example, rollout.feedback),
             "reward": f"{rollout.reward:g}" if self.shows_reward else "(not shown)",
@@ -246,17 +249,7 @@ def penalty(verdict: Verdict, unit: float, weight: float) -> float:
 
 def reference(example: Example, feedback: str) -> str:
     """y* and what the reward said; a task without references says so (method decision 22)."""
-    known = (
-        f"Reference answer: {shorten(example.target, _LONG)}"
-        if example.target is not None
-        else "There is no reference answer for this task: judge the response on its own."
-    )
+    known = "There is no reference answer for this task: judge the response on its own."
+    if example.target is not None:
+        known = f"Reference answer: {shorten(example.target, _LONG)}"
     return f"{known}\nFeedback of the checker: {shorten(feedback, _LONG)}" if feedback else known
-
-
-def stage_lines(stages: Sequence[Stage]) -> str:
-    """The stages of a compound executor, for the critic; '' for a single call."""
-    if not stages:
-        return ""
-    lines = [f"- {s.name}: {shorten(s.input, 1000)} -> {shorten(s.output, 1000)}" for s in stages]
-    return "Stages on the way:\n" + "\n".join(lines)

@@ -19,11 +19,9 @@ _HINTS = {"execute": "correct the executor", "reward": "correct the reward"}
 
 
 async def gather_all(chains: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """Every chain's result, in order; the chains run side by side.
-
-    When one must stop, the others first finish what they have paid for. Then the first error is
-    raised, one that ends the run before a model's.
-    """
+    """Every chain's result, in order; the chains run side by side. When one must stop, the others
+    first finish what they have paid for. Then the first error is raised, one that ends the run
+    before a model's."""
     results = await asyncio.gather(*chains, return_exceptions=True)
     errors = [r for r in results if isinstance(r, BaseException)]
     if errors:

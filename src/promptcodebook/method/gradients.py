@@ -138,11 +138,9 @@ def gradients_of(
 def _by_index(
     errors: Mapping[str, str], codebook: Codebook, active: Sequence[int], tally: Tally
 ) -> dict[int, str]:
-    """What each active instinct is blamed for.
-
-    An index that is not active is passed over, since that instinct was not at work; what names none
-    is advice that is missing. Both are counted, unless it was put under "missing".
-    """
+    """What each active instinct is blamed for. An index that is not active is passed over, since
+    that instinct was not at work; what names none is advice that is missing. Both are counted,
+    unless it was put under "missing"."""
     blamed: dict[int, list[str]] = {}
     for key, text in errors.items():
         k = leading_index(key)
@@ -171,10 +169,8 @@ def nearest_instinct(advice: str, codebook: Codebook, active: Sequence[int]) -> 
 
 def split_shared(said: Sequence[str], least: int) -> tuple[tuple[str, ...], list[tuple[int, str]]]:
     """Of the examples' gradients for one directive: what at least `least` of them complain of
-    alike, and each other complaint with its example's place (decision 28).
-
-    A complaint is a sentence. Two are alike where more than half of their longer words agree.
-    """
+    alike, and each other complaint with its example's place (decision 28). A complaint is a
+    sentence. Two are alike where more than half of their longer words agree."""
     if least == 1:
         return tuple(filter(None, said)), []
     complaints = [
@@ -204,10 +200,8 @@ def rho(severity: float, text: str, unit: float, weight: float) -> float:
 
 
 def rate(gradients: Gradients, unit: float, weight: float) -> Gradients:
-    """The gradients with ρ(g_v) for severities, by the ρ of the verdict.
-
-    A channel that a rating leaves out counts 0 if it is not to blame, and else stays unknown.
-    """
+    """The gradients with ρ(g_v) for severities, by the ρ of the verdict. A channel that a rating
+    leaves out counts 0 if it is not to blame, and else stays unknown."""
     said: Mapping[Part, str] = {
         "encoder": gradients.encoder,
         "generator": gradients.generator,

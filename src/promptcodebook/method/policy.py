@@ -226,10 +226,8 @@ def join_prompts(base_prompt: str, composed: str) -> str:
 def success_weighted(
     ema: Sequence[float], select: int, tau: float, draw: random.Random
 ) -> tuple[int, ...]:
-    """S distinct sorted indices, drawn without replacement with p proportional to exp(r̄/τ).
-
-    Gumbel top-k: the S largest of r̄_k/τ + Gumbel noise are such a draw (method decision 6).
-    """
+    """S distinct sorted indices, drawn without replacement with p proportional to exp(r̄/τ). Gumbel
+    top-k: the S largest of r̄_k/τ + Gumbel noise are such a draw (method decision 6)."""
     # 0 is no number for the logarithms; random() never gives 1.
     noise = [-math.log(-math.log(max(draw.random(), 1e-300))) for _ in ema]
     scored = [(rate / tau + noise[k], k) for k, rate in enumerate(ema)]
@@ -361,55 +359,44 @@ class OffPolicy:
     rollouts: int
 
 
-class Router(Protocol):
-    """Routes the examples of training, and learns from what came of it."""
+class Router:
+    """Routes the examples of training, and learns from what came of it; as it stands, nothing."""
 
     async def prepare(self) -> None:
         """Called once before the first route of a process."""
-        ...
 
     def recall(self, state: State, first: State, steps: Iterable[Step]) -> State:
         """`state` with what the router remembers of the stored `steps`, which lead from `first` to
         it."""
-        ...
-
-    def attend(
-        self, planned: Sequence[Example], examples: Sequence[Example], state: State, draws: Draws
-    ) -> Sequence[Example]:
-        """Whom to route now: the planned batch, or others of the `examples` in some places."""
-        ...
-
-    async def route(
-        self, example: Example, state: State, epsilon: float, draws: Draws
-    ) -> tuple[Route, Usage]: ...
-
-    def learn(self, before: State, traces: Sequence[Trace], after: State) -> State:
-        """`after` with what the traces, made under `before`, teach of routing."""
-        ...
-
-    def estimate(self, state: State, seed: int) -> OffPolicy | None:
-        """What the learned routes are worth by training's own outcomes; None where the router does
-        not know the chance of each route."""
-        ...
-
-
-@dataclass(frozen=True)
-class EpsilonGreedy:
-    """E_θ, or with probability ε z ~ SuccWtd. θ and r̄ hold what is learned."""
-
-    composer: Composer
-    explorer: Explorer
-
-    async def prepare(self) -> None:
-        return
-
-    def recall(self, state: State, first: State, steps: Iterable[Step]) -> State:
         return state
 
     def attend(
         self, planned: Sequence[Example], examples: Sequence[Example], state: State, draws: Draws
     ) -> Sequence[Example]:
+        """Whom to route now: the planned batch, or others of the `examples` in some places."""
         return planned
+
+    async def route(
+        self, example: Example, state: State, epsilon: float, draws: Draws
+    ) -> tuple[Route, Usage]:
+        raise NotImplementedError
+
+    def learn(self, before: State, traces: Sequence[Trace], after: State) -> State:
+        """`after` with what the traces, made under `before`, teach of routing."""
+        return after
+
+    def estimate(self, state: State, seed: int) -> OffPolicy | None:
+        """What the learned routes are worth by training's own outcomes; None where the router does
+        not know the chance of each route."""
+        return None
+
+
+@dataclass(frozen=True)
+class EpsilonGreedy(Router):
+    """E_θ, or with probability ε z ~ SuccWtd. θ and r̄ hold what is learned."""
+
+    composer: Composer
+    explorer: Explorer
 
     async def route(
         self, example: Example, state: State, epsilon: float, draws: Draws
@@ -421,12 +408,6 @@ class EpsilonGreedy:
             state.parameters, state.statistics, example, draws
         )
         return route, usage
-
-    def learn(self, before: State, traces: Sequence[Trace], after: State) -> State:
-        return after
-
-    def estimate(self, state: State, seed: int) -> None:
-        return None
 
 
 Made = tuple[Route, Usage]

@@ -121,10 +121,8 @@ class State:
         )
 
     def advance(self, parameters: Parameters, traces: Sequence[Trace], alpha: float) -> State:
-        """For k in z: r̄_k <- (1-α) r̄_k + α (r - ρ), example by example in batch order.
-
-        A failed rollout joins neither average (method decision 15); its selection is not counted.
-        """
+        """For k in z: r̄_k <- (1-α) r̄_k + α (r - ρ), example by example in batch order. A failed
+        rollout joins neither average (method decision 15); its selection is not counted."""
         known = self.statistics
         ema, success = list(known.ema), list(known.success)
         selected, evidence = list(known.selected), list(known.known)
@@ -194,10 +192,8 @@ def utilisation_bound(
     size: int, select: int, explored: int, tau: float, *, wide: bool = False
 ) -> float:
     """Theorem 3: at least K(1 - exp(-S e^{-1/τ} n / K)) entries active after n explored examples.
-
     The theorem assumes r̄ in [0, 1]. As the algorithm runs, r - ρ lies in [-1, 1]; `wide` gives the
-    bound for that range, with e^{-2/τ} in place of e^{-1/τ} (method decision 5).
-    """
+    bound for that range, with e^{-2/τ} in place of e^{-1/τ} (method decision 5)."""
     spread = 2.0 if wide else 1.0
     return size * (1.0 - math.exp(-select * math.exp(-spread / tau) * explored / size))
 

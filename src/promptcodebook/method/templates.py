@@ -206,11 +206,9 @@ def template_sets() -> tuple[str, ...]:
 
 
 def load_templates(name: str, base: Path = Path()) -> TemplateSet:
-    """The set of that name, or the one in the folder `name`, a path from `base`.
-
-    Raises ConfigError with file and line for a placeholder that is missing or unknown, and for a
-    file or a key that no set has.
-    """
+    """The set of that name, or the one in the folder `name`, a path from `base`. Raises ConfigError
+    with file and line for a placeholder that is missing or unknown, and for a file or a key that no
+    set has."""
     folder = _prompts_folder() / name if name in template_sets() else _find_folder(name, base)
     sources, tree = _read_folder(folder)
     default = _prompts_folder() / "default"

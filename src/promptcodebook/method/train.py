@@ -160,10 +160,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Credit:
-    """Critic, attribution and the critic's own gradient, with the settings that switch them.
-
-    Where the critic has its safety clause, `orders` looks for what no instinct may ask for, too.
-    """
+    """Critic, attribution and the critic's own gradient, with the settings that switch them. Where
+    the critic has its safety clause, `orders` looks for what no instinct may ask for, too."""
 
     critic: Critic
     attribution: Attribution
@@ -186,11 +184,9 @@ class Credit:
         return await verdicts.trace(example, rollout, state, draws)
 
     async def assign(self, psi: str, history: History, draws: Draws) -> Trace:
-        """The trace with verdict, ρ and gradients.
-
-        Method decision 15: where the critic fails, the reward counts alone; where a gradient
-        fails, the verdict and its ρ count too; nothing is learned from either.
-        """
+        """The trace with verdict, ρ and gradients. Method decision 15: where the critic fails, the
+        reward counts alone; where a gradient fails, the verdict and its ρ count too; nothing is
+        learned from either."""
         rollout, config = history.rollout, self.config
         assert rollout.reward is not None, "only scored rollouts are critiqued"
         unit, weight = (

@@ -80,11 +80,9 @@ def near_copy(variable: Variable, text: str, before: str, others: Sequence[str])
 
 
 class NoLeakCheck:
-    """No run of 8 normalised words of a training input and no whole training answer.
-
-    What the text held before its rewrite is not held against it. Answers count from 3 words or 12
-    characters on: shorter ones ('yes', '42') turn up by chance.
-    """
+    """No run of 8 normalised words of a training input and no whole training answer. What the text
+    held before its rewrite is not held against it. Answers count from 3 words or 12 characters on:
+    shorter ones ('yes', '42') turn up by chance."""
 
     def __init__(self, examples: Iterable[Example]) -> None:
         # Hashes, not words: a large training split must not be held in memory eight times over.
@@ -175,11 +173,9 @@ class Pending:
 def collect_gradients(
     parameters: Parameters, traces: Sequence[Trace], config: Config
 ) -> list[Pending]:
-    """Each variable that some trace blames, θ first, then φ, the active c_k, and ψ.
-
-    θ and φ are blamed for what `update.shared_by` examples share; a lone complaint goes to the
-    instinct of its route that is nearest in words (decision 28).
-    """
+    """Each variable that some trace blames, θ first, then φ, the active c_k, and ψ. θ and φ are
+    blamed for what `update.shared_by` examples share; a lone complaint goes to the instinct of its
+    route that is nearest in words (decision 28)."""
     update, book = config.update, parameters.codebook
     if not update.text_updates:
         return []

@@ -94,7 +94,7 @@ def _likeness(features: Features, texts: Sequence[Features]) -> list[float]:
     return [round(dot(features, own), 5) for own in texts]
 
 
-class OutcomeRouter:
+class OutcomeRouter(Router):
     """Draws routes in training and learns from what came of them."""
 
     def __init__(

@@ -152,11 +152,9 @@ class Maintainer:
     async def maintain(
         self, state: State, recent: Sequence[Trace], step: int
     ) -> tuple[Rewrite, ...]:
-        """One round after `step`: `recent` are the traces since the last one.
-
-        First new texts for the places that are free, halves of a grab-bag before what failures ask
-        for; then the merging of twins, if the place of one of them was filled.
-        """
+        """One round after `step`: `recent` are the traces since the last one. First new texts for
+        the places that are free, halves of a grab-bag before what failures ask for; then the
+        merging of twins, if the place of one of them was filled."""
         book, twins = state.parameters.codebook, find_twins(state, recent)
         freed, spared = ([twins.goes], [twins.stays]) if twins is not None else ([], [])
         dead = [k for k in find_dead(state, recent) if k not in (*freed, *spared)]
