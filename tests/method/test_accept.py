@@ -74,13 +74,6 @@ async def test_rewrites_are_reverted_when_the_reward_fell_but_psi_is_exempt():
     assert {r.reason for r in refused} == {"the batch's reward fell from 0.5000 to 0.1000"}
 
 
-async def test_accept_always_runs_nothing_again():
-    world = World(settings("always"), after_rewriting("0.1"))
-    (step,) = await world.run(examples(4))
-    assert not step.reverted and step.parameters.generator == "phi 1"
-    assert len(world.asked("executor")) == 4
-
-
 async def test_explored_routes_stay_fixed_and_encoder_routes_are_chosen_anew():
     """Decision 9: a draw is not repeated under new rates; the rewritten encoder is asked again."""
     explored = World(settings(explore={"epsilon_min": 1.0}), after_rewriting("0.9"))
@@ -121,6 +114,10 @@ async def test_nothing_to_judge_costs_nothing():
     ))  # fmt: skip
     (step,) = await world.run(examples(4), state=State.first(parameters()))
     assert step.rewrites == () and len(world.asked("executor")) == 4
+    world = World(settings("always"), after_rewriting("0.1"))
+    (step,) = await world.run(examples(4))
+    assert not step.reverted and step.parameters.generator == "phi 1"
+    assert len(world.asked("executor")) == 4
 
 
 @pytest.mark.parametrize("rule", ["improve", "improve_each"])

@@ -76,38 +76,24 @@ async def test_the_critic_sees_the_whole_trace(templates: str):
     assert "rule two" not in seen
 
 
-@pytest.mark.parametrize("call", ["critic", "critic_one", "adversary"])
-async def test_the_reward_is_shown_with_its_range(call: str):
+async def test_the_reward_is_shown_with_its_range():
     """0.25 is poor out of 1 and hopeless out of 5."""
     shown = replace(history(), reward_range=(-1.0, 5.0))
-    world = World(config(), ScriptedLM().enqueue(verdict(0.5), verdict(0.5)))
-    match call:
-        case "critic":
-            await world.critic.verdict("psi", shown, DRAWS)
-        case "critic_one":
-            await world.critic.critique("psi", shown, DRAWS)
-        case _:
-            await world.critic.own_gradient("psi", shown, Verdict(0.5, ""), DRAWS)
-    assert "Reward: 0.25 on a scale from -1 to 5" in said(world.lm.history[0])
+    world = World(config(), ScriptedLM().enqueue(*[verdict(0.5)] * 3))
+    await world.critic.verdict("psi", shown, DRAWS)
+    await world.critic.critique("psi", shown, DRAWS)
+    await world.critic.own_gradient("psi", shown, Verdict(0.5, ""), DRAWS)
+    assert all("Reward: 0.25 on a scale from -1 to 5" in said(r) for r in world.lm.history)
 
 
-@pytest.mark.parametrize(
-    ("replies", "score", "calls"),
-    [
-        (('{"score": "0.7"}',), 0.7, 1),
-        (('{"score": 1}',), 1.0, 1),
-        (('{"score": 0}',), 0.0, 1),
-        (('{"score": "7/10"}',), 0.7, 1),
-        (('{"score": 7}', '{"score": 0.6}'), 0.6, 2),
-        (('{"score": 7}', '{"score": 7}'), 0.7, 2),
-        (('{"score": 10}', '{"score": 10}'), 1.0, 2),
-        (('{"score": 1.5}', '{"score": 1.5}'), 0.15, 2),
-        (('{"score": 10.5}', '{"score": 10.5}'), 0.105, 2),
-        (('{"score": 85}', '{"score": 85}'), 0.85, 2),
-        (('{"score": 850}', '{"score": 850}'), 1.0, 2),
-        (('{"score": -1}', '{"score": -1}'), 0.0, 2),
-    ],
-)
+TWICE = {7: 0.7, 10: 1.0, 1.5: 0.15, 10.5: 0.105, 85: 0.85, 850: 1.0, -1: 0.0}
+
+
+@pytest.mark.parametrize(("replies", "score", "calls"), [
+    (('{"score": "0.7"}',), 0.7, 1), (('{"score": 1}',), 1.0, 1), (('{"score": 0}',), 0.0, 1),
+    (('{"score": "7/10"}',), 0.7, 1), (('{"score": 7}', '{"score": 0.6}'), 0.6, 2),
+    *(((f'{{"score": {odd}}}',) * 2, read, 2) for odd, read in TWICE.items()),
+])  # fmt: skip
 async def test_a_score_off_its_scale_is_asked_for_once_more_and_then_read_as_one_of_ten_or_hundred(
     replies: tuple[str, ...], score: float, calls: int
 ):
@@ -184,6 +170,7 @@ async def test_two_stages_ask_critic_attribution_and_the_critic_about_itself():
     """Decision 3: the default is App. C.2's pipeline."""
     world, trace = await assign(0.5, verdict(0.7), OWN)
     assert roles(world) == ["critic", "attribution", "critic"]
+    assert "Score: 0.7 on a scale" in said(world.lm.history[1])
     assert trace.gradients == Gradients(generator="r", critic="own")
     assert trace.penalty == pytest.approx(0.3)
 
@@ -196,21 +183,15 @@ async def test_one_stage_asks_no_attribution():
     assert trace.verdict == Verdict(0.5, "bad") and trace.penalty == 0.5
 
 
-async def test_a_solved_example_costs_no_critic_call():
-    """Its critique is empty by definition, so ρ = 0."""
+async def test_a_solved_example_costs_no_critic_call_unless_it_is_asked_for():
+    """Its critique is empty by definition, so ρ = 0. Full is the top of the task's range (decision
+    5)."""
     world, trace = await assign(1.0)
     assert world.lm.history == []
     assert trace == Trace(trace.rollout, 1.0, Verdict(1.0, ""))
-
-
-async def test_skip_solved_false_calls_the_critic_all_the_same():
     world, trace = await assign(1.0, verdict(0.4), OWN, critic={"skip_solved": False})
     assert roles(world) == ["critic", "attribution", "critic"]
     assert trace.penalty == 0.0 and trace.gradients.generator == "r"
-
-
-async def test_full_is_the_top_of_the_task_s_range():
-    """Decision 5: 1 in the range 0..5 is far from full."""
     _, trace = await assign(1.0, verdict(0.4), OWN, reward_range=(0.0, 5.0))
     assert trace.unit == 0.2 and trace.penalty == pytest.approx(0.6)
     world, _ = await assign(5.0, reward_range=(0.0, 5.0))
@@ -222,15 +203,6 @@ async def test_an_empty_critique_is_not_attributed_but_may_be_questioned():
     assert roles(world) == ["critic", "critic"]
     assert trace.penalty == 0.0
     assert replace(trace.gradients, severity={}) == Gradients(critic="own")
-
-
-async def test_switches_save_their_calls():
-    """Decision 19."""
-    fixed, _ = await assign(0.5, verdict(0.4), critic={"trainable": False})
-    assert roles(fixed) == ["critic", "attribution"]
-    textless, trace = await assign(0.5, verdict(0.4), update={"text_updates": False})
-    assert roles(textless) == ["critic"]
-    assert trace.penalty == pytest.approx(0.6) and trace.gradients == Gradients()
 
 
 GRAVE = json.dumps(
@@ -259,6 +231,10 @@ async def test_severities_are_on_the_scale_of_the_penalty():
     unskipped = {"skip_solved": False}
     _, full = await assign(1.0, verdict(0.4), OWN_RATED, attribution=GRAVE, critic=unskipped)
     assert full.penalty == full.residual == 0.0 and set(full.gradients.severity.values()) == {0.0}
+    for silent in ('{"feedback": ""}', '{"feedback": "none", "severity": 0.8}'):
+        _, trace = await assign(0.5, verdict(0.4), silent, attribution=GRAVE)
+        assert trace.gradients.severity["critic"] == 0.0
+        assert trace.residual == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("own", [OWN, "a teapot", None])
@@ -268,13 +244,6 @@ async def test_without_a_severity_of_psi_the_residual_is_of_the_other_three(own:
     _, trace = await assign(0.5, *replies, attribution=GRAVE, critic={"trainable": own is not None})
     assert "critic" not in trace.gradients.severity
     assert trace.residual == pytest.approx(0.3)
-
-
-async def test_a_rubric_that_needs_no_change_counts_nothing():
-    for silent in ('{"feedback": ""}', '{"feedback": "none", "severity": 0.8}'):
-        _, trace = await assign(0.5, verdict(0.4), silent, attribution=GRAVE)
-        assert trace.gradients.severity["critic"] == 0.0
-        assert trace.residual == pytest.approx(0.3)
 
 
 async def test_a_silent_verdict_leaves_the_blame_of_the_rubric_alone():
@@ -295,11 +264,6 @@ async def test_without_severities_of_the_other_three_there_is_no_residual():
     assert failed.residual is None
 
 
-async def test_the_attribution_reads_the_score_that_severities_are_measured_by():
-    world, _ = await assign(0.5, verdict(0.35), OWN)
-    assert "Score: 0.35 on a scale" in said(world.lm.history[1])
-
-
 FILLED_UP = Route((0, 1), repaired=True, fallback=True, fault="[19] lie outside 0..15")
 
 
@@ -317,9 +281,6 @@ async def test_the_fault_of_a_route_is_learned_from_though_the_critic_fails():
     _, trace = await assign(0.5, "a teapot", "a teapot", route=FILLED_UP)
     assert trace.failure is not None and trace.failure.stage == "critique"
     assert "[19]" in trace.gradients.encoder
-
-
-async def test_without_text_updates_nothing_is_learned_from_a_fault():
     _, trace = await assign(0.5, verdict(0.4), route=FILLED_UP, update={"text_updates": False})
     assert trace.gradients == Gradients()
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from promptcodebook.calls import Message, Reply
 from promptcodebook.config import Explore, preset
-from promptcodebook.errors import EndpointDown, LMError
+from promptcodebook.errors import LMError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.policy import (
     Explorer,
@@ -90,11 +90,6 @@ async def test_one_re_ask_quotes_the_fault_and_mends_the_route():
     assert found.indices == (2, 3) and found.repaired and not found.fallback
     assert "an index is named twice" in world.lm.history[1].messages[-1].content
     assert world.tally["route_repairs"] == 1 and world.tally["route_fallbacks"] == 0
-
-
-async def test_an_endpoint_that_is_down_is_no_wrong_route():
-    with pytest.raises(EndpointDown):
-        await route(EndpointDown("gone"))
 
 
 def test_all_before_the_input_is_the_same_for_every_input():
@@ -258,14 +253,6 @@ class Constant(random.Random):
 @pytest.mark.parametrize("value", [0.0, 1.0 - 2**-53])
 def test_the_ends_of_the_unit_interval_are_drawn_from_too(value: float):
     assert success_weighted([0.0, 1.0, 0.5], 2, 0.5, Constant(value)) == (1, 2)
-
-
-def test_exploring_is_rand_below_epsilon():
-    explorer = Explorer(Explore(), 2)
-    assert explorer.explores(0.5, Constant(0.49)) and not explorer.explores(0.5, Constant(0.5))
-    assert explorer.explores(1.0, Constant(1.0 - 2**-53))
-    assert not explorer.explores(0.0, Constant(0.0))
-    assert Explorer(Explore(), 2, always=True).explores(0.0, Constant(0.99))
 
 
 @given(st.floats(0.01, 1), st.floats(0.0, 1), st.integers(1, 120))

@@ -239,15 +239,6 @@ async def test_an_updater_that_nobody_can_ask_stops_the_run(lost: Exception, mat
         await World(one_batch(explore=ENCODED), lm).run(examples(5))
 
 
-async def test_one_failure_does_not_stop_an_online_run():
-    """Online updates hold one example each: the rule still speaks of a batch's worth of them."""
-    settings = config(update={"mode": "online", "batch_size": 5, "epochs": 1})
-    world = World(settings, failing_for("input 2", DOWN))
-    steps = await world.run(examples(5))
-    assert [s.traces[0].rollout.reward for s in steps].count(None) == 1
-    assert len(steps) == 5
-
-
 @pytest.mark.parametrize("update", [{"batch_size": 5}, {"batch_size": 5, "mode": "online"}])
 async def test_failures_far_apart_never_add_up_to_a_stop(update: dict[str, object]):
     """One of five in each of five epochs: five in all, but never most of a batch's worth."""

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from promptcodebook.calls import LM, Chat, Message, Reply, Request
-from promptcodebook.errors import BudgetReached, ConfigError, EndpointDown
+from promptcodebook.errors import BudgetReached, ConfigError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.executor import Trial, roll_out
 from promptcodebook.method.policy import (
@@ -217,6 +217,20 @@ def per_stage(request: Request) -> Scripted:
     return f"Prompt for {'ask' if 'work: ask' in said(request) else 'check'}."
 
 
+class Counting:
+    """An LM that knows how many of its calls ran side by side."""
+
+    def __init__(self, inner: LM) -> None:
+        self.inner, self.running, self.most = inner, 0, 0
+
+    async def __call__(self, request: Request) -> Reply:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(0.002)
+        self.running -= 1
+        return await self.inner(request)
+
+
 async def test_compose_per_stage_makes_one_prompt_for_each_stage():
     """Decision 13: routed once, composed once a stage, and the critic reads what was used."""
 
@@ -224,18 +238,14 @@ async def test_compose_per_stage_makes_one_prompt_for_each_stage():
         await lm("q", system=prompt.of("ask"))
         return (await lm("r", system=prompt.of("check"))).text
 
-    world = World(
-        config(compose_per_stage=True),
-        ScriptedLM().reply_with(per_stage),
-        executor=staged,
-        stages=("ask", "check"),
-    )
+    stages, lm = ("ask", "check"), Counting(ScriptedLM().reply_with(per_stage))
+    tree = config(compose_per_stage=True)
+    world = World(tree, executor=staged, stages=stages, wrap=lambda _: lm)
+    world.lm = lm.inner
     rollout = await roll_out(deployed(world), world.trial, X, DRAWS)
-    assert len(world.asked("encoder")) == 1 and len(world.asked("generator")) == 2
-    assert [said(r) for r in world.asked("executor")] == [
-        "Prompt for ask.\nq",
-        "Prompt for check.\nr",
-    ]
+    assert len(world.asked("encoder")) == 1 and len(world.asked("generator")) == lm.most == 2
+    asked = [said(r) for r in world.asked("executor")]
+    assert asked == ["Prompt for ask.\nq", "Prompt for check.\nr"]
     assert rollout.prompt == "ask: Prompt for ask.\n\ncheck: Prompt for check."
 
 
@@ -256,26 +266,6 @@ def test_the_prompts_of_stages_are_read_out_of_the_whole(text: str, stages: dict
     assert read == Prompt(text, stages)
     assert not stages or Prompt.of_stages(read.stages) == read
     assert Prompt.read(text, ()) == Prompt(text)
-
-
-async def test_the_prompts_of_the_stages_are_composed_side_by_side():
-    most = 0
-
-    class Counting:
-        def __init__(self, inner: LM) -> None:
-            self.inner, self.running = inner, 0
-
-        async def __call__(self, request: Request) -> Reply:
-            nonlocal most
-            self.running += 1
-            most = max(most, self.running)
-            await asyncio.sleep(0.002)
-            self.running -= 1
-            return await self.inner(request)
-
-    world = World(config(), stages=("a", "b", "c"), wrap=Counting)
-    await deployed(world).prompt(X, DRAWS)
-    assert most == 3
 
 
 # G_φ and composition (decisions 4, 12 and 15).
@@ -303,6 +293,8 @@ async def test_the_base_prompt_stands_word_for_word_before_the_composed_one():
     _, text = await compose("Composed.", base_prompt="Base {x}\n## user")
     assert text == "Base {x}\n## user\n\nComposed."
     assert join_prompts("", "b") == "b" and join_prompts("a", "") == "a"
+    _, text = await compose('Here is the system prompt:\n\n"Follow rule one."', base_prompt="Base.")
+    assert text == "Base.\n\nFollow rule one."
 
 
 async def test_our_template_asks_for_the_task_s_own_format_and_the_paper_s_for_the_answer_only():
@@ -315,15 +307,11 @@ async def test_our_template_asks_for_the_task_s_own_format_and_the_paper_s_for_t
     assert "concise final answer alone, never its reasoning" in seen
 
 
-@pytest.mark.parametrize(
-    ("reply", "fault"),
-    [
-        (Reply("Follow the", finish="length"), "it was cut at its length limit"),
-        ("", "it holds no text"),
-        ("  \n", "it holds no text"),
-        ("<think>nothing but thoughts", "it holds no text but thoughts"),
-    ],
-)
+@pytest.mark.parametrize(("reply", "fault"), [
+    (Reply("Follow the", finish="length"), "it was cut at its length limit"),
+    ("", "it holds no text"), ("  \n", "it holds no text"),
+    ("<think>nothing but thoughts", "it holds no text but thoughts"),
+])  # fmt: skip
 async def test_a_prompt_that_is_cut_or_empty_is_asked_for_once_more(reply: str | Reply, fault: str):
     world, text = await compose(reply, "Follow rule one.")
     first, second = world.lm.history
@@ -340,16 +328,6 @@ async def test_without_a_usable_reply_the_instincts_stand_in_verbatim(reply: str
     text, usage = await world.generator.compose("phi", book(), Route((1, 3)), "in", DRAWS)
     assert text == "Base.\n\nrule one\nrule three\n\nEnd in \\boxed{}."
     assert usage.calls == 2 == len(lm.history) and world.tally["prompt_fallbacks"] == 1
-
-
-async def test_an_endpoint_that_is_down_is_no_bad_prompt():
-    with pytest.raises(EndpointDown):
-        await compose(EndpointDown("gone"))
-
-
-async def test_what_is_written_around_a_prompt_is_taken_off():
-    _, text = await compose('Here is the system prompt:\n\n"Follow rule one."', base_prompt="Base.")
-    assert text == "Base.\n\nFollow rule one."
 
 
 async def test_a_stage_is_named_and_drawn_apart():

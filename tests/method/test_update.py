@@ -109,15 +109,12 @@ def test_a_directive_learns_what_two_examples_share_and_nothing_else_of_them():
     assert "generator" not in three
 
 
-def test_a_frozen_instinct_takes_no_complaint_of_one_example():
+def test_what_is_no_matter_for_an_instinct_teaches_nobody():
+    """A frozen one takes no complaint; what the fault of a route says is about its form."""
     frozen = parameters(book("count words", "mark quotations", frozen=[0, 1]))
     (one,) = batch({"generator": QUOTES})
     found = collect_gradients(frozen, [one], config(update={"shared_by": 2}))
     assert found == []
-
-
-def test_one_route_that_was_filled_up_teaches_nobody_and_two_teach_theta():
-    """What the fault of a route says is ours, about its form: no matter for an instinct."""
     fault = "Its reply could not be used as a choice: it was not the JSON asked for."
     assert gathered(batch({"encoder": fault}, {}, fallback=0)) == {}
     two = batch({"encoder": fault}, {"encoder": fault}, fallback=0)
@@ -178,19 +175,13 @@ async def test_at_most_max_gradients_go_into_one_rewrite_by_a_seeded_choice():
     assert done.gradient == "- g00\n- g01\n- g02"
 
 
-@pytest.mark.parametrize(
-    ("written", "text"),
-    [
-        ("Here is the revised instinct:\n\n**Count the words.**", "Count the words."),
-        ('Sure! Here\'s the new text: "Count the words."', "Count the words."),
-        ("```text\nCount the words.\n```", "Count the words."),
-        ("**Instinct:** Count the words.", "Count the words."),
-        ("Count: the words, 'exactly'.", "Count: the words, 'exactly'."),
-    ],
-)
-async def test_what_a_model_says_around_a_rewrite_is_no_part_of_it(written: str, text: str):
+@pytest.mark.parametrize("written", [
+    "Here is the revised instinct:\n\n**Count the words.**", "Count the words.",
+    "```text\nCount the words.\n```",
+])  # fmt: skip
+async def test_what_a_model_says_around_a_rewrite_is_no_part_of_it(written: str):
     _, (done,) = await rewrite(Pending(0, "rule zero", ("g",)), replies=(written,))
-    assert done.kept and done.after == text
+    assert done.kept and done.after == "Count the words."
 
 
 async def test_an_instinct_is_rewritten_in_sight_of_the_others_by_their_titles():
@@ -207,9 +198,9 @@ async def test_an_instinct_is_rewritten_in_sight_of_the_others_by_their_titles()
     assert "Other instincts" in seen and "Other instincts" not in directive
 
 
-def refusing(*bad: str, reason: str = "it quotes an input: SECRET"):
+def refusing(*bad: str):
     def check(variable, text, before, others):
-        return reason if text in bad else None
+        return "it quotes an input: SECRET" if text in bad else None
 
     return check
 
@@ -276,7 +267,8 @@ async def test_what_could_not_be_asked_is_not_asked_for_again_and_what_was_refus
 
 
 async def test_a_near_copy_is_refused_without_a_second_call():
-    """The request has shown the other instincts already: asking again says nothing new."""
+    """The request has shown the other instincts already: asking again says nothing new. But a
+    refusal would leave a harmful text in place."""
     world, (done,) = await rewrite(
         Pending(1, "rule one", ("g",), ("rule zero", "rule two")),
         replies=("rule two", "something else"),
@@ -285,10 +277,6 @@ async def test_a_near_copy_is_refused_without_a_second_call():
     assert (done.kept, done.after, done.earlier) == (False, "rule two", None)
     assert len(world.lm.history) == 1
     assert (world.tally["rewrites_reasked"], world.tally["rewrites_refused"]) == (0, 1)
-
-
-async def test_a_harmful_text_is_asked_for_once_more_even_after_a_near_copy():
-    """What is refused leaves the harmful text in place."""
     _, (done,) = await rewrite(
         Pending(1, "rule one", ("g",), ("rule zero", "rule two"), origin="safety"),
         replies=("rule two", "something else"),
@@ -315,19 +303,12 @@ async def test_of_twins_of_one_step_the_later_keeps_its_old_text():
 TWO = "Count the words before you answer. Then say the number, and cut what is over the limit."
 
 
-@pytest.mark.parametrize(
-    ("cap", "reply", "after"),
-    [
-        (8, TWO, "Count the words before you answer."),
-        (6, TWO, "Count the words before you answer."),
-        (8, "- Count the words.\n- Keep the list short.\n- Name no names", "- Count the words."),
-        (
-            9,
-            "Write, e.g. Paris, in full. Then explain it at length.",
-            "Write, e.g. Paris, in full.",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("cap", "reply", "after"), [
+    (8, TWO, "Count the words before you answer."),
+    (6, TWO, "Count the words before you answer."),
+    (8, "- Count the words.\n- Keep the list short.\n- Name no names", "- Count the words."),
+    (9, "Write, e.g. Paris, in full. Then explain it at length.", "Write, e.g. Paris, in full."),
+])  # fmt: skip
 async def test_what_is_only_too_long_is_cut_at_a_sentence_without_a_call(
     cap: int, reply: str, after: str
 ):
@@ -350,14 +331,6 @@ async def test_what_no_sentence_of_fits_is_asked_for_once_more(reply: str):
         update={"instinct_words": 5},
     )
     assert (done.kept, done.after, len(world.lm.history)) == (True, "count first", 2)
-
-
-async def test_rewrites_are_drawn_by_seed_step_and_variable():
-    pending = [Pending(0, "a", ("g",)), Pending(1, "a", ("g",))]
-    world, _ = await rewrite(*pending, replies=("one", "two"))
-    again, _ = await rewrite(*pending, replies=("one", "two"))
-    samples = [r.sample for r in world.lm.history]
-    assert len(set(samples)) == 2 and samples == [r.sample for r in again.lm.history]
 
 
 # What a rewrite must pass (decision 11).
@@ -407,28 +380,25 @@ def test_a_near_copy_of_another_entry_is_refused(text: str, other: str, copy: bo
     assert near_copy(0, text, "x", []) is None
 
 
-def test_eight_words_in_a_row_of_a_training_input_are_a_leak():
+WORDS = "it copies eight words in a row from a training input"
+GIVES = "it gives away the answer of a training example:"
+FOX = "When you see: 'QUICK brown fox; jumps over the lazy - dog' be careful"
+HELD = "the quick brown fox jumps over the lazy dog; the treaty of westphalia"
+
+
+@pytest.mark.parametrize(("text", "before", "reason"), [
+    (FOX, "x", WORDS),
+    ("quick brown fox jumps over the lazy", "x", None),  # seven
+    ("A fox jumps over the lazy dog, twice.", "x", None),  # the last seven
+    # A whole answer, from three words or twelve characters on: 'Paris' turns up by chance.
+    ("Say the treaty of Westphalia!", "x", f"{GIVES} b"),
+    ("It is the Hypothalamus.", "x", f"{GIVES} c"),
+    ("It lies by the sea.", "x", f"{GIVES} e"),
+    ("Mind low tides.", "x", None),
+    ("It is Paris, or hypothalamuses, or a treaty.", "x", None),
+    # What the text held before is not held against it.
+    (f"{HELD} and more", HELD, None), (f"{HELD} hypothalamus", HELD, f"{GIVES} c"),
+])  # fmt: skip
+def test_eight_words_in_a_row_or_a_whole_answer_of_training_are_a_leak(text, before, reason):
     check = NoLeakCheck(TRAIN)
-    leak = "When you see: 'QUICK brown fox; jumps over the lazy - dog' be careful"
-    assert check(0, leak, "x", []) == "it copies eight words in a row from a training input"
-    assert check(0, "quick brown fox jumps over the lazy", "x", []) is None  # seven
-    assert check(0, "A fox jumps over the lazy dog, twice.", "x", []) is None  # the last seven
-    assert check("critic", leak, "x", []) is not None
-
-
-def test_a_whole_training_answer_is_a_leak():
-    """From three words or twelve characters on; 'Paris' turns up by chance."""
-    check = NoLeakCheck(TRAIN)
-    said = "it gives away the answer of a training example:"
-    assert check(0, "Say the treaty of Westphalia!", "x", []) == f"{said} b"
-    assert check(0, "It is the Hypothalamus.", "x", []) == f"{said} c"
-    assert check(0, "It lies by the sea.", "x", []) == f"{said} e"
-    assert check(0, "Mind low tides.", "x", []) is None
-    assert check(0, "It is Paris, or hypothalamuses, or a treaty.", "x", []) is None
-
-
-def test_what_the_text_held_before_is_not_held_against_it():
-    check = NoLeakCheck(TRAIN)
-    before = "the quick brown fox jumps over the lazy dog; the treaty of westphalia"
-    assert check(0, before + " and more", before, []) is None
-    assert check(0, before + " hypothalamus", before, []) is not None
+    assert check(0, text, before, []) == check("critic", text, before, []) == reason

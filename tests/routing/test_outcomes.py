@@ -193,7 +193,7 @@ def test_the_ranking_promises_what_is_known(seed: int, newest: int):
         assert abs(found.more - mean[5]) < 1e-5
 
 
-def test_before_any_outcome_nothing_is_promised() -> None:
+def test_before_any_reward_nothing_is_promised() -> None:
     posterior = model().fit([], (0,) * 4)
     ranking = posterior.ranking()
     assert ranking.bias == (0.5, 0.0, 0.0, 0.0, 0.0) and not any(map(any, ranking.weights))
@@ -203,9 +203,6 @@ def test_before_any_outcome_nothing_is_promised() -> None:
     assert (own, more) == ([0.0] * 4, 0.0)
     high, most = posterior.at(features, (0.0,) * 4).upper(1.0)
     assert high == pytest.approx([math.sqrt(0.2**2 + 0.5**2)] * 4) and most == pytest.approx(0.1)
-
-
-def test_blame_alone_leaves_the_middle_of_the_range_as_the_mean() -> None:
     blamed = [Outcome("x1", (0,), (0,), (0.0,), -0.4, 0.25, part=True)]
     ranking = model().fit(blamed, (0,) * 4).ranking()
     assert ranking.bias[0] == 0.5 and ranking.bias[1] < 0.0
@@ -279,7 +276,7 @@ def judged(outcomes: Sequence[Outcome], terms: Terms = ONE) -> OffPolicy:
     return found
 
 
-def test_where_no_logged_route_is_the_policys_the_forecast_stands() -> None:
+def test_a_route_that_was_the_policys_corrects_the_forecast_by_its_chance() -> None:
     found = judged([seen(i, (2,), 1.0) for i in range(25)])
     assert found.value.mean == pytest.approx(0.7), "nothing, and what c_1 adds"
     assert found.over_single.mean == pytest.approx(0.0), "c_1 is the best for all as well"
@@ -288,9 +285,6 @@ def test_where_no_logged_route_is_the_policys_the_forecast_stands() -> None:
     assert found.over_none.low == pytest.approx(widest.low)
     assert found.over_none.high == pytest.approx(widest.high)
     assert (found.value.n, found.rollouts) == (25, 25)
-
-
-def test_a_route_that_was_the_policys_corrects_it_by_its_chance() -> None:
     found = judged([seen(i, (1,), 1.0, 0.25) for i in range(25)])
     assert found.value.mean == pytest.approx(0.7 + (1.0 - 0.7) / 0.25)
     assert found.over_single.mean == pytest.approx(0.0)
@@ -298,9 +292,6 @@ def test_a_route_that_was_the_policys_corrects_it_by_its_chance() -> None:
     none = judged([seen(i, (), 1.0, 0.5) for i in range(25)])
     assert none.value.mean == pytest.approx(0.7)
     assert none.over_none.mean == pytest.approx(0.7 - (0.3 + (1.0 - 0.3) / 0.5))
-
-
-def test_a_rare_route_weighs_twenty_at_the_most() -> None:
     assert judged([seen(i, (1,), 0.8, 0.001) for i in range(25)]).value.mean == pytest.approx(2.7)
     assert judged([seen(i, (1,), 0.8, 0.05) for i in range(25)]).value.mean == pytest.approx(2.7)
     assert judged([seen(i, (1,), 0.8, 0.1) for i in range(25)]).value.mean == pytest.approx(1.7)
@@ -354,7 +345,7 @@ def test_what_a_policy_may_take_bounds_its_routes() -> None:
     assert judged(pair, Terms(3, 3)).value.mean == pytest.approx(0.3 + 0.1 + 0.4 - 0.2)
 
 
-def test_where_solved_examples_were_left_out_first_visits_alone_count() -> None:
+def test_only_first_visits_of_present_texts_with_a_known_chance_judge() -> None:
     first = [seen(i, (1,), 0.5, 1.0) for i in range(25)]
     blame = [replace(seen(i, (1,), -0.4), part=True) for i in range(25)]
     later = [seen(i, (1,), 0.0, 1.0) for i in range(0, 25, 2)]
@@ -362,9 +353,6 @@ def test_where_solved_examples_were_left_out_first_visits_alone_count() -> None:
     assert (found.value.mean, found.rollouts) == (pytest.approx(0.5), 25)
     whole = judged([*blame, *first, *later])
     assert (whole.value.mean, whole.rollouts) == (pytest.approx(0.5 - 13 * 0.25 / 25), 38)
-
-
-def test_outcomes_of_other_texts_of_blame_or_without_a_chance_judge_nothing() -> None:
     good = [seen(i, (1,), 0.5, 1.0) for i in range(20)]
     stale = [replace(seen(i, (1,), 0.0, 1.0), versions=(1,)) for i in range(20, 25)]
     part = [replace(seen(i, (1,), -1.0, 1.0), part=True) for i in range(20, 25)]

@@ -141,11 +141,6 @@ def test_what_an_input_promises_is_linear_in_it(likeness: float, vector: Sequenc
         assert found.more == ranking.more
 
 
-def test_products_run_over_what_both_have() -> None:
-    assert dot({1: 2.0, 2: 3.0, 4: 5.0}, {2: 7.0, 3: 11.0, 4: 1.0}) == 26.0
-    assert dot({1: 2.0}, {}) == 0.0
-
-
 def test_a_set_earns_what_its_members_add_and_a_crowd_its_own() -> None:
     expected = Expected(0.25, (0.5, -0.125, 0.0625), more=-0.5)
     assert expected.of(()) == expected.nothing == 0.25
@@ -252,9 +247,6 @@ def test_a_ranking_says_what_it_is() -> None:
     assert len(ranking.weights) == len(ranking.bias) == 5
     assert ranking.weights[0] == (0,) * BUCKETS and ranking.likeness == 0.0
     assert set(ranking.weights[4]) == {0} and ranking.bias[4] == 0.0, "never chosen"
-
-
-def test_routes_that_are_all_alike_need_no_words() -> None:
     alike = [Imitated(f"x{i}", f"n{i}", (0, 2)) for i in range(10)]
     ranking = distil(alike, 3, 2)
     assert ranking.unit == 0.0 and not any(map(any, ranking.weights))

@@ -190,13 +190,10 @@ async def test_a_grab_bag_is_split_into_the_places_of_the_dead():
     )
 
 
-@pytest.mark.parametrize(
-    ("first", "fault"),
-    [
-        (parts("a b", "c d", "e f", "g h"), "instincts: 4 parts, 3 at the most"),
-        (parts("", " "), "instincts: none is given"),
-    ],
-)
+@pytest.mark.parametrize(("first", "fault"), [
+    (parts("a b", "c d", "e f", "g h"), "instincts: 4 parts, 3 at the most"),
+    (parts("", " "), "instincts: none is given"),
+])  # fmt: skip
 async def test_too_many_parts_or_none_are_asked_for_again(first: str, fault: str):
     at = state(TEXTS[0], BAG, TEXTS[1], TEXTS[2])
     again = parts("", "Name all the sources", "Answer in Spanish")
@@ -210,16 +207,6 @@ async def test_a_part_may_be_nearly_the_whole_that_it_replaces():
     most = BAG.removesuffix(" Spanish.")
     _, made = await maintain(at, picked((0, 1)), parts(most, "Use the Spanish of Chile"))
     assert [(r.after, r.kept) for r in made] == [(most, True), ("Use the Spanish of Chile", True)]
-
-
-async def test_a_split_is_asked_of_the_updater_with_a_sample_of_its_own():
-    at = state(TEXTS[0], BAG, TEXTS[1], TEXTS[2])
-    asked = [
-        (await maintain(at, picked((0, 1)), parts(BAG), seed=seed))[0].lm.history[0]
-        for seed in (1, 1, 2)
-    ]
-    assert {r.role for r in asked} == {"updater"}
-    assert asked[0].sample == asked[1].sample != asked[2].sample
 
 
 TWO = "Count every word of the draft, and name all the sources"
@@ -246,16 +233,13 @@ async def test_no_more_than_two_of_the_dead_are_replaced_in_one_round():
     assert [r.variable for r in made] == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    ("reply", "reason"),
-    [
-        (parts(BAG), "the model holds it to be about one thing"),
-        (parts("Mind the tone of it!", "Name sources"), "a near-copy of another instinct"),
-        (parts("Name the sources", "Name the sources."), "a near-copy of another instinct"),
-        (parts("a " * 26, "Name the sources"), "26 words, over the cap of 25"),
-        (EndpointDown("gone"), "EndpointDown: gone"),
-    ],
-)
+@pytest.mark.parametrize(("reply", "reason"), [
+    (parts(BAG), "the model holds it to be about one thing"),
+    (parts("Mind the tone of it!", "Name sources"), "a near-copy of another instinct"),
+    (parts("Name the sources", "Name the sources."), "a near-copy of another instinct"),
+    (parts("a " * 26, "Name the sources"), "26 words, over the cap of 25"),
+    (EndpointDown("gone"), "EndpointDown: gone"),
+])  # fmt: skip
 async def test_a_split_that_is_refused_changes_nothing_and_says_why(reply: Scripted, reason: str):
     at = state(TEXTS[0], BAG, TEXTS[1], TEXTS[2])
     world, made = await maintain(at, picked((0, 1)), reply)
@@ -294,9 +278,6 @@ async def test_the_dead_are_revived_from_failures_that_no_instinct_is_blamed_for
         Rewrite(2, TEXTS[2], "Date each event", "- dates were left out", True,
                 "c2 was free, and 1 failures spoke for another", origin="revive"),
     )  # fmt: skip
-
-
-async def test_where_every_failure_has_its_instinct_all_failures_are_told():
     recent = [*picked((0, 1)), trace(0, 1, feedback="wrong tone", blamed=True)]
     world, made = await maintain(state(*TEXTS), recent, "Ask for the tone first")
     assert "- wrong tone" in said(world.lm.history[0]) and made[0].kept
@@ -371,11 +352,13 @@ async def test_new_texts_begin_without_a_past_and_a_merged_one_keeps_half_its_ev
 
 async def test_a_round_is_drawn_by_seed_and_step():
     at = state(BAG, OTHER_BAG, TEXTS[0], TEXTS[1])
-    bags: list[int] = []
+    bags, asked = list[int](), list[Request]()
     for seed in (0, 0, 1, 2, 3, 4):
-        _, made = await maintain(at, picked((0, 1)), parts("Be kind to all"), seed=seed)
+        world, made = await maintain(at, picked((0, 1)), parts("Be kind to all"), seed=seed)
         bags.extend(r.variable for r in made if isinstance(r.variable, int))
-    assert bags[0] == bags[1] and set(bags) == {0, 1}
+        asked.append(world.lm.history[0])
+    assert bags[0] == bags[1] and set(bags) == {0, 1} and {r.role for r in asked} == {"updater"}
+    assert asked[0].sample == asked[1].sample != asked[2].sample
 
 
 # --- in training
@@ -511,8 +494,6 @@ async def test_the_trial_takes_no_call_of_its_own():
     world, _ = await run(about(5, routed(0, 9)))
     assert len(world.asked("encoder")) == 4 * BATCH, "each is asked for once more, and then again"
 
-
-async def test_what_was_routed_in_vain_is_paid_for_by_its_rollout():
     def usage(steps: list[Step]) -> int:
         return sum(t.rollout.usage.calls for t in steps[1].traces)
 
@@ -570,9 +551,6 @@ async def test_an_input_that_could_not_be_routed_counts_on_neither_side():
     failed = [t.rollout.failure for t in second.traces if t.rollout.failure is not None]
     assert [f.kind for f in failed] == ["EndpointDown"]
     assert all(r.origin != "trial" for r in second.rewrites)
-
-
-async def test_a_reached_budget_is_no_fallback():
     with pytest.raises(BudgetReached):
         await run(about(1, BudgetReached("spent")))
 
