@@ -18,13 +18,7 @@ from promptcodebook.lm.structured import Ask
 from promptcodebook.method.accept import Rerun, make_acceptance
 from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.executor import Scorer, Trial
-from promptcodebook.method.policy import (
-    Composer,
-    Composition,
-    Encoder,
-    Generator,
-    Router,
-)
+from promptcodebook.method.policy import Composer, Composition, Encoder, Generator, Router
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.method.train import Credit, Learner, train
@@ -106,11 +100,7 @@ def attributed(
 ) -> str:
     errors = instincts if isinstance(instincts, str) else {str(k): v for k, v in instincts.items()}
     return json.dumps(
-        {
-            "rendering_errors": rendering,
-            "instinct_errors": errors or {},
-            "routing_errors": routing,
-        }
+        {"rendering_errors": rendering, "instinct_errors": errors or {}, "routing_errors": routing}
     )
 
 

@@ -148,11 +148,7 @@ OWN = json.dumps({"feedback": "own"})
 
 
 async def assign(
-    reward: float,
-    *critic: str,
-    attribution: str = attributed("r"),
-    route: Route = CHOSEN,
-    **tree,
+    reward: float, *critic: str, attribution: str = attributed("r"), route: Route = CHOSEN, **tree
 ):
     lm = ScriptedLM().enqueue(*critic, role="critic").enqueue(attribution, role="attribution")
     world = World(config(**tree), lm)

@@ -12,12 +12,7 @@ from promptcodebook.calls import LM, Chat, Message, Reply, Request
 from promptcodebook.errors import BudgetReached, ConfigError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.executor import Trial, roll_out
-from promptcodebook.method.policy import (
-    Deployed,
-    Exploring,
-    FixedPrompt,
-    join_prompts,
-)
+from promptcodebook.method.policy import Deployed, Exploring, FixedPrompt, join_prompts
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.randomness import Draws
 from promptcodebook.routing.ranking import BUCKETS

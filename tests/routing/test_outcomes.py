@@ -19,11 +19,7 @@ from promptcodebook.intervals import mean_interval
 from promptcodebook.method.policy import OffPolicy
 from promptcodebook.routing.outcomes import FOLDS, OutcomeModel, Terms, off_policy
 from promptcodebook.routing.ranking import BUCKETS, Features, Ranker, dot
-from promptcodebook.types import (
-    Expected,
-    Outcome,
-    Ranking,
-)
+from promptcodebook.types import Expected, Outcome, Ranking
 
 TEXTS = ("apple", "pear", "plum", "fig")
 INPUTS = {f"x{i}": f"a question number {i}" for i in range(30)}

@@ -229,10 +229,7 @@ def score(own: Sequence[Imitated], text: str) -> Any:
 def test_the_scores_are_those_of_the_penalty_that_errs_least(seed: int, count: int, noise: float):
     own = routes(seed, count, noise)
     ranking = distil(own, 3, 2)
-    ranker, size = (
-        Ranker(ranking, THREE),
-        max(abs(w) for row in ranking.weights for w in row),
-    )
+    ranker, size = (Ranker(ranking, THREE), max(abs(w) for row in ranking.weights for w in row))
     assert size == 1000 and ranking.unit > 0.0
     for text in (own[0].input, own[-1].input, "red and blue", ""):
         found = ranker.expected(text)

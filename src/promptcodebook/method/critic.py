@@ -34,15 +34,7 @@ from promptcodebook.method.templates import InstinctErrors, TemplateSet, instinc
 from promptcodebook.randomness import Draws
 from promptcodebook.safety import HarmReply, SafetyClause, harm_of
 from promptcodebook.text import shorten
-from promptcodebook.types import (
-    Channel,
-    Codebook,
-    Example,
-    Gradients,
-    Rollout,
-    Route,
-    Verdict,
-)
+from promptcodebook.types import Channel, Codebook, Example, Gradients, Rollout, Route, Verdict
 
 
 class VerdictReply(ReplyShape):

@@ -48,10 +48,7 @@ from promptcodebook.types import (
 
 
 async def train(
-    learner: Learner,
-    schedule: Schedule,
-    state: State,
-    past: Iterable[Step] = (),
+    learner: Learner, schedule: Schedule, state: State, past: Iterable[Step] = ()
 ) -> AsyncGenerator[Step, None]:
     """PCO (Algorithm 1) from `state` to the end of the schedule, one Step per update. Where
     a run resumes, `past` are the stored steps before `state`, latest first.
