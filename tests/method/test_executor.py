@@ -211,9 +211,10 @@ def test_sampled_runs_count_by_their_mean_and_a_failed_run_as_the_floor():
         average([first, whole])
 
 
-async def test_the_prompt_length_is_the_system_prompt_s_share_of_the_request():
+async def test_the_prompt_length_is_the_prompt_s_share_of_the_request():
     """Of two executor calls with 10 of 40 and 30 of 40 letters in the system prompt, at 80 tokens
-    each as the server counts them: 20 and 60; a judge's prompt is none of the executor's."""
+    each as the server counts them: 20 and 60; a judge's prompt is none of the executor's. A prompt
+    within the user's message counts too."""
     lm = ScriptedLM().reply_with(lambda request: Reply("ok", usage=Usage(1, 80, 5)))
     chat = BoundChat(lm, lambda purpose: 0)
     await chat("u" * 30, system="s" * 10)
@@ -223,9 +224,6 @@ async def test_the_prompt_length_is_the_system_prompt_s_share_of_the_request():
     await chat("a prompt that is none of its own, within the user's message")
     await chat("")
     assert chat.prompt_length == PromptLength(longest=60, total=80)
-
-
-async def test_a_prompt_within_the_users_message_has_its_length_too():
     lm = ScriptedLM().reply_with(lambda request: Reply("ok", usage=Usage(1, 80, 5)))
     chat = BoundChat(lm, lambda purpose: 0, prompt=Prompt("p" * 10, {"read": "r" * 30}))
     await chat("u" * 28 + "\n\n" + "p" * 10)

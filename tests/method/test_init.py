@@ -92,20 +92,9 @@ async def test_from_prompt_splits_the_present_prompt():
     )
     assert made.codebook.texts[:2] == ("Be brief.", "Cite sources.")
     assert said(world.lm.history[0]).endswith("Be brief. Cite {sources}.")
-
-
-async def test_from_prompt_without_a_prompt_is_an_error():
     with pytest.raises(ConfigError) as error:
         await first(init={"kind": "from_prompt", "prompt": " "})
     assert "init.prompt" in error.value.hint
-
-
-async def test_a_file_keeps_its_texts_and_what_is_frozen():
-    file = (Instinct("a"), Instinct("b", frozen=True), Instinct("c"), Instinct("d"))
-    _, made = await first(file=file, init={"kind": "file", "path": "x.json", "frozen": (3,)})
-    assert made.codebook.instincts == (
-        Instinct("a"), Instinct("b", frozen=True), Instinct("c"), Instinct("d", frozen=True),
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("seeds", "frozen", "texts"), [

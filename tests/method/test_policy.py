@@ -72,14 +72,12 @@ async def test_a_ranking_reads_the_texts_that_stand_in_the_codebook_now():
         assert [turned[k] for k in route.indices] == ["of bridges"] and usage.calls == 0
 
 
-async def test_a_fixed_prompt_asks_nobody_but_the_executor():
+async def test_what_is_answered_with_a_fixed_prompt():
+    """It asks nobody but the executor; chat messages are the conversation."""
     world = World(config())
     rollout = await roll_out(FixedPrompt("Be brief."), world.trial, X, DRAWS)
     assert [r.role for r in world.lm.history] == ["executor"]
     assert rollout.route is None and rollout.prompt == "Be brief."
-
-
-async def test_chat_messages_are_the_conversation():
     world = World(config())
     turns = (Message("user", "hi"), Message("assistant", "yes?"), Message("user", "go"))
     await roll_out(FixedPrompt("p"), world.trial, Example("x", "hi yes? go", messages=turns), DRAWS)
@@ -87,6 +85,8 @@ async def test_chat_messages_are_the_conversation():
 
 
 async def test_an_executor_of_one_s_own_may_return_text_or_stages():
+    """A failed execution still says what it cost."""
+
     async def text(prompt: str, example: Example, lm: Chat) -> str:
         return "0.25"
 
@@ -101,6 +101,15 @@ async def test_an_executor_of_one_s_own_may_return_text_or_stages():
     rollout = await roll_out(FixedPrompt("p"), world.trial, X, DRAWS)
     assert rollout.stages == (Stage("first", "one", "0.5"),) and rollout.usage.calls == 2
     assert len({r.sample for r in world.lm.history}) == 2
+
+    async def half(prompt: str, example: Example, lm: Chat) -> str:
+        await lm("one", system=prompt)
+        raise RuntimeError("agent broke")
+
+    world = World(config(), executor=half)
+    rollout = await roll_out(deployed(world), world.trial, X, DRAWS)
+    assert rollout.failure is not None and rollout.failure.kind == "RuntimeError"
+    assert rollout.usage.calls == 3 and rollout.prompt == "Follow the rules."
 
 
 @pytest.mark.parametrize("order", [("one", "two"), ("two", "one")])
@@ -127,17 +136,6 @@ async def test_a_rollout_is_cut_where_a_call_or_the_program_s_output_is(chat: bo
     lm = ScriptedLM().enqueue(Reply("0.5", finish="length" if chat else "stop"))
     rollout = await roll_out(FixedPrompt("p"), Trial(program, None, lm), X, DRAWS)
     assert rollout.truncated == (chat or output)
-
-
-async def test_a_failed_execution_still_says_what_it_cost():
-    async def half(prompt: str, example: Example, lm: Chat) -> str:
-        await lm("one", system=prompt)
-        raise RuntimeError("agent broke")
-
-    world = World(config(), executor=half)
-    rollout = await roll_out(deployed(world), world.trial, X, DRAWS)
-    assert rollout.failure is not None and rollout.failure.kind == "RuntimeError"
-    assert rollout.usage.calls == 3 and rollout.prompt == "Follow the rules."
 
 
 async def test_fields_that_a_run_could_not_keep_are_a_failure_and_plain_ones_reach_the_reward():

@@ -81,6 +81,7 @@ VECTORS = ((1.0, 5.0, 2.0), (3.0, 5.0, -4.0), (2.0, 5.0, 0.123456789), (8.0, 5.0
 
 
 def test_embeddings_are_centred_and_scaled_by_the_training_inputs() -> None:
+    """Words may count for nothing beside them."""
     vocabulary = Vocabulary.of(TEXTS).with_vectors(VECTORS, 0.25)
     assert vocabulary.center == (3.5, 5.0, float(f"{(2 - 4 + 0.123456789 + 1) / 4:.5g}"))
     assert vocabulary.spread[:2] == (float(f"{math.sqrt(29 / 4):.5g}"), 0.0)
@@ -94,9 +95,6 @@ def test_embeddings_are_centred_and_scaled_by_the_training_inputs() -> None:
         (2.0 - vocabulary.center[2]) / vocabulary.spread[2],
     ]
     assert features[BUCKETS] / features[BUCKETS + 2] == pytest.approx(scaled[0] / scaled[1])
-
-
-def test_words_may_count_for_nothing_beside_an_embedding() -> None:
     vocabulary = Vocabulary.of(TEXTS).with_vectors(VECTORS, 0.0)
     assert set(vocabulary.features("my parcel", (6.0, 7.0, 2.0))) == {BUCKETS + i for i in range(3)}
     center = vocabulary.features("my parcel", vocabulary.center)
@@ -292,8 +290,9 @@ def test_no_example_is_compared_with_a_fit_to_its_own_route() -> None:
     assert found is not None and found.exact.n == 20 and found.exact.mean <= 0.5
 
 
-def test_the_folds_go_by_name_so_that_every_process_has_the_same() -> None:
-    """Every fifth name is red: with the fold left out, nobody has seen what red asks for."""
+def test_folds_and_intervals_go_by_the_order_of_names_alone() -> None:
+    """Every fifth name is red: with the fold left out, nobody has seen what red asks for. Every
+    process has the same folds, and the same order of values."""
     red = [i % 5 == 0 for i in range(30)]
     own = [
         Imitated(f"x{i:02}", "red" if red[i] else f"blue n{i}", (0 if red[i] else 1,))
@@ -303,18 +302,13 @@ def test_the_folds_go_by_name_so_that_every_process_has_the_same() -> None:
     values = [0.0] * 6 + [1.0] * 24
     assert found is not None and found.exact == found.overlap == mean_interval(values, 2)
 
-
-def test_of_names_only_their_order_counts() -> None:
-    """An interval of few values hangs on their order; in that of a set of names every process
-    would say something else."""
-
-    def found(prefix: str) -> object:
+    def named(prefix: str) -> object:
         own = [
             Imitated(f"{prefix}{i:02}", f"n{i}", (0, 1, 2)[: 1 + i * i % 7 % 3]) for i in range(40)
         ]
         return cross_agreement(own, THREE, 1)
 
-    assert len({found(prefix) for prefix in "abcdef"}) == 1
+    assert len({named(prefix) for prefix in "abcdef"}) == 1
 
 
 @pytest.mark.parametrize("missing", ["numpy", "threadpoolctl"])
