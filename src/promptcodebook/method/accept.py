@@ -178,10 +178,10 @@ async def improve_each(rerun: Rerun, proposal: Proposal) -> Judged:
         held = part[0].variable != "encoder"
         touched = [run for run in runs if any(_touches(r.variable, run[1]) for r in part)]
         pairs = await rerun.again(part, touched, proposal.state, lambda route: held)
-        for variable in (r.variable for r in part):
-            reason = rerun.worse([pair for pair in pairs if _touches(variable, pair[0])])
+        for r in part:
+            reason = rerun.worse([pair for pair in pairs if _touches(r.variable, pair[0])])
             if reason is not None:
-                refused[variable] = reason
+                refused[r.variable] = reason
 
     await gather_all(map(judge, [*parts, instincts] if instincts else parts))
     return proposal.refuse(refused), traces

@@ -186,7 +186,7 @@ class Critic:
 
     def _verdict_of(self, reply: ReadReply, history: History) -> Verdict:
         """ℓ_text; what is harmful counts only where it was asked for."""
-        harmful = harm_of(reply, history.route.indices) if self.safe else {}
+        harmful: Mapping[str, str] = harm_of(reply, history.route.indices) if self.safe else {}
         return Verdict(unit_score(reply), reply.feedback.strip(), harmful)
 
     def _request(
