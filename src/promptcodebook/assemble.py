@@ -218,7 +218,7 @@ class Assembled:
         composition = Composition(config.compose, config.base_prompt, config.output_format)
         encoder = Encoder(models.ask, templates, config.select, models.tally)
         generator = Generator(models.ask, templates, composition, models.tally)
-        return Composer(encoder, generator, self.ranks, config.select, stages)
+        return Composer(encoder, generator, self.ranks.rank, config.select, stages)
 
     def trial(self, *, greedy: bool = False, scored: bool = True, model: str = "") -> Trial:
         """The program with the reward bound to it; `greedy` is how it is evaluated. `model` is the

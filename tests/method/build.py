@@ -177,17 +177,13 @@ class World:
         self.ask = Ask(model, self.tally)
         self.templates = load_templates(config.templates)
         self.encoder = Encoder(self.ask, self.templates, config.select, self.tally)
-        self.generator = Generator(
-            self.ask,
-            self.templates,
-            Composition(config.compose, config.base_prompt, self.output_format),
-            self.tally,
-        )
+        composition = Composition(config.compose, config.base_prompt, self.output_format)
+        self.generator = Generator(self.ask, self.templates, composition, self.tally)
         self.critic = Critic(self.ask, self.templates, self.tally)
         self.attribution = Attribution(self.ask, self.templates, self.tally)
-        self.composer = Composer(
-            self.encoder, self.generator, RankedRoutes(config.select), config.select, self.stages
-        )
+        ranks = RankedRoutes(config.select).rank
+        parts = self.encoder, self.generator, ranks, config.select
+        self.composer = Composer(*parts, self.stages)
         self.program = make_program(self.executor, Path())
         self.trial = Trial(self.program, self.scorer, model)
         self.credit = Credit(self.critic, self.attribution, config)
@@ -207,7 +203,6 @@ class World:
         rerun = Rerun(config, self.composer, self.trial, router, self.pool, self.credit.judge)
         return Learner(
             config=config,
-            randomness=config.randomness,
             composer=self.composer,
             router=router,
             trial=self.trial,
@@ -215,13 +210,7 @@ class World:
             updater=self.updater,
             acceptance=make_acceptance(rerun),
             upkeep=Upkeep(
-                RouteGuard(
-                    router,
-                    config.randomness,
-                    config.encoder.max_fallback,
-                    config.update.batch_size,
-                    self.tally,
-                ),
+                RouteGuard(router, config, config.update.batch_size, self.tally),
                 self.maintainer,
             ),
         )

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, Protocol, cast
@@ -294,14 +294,8 @@ class FixedPrompt:
         return None, Prompt(self.text, self.stages), Usage()
 
 
-class Ranks(Protocol):
-    """Routes by a ranking, in place of E_θ (`routing/ranking.py`)."""
-
-    async def rank(
-        self, codebook: Codebook, ranking: Ranking, text: str
-    ) -> tuple[Route, Expected, Usage]:
-        """The route of an input, and what each instinct promises for it."""
-        ...
+Ranks = Callable[[Codebook, Ranking, str], Awaitable[tuple[Route, Expected, Usage]]]
+"""Routes an input by a ranking, in place of E_θ; and what each instinct promises for it."""
 
 
 @dataclass
@@ -321,7 +315,7 @@ class Composer:
         """z = E_θ(x, C); a ranking comes before it, and an empty θ means no encoder. With a
         ranking, also what each instinct promises."""
         if statistics.ranking is not None:
-            return await self.ranks.rank(parameters.codebook, statistics.ranking, example.input)
+            return await self.ranks(parameters.codebook, statistics.ranking, example.input)
         if not parameters.encoder:
             best = repair_route((), statistics.standing, self.select)
             return Route(best), None, Usage()

@@ -31,7 +31,7 @@ from promptcodebook.method.gradients import additivity_residual, rate
 from promptcodebook.method.policy import Composer, Exploring, Made, Router, epsilon_at
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.update import Updater, apply_rewrites, collect_gradients
-from promptcodebook.randomness import Draws, Randomness
+from promptcodebook.randomness import Draws
 from promptcodebook.safety import LOOK, Harmful, find_orders, with_harm
 from promptcodebook.types import (
     Check,
@@ -60,7 +60,7 @@ async def train(
     watch.recall(past, learner.credit.asks_about)
     for index, epoch, planned in schedule.updates(start=state.step):
         epsilon = epsilon_at(epoch, config.explore, config.update.epochs)
-        draws = learner.randomness.at(index, "batch")
+        draws = config.randomness.at(index, "batch")
         batch = learner.router.attend(planned, schedule.examples, state, draws)
 
         # Beyond the paper: a θ on trial routes first, the batch as one, and may be taken back.
@@ -130,7 +130,6 @@ class Learner:
     """The parts Algorithm 1 calls."""
 
     config: Config
-    randomness: Randomness
     composer: Composer
     router: Router
     trial: Trial
@@ -144,7 +143,7 @@ class Learner:
     ) -> Trace:
         """One example's chain, lines 5 to 13: route (unless it is `made`) -> compose -> execute ->
         critique -> attribute."""
-        draws = self.randomness.at(state.step, example.id)
+        draws = self.config.randomness.at(state.step, example.id)
         prompter = Exploring(self.composer, self.router, state, epsilon, made)
         rollout = await roll_out(prompter, self.trial, example, draws)
         if rollout.reward is None:

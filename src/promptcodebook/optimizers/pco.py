@@ -153,7 +153,6 @@ def build_learner(assembled: Assembled) -> Learner:
     )
     return Learner(
         config=config,
-        randomness=config.randomness,
         composer=composer,
         router=router,
         trial=trial,
@@ -161,13 +160,7 @@ def build_learner(assembled: Assembled) -> Learner:
         updater=updater,
         acceptance=make_acceptance(Rerun(config, composer, trial, router, train, credit.judge)),
         upkeep=Upkeep(
-            RouteGuard(
-                router,
-                config.randomness,
-                config.encoder.max_fallback,
-                min(config.update.batch_size, len(train)),
-                models.tally,
-            ),
+            RouteGuard(router, config, min(config.update.batch_size, len(train)), models.tally),
             Maintainer(ask, templates, config, check, updater),
         ),
     )

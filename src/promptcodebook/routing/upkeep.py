@@ -30,7 +30,6 @@ from promptcodebook.method.policy import Made, Router
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import TemplateSet
 from promptcodebook.method.update import Pending, Updater, apply_rewrites
-from promptcodebook.randomness import Randomness
 from promptcodebook.text import strip_wrapping, words_of
 from promptcodebook.types import Check, Codebook, Example, Rewrite, ThetaTrial, Trace, variable_name
 
@@ -40,12 +39,12 @@ _LEAST = 2
 
 @dataclass(frozen=True)
 class RouteGuard:
-    """Takes back a θ under which more than `most` of the first routes fall back, at least two of
-    them, unless a larger share did under the θ before. After `routes` routes the trial is over."""
+    """Takes back a θ under which more than `encoder.max_fallback` of the first routes fall back, at
+    least two of them, unless a larger share did under the θ before. After `routes` routes the trial
+    is over."""
 
     router: Router
-    randomness: Randomness
-    most: float
+    config: Config
     routes: int
     tally: Tally
 
@@ -55,14 +54,14 @@ class RouteGuard:
         """The state to run a batch under, with its routes where θ is on trial (else none). Where θ'
         does not pass, θ is what it was before, the rewrite says why, and what θ' had routed is
         routed again."""
-        trial = state.trial
+        trial, most = state.trial, self.config.encoder.max_fallback
         if trial is None:
             return state, {}, ()
         made = await self._routes(state, batch, epsilon)
         asked = [route for route, _ in made.values() if not route.explored]
         fell = trial.fell + sum(route.fallback for route in asked)
         routed = trial.routed + len(asked)
-        if fell < _LEAST or fell <= self.most * routed or fell < trial.share_before * routed:
+        if fell < _LEAST or fell <= most * routed or fell < trial.share_before * routed:
             over = routed >= self.routes
             kept = None if over else replace(trial, routed=routed, fell=fell)
             return replace(state, trial=kept), made, ()
@@ -70,7 +69,7 @@ class RouteGuard:
         # Counted are the routes that inputs were answered along: those of θ' are not.
         self.tally(Incident.ROUTE_FALLBACKS, -sum(route.fallback for route in asked))
         self.tally(Incident.ROUTE_REPAIRS, -sum(route.repaired for route in asked))
-        reason = f"{fell} of {routed} routes fell back with it, more than {self.most:.0%}"
+        reason = f"{fell} of {routed} routes fell back with it, more than {most:.0%}"
         theta = state.parameters.encoder
         back = Rewrite("encoder", theta, trial.before, "", True, reason, origin="trial")
         state = replace(
@@ -86,7 +85,8 @@ class RouteGuard:
     ) -> State:
         """`after` with θ on trial, where one of the rewrites that were kept is θ's. Rewritten
         again, its trial continues: it may bring back the last θ that passed."""
-        if self.most >= 1.0 or not any(r.kept and r.variable == "encoder" for r in rewrites):
+        rewritten = any(r.kept and r.variable == "encoder" for r in rewrites)
+        if self.config.encoder.max_fallback >= 1.0 or not rewritten:
             return after
         routes = [t.rollout.route for t in traces if t.rollout.route is not None]
         asked = [route.fallback for route in routes if not route.explored]
@@ -100,7 +100,7 @@ class RouteGuard:
         made: dict[str, Made] = {}
 
         async def route(example: Example) -> None:
-            draws = self.randomness.at(state.step, example.id)
+            draws = self.config.randomness.at(state.step, example.id)
             with suppress(LMError):
                 made[example.id] = await self.router.route(example, state, epsilon, draws)
 
