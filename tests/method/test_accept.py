@@ -91,14 +91,12 @@ async def test_explored_routes_stay_fixed_and_encoder_routes_are_chosen_anew():
 
 
 async def test_rewrites_under_which_nothing_runs_are_not_kept():
-    """No reward is no proof that the reward did not fall."""
+    """No reward is no proof that the reward did not fall; what had none before is not run again."""
     world = World(settings(), after_rewriting(EndpointDown("gone")))
     (step,) = await world.run(examples(4))
     assert step.reverted and step.parameters.generator == "phi 0"
     assert "could not be run again" in step.rewrites[0].reason
 
-
-async def test_examples_without_a_reward_are_not_run_again():
     def reply(request: Request) -> Scripted:
         lost = request.role == "executor" and "input 0" in said(request)
         return EndpointDown("gone") if lost else talkative(request)

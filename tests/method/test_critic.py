@@ -242,15 +242,12 @@ async def test_without_a_severity_of_psi_the_residual_is_of_the_other_three(own:
     assert trace.residual == pytest.approx(0.3)
 
 
-async def test_a_silent_verdict_leaves_the_blame_of_the_rubric_alone():
-    """ρ(ℓ) = 0 and nobody is to blame but ψ: δ = -ρ(g_ψ)."""
+async def test_without_severities_of_the_other_three_there_is_no_residual():
+    """A silent verdict leaves the blame of the rubric alone: ρ(ℓ) = 0 and δ = -ρ(g_ψ)."""
     _, trace = await assign(0.5, verdict(0.4, ""), OWN_RATED)
     assert trace.residual == pytest.approx(-0.05)
     _, printed = await assign(0.5, verdict(0.4, ""), OWN_RATED, templates="paper")
     assert printed.residual is None
-
-
-async def test_without_severities_of_the_other_three_there_is_no_residual():
     _, plain = await assign(0.5, verdict(0.4), OWN_RATED)
     assert plain.residual is None and plain.gradients.severity == {"critic": 0.05}
     partly = {"rendering_errors": "r", "routing_errors": "z", "severity": {"rendering": 0.1}}

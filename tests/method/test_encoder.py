@@ -54,13 +54,6 @@ def test_a_list_is_at_fault_exactly_when_it_is_no_route(indices, size: int, data
     assert (route_fault(indices, size, select) is None) == good
 
 
-def test_the_gaps_are_filled_by_highest_r_bar_then_lowest_index():
-    """Decision 10: c1 and c2 tie at 0.4; the lower index goes first."""
-    assert repair_route([3], STANDING.ema, 2) == (1, 3)
-    assert repair_route([], STANDING.ema, 3) == (0, 1, 2)
-    assert repair_route([2, 2, 9, 0, 1], STANDING.ema, 2) == (0, 2)
-
-
 def test_a_fault_says_what_is_wrong():
     """It names few indices, and says when there are more."""
     assert route_fault([0, 0, 7], 4, 2) == (
@@ -79,13 +72,9 @@ async def route(*replies: str | Reply | Exception, **tree) -> tuple[World, Route
 
 
 async def test_a_good_route_is_sorted_and_keeps_its_reasons():
-    """Decision 2: a route is sorted, indices run from 0."""
+    """Decisions 2, 10: a route is sorted, indices run from 0; one re-ask quotes the fault."""
     _, found = await route(routed(3, 0))
     assert found == Route((0, 3), constraints=("c",), analysis="a")
-
-
-async def test_one_re_ask_quotes_the_fault_and_mends_the_route():
-    """Decision 10."""
     world, found = await route(routed(3, 3), routed(2, 3))
     assert found.indices == (2, 3) and found.repaired and not found.fallback
     assert "an index is named twice" in world.lm.history[1].messages[-1].content

@@ -137,8 +137,9 @@ async def test_a_failure_is_tried_again_with_a_fresh_draw():
     }
 
 
-async def test_no_attempt_of_an_evaluation_shares_its_draws_with_another_or_with_training():
-    """Else a sampled evaluation would repeat what was trained on, and a retry what failed."""
+async def test_retries_are_drawn_and_paid_for():
+    """Once unless said otherwise. No attempt shares its draws with another or with training: a
+    sampled evaluation would repeat what was trained on."""
     world = World(config(update={"batch_size": 2, "epochs": 3}))
     await world.run(examples(2))
     trained = {r.sample for r in world.asked("executor")}
@@ -149,9 +150,6 @@ async def test_no_attempt_of_an_evaluation_shares_its_draws_with_another_or_with
     evaluated = [r.sample for r in world.lm.history]
     assert len(evaluated) == 2 * 4 == len(set(evaluated))
     assert not trained & set(evaluated)
-
-
-async def test_a_failure_is_tried_again_once_unless_said_otherwise_and_what_it_cost_is_kept():
     world, result = await evaluate(ScriptedLM().reply_with(lambda request: "no number"))
     assert result.failed == 4 and len(world.lm.history) == 8
     assert [r.usage.calls for r in result.rollouts] == [2] * 4

@@ -121,13 +121,20 @@ async def test_too_few_different_instincts_are_an_error(kind: str):
         check_seeds(("Mine.",), Earlier((Instinct("Mine."),)), world.templates, world.config)
 
 
-def test_more_sentences_than_instincts_are_told_before_anything_is_paid_for():
-    prompt = "Be brief. Be kind. Cite sources. Name the page. Say when you do not know."
+FIVE = "Be brief. Be kind. Cite sources. Name the page. Say when you do not know."
+
+
+@pytest.mark.parametrize(("prompt", "match", "hint"), [
+    (FIVE, r"^init\.prompt has 5 sentences, and the codebook 4 instincts", "set size = 5"),
+    ("* * *", r"^init\.prompt holds no sentence", "set init.prompt to your prompt"),
+])  # fmt: skip
+def test_a_prompt_of_too_many_sentences_or_none_is_refused_before_anything_is_paid_for(
+    prompt: str, match: str, hint: str
+):
     world = World(config(init={"kind": "from_prompt", "prompt": prompt, "split": "sentences"}))
-    match = r"^init\.prompt has 5 sentences, and the codebook 4 instincts"
     with pytest.raises(ConfigError, match=match) as error:
         check_seeds((), Earlier(), world.templates, world.config)
-    assert error.value.hint.startswith("set size = 5")
+    assert error.value.hint.startswith(hint)
 
 
 @pytest.mark.parametrize("text", [None, "no JSON", '{"codebook": [{"text": ""}]}', "[]"])

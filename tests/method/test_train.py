@@ -203,13 +203,26 @@ async def test_cancelling_leaves_no_chain_running():
 # The ablation switches (decision 19), and other decisions seen through the loop.
 
 
-async def test_a_static_encoder_routes_but_is_never_rewritten():
-    """Decision 19: encoder.mode = static keeps θ₀."""
-    world = World(one_batch(explore=ENCODED, encoder={"mode": "static"}))
-    (step,) = await world.run(examples(5))
+@pytest.mark.parametrize(("tree", "variables"), [
+    ({"encoder": {"mode": "static"}}, ["generator", 0, "critic"]),
+    ({"critic": {"trainable": False}}, ["encoder", "generator", 0]),
+    ({"compose": "verbatim", "base_prompt": "You are terse."}, ["encoder", 0, "critic"]),
+])  # fmt: skip
+async def test_a_switch_keeps_its_text_as_it_was(tree, variables):
+    """Decisions 12, 19: a static encoder routes; a fixed critic is never asked about itself;
+    verbatim composition asks no generator. A frozen instinct is never rewritten."""
+    world, start = World(one_batch(explore=ENCODED, **tree)), parameters(book(frozen=[1]))
+    (step,) = await world.run(examples(5), start)
+    assert [r.variable for r in step.rewrites] == variables
+    for name in ("encoder", "generator", "critic"):
+        assert (getattr(step.parameters, name) != getattr(start, name)) == (name in variables)
+    assert step.parameters.codebook[1].text == "rule one"
     assert len(world.asked("encoder")) == 5
-    assert step.parameters.encoder == "theta 0"
-    assert [r.variable for r in step.rewrites] == ["generator", 0, 1, "critic"]
+    assert bool(world.own_gradients) == ("critic" in variables)
+    verbatim = "compose" in tree
+    prompt = "You are terse.\n\nrule zero\nrule one" if verbatim else "Follow the rules."
+    assert {t.rollout.prompt for t in step.traces} == {prompt}
+    assert bool(world.asked("generator")) != verbatim
 
 
 async def test_without_an_encoder_every_route_is_explored():
@@ -233,14 +246,6 @@ async def test_without_text_updates_the_critic_still_gives_the_penalty():
     assert world.own_gradients == [] and world.asked("attribution") == []
 
 
-async def test_a_fixed_critic_is_never_asked_about_itself():
-    """Decision 19: critic.trainable = false keeps ψ₀ and pays for no g_ψ."""
-    world = World(one_batch(explore=ENCODED, critic={"trainable": False}))
-    (step,) = await world.run(examples(5))
-    assert step.parameters.critic == "psi 0" and world.own_gradients == []
-    assert [r.variable for r in step.rewrites] == ["encoder", "generator", 0, 1]
-
-
 async def test_exploration_can_be_switched_off():
     """Decision 6: explore.policy = none is ε = 0."""
     world = World(one_batch(explore={"policy": "none", "epsilon": 1.0}))
@@ -260,23 +265,6 @@ async def test_uniform_exploration_takes_no_notice_of_r_bar():
         routes[policy] = {t.rollout.route.indices for t in step.traces if t.rollout.route}
     assert routes["success"] == {(0, 1)}
     assert len(routes["uniform"]) > 3
-
-
-async def test_verbatim_composition_puts_the_instincts_in_the_prompt_as_they_are():
-    """Decision 12: no generator call, and φ is not rewritten."""
-    world = World(one_batch(explore=ENCODED, compose="verbatim", base_prompt="You are terse."))
-    (step,) = await world.run(examples(5))
-    assert world.asked("generator") == []
-    assert {t.rollout.prompt for t in step.traces} == {"You are terse.\n\nrule zero\nrule one"}
-    assert "generator" not in [r.variable for r in step.rewrites]
-
-
-async def test_a_frozen_instinct_is_never_rewritten():
-    world = World(one_batch(explore=ENCODED))
-    start = parameters(book(frozen=[1]))
-    (step,) = await world.run(examples(5), start)
-    assert step.parameters.codebook[1].text == "rule one"
-    assert [r.variable for r in step.rewrites] == ["encoder", "generator", 0, "critic"]
 
 
 async def test_an_epoch_is_a_full_pass_or_a_number_of_batches():

@@ -369,7 +369,8 @@ def settings(every: int = 2, **update):
 
 
 async def test_it_comes_every_so_many_steps_and_looks_back_on_all_since():
-    """0 and 1 are always picked; 2 and 3 have had their chances after two steps of five."""
+    """0 and 1 are always picked; 2 and 3 have had their chances after two steps of five. Online it
+    comes after as many examples."""
     world = World(settings(), ScriptedLM().reply_with(tidy_up))
     steps = await world.run(examples(20), parameters(book(*TEXTS)))
     tidy = [[r for r in s.rewrites if r.origin != "gradient"] for s in steps]
@@ -380,6 +381,10 @@ async def test_it_comes_every_so_many_steps_and_looks_back_on_all_since():
     assert not steps[1].reverted
     feedback = [said(r) for r in world.asked("updater") if "runs that failed" in said(r)]
     assert all(s.count("- could be better") == 8 for s in feedback)
+    update = {"batch_size": 5, "epochs": 2, "mode": "online"}
+    world = World(settings(**update), ScriptedLM().reply_with(tidy_up))
+    steps = await world.run(examples(20))
+    assert [s.index for s in steps if any(r.origin != "gradient" for r in s.rewrites)] == [9]
 
 
 async def test_it_is_off_by_default_and_without_text_updates():
@@ -388,13 +393,6 @@ async def test_it_is_off_by_default_and_without_text_updates():
         world = World(tree, ScriptedLM().reply_with(tidy_up))
         steps = await world.run(examples(20))
         assert all(r.origin == "gradient" for s in steps for r in s.rewrites)
-
-
-async def test_online_it_comes_after_as_many_examples():
-    update = {"batch_size": 5, "epochs": 2, "mode": "online"}
-    world = World(settings(**update), ScriptedLM().reply_with(tidy_up))
-    steps = await world.run(examples(20))
-    assert [s.index for s in steps if any(r.origin != "gradient" for r in s.rewrites)] == [9]
 
 
 async def test_taken_up_in_between_it_tidies_alike():
