@@ -1,9 +1,9 @@
 """A linear router that imitates E_θ: it ranks the instincts without a call.
 
 Beyond the paper (method decision 26). For each instinct a ridge regression on φ(x) (`ranking.py`)
-predicts whether the encoder chose it, in the dual form. The penalty is the one of `_RIDGES` with
-the least leave-one-out error, which has a closed form. An example counts once, however many routes
-it has. The route is the S instincts that rank first, as many as the encoder names.
+predicts whether the encoder chose it, in the dual form, with the penalty of `_RIDGES` that has the
+least leave-one-out error. An example counts once, however many routes it has. The route is the S
+instincts that rank first.
 """
 
 from __future__ import annotations

@@ -5,20 +5,18 @@ The reward of input x with the instincts Z is modelled as
     r = μ + s(x) + Σ_{k in Z} (g_k(x) + λ·sim(x, c_k)) + κ·(|Z| - 1)⁺ + noise,
 
 with s and each g_k a constant and a linear function of φ(x) (`ranking.py`), all with Gaussian
-priors; λ and κ are shared. So a rollout's reward is shared out additively among its instincts. With
-n outcomes everything follows from one n x n system, solved exactly (the dual form; Rasmussen and
-Williams 2006, ch. 2). A rewritten instinct keeps its outcomes at a discount: its part of the model
-before and after a rewrite correlate with `kept`. Blame is an outcome of its own: -ρ on one
-instinct's part alone, at a fourth of a reward's weight. The priors' sizes are round numbers set
-beforehand, not tuned to any task (docs/router.md).
+priors; λ and κ are shared. With n outcomes everything follows from one n x n system, solved exactly
+(the dual form; Rasmussen and Williams 2006, ch. 2). A rewritten instinct keeps its outcomes at a
+discount: its part before and after a rewrite correlate with `kept`. Blame is an outcome of its own:
+-ρ on one instinct's part alone, at a fourth of a reward's weight. The priors' sizes are round
+numbers set beforehand, not tuned to any task (docs/router.md).
 
 The off-policy estimate says what the learned routes are worth by the outcomes of training alone. It
 is doubly robust (Dudík, Langford and Li 2011): where the logged route is the policy's own, what
 came of it corrects the model's forecast, over the chance that the route had. It is cross-fitted by
-example: policy, best single instinct and forecast of an example come from other examples. A weight
-is at most `MOST_WEIGHT`, which keeps the interval narrow. Outcomes of an instinct before its last
-rewrite are fitted to, and not judged by. Where unsolved examples were visited more often, an
-example's first visit alone counts: later visits depend on earlier outcomes, and would bias it.
+example. A weight is at most `MOST_WEIGHT`, which keeps the interval narrow. Outcomes of an instinct
+before its last rewrite are fitted to, and not judged by. Where unsolved examples were visited more
+often, an example's first visit alone counts: later visits depend on earlier outcomes.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from promptcodebook.errors import import_extra
-from promptcodebook.intervals import Interval, mean_interval
+from promptcodebook.intervals import mean_interval
 from promptcodebook.method.policy import OffPolicy
 from promptcodebook.routing.ranking import Features, Ranker, Vocabulary, chosen
 from promptcodebook.types import Expected, Outcome, Ranking
@@ -285,9 +283,8 @@ def off_policy(
     if len(columns) < _FEWEST:
         return None
     means = [tuple(sum(c) / len(c) for c in zip(*rows, strict=True)) for rows in columns.values()]
-    learned = [m[0] for m in means]
     return OffPolicy(
-        mean_interval(learned, terms.seed),
+        mean_interval([m[0] for m in means], terms.seed),
         mean_interval([m[0] - m[1] for m in means], terms.seed, (-1.0, 1.0)),
         mean_interval([m[0] - m[2] for m in means], terms.seed, (-1.0, 1.0)),
         sum(map(len, columns.values())),
@@ -320,15 +317,14 @@ def in_words(estimate: OffPolicy | None, reward_range: tuple[float, float]) -> s
     """The estimate as a sentence of the verdict, in the task's range of rewards."""
     if estimate is None:
         return ""
-    low, high = reward_range
-    width = high - low
-
-    def shown(over: Interval) -> str:
-        return over.scaled(0.0, width).text(signed=True)
-
+    low, width = reward_range[0], reward_range[1] - reward_range[0]
+    single, none = (
+        over.scaled(0.0, width).text(signed=True)
+        for over in (estimate.over_single, estimate.over_none)
+    )
     return (
         f"Off-policy, before the test: by {estimate.rollouts} logged rollouts on "
         f"{estimate.value.n} training examples (doubly robust, cross-fitted) the learned routes "
-        f"earn {estimate.value.scaled(low, width).text()}, {shown(estimate.over_single)} over one "
-        f"instinct for all and {shown(estimate.over_none)} over none."
+        f"earn {estimate.value.scaled(low, width).text()}, {single} over one "
+        f"instinct for all and {none} over none."
     )

@@ -174,18 +174,14 @@ class Ranker:
             amounts = [*features.values(), 0.0]
             for row, weights in enumerate(ranking.weights):
                 values[row] += ranking.unit * reduce(add, map(mul, amounts, picked(weights)), 0.0)
-        if ranking.likeness:
-            for k, likeness in enumerate(self._likeness(features)):
-                values[k + 1] += ranking.likeness * likeness
-        return Expected(values[0], tuple(values[1:]), ranking.more)
-
-    def _likeness(self, features: Features) -> list[float]:
-        """φ(x)·φ(c_k) of every instinct, by the words and letters of its text alone."""
-        alike = [0.0] * (len(self._ranking.bias) - 1)
-        for bucket, value in features.items():
+        # φ(x)·φ(c_k) of every instinct, by the words and letters of its text alone.
+        alike = [0.0] * (len(values) - 1)
+        for bucket, value in features.items() if ranking.likeness else ():
             for k, own in self._alike.get(bucket, ()):
                 alike[k] += value * own
-        return alike
+        for k, likeness in enumerate(alike, start=1):
+            values[k] += ranking.likeness * likeness
+        return Expected(values[0], tuple(values[1:]), ranking.more)
 
     def choose(self, text: str, select: int, vector: Sequence[float] = ()) -> tuple[int, ...]:
         """The route of an input: up to `select` instincts, as long as each promises to add."""
