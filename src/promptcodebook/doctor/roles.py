@@ -96,7 +96,7 @@ async def _encoder(rehearsed: Rehearsed) -> str | None:
     fresh = RoutingStatistics.fresh(len(book))
     right = 0
     for index, asked in enumerate(_PLAIN.values()):
-        draws = rehearsed.learner.randomness.at(0, f"doctor {index}")
+        draws = rehearsed.learner.config.randomness.at(0, f"doctor {index}")
         found, _ = await encoder.route(state.parameters.encoder, book, fresh, asked, draws)
         right += not found.fallback and found.indices == (index,)
     if right < _FOUND * len(_PLAIN):

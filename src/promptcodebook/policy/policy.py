@@ -149,7 +149,9 @@ class Policy:
     async def aexplain(self, x: X) -> Explanation:
         """Route, chosen instincts, composed prompt and the encoder's reasons."""
         example = self.example_of(x)
-        route, prompt, unit = await self._deployed.explain(example, self._draws(example))
+        draws = self._draws(example)
+        route, unit, _ = await self._deployed.route(example, draws)
+        prompt, _ = await self._deployed.compose(route, example, draws)
         chosen = tuple((k, self.codebook[k].text) for k in route.indices)
         spans = self.spans(prompt.text, route)
         return Explanation(example.input, route, chosen, prompt.text, self._expected(unit), spans)
