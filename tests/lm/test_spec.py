@@ -18,9 +18,8 @@ from promptcodebook.errors import (
     RequestRefused,
     ServerFault,
 )
-from promptcodebook.lm.connections import missing_key, require_keys
 from promptcodebook.lm.litellm_client import LiteLLM
-from promptcodebook.lm.spec import parse_spec
+from promptcodebook.lm.spec import missing_key, parse_spec, require_keys
 
 
 def test_an_http_spec_names_address_and_model():

@@ -16,11 +16,10 @@ from promptcodebook.errors import (
     RateLimited,
     ServerFault,
 )
-from promptcodebook.lm.connections import CallSettings, Endpoints, InProcess
 from promptcodebook.lm.limit import Backoff
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import parse_spec
-from promptcodebook.lm.stack import Dispatch, Models, Roles
+from promptcodebook.lm.stack import CallSettings, Endpoints, Models, Roles, dispatch
 from tests.lm.conftest import Counts
 from tests.lm.server import Server, drops, fails, says
 
@@ -229,9 +228,7 @@ async def test_cancelling_leaves_no_task_and_no_slot(server: Server, tally: Coun
 
 async def test_the_simulated_model_is_retried_and_counted_alike(tally: Counts):
     script = ScriptedLM().enqueue(RateLimited("slow down"), ServerFault("oops"), "ok")
-    opened = Endpoints(
-        CallSettings(backoff=QUICK), tally=tally, here=InProcess(lambda spec: script)
-    )
+    opened = Endpoints(CallSettings(backoff=QUICK, simulated=lambda spec: script), tally=tally)
     assert (await opened.connect("simulated?faults=429:1")(ASK)).text == "ok"
     assert tally == {"rate_limited": 1, "server_error": 1}
 
@@ -292,7 +289,7 @@ async def test_drawn_requests_keep_their_sample():
 
 async def test_dispatch_goes_by_the_models_spec():
     a, b = ScriptedLM().enqueue("from a"), ScriptedLM().enqueue("from b")
-    lm = Dispatch({"openai/a": a, "openai/b": b})
+    lm = dispatch({"openai/a": a, "openai/b": b})
     assert (await lm(Request("executor", HI, model="openai/b"))).text == "from b"
     with pytest.raises(ConfigError, match="openai/c") as caught:
         await lm(Request("executor", HI, model="openai/c"))
