@@ -14,7 +14,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from promptcodebook.calls import Message, Reply, Request, Schema
 from promptcodebook.errors import BudgetReached, LMError, ParseError, RequestRefused, TruncatedReply
-from promptcodebook.lm.extraction import extract, strip_think
+from promptcodebook.lm import extraction
+from promptcodebook.lm.extraction import Extraction, strip_think
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.structured import (
     Ask,
@@ -49,6 +50,10 @@ class Outer(BaseModel):
 
 GOOD = '{"score": 0.5, "feedback": "cite {x}"}'
 REQUEST = Request("critic", (Message("user", "judge"),), sample=3, model="http://h/v1#m")
+
+
+def extract(text: str, shape: type[extraction.T], *, cut: bool = False) -> Extraction[extraction.T]:
+    return asyncio.run(extraction.extract(text, shape, cut=cut))
 
 
 def ask(lm: ScriptedLM, tally: Counts) -> Ask:

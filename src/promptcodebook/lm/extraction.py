@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, SupportsIndex, TypeVar, cast
 
@@ -47,16 +47,11 @@ class Extraction(Generic[T]):
     fault: str = ""
 
 
-def extract(text: str, shape: type[T], *, cut: bool = False) -> Extraction[T]:
+async def extract(text: str, shape: type[T], *, cut: bool = False) -> Extraction[T]:
     """The reply's value. `cut` = the reply ended at its length cap, so it is not repaired.
 
     The work is bounded, whatever the text; the same text always gives the same value.
     """
-    found = _strict(text, shape)
-    return found if found.strict else _search(text, shape, cut, found.fault)
-
-
-async def read(text: str, shape: type[T], cut: bool) -> Extraction[T]:
     found = _strict(text, shape)
     if found.strict:
         return found
@@ -82,10 +77,10 @@ def _search(text: str, shape: type[T], cut: bool, fault: str) -> Extraction[T]:
     body = strip_think(text)
     if len(body) > _MAX_SEARCHED:
         return Extraction(None, fault=f"{fault} (and {len(body)} characters long)")
-    value = _last_valid(body, shape)
+    value = _last_valid(_objects(body), shape)
     if value is None and _CLOSE in text and len(text) <= _MAX_SEARCHED:
         # The marker may be part of one of the value's strings: then it ended no thoughts.
-        value = _last_valid(text, shape, around=_CLOSE)
+        value = _last_valid(_objects(text, around=_CLOSE), shape)
     if value is None and not cut:
         value = _repair(body, shape)
         if value is not None:
@@ -111,15 +106,12 @@ def _whole(text: str) -> str:
     return text if text.isascii() else _HALF_PAIR.sub("\ufffd", text)
 
 
-def _last_valid(body: str, shape: type[T], around: str = "") -> T | None:
-    for tree in reversed(list(_objects(body, around))):
-        value = _valid(tree, shape)
-        if value is not None:
-            return value
-    return None
+def _last_valid(trees: Iterable[dict[str, Any]], shape: type[T]) -> T | None:
+    values = (_valid(tree, shape) for tree in reversed(list(trees)))
+    return next((value for value in values if value is not None), None)
 
 
-def _objects(body: str, around: str) -> Iterator[dict[str, Any]]:
+def _objects(body: str, around: str = "") -> Iterator[dict[str, Any]]:
     """Every outermost JSON object that has `around` in its text and those inside it, by start."""
     decoder = json.JSONDecoder()
     at = body.find("{")
@@ -174,11 +166,7 @@ def _repair(body: str, shape: type[T]) -> T | None:
         tree = cast("object", json_repair.loads(metered, skip_json_loads=True))
     except (ValueError, RecursionError, _TooMuchWork):
         return None
-    for candidate in reversed(list(_nested(tree))):
-        value = _valid(candidate, shape)
-        if value is not None:
-            return value
-    return None
+    return _last_valid(_nested(tree), shape)
 
 
 class _TooMuchWork(Exception):
@@ -186,9 +174,9 @@ class _TooMuchWork(Exception):
 
 
 class _Metered(str):
-    """A text that counts how often the repair looks at it, and refuses when that is too often.
+    """A text that counts how often the repair looks at it, and raises when that is too often.
 
-    Counted are steps, not seconds: what becomes of a reply must not depend on the machine.
+    It counts steps, not seconds: the result must not depend on the machine.
     """
 
     __slots__ = ("_left",)

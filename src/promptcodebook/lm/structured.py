@@ -1,20 +1,15 @@
 """Replies as typed values: requested by schema, found in the text, requested again once, or an
 error.
 
-The schema bounds what it asks for, so that the longest reply fits into its role's `max_tokens` (at
-three characters a token). Reading is generous: null and "none" are no text, "7/10" is 0.7, "[3]" is
-an index, and one unreadable field does not cost the others.
-
-Incidents: MALFORMED (not strictly the JSON requested), TRUNCATED (cut at its cap before a value was
-complete; never also malformed), FAULTY (a value of the right form that cannot be used, such as a
-route of the wrong length), REPAIRED, REASKED and PARSE_FAILED. A reply counts once, when it is paid
-for, and not again when a journal or a cache returns it.
+Reading is generous: null and "none" are no text, "7/10" is 0.7, "[3]" is an index, and one
+unreadable field does not cost the others. Incidents of a reply count once, when it is paid for, and
+not again when a journal or a cache returns it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Generic, TypeVar, cast
 
@@ -23,11 +18,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from promptcodebook.calls import LM, Message, Reply, Request, Usage
 from promptcodebook.errors import LMError, ParseError, TruncatedReply
 from promptcodebook.incidents import Incident, Tally
-from promptcodebook.lm.extraction import Extraction, read, strip_think
+from promptcodebook.lm.extraction import extract, strip_think
 from promptcodebook.lm.wire import schema_of
 from promptcodebook.randomness import keyed_int
 
 T = TypeVar("T", bound=BaseModel)
+V = TypeVar("V")
 _CUT = "it was cut at its length limit; answer more briefly"
 # How much of a faulty reply is quoted back: enough to be recognised, too little to fill a context.
 _QUOTED = 4000
@@ -54,6 +50,16 @@ class TextAnswer:
     fault: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Try(Generic[V]):
+    """One reply and what was read from it; `complaint` says what to ask for again."""
+
+    reply: Reply
+    value: V | None
+    complaint: str | None = None
+    repaired: bool = False
+
+
 class Ask:
     """Asks a model for text or for a typed value."""
 
@@ -70,34 +76,23 @@ class Ask:
     ) -> TextAnswer:
         """The reply's text; `truncated` is reported and counted, and the caller judges it.
 
-        With `fault` a reply that is cut or at fault is asked for once more, quoting what was wrong;
-        what is still wrong comes back with its fault.
+        With `fault` a reply that is cut or at fault is asked for once more, quoting what was wrong.
         """
-        first, reply = await self._text(request, fault)
-        if first.fault is None:
-            return first
-        self._count(Incident.REASKED, reply)
-        try:
-            again = _reask(request, reply, first.fault, "the text that was asked for")
-            second, _ = await self._text(again, fault)
-        except LMError:
-            # The longer request may not fit where the first did: keep what we hold.
-            return first
-        return replace(second, usage=first.usage + second.usage)
 
-    async def _text(
-        self, request: Request, fault: Callable[[str], str | None] | None
-    ) -> tuple[TextAnswer, Reply]:
-        reply = await self._lm(request)
-        text, truncated = strip_think(reply.text), reply.finish == "length"
-        wrong = None
-        if truncated:
-            self._count(Incident.TRUNCATED, reply)
-        if fault is not None:
-            wrong = _CUT if truncated else fault(text)
-            if wrong is not None and not truncated:
+        async def once(request: Request) -> _Try[str]:
+            reply = await self._lm(request)
+            text, cut, wrong = strip_think(reply.text), reply.finish == "length", None
+            if cut:
+                self._count(Incident.TRUNCATED, reply)
+            if fault is not None:
+                wrong = _CUT if cut else fault(text)
+            if wrong is not None and not cut:
                 self._count(Incident.FAULTY, reply)
-        return TextAnswer(text, truncated, reply.usage, wrong), reply
+            return _Try(reply, text, wrong)
+
+        tried, usage, _ = await self._twice(request, once, "the text that was asked for")
+        cut = tried.reply.finish == "length"
+        return TextAnswer(tried.value or "", cut, usage, tried.complaint)
 
     async def typed(
         self, request: Request, shape: type[T], fault: Callable[[T], str | None] | None = None
@@ -109,90 +104,71 @@ class Ask:
         """
         if request.schema is None:
             request = replace(request, schema=schema_of(shape))
-        first = await self._try(request, shape, fault)
-        if first.complaint is None and first.extraction.value is not None:
-            return Answer(
-                first.extraction.value, repaired=first.extraction.repaired, usage=first.reply.usage
-            )
+
+        async def once(request: Request) -> _Try[T]:
+            reply = await self._lm(request)
+            cut = reply.finish == "length"
+            found = await extract(reply.text, shape, cut=cut)
+            if found.value is None and cut:
+                self._count(Incident.TRUNCATED, reply)
+            elif not found.strict:
+                self._count(Incident.MALFORMED, reply)
+            if found.repaired:
+                self._count(Incident.REPAIRED, reply)
+            if found.value is None:
+                return _Try(reply, None, _CUT if cut else found.fault)
+            wrong = None if fault is None else fault(found.value)
+            if wrong is not None:
+                self._count(Incident.FAULTY, reply)
+            return _Try(reply, found.value, wrong, found.repaired)
+
+        tried, usage, reasked = await self._twice(request, once, "the corrected JSON object")
+        if tried.value is None:
+            raise self._failure(request, tried, usage)
+        return Answer(tried.value, reasked, tried.repaired, tried.complaint, usage)
+
+    async def _twice(
+        self, request: Request, once: Callable[[Request], Awaitable[_Try[V]]], wanted: str
+    ) -> tuple[_Try[V], Usage, bool]:
+        """The best of at most two tries, what they took, and whether there were two."""
+        first = await once(request)
+        if first.complaint is None:
+            return first, first.reply.usage, False
         self._count(Incident.REASKED, first.reply)
         try:
-            again = _reask(request, first.reply, first.complaint, "the corrected JSON object")
-            second = await self._try(again, shape, fault)
+            second = await once(_reask(request, first.reply, first.complaint, wanted))
         except LMError:
             # The longer request may not fit where the first did: keep what we hold.
-            if first.extraction.value is None:
+            if first.value is None:
                 raise
-            return _answer_of(first, first.reply.usage)
-        usage = first.reply.usage + second.reply.usage
-        for each in (second, first):
-            if each.extraction.value is not None:
-                return _answer_of(each, usage)
-        error = self._failure(request, second)
-        error.usage = usage
-        raise error
+            return first, first.reply.usage, True
+        best = first if second.value is None and first.value is not None else second
+        return best, first.reply.usage + second.reply.usage, True
 
-    async def _try(
-        self, request: Request, shape: type[T], fault: Callable[[T], str | None] | None
-    ) -> _Try[T]:
-        reply = await self._lm(request)
-        cut = reply.finish == "length"
-        extraction = await read(reply.text, shape, cut)
-        if extraction.value is None and cut:
-            self._count(Incident.TRUNCATED, reply)
-        elif not extraction.strict:
-            self._count(Incident.MALFORMED, reply)
-        if extraction.repaired:
-            self._count(Incident.REPAIRED, reply)
-        wrong = (
-            fault(extraction.value) if fault is not None and extraction.value is not None else None
-        )
-        if wrong is not None:
-            self._count(Incident.FAULTY, reply)
-        return _Try(reply, extraction, wrong)
-
-    def _failure(self, request: Request, last: _Try[T]) -> LMError:
+    def _failure(self, request: Request, last: _Try[Any], usage: Usage) -> LMError:
         asked = request.schema.name if request.schema is not None else "value"
         where = f"{request.role} reply of {request.model or 'the model'}"
-        if last.cut:
-            return TruncatedReply(
+        error: LMError
+        if last.reply.finish == "length":
+            error = TruncatedReply(
                 f"the {where} was cut at its length cap twice, before its {asked} was complete",
                 hint=f"raise roles.{request.role}.max_tokens",
                 role=request.role,
                 model=request.model,
             )
-        self._count(Incident.PARSE_FAILED, last.reply)
-        return ParseError(
-            f"the {where} never became a {asked}: {last.extraction.fault}",
-            hint="pco doctor shows whether the endpoint enforces schemas",
-            role=request.role,
-            model=request.model,
-        )
+        else:
+            self._count(Incident.PARSE_FAILED, last.reply)
+            error = ParseError(
+                f"the {where} never became a {asked}: {last.complaint}",
+                hint="pco doctor shows whether the endpoint enforces schemas",
+                role=request.role,
+                model=request.model,
+            )
+        error.usage = usage
+        return error
 
 
-@dataclass(frozen=True, slots=True)
-class _Try(Generic[T]):
-    reply: Reply
-    extraction: Extraction[T]
-    fault: str | None
-
-    @property
-    def cut(self) -> bool:
-        return self.extraction.value is None and self.reply.finish == "length"
-
-    @property
-    def complaint(self) -> str | None:
-        if self.cut:
-            return _CUT
-        return self.fault if self.extraction.value is not None else self.extraction.fault
-
-
-def _answer_of(tried: _Try[T], usage: Usage) -> Answer[T]:
-    value = tried.extraction.value
-    assert value is not None
-    return Answer(value, True, tried.extraction.repaired, tried.fault, usage)
-
-
-def _reask(request: Request, reply: Reply, complaint: str | None, wanted: str) -> Request:
+def _reask(request: Request, reply: Reply, complaint: str, wanted: str) -> Request:
     quote = strip_think(reply.text)[:_QUOTED] or "(empty)"
     ask = (
         f"Your reply cannot be used: {complaint}. "
@@ -241,7 +217,7 @@ def bounded(characters: int) -> Any:
 
 
 def read_text(value: object) -> str:
-    """A text however it is given: a list's or an object's texts in a row, '' for what says none."""
+    """A text in any form: a list's or an object's texts in a row, '' for what says none."""
     text = _text(value, 0)[:_LONGEST].strip()
     return "" if _NOTHING.fullmatch(text.rstrip(".!")) else text
 
@@ -255,8 +231,8 @@ def _text(value: object, depth: int) -> str:
             return " ".join(filter(None, items))
         case dict() if depth < _DEPTH:
             pairs = list(cast("dict[str, object]", value).items())[:_MOST]
-            told = ((key, _text(each, depth + 1)) for key, each in pairs)
-            return " ".join(f"{key}: {each}" for key, each in told if each)
+            texts = ((key, _text(each, depth + 1)) for key, each in pairs)
+            return " ".join(f"{key}: {each}" for key, each in texts if each)
         case int() | float() if not isinstance(value, bool) and abs(value) < _LARGEST:
             return str(value)
         case _:
@@ -268,8 +244,6 @@ def read_number(value: object) -> float:
 
     Raises ValueError for anything else.
     """
-    if isinstance(value, bool) or value is None:
-        raise ValueError("it is not a number")
     if isinstance(value, str):
         text = value.strip()
         fraction = _FRACTION.fullmatch(text)
@@ -277,10 +251,9 @@ def read_number(value: object) -> float:
             return float(fraction[1]) / float(fraction[2])
         share = text.removesuffix("%").strip()
         plain = re.sub(r"\A(-?\d+),(\d+)\Z", r"\1.\2", share)
-        if re.fullmatch(rf"-?(?:{_NUMBER}|\.\d{{1,30}})", plain) is None:
-            raise ValueError("it is not a number")
-        return float(plain) / (100.0 if share != text else 1.0)
-    if isinstance(value, int | float) and abs(value) < _LARGEST:
+        if re.fullmatch(rf"-?(?:{_NUMBER}|\.\d{{1,30}})", plain):
+            return float(plain) / (100.0 if share != text else 1.0)
+    elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST:
         return float(value)
     raise ValueError("it is not a number")
 
