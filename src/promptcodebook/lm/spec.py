@@ -164,7 +164,7 @@ def find_credentials(
     named = {header: value[1:] for header, value in given.items() if value.startswith("$")}
     if not named:
         return Credentials(read_key(names, environment), tuple(names), given)
-    keys: list[ApiKey] = []
+    first: ApiKey | None = None
     for header, variable in named.items():
         key = read_key([variable], environment, header)
         if key is None:
@@ -172,26 +172,25 @@ def find_credentials(
                 f"the header {header!r} takes its key from {variable}, which is not set",
                 hint=f"export {variable}=...",
             )
-        keys.append(key)
+        if first is None:
+            first = key
+        else:
+            first.add(key)
     plain = {header: value for header, value in given.items() if header not in named}
-    return Credentials(keys[0].with_others(keys[1:]), tuple(named.values()), plain)
+    return Credentials(first, tuple(named.values()), plain)
 
 
 class ApiKey:
-    """A key, the variable it came from and the header it goes into; `others` are sent with it.
+    """A key and the variable it came from, with the header or headers that it is sent in.
 
-    Only `headers` reveals them.
+    Only `headers` reveals it.
     """
 
-    __slots__ = ("_others", "_value", "header", "name")
+    __slots__ = ("_sent", "name")
 
-    def __init__(
-        self, name: str, value: str, header: str = "Authorization", others: tuple[ApiKey, ...] = ()
-    ) -> None:
+    def __init__(self, name: str, value: str, header: str = "Authorization") -> None:
         self.name = name
-        self.header = header
-        self._value = value
-        self._others = others
+        self._sent = {header: value}
 
     def __repr__(self) -> str:
         return f"ApiKey({self.name})"
@@ -199,21 +198,21 @@ class ApiKey:
     def __reduce__(self) -> str:
         raise TypeError("a key is never written anywhere")
 
-    def with_others(self, others: Sequence[ApiKey]) -> ApiKey:
-        return ApiKey(self.name, self._value, self.header, tuple(others))
+    def add(self, other: ApiKey) -> None:
+        """Sends the other key as well."""
+        self._sent |= other._sent
 
     def headers(self) -> dict[str, str]:
         """What is sent: a bearer token, or in a header of its own the key as it is."""
-        bearer = self.header.lower() == "authorization"
-        own = {self.header: f"Bearer {self._value}" if bearer else self._value}
-        for other in self._others:
-            own |= other.headers()
-        return own
+        return {
+            header: f"Bearer {value}" if header.lower() == "authorization" else value
+            for header, value in self._sent.items()
+        }
 
     def scrub(self, text: str) -> str:
         """The text without the keys, for what a server says back to us."""
-        for key in (self, *self._others):
-            text = text.replace(key._value, "***")
+        for value in self._sent.values():
+            text = text.replace(value, "***")
         return text
 
 
