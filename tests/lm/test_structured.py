@@ -15,11 +15,11 @@ from pydantic import BaseModel, Field, ValidationError
 
 from promptcodebook.calls import Message, Reply, Request, Schema
 from promptcodebook.errors import BudgetReached, LMError, ParseError, RequestRefused, TruncatedReply
-from promptcodebook.lm import extraction
-from promptcodebook.lm.extraction import Extraction, strip_think
+from promptcodebook.lm import structured
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.structured import (
     Ask,
+    Extraction,
     Indices,
     LenientNumber,
     LenientText,
@@ -27,6 +27,7 @@ from promptcodebook.lm.structured import (
     ReplyShape,
     bounded,
     read_by_name,
+    strip_think,
 )
 from promptcodebook.lm.wire import is_strict, schema_of
 from tests.lm.conftest import Counts
@@ -56,8 +57,8 @@ REQUEST = Request("critic", (Message("user", "judge"),), sample=3, model="http:/
 VERDICT = Verdict(score=0.5, feedback="cite {x}")
 
 
-def extract(text: str, shape: type[extraction.T], *, cut: bool = False) -> Extraction[extraction.T]:
-    return asyncio.run(extraction.extract(text, shape, cut=cut))
+def extract(text: str, shape: type[structured.T], *, cut: bool = False) -> Extraction[structured.T]:
+    return asyncio.run(structured.extract(text, shape, cut=cut))
 
 
 # What is found in a text
