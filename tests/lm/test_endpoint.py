@@ -79,9 +79,12 @@ async def test_the_body_holds_what_was_asked(server: Server):
     assert "Authorization" not in server.headers[0]
 
 
-async def test_a_greedy_call_sends_no_seed(server: Server):
-    await answers(server, request(temperature=0.0))
-    assert "seed" not in server.bodies[0]
+async def test_what_is_not_set_is_not_sent_and_a_greedy_call_has_no_seed(server: Server):
+    await answers(server, request(), request(temperature=0.0))
+    assert [set(body) - {"model", "messages"} for body in server.bodies] == [
+        {"seed"},
+        {"temperature"},
+    ]
 
 
 async def test_a_schema_is_asked_for_and_strict_only_where_it_may_be(server: Server):
