@@ -140,8 +140,8 @@ def _hold(tasks: set[asyncio.Task[Any]]) -> None:
 
 
 def _run_to_end(loop: asyncio.AbstractEventLoop, task: asyncio.Future[_T]) -> _T:
-    """The task's result. An exit that user code raises in a task of its own leaves the loop; who
-    waits for that task gets it, and the loop continues."""
+    """The task's result. An exit that user code raises in another task leaves the loop; the caller
+    that waits for that task gets it, and the loop continues."""
     while True:
         try:
             return loop.run_until_complete(task)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.calls import Message, Reply, Request, Sampling, Schema, Usage
+from promptcodebook.calls import ROLES, Message, Reply, Request, Sampling, Schema, Usage
 from promptcodebook.config import load_config
 from promptcodebook.errors import (
     BudgetReached,
@@ -168,6 +168,7 @@ async def test_what_was_in_flight_at_a_kill_is_booked_once_when_the_run_is_opene
     most, log = Usage(1, 100, 2048, 0, 0.25), store.attempt_log
     for _ in range(2_000):  # more than there are slots at first
         log.begin("critic", most)
+    log.begin("judge", Usage(1, 9, 9, 0, None))
     done = log.begin("encoder", Usage(1, 7, 7, 0, None))
     log.end(done, "encoder", Usage(1, 5, 5, 0, None), False)
     store.flush()
@@ -175,11 +176,14 @@ async def test_what_was_in_flight_at_a_kill_is_booked_once_when_the_run_is_opene
     store.close()
     (store.path / "in-flight").write_bytes(left)  # as the kill would have left it
 
-    for recovered in (2_000, 0):
+    for recovered in (2_001, 0):
         again = RunStore.open(store.path, write=True)
         assert again.recovered.calls == recovered
         assert again.usage() == {"encoder": Usage(1, 5, 5, 0, None)}
-        assert again.lost()["critic"] == Usage(2_000, 200_000, 2_000 * 2048, 0, 500.0)
+        assert again.lost() == {
+            "critic": Usage(2_000, 200_000, 2_000 * 2048, 0, 500.0),
+            "judge": Usage(1, 9, 9, 0, None),
+        }
         ticket = again.attempt_log.begin("critic", most)
         again.attempt_log.end(ticket, "critic", Usage(), False)
         again.close()
@@ -196,7 +200,17 @@ async def test_a_closed_run_lets_no_attempt_leave(server: Server, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "garbage", [b"\xff" * 4096, b"not a slot " * 300, struct.pack("<QQQQd", 1, 99, 5, 5, 0.1)]
+    "garbage",
+    [
+        b"\xff" * 4096,
+        b"not a slot " * 300,
+        struct.pack("<QQQQd", 1, len(ROLES), 5, 5, 0.1),
+        struct.pack("<QQQQd", 2**53 + 1, 0, 5, 5, 0.1),
+        struct.pack("<QQQQd", 1, 0, 2**53 + 1, 5, 0.1),
+        struct.pack("<QQQQd", 1, 0, 5, 2**53 + 1, 0.1),
+        struct.pack("<QQQQd", 1, 0, 5, 5, -0.1),
+        struct.pack("<QQQQd", 1, 0, 5, 5, float("inf")),
+    ],
 )
 def test_a_damaged_file_of_attempts_is_named_with_what_to_do(
     tmp_path: Path, garbage: bytes

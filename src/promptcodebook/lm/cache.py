@@ -190,7 +190,7 @@ class Cache:
 
     def _bypass(self, error: StoreError) -> None:
         hint = f" ({error.hint})" if error.hint else ""
-        _log.warning("going on without the reply cache: %s%s", error, hint)
+        _log.warning("continuing without the reply cache: %s%s", error, hint)
         self._tally(Incident.CACHE_BYPASSED)
         self._bypassed = True
         self.close()
