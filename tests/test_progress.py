@@ -41,15 +41,6 @@ def test_every_step_and_validation_is_logged_and_labelled(
 BEGAN = Began("r1", "runs/r1", 10, 0, 16, {}, simulated=False)
 
 
-class Clock:
-    """Seconds that the test says."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[TextIO, Callable[[], str]]]:
     """A pseudo-terminal to write to, and what it was sent so far."""
@@ -82,19 +73,26 @@ def _plain(text: str) -> str:
     return _CODES.sub("", text)
 
 
-def _line(stream: TextIO) -> tuple[ProgressLine, Callable[[float], None]]:
-    clock = Clock()
+Line = tuple[ProgressLine, Callable[[float], None]]
+
+
+def _line(stream: TextIO, waited: float = 0.0) -> Line:
+    """A line to `stream`, and what lets time pass."""
+    now = 0.0
 
     def wait(seconds: float) -> None:
-        clock.now += seconds
+        nonlocal now
+        now += seconds
 
-    return ProgressLine(stream, clock), wait
+    made = ProgressLine(stream, lambda: now)
+    made(BEGAN)
+    wait(waited)
+    return made, wait
 
 
 def test_a_line_tells_how_far_it_is_and_how_long_it_takes_after_two_seconds() -> None:
     stream = io.StringIO()
     line, wait = _line(stream)
-    line(BEGAN)
     line(Phase("judging learned", 0, 40))
     wait(1.5)
     line(Phase("judging learned", 10, 40))
@@ -188,24 +186,26 @@ def test_in_a_notebook_one_place_of_the_output_is_drawn_anew(
     assert stream.getvalue() == ""
 
 
-def test_a_name_does_not_steer_the_terminal() -> None:
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        (Phase("evil\x1b]0;title\x07\nname", 1, 4), "pco evil ]0;title name: 1 of 4\n"),
+        (
+            Spent({"executor": Usage(calls=370)}, {}, Usage(calls=2), Limits(calls=400)),
+            "pco step 0 of 10, calls 372 of 400, lost 2\n",
+        ),
+    ],
+)
+def test_a_name_does_not_steer_the_terminal_and_calls_are_beside_their_limit(
+    event: Phase | Spent, said: str
+) -> None:
     stream = io.StringIO()
-    line, wait = _line(stream)
-    wait(3)
-    line(Phase("evil\x1b]0;title\x07\nname", 1, 4))
-    assert stream.getvalue() == "pco evil ]0;title name: 1 of 4\n"
+    line, _ = _line(stream, waited=3)
+    line(event)
+    assert stream.getvalue() == said
 
 
-def test_the_line_shows_calls_beside_their_limit_and_what_was_lost() -> None:
-    stream = io.StringIO()
-    line, wait = _line(stream)
-    line(BEGAN)
-    wait(3)
-    line(Spent({"executor": Usage(calls=370)}, {}, Usage(calls=2), Limits(calls=400)))
-    assert stream.getvalue() == "pco step 0 of 10, calls 372 of 400, lost 2\n"
-
-
-def _long_run(stream: TextIO) -> tuple[ProgressLine, Callable[[float], None]]:
+def _long_run(stream: TextIO) -> ProgressLine:
     """The line of a long run with everything to tell."""
     line, wait = _line(stream)
     line(replace(BEGAN, steps=500, simulated=True))
@@ -213,16 +213,14 @@ def _long_run(stream: TextIO) -> tuple[ProgressLine, Callable[[float], None]]:
     parameters = Parameters("", "", Codebook(()), "")
     line(StepDone(Step(11, 0, 0.1, (), (), parameters, (), (), ()), 600.0))
     line(Spent({"executor": Usage(calls=12040)}, {}, Usage(calls=12), Limits(calls=50000)))
-    return line, wait
+    return line
 
 
 def test_what_has_no_room_in_the_line_is_a_fact_and_not_the_time_left() -> None:
     stream = io.StringIO()
     _long_run(stream)
-    assert (
-        stream.getvalue().splitlines()[-1]
-        == "pco [simulated] step 12 of 500, about 6 h 46 min left, reward none"
-    )
+    last = stream.getvalue().splitlines()[-1]
+    assert last == "pco [simulated] step 12 of 500, about 6 h 46 min left, reward none"
 
 
 def test_the_line_is_as_wide_as_the_terminal(
@@ -230,17 +228,14 @@ def test_the_line_is_as_wide_as_the_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "74")
     stream, read = terminal
-    line, _ = _long_run(stream)
-    line.close()
+    _long_run(stream).close()
     assert "pco [simulated] step 12 of 500, about 6 h 46 min left" in _plain(read())
     assert "reward" not in read()
 
 
 def test_a_stream_that_nobody_reads_any_more_stops_no_run() -> None:
     stream = io.StringIO()
-    line, wait = _line(stream)
-    line(BEGAN)
-    wait(3)
+    line, _ = _line(stream, waited=3)
     stream.close()
     line(Phase("judging", 0, 4))
 

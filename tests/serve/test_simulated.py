@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from promptcodebook.calls import Message, Request, Sampling
-from promptcodebook.lm.connections import Endpoints
+from promptcodebook.lm.stack import Endpoints
 from promptcodebook.method.templates import load_templates
 from promptcodebook.serve.server import Address, serve, serving
 from promptcodebook.simulated.model import SimulatedLM

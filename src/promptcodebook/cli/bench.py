@@ -75,7 +75,7 @@ def bench(
     """
     from promptcodebook.assemble import Sources
     from promptcodebook.config import TYPED, load_config
-    from promptcodebook.lm.connections import local_models
+    from promptcodebook.lm.stack import local_models
     from promptcodebook.run.suite import BENCHMARKS
     from promptcodebook.sync import run_sync
 
@@ -126,7 +126,7 @@ def _require_all(configs: list[Config], sources: Sources) -> None:
     """Raises what the user has to mend before any run begins: a key that is not set, a package that
     a benchmark needs. What is wrong with one task alone waits for it."""
     from promptcodebook.assemble import plan_run
-    from promptcodebook.lm.connections import require_keys
+    from promptcodebook.lm.spec import require_keys
     from promptcodebook.lm.stack import specs_of
 
     for config in configs:

@@ -18,9 +18,8 @@ from promptcodebook.doctor.roles import rehearse
 from promptcodebook.errors import ConfigError, PcoError, StoreError
 from promptcodebook.lm.budget import PriceTable, price_lines
 from promptcodebook.lm.cache import ReplyCache
-from promptcodebook.lm.connections import LocalModels, local_models, missing_key
-from promptcodebook.lm.spec import Spec, parse_spec
-from promptcodebook.lm.stack import simulated_here, specs_of
+from promptcodebook.lm.spec import Spec, missing_key, parse_spec
+from promptcodebook.lm.stack import LocalModels, local_models, simulated_here, specs_of
 from promptcodebook.paths import reply_cache_path
 from promptcodebook.run.reward_trial import try_reward
 from promptcodebook.run.verdict import verdict_remark

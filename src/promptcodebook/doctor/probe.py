@@ -22,9 +22,9 @@ from promptcodebook.errors import (
     did_you_mean,
 )
 from promptcodebook.lm.endpoint import Endpoint
-from promptcodebook.lm.extraction import strip_think
 from promptcodebook.lm.litellm_client import LiteLLM
 from promptcodebook.lm.spec import ApiKey, Spec, find_credentials, parse_spec
+from promptcodebook.lm.structured import strip_think
 from promptcodebook.lm.wire import TOKENIZER
 from promptcodebook.text import strip_fence
 

@@ -17,8 +17,8 @@ from promptcodebook.calls import Message, Reply, Request
 from promptcodebook.config import Config, role_layers
 from promptcodebook.data.table import parse_input_template
 from promptcodebook.errors import ConfigError, DataError, PcoError, PolicyError, did_you_mean
-from promptcodebook.lm.extraction import strip_think
 from promptcodebook.lm.stack import Supplies, simulated_here, specs_of
+from promptcodebook.lm.structured import strip_think
 from promptcodebook.method.executor import EVALUATION, roll_out
 from promptcodebook.method.policy import Deployed, join_instincts, join_prompts, repair_route
 from promptcodebook.policy.file import PolicyFile

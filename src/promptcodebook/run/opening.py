@@ -23,8 +23,7 @@ from promptcodebook.config import Budget, Config, load_config, merge, optimizer_
 from promptcodebook.errors import ConfigError, RunChanged
 from promptcodebook.incidents import Counts, Incident
 from promptcodebook.lm.budget import Ledger
-from promptcodebook.lm.connections import require_keys
-from promptcodebook.lm.spec import parse_spec
+from promptcodebook.lm.spec import parse_spec, require_keys
 from promptcodebook.lm.stack import Supplies, specs_of
 from promptcodebook.method.policy import epsilon_at
 from promptcodebook.method.state import Schedule
