@@ -23,8 +23,8 @@ from promptcodebook.errors import (
     RunNotFound,
     RunNotTrusted,
 )
-from promptcodebook.intervals import paired_interval
-from promptcodebook.run.evaluation import paired_difference
+from promptcodebook.intervals import Interval, paired_interval
+from promptcodebook.run.evaluation import Comparison, Side
 from promptcodebook.store.run import RunStore
 from tests.run.test_optimize import data, reward, train
 from tests.store.edit import edit_header
@@ -254,17 +254,21 @@ def test_two_policies_are_compared_on_the_same_examples(
 def test_a_difference_pairs_by_example_within_the_range_of_the_rewards() -> None:
     """In whichever order the two were kept. Equal pairs exclude little where rewards lie far apart,
     and the draws are those of seed 0 at every call."""
+
+    def gain(ours: dict[str, float], theirs: dict[str, float], reach: float = 0.0) -> Interval:
+        a, b = (Side("", r, "test", False, (-reach, reach or 1.0)) for r in (ours, theirs))
+        return Comparison.of(a, b).gain
+
     first = {f"e{i}": i / 40 for i in range(40)}
     turned = dict(reversed(first.items()))
-    same = paired_difference(first, turned)
+    same = gain(first, turned)
     assert (same.mean, same.n) == (0.0, 40) and same.high < 0.1
-    wide = paired_difference(first, turned, (-10.0, 10.0))
-    assert wide.high == pytest.approx(20 * same.high)
+    assert gain(first, turned, 10.0).high == pytest.approx(20 * same.high)
     other = {name: (7 * i % 40) / 50 for i, name in enumerate(first)}
     expected = paired_interval(list(first.values()), list(other.values()), 0)
-    assert paired_difference(first, other) == expected
+    assert gain(first, other) == expected
     with pytest.raises(DataError, match="no example to compare on"):
-        paired_difference({}, {})
+        gain({}, {})
 
 
 async def test_a_comparison_inside_a_loop_is_the_same(

@@ -45,6 +45,7 @@ from promptcodebook.errors import (
 )
 from promptcodebook.lm.spec import SMOLLM2
 from promptcodebook.lm.stack import simulated_here
+from promptcodebook.method.policy import Deployed
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.paths import run_reference
@@ -412,6 +413,12 @@ def policy_file(assembled: Assembled, state: State) -> PolicyFile:
 def stages_of(file: PolicyFile, assembled: Assembled) -> tuple[str, ...]:
     """The stages that get a prompt each; a file of version 0.1 leaves that to the settings."""
     return file.stages if file.program else assembled.plan.prompt_stages
+
+
+def deployed_of(file: PolicyFile, assembled: Assembled) -> Deployed:
+    """A policy file at work on these models."""
+    composer = assembled.composer(stages_of(file, assembled), file.template_set)
+    return Deployed(composer, file.parameters, file.statistics)
 
 
 def with_measured(file: PolicyFile, store: RunStore) -> PolicyFile:
