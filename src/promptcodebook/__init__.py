@@ -34,8 +34,7 @@ if TYPE_CHECKING:
         compare,
         evaluate,
     )
-    from promptcodebook.run.loading import load_run
-    from promptcodebook.run.optimize import Run, aoptimize, optimize
+    from promptcodebook.run.optimize import Run, aoptimize, load_run, optimize
     from promptcodebook.store.effects import Effect
     from promptcodebook.tasks.rewards import library as rewards
     from promptcodebook.types import Codebook, Example, Instinct, Output, Prompt, Score, Stage
@@ -108,7 +107,7 @@ _HOME = {
     "estimate": "estimation.optimizing",
     "Explanation": "policy.response",
     "Response": "policy.response",
-    "load_run": "run.loading",
+    "load_run": "run.optimize",
     "Distillation": "run.distilling",
     "distill": "run.distilling",
     "Run": "run.optimize",

@@ -141,7 +141,9 @@ class Measurement:
             self._kept.add(made)
         return made
 
-    async def _both(self, routes: Mapping[str, Route], tell: Listener) -> list[Evaluation]:
+    async def _both(
+        self, routes: Mapping[str, Route], tell: Listener
+    ) -> tuple[Evaluation, Evaluation]:
         """The answers on these routes, and on them without the instinct."""
         k, split = self._question.instinct, self._question.split
         held = [e for e in self.examples if e.id in routes]
@@ -151,10 +153,11 @@ class Measurement:
         }
         count = _counting(tell, f"measuring {self.name}", 2 * len(held))
         evaluator = greedy_evaluator(self._assembled)
-        return await gather_all(
+        with_it, without = await gather_all(
             evaluator.evaluate(side, _OnRoutes(self._deployed, each), held, split, count)
             for side, each in (("with", routes), ("without", less))
         )
+        return with_it, without
 
     async def _routes(self, tell: Listener) -> tuple[dict[str, Route], int]:
         """The routes that hold the instinct, by example, as deployed; and how many inputs could
