@@ -101,18 +101,19 @@ class StoredRanking(_Stored):
 
     @classmethod
     def of(cls, ranking: Ranking) -> StoredRanking:
-        tree = {name: getattr(ranking, name) for name in cls.model_fields}
+        tree: dict[str, Any] = {name: getattr(ranking, name) for name in cls.model_fields}
         for name in _LINES:
             tree[name] = " ".join(f"{number:g}" for number in tree[name])
-        return cls(**{**tree, "weights": tuple(" ".join(map(str, row)) for row in ranking.weights)})
+        tree["weights"] = tuple(" ".join(map(str, row)) for row in ranking.weights)
+        return cls(**tree)
 
     @cached_property
     def ranking(self) -> Ranking:
-        tree = {name: getattr(self, name) for name in type(self).model_fields}
+        tree: dict[str, Any] = {name: getattr(self, name) for name in type(self).model_fields}
         for name in _LINES:
             tree[name] = tuple(map(float, tree[name].split()))
-        rows = tuple(tuple(map(int, row.split())) for row in self.weights)
-        return Ranking(**{**tree, "weights": rows})
+        tree["weights"] = tuple(tuple(map(int, row.split())) for row in self.weights)
+        return Ranking(**tree)
 
 
 _LINES = ("rarity", "center", "spread")

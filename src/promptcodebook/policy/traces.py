@@ -36,6 +36,14 @@ def _spans(name: str, text: str) -> Iterator[tuple[Span, str]]:
     return ((match.span(), match.group()) for match in _patterns()[name].finditer(text))
 
 
+def _high(
+    name: str, text: str, fits: Callable[[str], object] = bool
+) -> Iterator[tuple[Span, Severity]]:
+    for span, found in _spans(name, text):
+        if fits(found):
+            yield span, "high"
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """A kind of trace; `what` names it as in "it contains an address"."""
@@ -47,7 +55,7 @@ class Trace:
 
 def _markers(text: str) -> Iterator[tuple[Span, Severity]]:
     for name in ("marker", "placeholder"):
-        yield from ((span, "high") for span, _ in _spans(name, text))
+        yield from _high(name, text)
 
 
 def _invisible(text: str) -> Iterator[tuple[Span, Severity]]:
@@ -104,7 +112,8 @@ def _addresses(text: str) -> Iterator[tuple[Span, Severity]]:
 
 def _secrets(text: str) -> Iterator[tuple[Span, Severity]]:
     taken = [span for span, _ in _spans("secret", text)]
-    yield from ((span, "high") for span in taken)
+    for span in taken:
+        yield span, "high"
     for match in _patterns()["named_secret"].finditer(text):
         start, end = match.span("value")
         value = match["value"].rstrip(".!?)]}")
@@ -124,7 +133,7 @@ def _personal(text: str) -> Iterator[tuple[Span, Severity]]:
     for span, found in _spans("email", text):
         yield span, "medium" if _patterns()["office"].match(found) else "high"
     for name, fits in _NUMBERS.items():
-        yield from ((span, "high") for span, found in _spans(name, text) if fits(found))
+        yield from _high(name, text, fits)
 
 
 def _encoded(text: str) -> Iterator[tuple[Span, Severity]]:
