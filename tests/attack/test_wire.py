@@ -21,15 +21,7 @@ from promptcodebook.errors import LMError
 from promptcodebook.lm.connections import CallSettings, Endpoints
 from promptcodebook.lm.limit import Backoff
 from promptcodebook.lm.structured import Ask
-from tests.attack.raw_server import (
-    Attack,
-    RawServer,
-    at_once,
-    completion,
-    for_ever,
-    http,
-    silent,
-)
+from tests.attack.raw_server import Attack, RawServer, at_once, completion, for_ever, http, silent
 from tests.lm.conftest import Counts
 
 KEY = "sk-attack-0123456789abcdef"

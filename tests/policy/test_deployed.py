@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +77,8 @@ staged.stages = ("draft", "check")  # type: ignore[attr-defined]
 
 def judged_prompts(run: pco.Run) -> dict[str, str]:
     """Example id -> the prompt that the verdict's last row used."""
-    store = RunStore.open(run.path)
-    try:
+    with closing(RunStore.open(run.path)) as store:
         *_, learned = store.test_evaluations()
-    finally:
-        store.close()
     return {r.example_id: r.prompt for r in learned.rollouts}
 
 

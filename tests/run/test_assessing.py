@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -368,11 +369,8 @@ def test_a_stopped_run_is_loaded_with_what_to_do_next(tmp_path: Path) -> None:
 def test_a_run_that_is_being_written_says_so(run: pco.Run, tmp_path: Path) -> None:
     copy = tmp_path / run.id
     shutil.copytree(run.path, copy)
-    store = RunStore.open(copy, write=True)
-    try:
+    with closing(RunStore.open(copy, write=True)):
         assert pco.load_run(copy).ended == "running"
-    finally:
-        store.close()
     assert pco.load_run(copy).ended == "finished"
 
 

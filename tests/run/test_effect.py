@@ -241,16 +241,13 @@ def test_other_data_with_the_same_ids_are_another_question(own: pco.Run) -> None
 
 
 def test_one_process_measures_at_a_time(own: pco.Run) -> None:
-    store = EffectStore.open(own.path, "pco")
-    try:
+    with closing(EffectStore.open(own.path, "pco")):
         busy = f"an instinct of the run {own.id} is being measured by process"
         with pytest.raises(RunBusy, match=busy):
             pco.effect(own, GOOD, reward=worth, lm=planted(own), n=1)
         with pytest.raises(RunBusy, match=busy):
             remove_run(own.path)
         assert read_effects(own.path) == [] and pco.load_run(own.path).ended == "finished"
-    finally:
-        store.close()
     assert pco.effect(own, GOOD, reward=worth, lm=planted(own), n=1).n == 1
 
 

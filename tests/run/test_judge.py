@@ -143,9 +143,7 @@ async def test_a_run_that_was_made_longer_says_that_it_looks_again_and_corrects_
     again.close()
 
 
-def test_a_run_that_goes_on_after_its_verdict_looks_again_however_it_is_read(
-    court: Court,
-) -> None:
+def test_a_run_that_goes_on_after_its_verdict_looks_again_however_it_is_read(court: Court) -> None:
     """A budget stopped it after a verdict, twice, and it took more steps: one read leaves all steps
     out but the last one."""
     row = Evaluation("learned", "test", (Rollout("a", reward=1.0),))

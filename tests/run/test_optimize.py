@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +92,9 @@ def test_a_run_goes_on_from_a_whole_policy_of_another(tmp_path: Path) -> None:
     given = {"kind": "file", "path": str(tmp_path / "policy.json")}
     one = {"update": {"epochs": 1, "batch_size": 6}, "init": given}
     run = train(tmp_path, "two", config=one)
-    store = RunStore.open(run.path)
-    try:
+    with closing(RunStore.open(run.path)) as store:
         begun, first = store.started(), state_at(store, -1)
         step = store.step_at(0)
-    finally:
-        store.close()
     assert (begun.parameters.encoder, begun.parameters.generator) == (file.encoder, file.generator)
     assert begun.parameters.codebook == file.parameters.codebook
     assert first.statistics == begun.statistics == file.statistics

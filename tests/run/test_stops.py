@@ -153,11 +153,8 @@ def test_an_error_bears_the_run_that_it_ended(tmp_path: Path, calls: int) -> Non
 
 
 def _steps_of(path: Path) -> int:
-    store = RunStore.open(path)
-    try:
+    with closing(RunStore.open(path)) as store:
         return store.outline().step + 1
-    finally:
-        store.close()
 
 
 def test_a_budget_that_ends_before_the_first_codebook_leaves_a_verdict_and_a_cost(
@@ -201,9 +198,7 @@ class Obscure(Flaky):
         return await super().__call__(request)
 
 
-def test_a_run_whose_critic_is_never_understood_stops_and_leaves_its_policy(
-    tmp_path: Path,
-) -> None:
+def test_a_run_whose_critic_is_never_understood_stops_and_leaves_its_policy(tmp_path: Path) -> None:
     with pytest.raises(TooManyFailures, match="at critique: ParseError") as caught:
         run_with(Obscure(10**6), tmp_path)
     assert "then continue with: optimize(..., resume=" in caught.value.hint
@@ -212,11 +207,8 @@ def test_a_run_whose_critic_is_never_understood_stops_and_leaves_its_policy(
 
 
 def judged(path: Path) -> list[str]:
-    store = RunStore.open(path)
-    try:
+    with closing(RunStore.open(path)) as store:
         return [evaluation.name for evaluation in store.test_evaluations()]
-    finally:
-        store.close()
 
 
 def test_a_reached_budget_leaves_room_for_its_verdict(tmp_path: Path) -> None:

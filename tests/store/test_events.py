@@ -57,10 +57,7 @@ parameters = st.builds(
     Parameters,
     texts,
     texts,
-    st.builds(
-        Codebook,
-        st.lists(st.builds(Instinct, texts, st.booleans()), max_size=3).map(tuple),
-    ),
+    st.builds(Codebook, st.lists(st.builds(Instinct, texts, st.booleans()), max_size=3).map(tuple)),
     texts,
 )
 usages = st.builds(Usage, counts, counts, counts, counts, st.none() | finite, finite)

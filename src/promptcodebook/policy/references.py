@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -228,14 +229,11 @@ def resolve(runs_dir: Path, ref: str, *, trust: bool = False) -> Reference:
         return Reference(path.name, file, trusted=trust, text=text)
     if is_reference(ref) and not path.exists():
         return _stored(ref, trust)
-    store = RunStore.open(find_run(runs_dir, ref))
-    try:
+    with closing(RunStore.open(find_run(runs_dir, ref))) as store:
         state, best = kept_state(store)
         header, trusted = store.header, store.ours or trust
         file, typed = _file(store, state, trusted), run_reference(store.path)
         return Reference(header.id, file, header, best, trusted, typed, _written(store, file))
-    finally:
-        store.close()
 
 
 def _stored(ref: str, trust: bool) -> Reference:
@@ -328,11 +326,8 @@ def run_behind(runs_dir: Path, ref: str) -> Path:
 
 def first_policy(runs_dir: Path, ref: str, *, trust: bool = False) -> PolicyFile:
     """The policy that a run started from. Raises RunNotFound for anything but a run."""
-    store = RunStore.open(find_run(runs_dir, ref))
-    try:
+    with closing(RunStore.open(find_run(runs_dir, ref))) as store:
         return _file(store, state_at(store, -1), store.ours or trust)
-    finally:
-        store.close()
 
 
 def kept_state(store: RunStore) -> tuple[State, Best]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Unpack
@@ -259,13 +259,10 @@ def measuring(subject: Subject, question: Question) -> Generator[Measurement]:
             yield Measurement(reference, assembled, question)
             return
         again = f"pco codebook effect {reference.name} {question.instinct}"
-        kept = EffectStore.open(subject.run, again)
-        try:
+        with closing(EffectStore.open(subject.run, again)) as kept:
             known = assembled.plan.sources.lm is None
             connected = assembled.plan.connect(kept.supplies(known=known))
             yield Measurement(reference, connected, question, kept)
-        finally:
-            kept.close()
     finally:
         assembled.plan.calls.close()
 

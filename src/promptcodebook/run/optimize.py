@@ -311,19 +311,12 @@ def sources_of(
 
 
 def require_type(
-    verb: str,
-    name: str,
-    given: object,
-    kinds: tuple[Any, ...],
-    what: str,
-    *,
-    optional: bool = True,
+    verb: str, name: str, given: object, kinds: tuple[Any, ...], what: str, *, optional: bool = True
 ) -> None:
     """Raises ConfigError for what is not of these kinds, nor None where it is `optional`."""
     if not isinstance(given, kinds) and not (optional and given is None):
         raise ConfigError(
-            f"{verb}: {name} is of type {type(given).__name__}",
-            hint=f"{name} must be {what}",
+            f"{verb}: {name} is of type {type(given).__name__}", hint=f"{name} must be {what}"
         )
 
 

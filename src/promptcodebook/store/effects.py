@@ -14,7 +14,7 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -212,12 +212,9 @@ def effects_mark(run: Path) -> int:
     """Changes whenever an effect is kept; 0 before the first. StoreError."""
     if (path := _kept_in(run)) is None:
         return 0
-    reader = Reader(path, _LAYOUT)
-    try:
+    with closing(Reader(path, _LAYOUT)) as reader:
         row = reader.row("SELECT MAX(id) FROM effects")
         return int(row[0] or 0) if row is not None else 0
-    finally:
-        reader.close()
 
 
 def _kept_in(run: Path) -> Path | None:
