@@ -102,6 +102,7 @@ def test_what_was_written_is_what_is_read(tmp_path: Path) -> None:
     assert '\n  "select": 2' in file.text()
     umlaut = file.model_copy(update={"base_prompt": "Grüße"})
     assert "Grüße" in umlaut.text()
+    assert [read(tmp_path, tree_of(select=s)).select for s in (1, 4)] == [1, 4]
 
 
 def test_what_older_files_leave_out_has_its_default(tmp_path: Path) -> None:
@@ -205,11 +206,6 @@ def test_templates_that_cannot_be_filled_are_refused(part: str, tmp_path: Path) 
         read(tmp_path, tree_of(templates=templates))
 
 
-def test_as_many_may_be_selected_as_there_are(tmp_path: Path) -> None:
-    assert read(tmp_path, tree_of(select=4)).select == 4
-    assert read(tmp_path, tree_of(select=1)).select == 1
-
-
 def test_what_is_no_json_and_what_is_not_there_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="is not a policy file: the file: "):
         read(tmp_path, "{")
@@ -308,13 +304,14 @@ def test_a_file_chooses_no_credential_even_where_it_is_trusted(tmp_path: Path) -
 
 def test_the_rows_with_one_prompt_are_named() -> None:
     file = file_of()
-    assert file.fixed_prompt("concat").text == "First.\n\n" + "\n".join(TEXTS) + "\n\nAs JSON."
-    with pytest.raises(PolicyError) as caught:
-        file.fixed_prompt("learned")
+    assert file.fixed_prompt("concat").text == file.concat
+    assert file.fixed_prompt("none").text == "First."
+    for row in ("learned", "untrained", "concatt"):
+        with pytest.raises(PolicyError, match="each input gets another") as caught:
+            file.fixed_prompt(row)
     assert caught.value.hint == (
         "the rows with one prompt are 'present', 'none', 'concat', 'best_fixed' and 'best_single'"
     )
-    assert file.fixed_prompt("none").text == "First."
 
 
 def test_no_part_of_a_policy_can_be_changed() -> None:
@@ -359,12 +356,6 @@ def test_the_present_prompt_lies_beside_the_policy_and_is_no_part_of_it() -> Non
     assert known.digest == bare.digest
     with pytest.raises(PolicyError, match="does not say which prompt"):
         bare.fixed_prompt("present")
-
-
-def test_a_row_that_differs_by_input_has_no_prompt_of_its_own() -> None:
-    for row in ("learned", "untrained", "concatt"):
-        with pytest.raises(PolicyError, match="each input gets another"):
-            plain().fixed_prompt(row)
 
 
 def test_half_a_surrogate_pair_is_written_as_its_escape() -> None:

@@ -145,27 +145,6 @@ def test_a_saved_policy_loads_and_answers_like_the_run(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        {"select": 0},
-        {"select": 99},
-        {"codebook": []},
-        {"codebook": [{"text": ""}] * 4},
-        {"templates": "own"},
-        {"extra": 1},
-    ],
-)
-def test_a_policy_file_that_was_edited_by_hand_is_refused_by_its_name(
-    tmp_path: Path, edit: dict[str, Any]
-) -> None:
-    run = train(tmp_path, config={"update": {"epochs": 1, "batch_size": 2}})
-    file = tmp_path / "edited.json"
-    file.write_text(json.dumps({**json.loads((run.path / "policy.json").read_text()), **edit}))
-    with pytest.raises(pco.PcoError, match=r"edited\.json"):
-        pco.load_policy(file, lm="simulated")
-
-
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Path) -> None:
     first, again, other = (
         train(tmp_path, name, seed=s, config={"keep": "last"})
@@ -232,18 +211,6 @@ def test_a_name_that_no_command_could_take_stops_before_a_run_exists(tmp_path: P
     with pytest.raises(pco.PcoError, match="cannot be called 'last'"):
         train(tmp_path, name_it="last")
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_finished_run_is_not_resumed(tmp_path: Path) -> None:
-    run = train(tmp_path)
-    with pytest.raises(pco.PcoError, match="finished"):
-        train(tmp_path, resume=run.id)
-
-
-def test_a_resumed_run_names_the_settings_that_differ(tmp_path: Path) -> None:
-    part = train(tmp_path, budget="40calls")
-    with pytest.raises(pco.PcoError, match="select"):
-        train(tmp_path, resume=part.id, select=3)
 
 
 def test_a_reward_that_fails_now_and_then_is_recorded_and_the_run_goes_on(tmp_path: Path) -> None:

@@ -80,40 +80,24 @@ def test_a_sentence_quotes_the_mean_and_both_ends_of_its_interval_in_order() -> 
     assert f"Worth deploying: {quoted} over the present prompt" in made.sentence
 
 
-def test_a_cheaper_row_without_a_clear_difference_is_named_instead() -> None:
-    made = judged(0.3, 0.69, 0.4, 0.7)
+@pytest.mark.parametrize(
+    ("concat", "said"),
+    [
+        (0.69, "No clear difference from the concat prompt, at 1 call per query instead of 3: "),
+        # By means alone the learned policy would be worth its routing here.
+        (0.695, "No clear difference from the concat prompt"),
+        (0.85, "Not worth the routing: the concat prompt is better than the learned prompt"),
+    ],
+)
+def test_a_cheaper_row_that_is_not_clearly_worse_is_named_instead(concat: float, said: str) -> None:
+    made = judged(0.3, concat, 0.4, 0.7)
     assert made.worth is False and made.deploy == "concat"
-    assert made.sentence.startswith(
-        "No clear difference from the concat prompt, at 1 call per query instead of 3: deploy that."
-    )
-    assert ": deploy that. The difference is +0." in made.sentence
+    assert made.sentence.startswith(said)
+    sign = "-" if concat > 0.7 else "+"
+    assert f": deploy that. The difference is {sign}0." in made.sentence
     assert ", n = 40); it gains +0." in made.sentence
-
-
-def test_a_row_has_one_prompt_only_where_no_input_was_routed() -> None:
-    entries = four(0.3, 0.4, 0.4, 0.7)
-    learned = entries[3].evaluation
-    first, *rest = learned.rollouts
-    once = (replace(first, route=Route((0,))), *rest)
-    entries[3] = Entry(entries[3].title, replace(learned, rollouts=once))
-    rows = conclude(entries, Terms()).rows
-    assert [row.prompt for row in rows] == ["two words", "two words", "two words", None]
-
-
-def test_a_mean_that_is_a_little_ahead_of_a_cheaper_row_is_no_difference() -> None:
-    """By means alone the learned policy would be worth its routing here."""
-    made = judged(0.3, 0.695, 0.4, 0.7)
-    concat = made.rows[1]
-    assert concat.over is not None and concat.over.mean > 0 > concat.over.low
-    assert made.worth is False and made.deploy == "concat"
-
-
-def test_a_cheaper_row_that_is_better_is_named_as_that() -> None:
-    made = judged(0.3, 0.85, 0.4, 0.7)
-    assert made.worth is False and made.deploy == "concat"
-    assert "Not worth the routing: the concat prompt is better than the learned prompt" in (
-        made.sentence
-    )
+    over = made.rows[1].over
+    assert over is not None and (over.mean > 0 > over.low) is (concat < 0.7)
 
 
 def test_a_cheaper_row_whose_own_gain_is_unclear_leaves_it_unclear() -> None:
@@ -232,10 +216,7 @@ def test_below_twenty_examples_there_are_figures_and_no_verdict(n: int) -> None:
     assert "The learned prompt shows +" in made.sentence
     assert f", n = {n}) over the present prompt, at 3 calls and 360 tokens" in made.sentence
     assert len(made.rows) == 4 and all(row.score.n == n for row in made.rows)
-
-
-def test_twenty_examples_are_enough() -> None:
-    assert judged(0.1, 0.1, 0.1, 0.9, n=20).worth is True
+    assert judged(0.1, 0.1, 0.1, 0.9, n=20).worth is True, "twenty are enough"
 
 
 def test_training_that_changed_nothing_on_test_is_named_as_that() -> None:
@@ -273,6 +254,8 @@ def test_a_row_with_one_prompt_for_every_input_holds_it() -> None:
     learned = replace(learned, evaluation=replace(learned.evaluation, rollouts=rollouts))
     rows = {row.name: row for row in conclude([*others, learned], Terms()).rows}
     assert rows["concat"].prompt == "two words" and rows["learned"].prompt is None
+    once = (rollouts[0], *(replace(r, route=None, prompt="for 0") for r in rollouts[1:]))
+    assert row_of(replace(learned.evaluation, rollouts=once), None, Terms()).prompt is None
     varied = tuple(replace(r, route=None) for r in rollouts)
     assert row_of(replace(learned.evaluation, rollouts=varied), None, Terms()).prompt is None
     alike = tuple(replace(r, prompt="the same") for r in rollouts)
@@ -297,18 +280,15 @@ def test_a_row_of_version_0_1_is_read() -> None:
     assert row.over is None and row.prompt_length is None and row.prompt is None
 
 
-def test_the_sentence_calls_the_base_by_its_title() -> None:
-    bare, *others = four(0.3, 0.4, 0.4, 0.7)
-    bare = replace(bare, title="zero-shot (no prompt)")
-    assert "over zero-shot (no prompt) and" in conclude([bare, *others], Terms()).sentence
-
-
 def test_rows_are_what_the_results_are_whatever_their_names() -> None:
     """A verdict over another optimizer's result: no row has a name it must have."""
     base, result = four(0.3, 0.4, 0.4, 0.7)[::3]
     other = replace(result, evaluation=replace(result.evaluation, name="gepa"))
-    made = conclude([base, other], Terms())
+    base = replace(base, title="zero-shot (no prompt)")
+    made = conclude([base, other], Terms(simulated=True))
     assert made.worth is True and made.deploy == "gepa"
+    assert made.sentence.startswith("On the simulated model: Worth")
+    assert "over zero-shot (no prompt), at" in made.sentence
     assert [row.name for row in made.rows] == ["present", "gepa"]
 
 
@@ -364,11 +344,6 @@ def test_half_a_call_more_makes_a_row_the_dearer_one(calls: float, counts: bool)
     level = Interval(0.0, -0.1, 0.1, 40)
     better = Interval(0.2, 0.1, 0.4, 40)
     assert decide(rows_at(better, over=level, calls=calls))[1] is not counts
-
-
-def test_a_simulated_verdict_says_so() -> None:
-    made = conclude(four(0.3, 0.4, 0.4, 0.7), Terms(simulated=True))
-    assert made.sentence.startswith("On the simulated model: Worth")
 
 
 def test_no_test_split_is_no_verdict() -> None:
