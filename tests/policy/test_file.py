@@ -182,6 +182,7 @@ def test_a_new_field_with_a_default_changes_no_digest() -> None:
         ({"compose": "both"}, "compose: "),
         ({"format": "promptcodebook policy 3"}, "format: "),
         ({"colour": "red"}, "colour: "),
+        ({"templates": "default"}, "templates: "),
         ({"codebook": [{"text": ""}] * 4}, r"codebook\.0\.text: "),
         ({"codebook": [{"text": "a", "mood": 1}] * 4}, r"codebook\.0\.mood: "),
         ({"sampling": {"executor": {"model": "m"}}}, r"sampling\.executor\.model: "),
@@ -226,8 +227,9 @@ def test_a_file_of_version_0_1_names_a_set_that_ships(tmp_path: Path) -> None:
     file = read(tmp_path, old)
     assert file.format == "promptcodebook policy 2"
     assert file.template_set["generator"] == load_templates("default")["generator"]
-    with pytest.raises(PolicyError, match="no set is called 'mine'"):
-        read(tmp_path, {**old, "templates": "mine"})
+    for name in ("mine", "../x"):
+        with pytest.raises(PolicyError, match=f"no set is called '{name}'"):
+            read(tmp_path, {**old, "templates": name})
 
 
 def test_where_it_cannot_be_written_is_told(tmp_path: Path) -> None:
