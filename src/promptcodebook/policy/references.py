@@ -1,16 +1,10 @@
 """REF -> a policy: a run (id, start of an id, path, 'last'), a policy file, or a version in the
 registry (NAME@REF, sha256:DIGITS).
 
-Which state of a run is used is decided here, once, for training, reports, explanations and
-evaluations: the best validated one, or the last, of those that hold nothing harmful.
-
-Whose run it is: the code and the addresses that a run names are used only if this user made it.
-
-A run's folder is handed on like any file, and what it names would run here and be sent this user's
-keys. A run has the mark of its maker (`store/header.py`); one without it is opened as far as
-its texts and figures go, and refused where what it names would be run or called. What was typed for
-this use is the user's own and asks for no trust. A policy file names neither code nor address, and
-its body fields are checked where it is used (`PolicyFile.settings`).
+Which state of a run is used is decided here, once: the best validated one, or the last, of those
+that hold nothing harmful. And whose run it is: the code and the addresses that a run names are used
+only if it has the mark of this user (`store/header.py`), since a run's folder is passed on like any
+file. What was typed for this use is the user's own and needs no trust.
 """
 
 from __future__ import annotations

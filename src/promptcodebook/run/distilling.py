@@ -274,16 +274,12 @@ def distill(  # noqa: PLR0913 - the command's options
     """Learns the routes of a policy's encoder, so that a query asks one model call less: `pco
     distill` from Python.
 
-    `ref` is a Run, a run's id, name or folder below `runs_dir`, 'last', or a policy file. A run
-    brings its own settings, unless a `config` is given, and its own models, unless `lm` or `roles`
-    name others; what it took as objects (`data`, `reward`, `lm`, `executor`) is handed over again,
-    unless it is the Run of this process, which has them.
-    A policy file has none of these. `fresh` routes are asked of the encoder on training inputs;
-    then both policies answer the validation split, or `n` examples of it, within `budget`. The
-    result says whether the distilled policy is `non_inferior` by the `margin`, a share of the
-    reward's range; `output` is where its policy file is written (None = nowhere: `.file.save`).
-    `trust` uses the code and addresses of a run that somebody else made. What is asked goes to the
-    log, level INFO.
+    `ref` is a Run, a run's id, name or folder, 'last', or a policy file; it and the other keywords
+    (`roles`, `executor`, `budget`, `config`, `runs_dir`, `trust`) are as in `evaluate`. `fresh`
+    routes are asked of the encoder on training inputs; then both policies answer the validation
+    split, or `n` examples of it. The result says whether the distilled policy is `non_inferior` by
+    the `margin`, a share of the reward's range; `output` is where its policy file is written (None
+    = nowhere: `.file.save`). What it asks goes to the log, level INFO.
 
     Raises ConfigError, DataError, LMError, TooManyFailures, PolicyError and StoreError.
     """

@@ -1,8 +1,5 @@
-"""Measured effects of instincts, kept in the folder `effects` of the run whose policy they are of.
-
-effects.sqlite  results, every reply that they took, and what all measurements spent
-in-flight       attempts that have left and are not booked (store/journal.py)
-lock            who measures
+"""Measured effects of instincts, kept in the folder `effects` of the run whose policy they are of:
+results, replies and what all measurements spent, the attempts in flight, and who measures.
 
 It is not part of the run's own file: a run may be measured while it is trained, and what that costs
 is not the run's. What the run itself has paid for is read from its journal.

@@ -1,7 +1,5 @@
-"""The header of a run: what it was started with, compared when it is resumed.
-
-It is written once; when a run goes on at another address, for longer, or with edited code, that is
-taken over into it (`run/opening.py`), and the events tell.
+"""The header of a run: what it was started with, compared when it is resumed. A run that resumes at
+another address, for longer, or with edited code has that written into it (`run/opening.py`).
 """
 
 from __future__ import annotations

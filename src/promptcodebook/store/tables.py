@@ -1,11 +1,8 @@
-"""The tables of a run's file, and the statements more than one writer of it needs.
+"""The tables of a run's file, the statements more than one writer of it needs, and events as rows.
 
-An event as the row of a table, and back.
-
-It is kept in two parts: a light one, which the fold needs and which every reader sees, and a bulky
-one (a step's traces, an evaluation's full rollouts), which is fetched when asked for, so that
-reading a long run back takes memory for one step at a time. The names of the kinds on disk never
-change, whatever the classes are called, so that old runs open.
+An event has a light part, which every reader sees, and a bulky one (a step's traces, an
+evaluation's full rollouts), which is fetched when asked for: reading a long run takes memory for
+one step at a time. The names of the kinds on disk never change, so that old runs open.
 """
 
 from __future__ import annotations
