@@ -46,10 +46,11 @@ from promptcodebook.types import (
 texts = st.text(st.characters(), max_size=12)
 finite = st.floats(allow_nan=False, width=32)
 plain = st.none() | st.booleans() | st.integers(0, 2**40) | finite | texts
+json = plain | st.lists(plain, max_size=2)
 BASES: dict[Any, st.SearchStrategy[Any]] = {
-    str: texts, float: finite, int: st.integers(0, 2**40), bool: st.booleans(),
-    type(None): st.none(), Any: plain | st.lists(plain, max_size=2), object: plain | st.lists(plain, max_size=2),
-}  # fmt: skip
+    **{str: texts, float: finite, int: st.integers(0, 2**40), bool: st.booleans()},
+    **{type(None): st.none(), Any: json, object: json},
+}
 
 
 @cache
