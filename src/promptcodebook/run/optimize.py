@@ -152,16 +152,20 @@ class Run:
     def history(self) -> Any:
         """What each update came to, as a pandas DataFrame: reward, ε, penalty, rewrites, entropy,
         validation. MissingExtra without pandas."""
-
-        return history(self.path)
+        pandas = import_extra("pandas", "run.history", "pandas")
+        with closing(RunStore.open(self.path)) as store:
+            return pandas.DataFrame(list(_updates(store)), columns=HISTORY)
 
     @property
     def rollouts(self) -> Any:
         """Every rollout on record, as a pandas DataFrame: of training, validation and the verdict's
         rows, with route, prompt, output, reward and what the critic said; without those texts where
         the data are private. MissingExtra without pandas."""
-
-        return rollouts(self.path)
+        pandas = import_extra("pandas", "run.rollouts", "pandas")
+        with closing(RunStore.open(self.path)) as store:
+            hidden = dict.fromkeys(_TEXTS if store.header.private else ())
+            rows = [{**row, **hidden} for row in _rollouts(store)]
+        return pandas.DataFrame(rows, columns=ROLLOUTS)
 
     def explain(self, x: str | Mapping[str, object]) -> Explanation:
         """Route, instincts, prompt and reasons for one input."""
@@ -486,24 +490,6 @@ ROLLOUTS = (
 the one that a rollout of training was made for, or after which the policy was validated."""
 _TEXTS = ("prompt", "output", "feedback", "critique", "failure")
 """What may quote private data."""
-
-
-def history(path: Path) -> Any:
-    """The history of the run in that folder. Raises MissingExtra without pandas, StoreError."""
-    pandas = import_extra("pandas", "run.history", "pandas")
-    with closing(RunStore.open(path)) as store:
-        rows = list(_updates(store))
-    return pandas.DataFrame(rows, columns=HISTORY)
-
-
-def rollouts(path: Path) -> Any:
-    """The rollouts of the run in that folder. Raises MissingExtra without pandas, StoreError."""
-    pandas = import_extra("pandas", "run.rollouts", "pandas")
-    with closing(RunStore.open(path)) as store:
-        rows, private = list(_rollouts(store)), store.header.private
-    if private:
-        rows = [{**row, **dict.fromkeys(_TEXTS)} for row in rows]
-    return pandas.DataFrame(rows, columns=ROLLOUTS)
 
 
 def _updates(store: RunStore) -> Iterator[dict[str, Any]]:
