@@ -24,12 +24,17 @@ if TYPE_CHECKING:
     from promptcodebook.policy.policy import Policy, load_policy
     from promptcodebook.policy.response import Explanation, Response
     from promptcodebook.registry.registry import Registry, open_registry
-    from promptcodebook.run.assessing import Comparison, acompare, aevaluate, compare, evaluate
     from promptcodebook.run.distilling import Distillation, distill
     from promptcodebook.run.effect import aeffect, effect
-    from promptcodebook.run.evaluation import Assessment
-    from promptcodebook.run.loading import load_run
-    from promptcodebook.run.optimize import Run, aoptimize, optimize
+    from promptcodebook.run.evaluation import (
+        Assessment,
+        Comparison,
+        acompare,
+        aevaluate,
+        compare,
+        evaluate,
+    )
+    from promptcodebook.run.optimize import Run, aoptimize, load_run, optimize
     from promptcodebook.store.effects import Effect
     from promptcodebook.tasks.rewards import library as rewards
     from promptcodebook.types import Codebook, Example, Instinct, Output, Prompt, Score, Stage
@@ -90,11 +95,11 @@ _HOME = {
     "load": "data",
     "PcoError": "errors",
     "Assessment": "run.evaluation",
-    "acompare": "run.assessing",
-    "aevaluate": "run.assessing",
-    "compare": "run.assessing",
-    "evaluate": "run.assessing",
-    "Comparison": "run.assessing",
+    "acompare": "run.evaluation",
+    "aevaluate": "run.evaluation",
+    "compare": "run.evaluation",
+    "evaluate": "run.evaluation",
+    "Comparison": "run.evaluation",
     "Effect": "store.effects",
     "aeffect": "run.effect",
     "effect": "run.effect",
@@ -102,7 +107,7 @@ _HOME = {
     "estimate": "estimation.optimizing",
     "Explanation": "policy.response",
     "Response": "policy.response",
-    "load_run": "run.loading",
+    "load_run": "run.optimize",
     "Distillation": "run.distilling",
     "distill": "run.distilling",
     "Run": "run.optimize",

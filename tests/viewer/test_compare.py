@@ -10,7 +10,7 @@ import pytest
 
 from promptcodebook.report.context import render_sections
 from promptcodebook.report.judged import JudgedSection
-from promptcodebook.run.assessing import Comparison, Side
+from promptcodebook.run.evaluation import Comparison, Side
 from promptcodebook.store.events import Compared, Event, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Failure, Rollout

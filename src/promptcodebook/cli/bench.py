@@ -167,8 +167,8 @@ def _run(config: Config, sources: Sources, folder: Path, *, plain: bool) -> _Cel
     """The benchmark's run with its report, which a finished run has already."""
     from promptcodebook.cli.runs import write_run_report
     from promptcodebook.cli.views import make_view
-    from promptcodebook.run.loading import load_run
     from promptcodebook.run.opening import Where
+    from promptcodebook.run.optimize import load_run
     from promptcodebook.run.suite import run_once
     from promptcodebook.store.runs import list_runs
 

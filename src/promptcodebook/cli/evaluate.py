@@ -28,8 +28,7 @@ from promptcodebook.text import printable
 from promptcodebook.units import cost_text, number, percent
 
 if TYPE_CHECKING:
-    from promptcodebook.run.assessing import Comparison
-    from promptcodebook.run.evaluation import Assessment
+    from promptcodebook.run.evaluation import Assessment, Comparison
 
 app = command_group()
 
@@ -72,15 +71,14 @@ def evaluate(
     instructions, where the task knows them (oracle). Save the output of --json to compare it later:
     pco compare A.json B.json
     """
-    from promptcodebook.run.assessing import Evaluating
-    from promptcodebook.run.evaluation import Sample
+    from promptcodebook.run.evaluation import Evaluating, Sample
     from promptcodebook.sync import run_sync
 
     given = Typed(config, task, data, lm, budget, sets or (), trust).given("pco eval")
     sample = Sample(split, count, samples)
     with given.until_done(ref, sample, row) as kept:
         asked = Evaluating.of(ref, kept, sample, row, progress=True)
-        assessment = run_sync(asked.answer(), announced(asked.assessor.interrupt))
+        assessment = run_sync(asked.answer(), announced(asked.interrupt))
     if as_json:
         emit(assessment.as_json())
     else:
@@ -119,8 +117,7 @@ def compare(
     Where one is a saved evaluation, the other is evaluated on its split and examples. --budget
     limits both together.
     """
-    from promptcodebook.run.assessing import Comparing
-    from promptcodebook.run.evaluation import Sample
+    from promptcodebook.run.evaluation import Comparing, Sample
     from promptcodebook.sync import run_sync
 
     given = Typed(config, task, data, lm, budget, sets or (), trust).given("pco compare")
