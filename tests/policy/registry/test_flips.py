@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.registry.registry import Registry
+from promptcodebook.registry.registry import Facts, Registry
 from promptcodebook.registry.sqlite import SqliteStorage
-from promptcodebook.registry.storage import Facts
 from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
 
 
