@@ -154,7 +154,7 @@ async def test_the_clients_own_retries_succeed(world: World, examples: list[Exam
     [
         ({"model": "other", "messages": [{"role": "user", "content": "x"}]}, 404, "'simulated'"),
         ({"model": "simulated", "messages": []}, 400, "messages"),
-        ({"model": "simulated", "messages": ["x"]}, 400, "each message"),
+        ({"model": "simulated", "messages": ["x"]}, 400, "each an object"),
         ({"messages": [{"role": "user", "content": "x"}], "n": 2}, 400, "n must be 1"),
         ({"messages": [{"role": "user", "content": "x"}], "max_tokens": 0}, 400, "max_tokens"),
         ({"messages": [{"role": "user", "content": "x"}], "temperature": "hot"}, 400, "number"),

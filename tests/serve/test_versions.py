@@ -106,11 +106,14 @@ async def test_a_fixed_policy_never_moves() -> None:
     await live.close()
 
 
-class Kept:
-    """An archive of what it was given."""
+class Kept(RegistrySource):
+    """A ref at the first of some versions that can be rolled back to the others."""
 
     def __init__(self, *versions: Version) -> None:
         self._versions = {each.name: each for each in versions}
+
+    def read(self, known: str) -> Version | None:
+        return next(iter(self._versions.values()))
 
     def find(self, start: str) -> str:
         return next((name for name in self._versions if name.startswith(start)), "")
@@ -134,7 +137,7 @@ async def test_earlier_versions_are_put_to_work_once_and_few_of_them_at_a_time()
         return Told(deployed(version.file), version.name)
 
     old = [version(word) for word in "abcde"]
-    live = Live(FixedSource(version("now")), make, Kept(*old))
+    live = Live(Kept(version("now"), *old), make)
     found = await asyncio.gather(*(live.earlier(old[0].name) for _ in range(3)))
     assert found[0] is not None and all(each is found[0] for each in found)
     assert closed == made[2:], "what other requests made meanwhile is closed again"
