@@ -48,7 +48,7 @@ def test_ctrl_c_keeps_what_is_answered_and_the_same_command_goes_on(work: Path) 
             time.sleep(0.02)
         first.send_signal(signal.SIGINT)
         _, err = first.communicate(timeout=120)
-        assert first.returncode == 130 and "goes on from here" in err, err
+        assert first.returncode == 130 and "continues from here" in err, err
         answers.delay = 0.0
         done = subprocess.run([sys.executable, *command], cwd=work, env=environment, timeout=240)
     assert done.returncode == 0

@@ -15,7 +15,7 @@ import pytest
 
 from promptcodebook.batch import on_ray
 from promptcodebook.batch.checkpoint import book_shard
-from promptcodebook.batch.on_ray import answer_shard, forget_batch
+from promptcodebook.batch.on_ray import answer_shard, forget_batch, shard_jobs
 from promptcodebook.batch.results import Result as Answered
 from promptcodebook.batch.session import Batch, Order
 from promptcodebook.calls import Usage
@@ -32,9 +32,7 @@ def opened(work: Path, server: Server, size: int, **more: Any) -> tuple[Batch, A
     config = file.settings(above={"lm": server.spec, "cache": False})
     asked = Order(work / "in.jsonl", work / "out.jsonl", "pco batch", ray=True, **more)
     batch = Batch.open(asked, file, config)
-    order = on_ray._Order(batch, file, config, work, size)  # pyright: ignore[reportPrivateUsage]
-    shards = on_ray._shards(batch.rows(), batch.checkpoint.count, size)  # pyright: ignore[reportPrivateUsage]
-    return batch, (order.job(shard) for shard in shards)
+    return batch, (job for _, job in shard_jobs(batch, file, config, work, size))
 
 
 def test_shards_begin_at_the_same_rows_whatever_is_recorded(work: Path) -> None:
@@ -95,7 +93,7 @@ def test_a_batch_goes_on_the_way_it_was_begun(work: Path) -> None:
         before = server.calls
         pco(*args, cwd=work).error(2, "begun with --ray", "--ray local")
         assert server.calls == before
-        assert pco(*args, "--anew", "--budget", "3calls", cwd=work).code == 3
+        assert pco(*args, "--restart", "--budget", "3calls", cwd=work).code == 3
         pco(*args, "--ray", "local", cwd=work).error(2, "begun without --ray", "leave out --ray")
 
 
@@ -138,7 +136,7 @@ def test_a_batch_elsewhere_begins_with_nothing_of_the_last_one(work: Path, elsew
     with served(server):
         for rows in (2, 1):
             write_rows(work / "in.jsonl", rows)
-            batch, jobs = opened(work, server, 10, anew=True)
+            batch, jobs = opened(work, server, 10, restart=True)
             answer = json.loads(answer_shard(json.dumps(told_by(jobs))))
             batch.close()
             assert answer["paid"]["executor"]["calls"] == rows
