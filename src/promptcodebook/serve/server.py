@@ -1,8 +1,4 @@
-"""A small chat-completions server: one Backend behind /v1/chat/completions, /v1/models, /healthz.
-
-aiohttp stays in this file. `completions.py` reads and writes the bodies, and a Backend sees only
-values.
-"""
+"""A small chat-completions server: a Backend behind /v1/chat/completions, with /v1/models and health."""
 
 from __future__ import annotations
 
@@ -47,12 +43,9 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What is served. The first of `models` answers calls that name none.
-
-    `owner` stands in the list of models and begins every reply's id; `pages` are further addresses
-    by method and path, such as ("GET", "/stats"). `key` is what callers must send; without one it
-    answers to this machine alone.
-    """
+    """What is served. The first of `models` answers calls that name none. `owner` is theirs in the
+    list of models and begins every reply's id; `pages` are further addresses by method and path.
+    `key` is what callers must send; without one it answers this machine alone."""
 
     backend: Backend
     models: tuple[str, ...]

@@ -194,9 +194,9 @@ class Paid:
 
 
 class Spending(_Kept):
-    """The budgets a day of `allowed`, by the caller's name. As an `AttemptLog` it is asked for each
-    call that composing a prompt takes. The first of `models` is the one behind the policy; a
-    request that names no length gets `length` where tokens or money count.
+    """The daily budgets of `allowed`, by the caller's name. As an `AttemptLog` it is asked for each
+    call of composing a prompt. The first of `models` is the one behind the policy; a request that
+    names no length gets `length` where tokens or money count.
 
     Raises ConfigError for a money budget over an unknown price, StoreError.
     """
@@ -241,12 +241,11 @@ class Spending(_Kept):
         if self._day != today.date().isoformat():
             self._day, self._spent = today.date().isoformat(), {}
         ahead = self._spent.get(caller, Usage()) + replace(most, cost=most.cost or 0.0)
-        limits = (
+        for limit, needed, words in (
             (budget.calls, ahead.calls, "{:,} calls"),
             (budget.tokens, ahead.tokens, "{:,} tokens"),
             (budget.usd, (ahead.cost or 0.0) - _EPSILON, "${:g}"),
-        )
-        for limit, needed, words in limits:
+        ):
             if limit is not None and needed > limit:
                 midnight = today.replace(hour=0, minute=0, second=0, microsecond=0)
                 resets = midnight + timedelta(days=1)
@@ -254,8 +253,8 @@ class Spending(_Kept):
                     f"what this key may spend is {words.format(limit)} a day, and this call may "
                     f"pass it: the budget resets at {resets:%Y-%m-%d %H:%M} UTC"
                 )
-                wait = (resets - today).total_seconds()
-                raise Refusal(text, status=429, kind="insufficient_quota", retry_after=int(wait))
+                wait = int((resets - today).total_seconds())
+                raise Refusal(text, status=429, kind="insufficient_quota", retry_after=wait)
         self._tickets += 1
         self._in_flight[self._tickets] = self._day, caller, most
         self._add(self._day, caller, most)
