@@ -71,17 +71,16 @@ def freeze(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The codebook, e.g. tickets.")],
     instinct: Annotated[
         list[int] | None,
-        typer.Option(
-            "--instinct",
-            help="Mark this instinct (0..K-1) as frozen in the version: a training that starts "
-            "from it does not rewrite it. May be repeated.",
-        ),
+        typer.Option("--instinct", help="Freeze this instinct (0..K-1); may be repeated."),
     ] = None,
     why: _Why = "",
     who: Who = "",
     as_json: Json = False,
 ) -> None:
-    """Store a policy as a version that never changes; NAME@latest moves to it."""
+    """Store a policy as a version that never changes; NAME@latest moves to it.
+
+    A training that starts from the version does not rewrite a frozen instinct.
+    """
     from promptcodebook.policy.references import resolve
     from promptcodebook.registry.registry import facts_of, mark_frozen, open_registry
 
@@ -99,32 +98,20 @@ def freeze(
 
 def promote(
     source: Annotated[
-        str,
-        typer.Argument(
-            metavar="REF",
-            help="NAME@REF, sha256:DIGITS, a run or a policy file; the latter two "
-            "are frozen first.",
-        ),
+        str, typer.Argument(metavar="REF", help="A version; a run or a file is frozen first.")
     ],
     ref: _MovingRef,
     why: _Why = "",
     override: Annotated[
-        str,
-        typer.Option(
-            metavar="REASON", help="Move it though the audit is missing or failed; logged."
-        ),
+        str, typer.Option(metavar="REASON", help="Move it without a passed audit; logged.")
     ] = "",
     without_judge: Annotated[
-        bool,
-        typer.Option(
-            "--without-judge", help="Audits by the rules alone, with no model as judge; logged."
-        ),
+        bool, typer.Option("--without-judge", help="Go by the rules alone; logged.")
     ] = False,
     who: Who = "",
     as_json: Json = False,
 ) -> None:
-    """Move NAME@REF to a version that passed `pco codebook audit`. What serves the ref picks it
-    up."""
+    """Move NAME@REF to a version that passed `pco codebook audit`; servers of the ref follow."""
     from promptcodebook.policy.references import resolve
     from promptcodebook.registry.log import check_ref
     from promptcodebook.registry.registry import AuditGate, facts_of, open_registry
@@ -161,17 +148,15 @@ def rollback(
 def import_file(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What pco codebook export wrote.")],
     name: Annotated[
-        str,
-        typer.Option(
-            "--name",
-            help="Take the versions alone, as those of this codebook: for single versions, and "
-            "where the registry has a log of its own.",
-        ),
+        str, typer.Option("--name", help="Take the versions alone, as those of this codebook.")
     ] = "",
     who: Who = "",
     as_json: Json = False,
 ) -> None:
-    """Take in what was exported, every line verified first."""
+    """Take in what was exported, every line verified first.
+
+    `--name` is for single versions, and where the registry has a log of its own.
+    """
     from promptcodebook.registry.exchange import import_lines
     from promptcodebook.registry.registry import open_registry
 
@@ -193,10 +178,7 @@ def import_file(
 
 def verify(
     head: Annotated[
-        str,
-        typer.Option(
-            help="The hash of an entry that was noted elsewhere: the log must still hold it."
-        ),
+        str, typer.Option(help="The hash of an entry that the log must still hold.")
     ] = "",
     as_json: Json = False,
 ) -> None:

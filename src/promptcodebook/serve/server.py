@@ -1,4 +1,4 @@
-"""A small chat-completions server: a Backend behind /v1/chat/completions, with /v1/models and health."""
+"""A small chat-completions server: one Backend, its models and its health."""
 
 from __future__ import annotations
 
