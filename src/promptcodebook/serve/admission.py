@@ -205,12 +205,11 @@ _LINGER_S = 10.0
 """How long the rest of a body is read and thrown away that was refused."""
 
 _SHORT_BODY = 2**16
-"""Bytes of a body that there is always room for: who sends a long one keeps no short one out."""
+"""Bytes of a body that there is always room for."""
 _MOST_HELD = 2**28
-"""Bytes of bodies beyond that which are not all read yet, together; what is read whole has one of
-the places or is dropped."""
+"""Bytes of all bodies that are being read, beyond the short part of each."""
 _LONG_BODY = 2**20
-"""Bytes of a body that is read and written in a thread: nothing else runs so long."""
+"""Bytes of a body that is read and written in a thread."""
 _AT_ONCE = 16
 """Connections accepted in one turn of the loop: those beyond the limit are closed in the next."""
 _QUEUE = 1024
@@ -355,8 +354,8 @@ class Admission:
     async def listening(
         self, paths: Mapping[str, tuple[str, Answers]], metrics: Metrics, host: str, port: int
     ) -> AsyncGenerator[tuple[str, int]]:
-        """The address while the block runs; those in flight at its end may finish. A path that ends
-        in a name in braces has all that begins so. Raises OSError when the port is taken."""
+        """The address while the block runs; requests in flight at its end may finish. A path with a
+        name in braces has all that begins so. Raises OSError when the port is taken."""
 
         async def answer(request: web.BaseRequest) -> web.StreamResponse:
             path = request.path
@@ -463,8 +462,8 @@ class Admission:
                 self._held.give_back(visit.caller, held)
 
     async def apart(self, visit: Visit, work: Callable[[], _T]) -> _T:
-        """The work that a long body makes, in a thread: one at a time, and then none for twice as
-        long as it took, since a thread that reads or writes JSON lets no other run."""
+        """The work of a long body, in a thread: one at a time, then a pause of twice its time, as
+        a thread that reads or writes JSON lets no other run."""
         if visit.size < _LONG_BODY:
             return work()
         await self._one_long.acquire()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -51,8 +52,8 @@ _LAYOUT = Layout(
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A request's prompt and how it came about. `time` is in UTC; `instincts` are the route's
-    texts; `input`, `analysis` and `constraints` are '' and () unless texts are kept."""
+    """A request's prompt and how it came about. `time` is in UTC, `instincts` the route's texts;
+    `input`, `analysis` and `constraints` are empty unless texts are kept."""
 
     id: str
     time: str
@@ -75,8 +76,7 @@ def now() -> str:
 
 
 def is_request_id(text: str) -> bool:
-    digits = text.removeprefix(_PREFIX)
-    return digits != text and len(digits) == _DIGITS and set(digits) <= set("0123456789abcdef")
+    return re.fullmatch(rf"{_PREFIX}[0-9a-f]{{{_DIGITS}}}", text) is not None
 
 
 def new_request_id() -> str:

@@ -1,5 +1,4 @@
-"""The version of a policy that is served now, how a moved ref is taken up, and earlier versions
-that callers ask for by hash.
+"""The version of a policy that is served now, and earlier ones that callers ask for by hash.
 
 A request keeps the version that it began with. A version that is no longer served is closed when
 its last request ends.
@@ -24,7 +23,7 @@ from promptcodebook.serve.metrics import kind_and_place
 
 _log = logging.getLogger(__name__)
 _EARLIER = 4
-"""Earlier versions at work at once; beyond them the one that was asked for longest ago goes."""
+"""Earlier versions at work at once; then the one that was asked for longest ago goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +169,8 @@ class Live:
 
     @contextmanager
     def using(self, served: Served | None = None) -> Generator[Composing]:
-        """A version for one request: the one of now unless another is named. No await may stand
-        between its finding and this, else it may be closed by then."""
+        """A version for one request: the present one unless another is named. Await nothing between
+        finding a version and this: it may be closed by then."""
         served = served or self.now
         served.users += 1
         try:
@@ -203,7 +202,7 @@ class Live:
         return True
 
     async def watch(self, every_s: float) -> None:
-        """Looks again and again, until cancelled."""
+        """Looks until cancelled."""
         while True:
             await asyncio.sleep(every_s)
             await self.look()
