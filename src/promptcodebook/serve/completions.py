@@ -84,7 +84,11 @@ class ChatCall:
 
 def read_call(data: bytes) -> ChatCall:
     """A request body. Raises Refusal with status 400 and the field at fault."""
-    body = parse_body(data)
+    return call_of(parse_body(data))
+
+
+def call_of(body: Mapping[str, Any]) -> ChatCall:
+    """A parsed body as a call. Raises Refusal with the field at fault."""
     schema, json_mode = _response_format(body)
     options = _tree(body, "stream_options")
     return ChatCall(
