@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from promptcodebook.errors import PcoError, RequestRefused, ServerFault
 from promptcodebook.local.engine import Generation, Job, Load, TokenLogprob
-from promptcodebook.local.schema_grammar import Grammar
+from promptcodebook.local.schema import Grammar
 
 AT_ONCE = 64
 """Jobs that share a step; further ones wait for a place."""

@@ -31,7 +31,7 @@ from promptcodebook.lm.spec import SMOLLM2
 from promptcodebook.local.batch import AT_ONCE, Batch, Event, Place, first_line
 from promptcodebook.local.conversion import GgufHeader, read_gguf
 from promptcodebook.local.engine import Embedding, Generation, Job, Load, Weights
-from promptcodebook.local.schema_grammar import Grammar, schema_ebnf
+from promptcodebook.local.schema import Grammar, schema_ebnf
 
 _WHAT = "an embedding"
 

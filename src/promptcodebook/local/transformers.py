@@ -19,7 +19,7 @@ from typing import Any
 from promptcodebook.errors import ConfigError, RequestRefused, ServerFault, import_extra
 from promptcodebook.local.engine import Embedding, Generation, Job, Load, Weights
 from promptcodebook.local.rows import Piece, Row, Rows, Text
-from promptcodebook.local.schema_grammar import schema_ebnf
+from promptcodebook.local.schema import schema_ebnf
 
 _WHAT = "a Hugging Face model"
 _EXTRA = "local"
