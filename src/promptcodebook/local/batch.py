@@ -38,10 +38,6 @@ def first_line(error: BaseException) -> str:
     return lines[-1][:300] if lines else type(error).__name__
 
 
-def _refused(error: RuntimeError) -> RequestRefused:
-    return RequestRefused(f"the local model refused: {first_line(error)}")
-
-
 @dataclass(eq=False, slots=True)
 class Place:
     """A job on its way through the pipeline."""
@@ -123,12 +119,13 @@ class Batch:
                 if self._running and self._pipeline.has_non_finished_requests():
                     self._pipeline.step()
             except RuntimeError as error:
-                self._fail(fresh or self._running, _refused(error))
+                # Those that were new in it are to blame, if there were any: a grammar, for
+                # instance, is only then read.
+                self._refuse(fresh or self._running, error)
             for place in list(self._running):
                 self._deliver(place)
-        for place in [*self._running, *self._new]:
-            place.tell(ServerFault("the local model was closed before it was done"))
-            self._drop(place)
+        closed = ServerFault("the local model was closed before it was done")
+        self._fail([*self._running, *self._new], closed)
 
     def _wait(self) -> bool:
         """Until there is work; False when closed. Jobs of one moment begin in one step."""
@@ -173,7 +170,7 @@ class Batch:
                 place.handle = pipeline.add_request(self._number, place.prompt, place.settings)
                 admitted.append(place)
             except RuntimeError as error:
-                self._fail([place], _refused(error))
+                self._refuse([place], error)
         return admitted
 
     def _take(self) -> list[Place]:
@@ -187,9 +184,10 @@ class Batch:
                 self._states += place.grammar.states
         return taken
 
+    def _refuse(self, places: list[Place], error: RuntimeError) -> None:
+        self._fail(places, RequestRefused(f"the local model refused: {first_line(error)}"))
+
     def _fail(self, places: list[Place], error: PcoError) -> None:
-        """A step that raises is the doing of those that were new in it, if there were any: a
-        grammar, for instance, is only then read."""
         for place in list(places):
             place.tell(error)
             self._finish(place)
@@ -206,7 +204,12 @@ class Batch:
 
     def _deliver(self, place: Place) -> None:
         """Tells what a step made for the job."""
-        reason = self._read(place)
+        reason = ""
+        while place.handle.can_read():
+            for output in place.handle.read().values():
+                place.tokens += output.generated_ids
+                place.logprobs += output.generated_log_probs
+                reason = output.finish_reason.name
         status = place.handle.get_status().name
         if status == "IGNORED":
             self._finish(place)
@@ -228,15 +231,6 @@ class Batch:
         if status != "RUNNING":
             self._finish(place)
             place.tell(self._generation(place, "length" if reason == "LENGTH" else "stop"))
-
-    def _read(self, place: Place) -> str:
-        reason = ""
-        while place.handle.can_read():
-            for output in place.handle.read().values():
-                place.tokens += output.generated_ids
-                place.logprobs += output.generated_log_probs
-                reason = output.finish_reason.name
-        return reason
 
     def _decode(self, tokens: list[int]) -> str:
         return str(self._tokenizer.decode(tokens)) if tokens else ""

@@ -9,7 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from typing import Any
 
 from promptcodebook.calls import LM, Reply, Request, Usage
 from promptcodebook.errors import RequestRefused, did_you_mean
@@ -26,7 +26,8 @@ from promptcodebook.local.engine import (
 )
 
 _SEED_BITS = 2**31 - 1
-_FURTHER = ("stop", "presence_penalty", "frequency_penalty")
+_PENALTIES = ("presence_penalty", "frequency_penalty")
+_FURTHER = ("stop", *_PENALTIES)
 """The fields of `roles.ROLE.extra` that a local model takes."""
 
 
@@ -133,8 +134,7 @@ class LocalLM:
 def job_of(request: Request) -> Job:
     """The request as an engine takes it. RequestRefused for a further field it does not know."""
     sampling = request.sampling
-    extra = sampling.extra
-    for name in extra:
+    for name in sampling.extra:
         if name not in _FURTHER:
             raise RequestRefused(
                 f"a local model takes no field {name!r}{did_you_mean(name, _FURTHER)}",
@@ -148,33 +148,30 @@ def job_of(request: Request) -> Job:
         temperature=0.0 if request.greedy else temperature,
         top_p=1.0 if sampling.top_p is None else sampling.top_p,
         max_tokens=sampling.max_tokens,
-        stop=_stop(extra.get("stop"), request),
         seed=request.sample & _SEED_BITS,
-        presence_penalty=_number(extra, "presence_penalty", request),
-        frequency_penalty=_number(extra, "frequency_penalty", request),
         schema=None if request.schema is None else request.schema.body,
+        **_further(request),
     )
 
 
-def _stop(value: object, request: Request) -> tuple[str, ...]:
-    listed = cast("list[object]", value) if isinstance(value, list) else [value] if value else []
-    texts = tuple(each for each in listed if isinstance(each, str) and each)
-    if len(texts) < len(listed):
-        raise _unreadable("stop", "a text, or a list of texts", request)
-    return texts
-
-
-def _number(extra: Mapping[str, object], name: str, request: Request) -> float:
-    value = extra.get(name, 0.0)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -2 <= value <= 2:
-        raise _unreadable(name, "a number from -2 to 2", request)
-    return float(value)
-
-
-def _unreadable(name: str, wanted: str, request: Request) -> RequestRefused:
-    return RequestRefused(
-        f"roles.{request.role}.extra.{name} is not {wanted}",
-        hint=f"correct it in pco.toml: {name} is {wanted}",
-        role=request.role,
-        model=request.model,
-    )
+def _further(request: Request) -> dict[str, Any]:
+    """The fields of a job that `extra` may hold."""
+    extra: Mapping[str, Any] = request.sampling.extra
+    given = extra.get("stop") or ()
+    stop: tuple[object, ...] = tuple(given if isinstance(given, list | tuple) else [given])
+    found: dict[str, Any] = {"stop": stop}
+    unreadable = [] if all(s and isinstance(s, str) for s in stop) else ["stop"]
+    for name in _PENALTIES:
+        found[name] = value = extra.get(name, 0.0)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not -2 <= value <= 2:
+            unreadable.append(name)
+    for name in unreadable:
+        wanted = "a text, or a list of texts" if name == "stop" else "a number from -2 to 2"
+        raise RequestRefused(
+            f"roles.{request.role}.extra.{name} is not {wanted}",
+            hint=f"correct it in pco.toml: {name} is {wanted}",
+            role=request.role,
+            model=request.model,
+        )
+    return found

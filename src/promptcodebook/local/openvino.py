@@ -17,13 +17,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from promptcodebook.calls import Message
 from promptcodebook.errors import PcoError, RequestRefused, import_extra
@@ -84,36 +85,30 @@ class HiddenStates:
         return Embedding(tuple((mean / numpy.linalg.norm(mean)).tolist()), twice)
 
     def _load(self) -> Any:
+        """The graph without its last product, ready to run."""
         openvino = import_extra("openvino", _WHAT, SMOLLM2)
+        genai = import_extra("openvino_genai", _WHAT, SMOLLM2)
         core = openvino.Core()
         # What was mapped of the files stays readable where they may be deleted at all.
         with tempfile.TemporaryDirectory(prefix="pco-", ignore_cleanup_errors=True) as folder:
-            return self._cut(core, core.read_model(self._saved(Path(folder))))
-
-    def _cut(self, core: Any, graph: Any) -> Any:
-        """The graph without its last product, ready to run."""
-        product = graph.get_results()[0].input_value(0).get_node()
-        if product.get_type_name() != "MatMul":
-            raise RequestRefused(
-                f"{self._model} makes no embeddings here: its graph ends in another way",
-                hint="name another model for them: roles.encoder.model",
-                model=self._model,
-            )
-        graph.add_outputs([product.input_value(0)])
-        graph.remove_result(graph.get_results()[0])
-        return core.compile_model(graph, "CPU").create_infer_request()
-
-    def _saved(self, folder: Path) -> Path:
-        """The graph of the file, beside a link to it: the folder of the file stays as it
-        is."""
-        genai = import_extra("openvino_genai", _WHAT, SMOLLM2)
-        link = folder / "model.gguf"
-        try:
-            os.symlink(os.path.abspath(self._source), link)
-        except OSError:  # not everybody may make one on Windows
-            shutil.copyfile(self._source, link)
-        genai.LLMPipeline(str(link), "CPU", enable_save_ov_model=True)
-        return folder / "openvino_model.xml"
+            # The graph is saved beside the file: a link to it leaves its own folder as it is.
+            link = Path(folder) / "model.gguf"
+            try:
+                os.symlink(os.path.abspath(self._source), link)
+            except OSError:  # not everybody may make one on Windows
+                shutil.copyfile(self._source, link)
+            genai.LLMPipeline(str(link), "CPU", enable_save_ov_model=True)
+            graph = core.read_model(link.with_name("openvino_model.xml"))
+            product = graph.get_results()[0].input_value(0).get_node()
+            if product.get_type_name() != "MatMul":
+                raise RequestRefused(
+                    f"{self._model} makes no embeddings here: its graph ends in another way",
+                    hint="name another model for them: roles.encoder.model",
+                    model=self._model,
+                )
+            graph.add_outputs([product.input_value(0)])
+            graph.remove_result(graph.get_results()[0])
+            return core.compile_model(graph, "CPU").create_infer_request()
 
 
 _LEAST_CACHE, _MOST_CACHE = 1, 8
@@ -141,8 +136,7 @@ def load_openvino(weights: Weights) -> OpenVinoEngine:
     return OpenVinoEngine(Runtime(genai, _tensor), load, weights.name, header, states)
 
 
-@dataclass(frozen=True, slots=True)
-class Runtime:
+class Runtime(NamedTuple):
     """What a pipeline's requests are made with: the module, and tensors of token numbers."""
 
     genai: Any
@@ -176,28 +170,25 @@ class OpenVinoEngine:
         return len(self._encode(text))
 
     async def generate(self, job: Job) -> Generation:
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Event] = loop.create_future()
+        async with aclosing(self._pieces(job, streams=False)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, Generation):
+                    return piece
+        raise AssertionError("a stream ends with its Generation")
 
-        def tell(event: Event) -> None:
-            if not done.done():
-                done.set_result(event)
+    def stream(self, job: Job) -> AsyncIterator[str | Generation]:
+        return self._pieces(job, streams=True)
 
-        place = self._place(job, _in_loop(loop, tell), streams=False)
-        self._batch.add(place)
-        try:
-            event = await done
-        finally:
-            self._batch.remove(place)
-        if isinstance(event, PcoError):
-            raise event
-        assert isinstance(event, Generation)
-        return event
-
-    async def stream(self, job: Job) -> AsyncIterator[str | Generation]:
+    async def _pieces(self, job: Job, *, streams: bool) -> AsyncGenerator[str | Generation]:
         loop = asyncio.get_running_loop()
         events: asyncio.Queue[Event] = asyncio.Queue()
-        place = self._place(job, _in_loop(loop, events.put_nowait), streams=True)
+
+        def tell(event: Event) -> None:
+            # The loop may have ended.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(events.put_nowait, event)
+
+        place = self._place(job, tell, streams=streams)
         self._batch.add(place)
         try:
             while True:
@@ -278,13 +269,10 @@ class OpenVinoEngine:
         stands, texts = _stand_ins(messages, found)
         turns = [{"role": m.role, "content": t} for m, t in zip(messages, texts, strict=True)]
         filled = self._batch.tokenizer.apply_chat_template(turns, True)
-        tokens: list[int] = []
-        for piece in _split(filled, stands):
-            mark = stands.get(piece)
-            parts = [piece] if mark is None else [mark[:2], mark[2:]]
-            for part in parts:
-                tokens += self._encode(part)
-        return tokens
+        pieces = re.split(f"([{''.join(stands)}])", filled) if stands else [filled]
+        marks = (stands.get(piece) for piece in pieces)
+        parts = ([m[:2], m[2:]] if m else [p] for p, m in zip(pieces, marks, strict=True))
+        return [token for part in parts for text in part for token in self._encode(text)]
 
     def _encode(self, text: str) -> list[int]:
         if not text:
@@ -308,27 +296,7 @@ def _stand_ins(messages: tuple[Message, ...], marks: list[str]) -> tuple[dict[st
     return stands, texts
 
 
-def _split(text: str, stands: dict[str, str]) -> list[str]:
-    pieces, start = list[str](), 0
-    for at, char in enumerate(text if stands else ""):
-        if char in stands:
-            pieces += [text[start:at], char]
-            start = at + 1
-    return [*pieces, text[start:]]
-
-
 def _tensor(tokens: list[int]) -> Any:
     numpy = import_extra("numpy", "a local model", SMOLLM2)
     openvino = import_extra("openvino", "a local model", SMOLLM2)
     return openvino.Tensor(numpy.array([tokens], dtype=numpy.int64))
-
-
-def _in_loop(
-    loop: asyncio.AbstractEventLoop, tell: Callable[[Event], None]
-) -> Callable[[Event], None]:
-    def told(event: Event) -> None:
-        # The loop may have ended.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(tell, event)
-
-    return told

@@ -83,18 +83,6 @@ Piece = str | Generation | Exception
 """What a row sends: its text in pieces, and last how it ended."""
 
 
-def _no_pieces() -> asyncio.Queue[Piece]:
-    return asyncio.Queue()
-
-
-def _no_logprobs() -> list[TokenLogprob]:
-    return []
-
-
-def _no_tokens() -> Counter[int]:
-    return Counter()
-
-
 @dataclass(slots=True)
 class Row:
     """One job under way. `grammar` = a matcher of its own, None without a schema; `done` may be set
@@ -107,18 +95,15 @@ class Row:
     grammar: Any
     loop: asyncio.AbstractEventLoop
     streamed: bool
-    pieces: asyncio.Queue[Piece] = field(default_factory=_no_pieces)
+    pieces: asyncio.Queue[Piece] = field(default_factory=asyncio.Queue[Piece])
     done: bool = False
     written: int = 0
-    seen: Counter[int] = field(default_factory=_no_tokens)
-    logprobs: list[TokenLogprob] = field(default_factory=_no_logprobs)
-    _random: Random | None = None
+    seen: Counter[int] = field(default_factory=Counter[int])
+    logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
+    random: Random = field(init=False)
 
-    def uniform(self) -> float:
-        """The next number of this row's own, in [0, 1)."""
-        if self._random is None:
-            self._random = keyed_random(self.job.seed, "tokens")
-        return self._random.random()
+    def __post_init__(self) -> None:
+        self.random = keyed_random(self.job.seed, "tokens")
 
     def take(self, token: int, ends: frozenset[int]) -> None:
         """The next token of the reply."""
@@ -130,7 +115,9 @@ class Row:
         piece, stopped = self.text.add(token)
         if piece and self.streamed:
             self._post(piece)
-        if self._is_complete(token) or stopped:
+        if self.grammar is not None and not self.grammar.consume_token(token):
+            raise ServerFault("the grammar lost its place")
+        if stopped or (self.grammar is not None and self.grammar.is_stopped()):
             self._finish("stop")
         elif self.written >= self.cap:
             self._finish("length")
@@ -139,13 +126,6 @@ class Row:
         if not self.done:
             self.done = True
             self._post(error)
-
-    def _is_complete(self, token: int) -> bool:
-        if self.grammar is None:
-            return False
-        if not self.grammar.consume_token(token):
-            raise ServerFault("the grammar lost its place")
-        return self.grammar.is_stopped()
 
     def _finish(self, reason: Literal["stop", "length"]) -> None:
         rest = self.text.end()
@@ -178,7 +158,9 @@ class Rows:
     def drawn(self, _ids: Any, scores: Any) -> Any:
         """Scores (float32, rows x vocabulary) that leave each row one token: the one it drew."""
         live = [index for index, row in enumerate(self._rows) if not row.done]
-        told = self._told_logprobs(live, scores)
+        # The model's own distribution, before temperature, penalties and grammar.
+        asked = [index for index in live if self._rows[index].job.logprobs is not None]
+        told = {index: scores[index].log_softmax(-1) for index in asked}
         for index in live:
             self._adjust(self._rows[index], scores[index])
         chosen = self._torch.zeros(len(self._rows), dtype=self._torch.long, device=scores.device)
@@ -195,11 +177,6 @@ class Rows:
                 row.fail(error)
         one = self._torch.full_like(scores, float("-inf"))
         return one.scatter_(1, chosen[:, None], 0.0)
-
-    def _told_logprobs(self, live: Sequence[int], scores: Any) -> dict[int, Any]:
-        """The model's own distribution, before temperature, penalties and grammar."""
-        asked = [index for index in live if self._rows[index].job.logprobs is not None]
-        return {index: scores[index].log_softmax(-1) for index in asked}
 
     def _token_logprob(self, row: Row, logprobs: Any, token: int) -> TokenLogprob:
         best = logprobs.topk(row.job.logprobs or 0)
@@ -234,17 +211,15 @@ class Rows:
             if not group:
                 continue
             jobs = [rows[index].job for index in group]
-            numbers = [rows[index].uniform() for index in group]
+            numbers = [rows[index].random.random() for index in group]
             warm = torch.tensor([job.temperature for job in jobs], device=scores.device)
             probabilities = (scores[group].double() / warm[:, None]).softmax(-1)
             at = torch.tensor(numbers, dtype=torch.double, device=scores.device)[:, None]
             top_p = torch.tensor([job.top_p for job in jobs], device=scores.device)[:, None]
-            one = (
-                _of_all(torch, probabilities, at)
-                if whole
-                else (_of_nucleus(torch, probabilities, at, top_p))
-            )
-            chosen[group] = one
+            if whole:
+                chosen[group] = _of_all(torch, probabilities, at)
+            else:
+                chosen[group] = _of_nucleus(torch, probabilities, at, top_p)
         return chosen
 
 
