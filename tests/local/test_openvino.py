@@ -14,7 +14,7 @@ import pytest
 
 from promptcodebook.calls import Message
 from promptcodebook.errors import LMError, RequestRefused, ServerFault
-from promptcodebook.local import batch
+from promptcodebook.local import openvino
 from promptcodebook.local.conversion import GgufHeader
 from promptcodebook.local.engine import Generation, Job, Load
 from promptcodebook.local.openvino import HiddenStates, OpenVinoEngine, Runtime
@@ -190,7 +190,7 @@ async def test_jobs_of_the_same_time_share_steps_on_one_thread() -> None:
 
 async def test_jobs_of_one_moment_begin_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long each takes to prepare: else they come in one by one, a step for each."""
-    monkeypatch.setattr(batch, "_MOMENT_S", 1.0)
+    monkeypatch.setattr(openvino, "_MOMENT_S", 1.0)
     pipeline = Pipeline()
     pipeline.get_tokenizer = Careful
     engine = engine_of(pipeline)

@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
+from promptcodebook.simulated.answers import mentions
 from promptcodebook.simulated.mind import Mind
 from promptcodebook.simulated.orders import Order, content_stems, patterns, says, sentences
 from promptcodebook.simulated.request import Entry
-from promptcodebook.simulated.stages import mentions
 
 _NUMBER = re.compile(r"[-+]?\d*\.?\d+")
 _CLAIM = re.compile(r"(?<=[.!?])\s+(?=[\"'A-Z\[])|\n+")

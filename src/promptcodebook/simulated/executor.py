@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from promptcodebook.simulated.answers import outside, write_answer, write_constraints
+from promptcodebook.simulated.answers import outside, perform_stage, write_answer, write_constraints
 from promptcodebook.simulated.mind import Mind
 from promptcodebook.simulated.parameters import SimulatedSettings
-from promptcodebook.simulated.stages import perform_stage
 from promptcodebook.simulated.world import Demand, Problem, World
 
 
