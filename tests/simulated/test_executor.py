@@ -14,6 +14,7 @@ from promptcodebook.simulated.request import from_request
 from promptcodebook.simulated.world import World, oracle_prompt
 from promptcodebook.tasks.constraints.task import reward
 from promptcodebook.types import Example
+from tests.simulated.made import examples, world
 
 SETTINGS = SimulatedSettings()
 
@@ -52,7 +53,7 @@ def chance(world: World, text: str, prompt: str, kind: str, **more: float) -> fl
     return chance_of(frozenset((skill,)), problem.needs, obey(world, problem, prompt), settings)
 
 
-def test_prompts_rank_as_the_documentation_says(world: World, examples: list[Example]) -> None:
+def test_prompts_rank_as_the_documentation_says() -> None:
     nothing = mean(world, examples, "")
     best = mean(world, examples, lambda e: oracle_prompt(world, e))
     free = mean(world, examples, all_advice(world), replace(SETTINGS, load=0.0))
@@ -62,9 +63,7 @@ def test_prompts_rank_as_the_documentation_says(world: World, examples: list[Exa
     assert abs(free - best) < 0.05  # conditional orders do no harm where they do not apply
 
 
-def test_an_unconditional_order_is_obeyed_everywhere_and_breaks_what_it_contradicts(
-    world: World,
-) -> None:
+def test_an_unconditional_order_is_obeyed_everywhere_and_breaks_what_it_contradicts() -> None:
     asks = "Say it in exactly 4 sentences."
     order = "Put each of the bullet points on a line with a dash."
     assert chance(world, asks, order, "sentences") == SETTINGS.floor
@@ -72,7 +71,7 @@ def test_an_unconditional_order_is_obeyed_everywhere_and_breaks_what_it_contradi
     assert chance(world, "Use 4 bullets in total.", order, "bullets") > 0.9
 
 
-def test_contradictory_orders_both_fail(world: World) -> None:
+def test_contradictory_orders_both_fail() -> None:
     both = "Keep all of the text in lower case. Set all of the text in capital letters."
     for asked, kind in (("Use only lower case letters.", "lowercase"),
                         ("Write everything in capital letters.", "uppercase")):  # fmt: skip
@@ -80,15 +79,13 @@ def test_contradictory_orders_both_fail(world: World) -> None:
         assert chance(world, asked, both.split(". ")[kind == "uppercase"], kind) > 0.9
 
 
-def test_all_orders_without_conditions_are_worse_than_none(
-    world: World, examples: list[Example]
-) -> None:
+def test_all_orders_without_conditions_are_worse_than_none() -> None:
     orders = " ".join(world.skills.say(k, None) for k in sorted(world.lacking))
     free = replace(SETTINGS, load=0.0)
     assert mean(world, examples, orders, free) < mean(world, examples, "", free) - 0.1
 
 
-def test_cue_words_bring_nothing_and_words_weigh(world: World, examples: list[Example]) -> None:
+def test_cue_words_bring_nothing_and_words_weigh() -> None:
     cues = "words limit trim count bullet dash title brackets sentences paragraph quote digits"
     free = replace(SETTINGS, load=0.0, shared=1.0)
     assert mean(world, examples, cues, free) == mean(world, examples, "", free)
@@ -97,7 +94,7 @@ def test_cue_words_bring_nothing_and_words_weigh(world: World, examples: list[Ex
     assert weights[0] == weights[1] > weights[2] > weights[3]
 
 
-def test_a_number_that_the_input_does_not_ask_for_does_harm(examples: list[Example]) -> None:
+def test_a_number_that_the_input_does_not_ask_for_does_harm() -> None:
     world = World("constraints", examples, SETTINGS)
     some = [e for e in examples if "sentences" in str(e.fields["constraints"])]
 
@@ -113,9 +110,7 @@ def test_a_number_that_the_input_does_not_ask_for_does_harm(examples: list[Examp
     assert kept("Count the sentences and end each with one full stop.") > 0.5
 
 
-def test_draws_are_shared_between_prompts_in_a_stated_part(
-    world: World, examples: list[Example]
-) -> None:
+def test_draws_are_shared_between_prompts_in_a_stated_part() -> None:
     """A word that says nothing changes some outcomes, and none where all draws are shared."""
     half, all_ = replace(SETTINGS, load=0.0), replace(SETTINGS, load=0.0, shared=1.0)
 
@@ -127,7 +122,7 @@ def test_draws_are_shared_between_prompts_in_a_stated_part(
     assert 0.1 < sum(differ) / len(differ) < 0.7
 
 
-def test_a_sample_seed_counts_only_at_temperature(world: World, examples: list[Example]) -> None:
+def test_a_sample_seed_counts_only_at_temperature() -> None:
     def reply(example: Example, temperature: float, sample: int) -> str:
         asked = understand(from_request(request("Go.", example, temperature, sample)), world)
         return answer(asked, world, SETTINGS)
@@ -139,23 +134,21 @@ def test_a_sample_seed_counts_only_at_temperature(world: World, examples: list[E
     assert len({reply(examples[2], 0.6, seed) for seed in range(12)}) > 3
 
 
-async def test_a_sample_without_a_seed_is_fresh(world: World, examples: list[Example]) -> None:
+async def test_a_sample_without_a_seed_is_fresh() -> None:
     lm = SimulatedLM(world)
     asked = request("Go.", examples[2], 0.6)
     assert len({(await lm.reply(asked, seeded=False)).text for _ in range(12)}) > 3
     assert len({(await lm.reply(asked)).text for _ in range(12)}) == 1
 
 
-def test_nothing_but_the_system_prompt_and_the_input_counts(
-    world: World, examples: list[Example]
-) -> None:
+def test_nothing_but_the_system_prompt_and_the_input_counts() -> None:
     first = understand(from_request(request("Go.", examples[0])), world)
     other = replace(request("Go.", examples[0]), role="judge", model="another")
     again = understand(from_request(other), world)
     assert answer(first, world, SETTINGS) == answer(again, world, SETTINGS)
 
 
-async def test_a_reply_is_cut_at_the_cap(world: World, examples: list[Example]) -> None:
+async def test_a_reply_is_cut_at_the_cap() -> None:
     lm = SimulatedLM(world)
     whole = await lm(request("Go.", examples[0]))
     cut = await lm(

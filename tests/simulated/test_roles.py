@@ -17,6 +17,7 @@ from promptcodebook.simulated.request import from_request
 from promptcodebook.simulated.world import World
 from promptcodebook.tasks.constraints.task import constraints_of, reward
 from promptcodebook.types import Example
+from tests.simulated.made import examples, world
 from tests.simulated.test_executor import mean
 from tests.simulated.test_recognise import template_values
 
@@ -61,9 +62,7 @@ def verdict(world: World, example: Example, settings: SimulatedSettings = EXACT)
     return str(json_of(ask(world, filled(example, "critic", **values), settings))["feedback"])
 
 
-def test_the_critic_and_all_that_follows_never_see_what_the_executor_lacks(
-    examples: list[Example],
-) -> None:
+def test_the_critic_and_all_that_follows_never_see_what_the_executor_lacks() -> None:
     here = World("constraints", examples, SimulatedSettings(world=1))
     there = World("constraints", examples, SimulatedSettings(world=2))
     assert here.lacking != there.lacking
@@ -77,9 +76,7 @@ def test_the_critic_and_all_that_follows_never_see_what_the_executor_lacks(
             assert ask(here, messages, default) == ask(there, messages, default), name
 
 
-def test_an_able_critic_reads_order_and_condition_off_report_and_input(
-    world: World, examples: list[Example]
-) -> None:
+def test_an_able_critic_reads_order_and_condition_off_report_and_input() -> None:
     right: list[bool] = []
     for example in examples:
         kinds = {str(c["kind"]) for c in constraints_of(example)}
@@ -94,9 +91,7 @@ def test_an_able_critic_reads_order_and_condition_off_report_and_input(
     assert sum(right) > 0.9 * len(right) > 200  # some reports speak of two things
 
 
-def test_advice_of_a_critic_without_capacity_is_wrong_and_does_harm_where_obeyed(
-    world: World, examples: list[Example]
-) -> None:
+def test_advice_of_a_critic_without_capacity_is_wrong_and_does_harm_where_obeyed() -> None:
     dull = replace(EXACT, capacity=0.0)
     some = [e for e in examples if constraints_of(e)]
     for example in some:
@@ -116,9 +111,7 @@ def test_advice_of_a_critic_without_capacity_is_wrong_and_does_harm_where_obeyed
     assert advised(EXACT) > nothing + 0.1
 
 
-def test_a_random_verdict_has_nothing_to_do_with_the_run(
-    world: World, examples: list[Example]
-) -> None:
+def test_a_random_verdict_has_nothing_to_do_with_the_run() -> None:
     noisy = replace(EXACT, verdict_noise=1.0)
     right = told = 0
     for example in examples:
@@ -130,14 +123,12 @@ def test_a_random_verdict_has_nothing_to_do_with_the_run(
     assert right / told < 0.3  # three of 24 kinds stand in an input on average
 
 
-def test_nothing_is_wrong_with_a_full_reward(world: World, examples: list[Example]) -> None:
+def test_nothing_is_wrong_with_a_full_reward() -> None:
     messages = filled(examples[0], "critic", reward="1", reference="Fine. It is as asked.")
     assert json_of(ask(world, messages)) == {"score": 1.0, "feedback": ""}
 
 
-def test_the_critic_names_an_active_instinct_whose_order_nobody_asked_for(
-    world: World, examples: list[Example]
-) -> None:
+def test_the_critic_names_an_active_instinct_whose_order_nobody_asked_for() -> None:
     example = with_kind(examples, "sentences")
     order = "Set all of the text in capital letters."
     values = {"prompt": order, "instincts": f"[3] {order}", "reference": failing(example)}
@@ -152,7 +143,7 @@ def blamed(world: World, example: Example, settings: SimulatedSettings = EXACT, 
     return json_of(ask(world, filled(example, "attribution", **said), settings))
 
 
-def test_the_adversary_rates_what_the_verdict_missed(world: World, examples: list[Example]) -> None:
+def test_the_adversary_rates_what_the_verdict_missed() -> None:
     example = with_kind(examples, "bullets")
     told = filled(example, "adversary", reference=failing(example), verdict="score 1: fine")
     missed = json_of(ask(world, told))
@@ -161,9 +152,7 @@ def test_the_adversary_rates_what_the_verdict_missed(world: World, examples: lis
     assert silent == {"feedback": "", "severity": 0.0}
 
 
-def test_attribution_lays_advice_at_the_part_that_lacks_it(
-    world: World, examples: list[Example]
-) -> None:
+def test_attribution_lays_advice_at_the_part_that_lacks_it() -> None:
     example = with_kind(examples, "bullets")
     held = blamed(world, example, instincts=f"[0] Be kind.\n[2] {BULLETS}")
     assert held["rendering_errors"] and not held["instinct_errors"]
@@ -182,9 +171,7 @@ def test_attribution_lays_advice_at_the_part_that_lacks_it(
     ]
 
 
-def test_an_error_of_attribution_lays_it_anywhere_and_loses_the_condition(
-    world: World, examples: list[Example]
-) -> None:
+def test_an_error_of_attribution_lays_it_anywhere_and_loses_the_condition() -> None:
     wrong = replace(EXACT, attribution_error=1.0)
     parts: set[str] = set()
     for example in examples[:60]:
@@ -203,7 +190,7 @@ def improved(world: World, text: str, feedback: str, cap: int = 25) -> str:
     return ask(world, filled(Example("x", "x"), "updater", **values))
 
 
-def test_improve_takes_up_advice_within_the_cap_and_drops_what_orders_nothing(world: World) -> None:
+def test_improve_takes_up_advice_within_the_cap_and_drops_what_orders_nothing() -> None:
     told = "- Its text must say: " + BULLETS
     assert BULLETS.split(",")[0] in improved(world, "Be kind.", told)
     vague = "Think of the reader at all times and be sure that nothing is left to be desired."
@@ -212,9 +199,7 @@ def test_improve_takes_up_advice_within_the_cap_and_drops_what_orders_nothing(wo
     assert vague not in found
 
 
-def test_improve_reads_advice_without_a_condition_as_about_the_texts_own_matter(
-    world: World,
-) -> None:
+def test_improve_reads_advice_without_a_condition_as_about_the_texts_own_matter() -> None:
     text = "When a title is asked for, put a title in double angle brackets on the first line."
     found = improved(world, text, "- Its text must say: Add a postscript to the letter.")
     (first, *more) = world.skills.orders(found)
@@ -229,22 +214,20 @@ def test_improve_reads_advice_without_a_condition_as_about_the_texts_own_matter(
     assert names["avoid"] == names["title"]
 
 
-def test_improve_removes_what_is_said_to_do_harm(world: World) -> None:
+def test_improve_removes_what_is_said_to_do_harm() -> None:
     text = "Be kind. Put a title on the first line."
     found = improved(world, text, "- It works against such inputs by: put a title on top.")
     assert found == "Be kind."
 
 
-def test_improve_copies_nothing_from_an_input(world: World, examples: list[Example]) -> None:
+def test_improve_copies_nothing_from_an_input() -> None:
     for example in examples[:40]:
         report = reward(example, "hello").feedback
         found = improved(world, "Be kind.", f"- {example.input}\n- {report}")
         assert example.input.split(".")[0] not in found
 
 
-def test_another_optimizers_reflection_is_the_same_function(
-    world: World, examples: list[Example]
-) -> None:
+def test_another_optimizers_reflection_is_the_same_function() -> None:
     """Raw reports instead of advice, fences asked for: the advice must be found, and can be."""
     example = with_kind(examples, "bullets")
     text = (
@@ -265,9 +248,7 @@ def listing(world: World) -> str:
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_the_encoder_gives_s_distinct_indices_and_prefers_conditions_that_hold(
-    world: World, examples: list[Example], count: int
-) -> None:
+def test_the_encoder_gives_s_distinct_indices_and_prefers_conditions_that_hold(count: int) -> None:
     fits = chosen = 0
     for example in examples[:60]:
         messages = filled(example, "encoder", select=count, size=9, last=8, codebook=listing(world))
@@ -280,9 +261,7 @@ def test_the_encoder_gives_s_distinct_indices_and_prefers_conditions_that_hold(
     assert fits > 0.9 * chosen
 
 
-def test_the_generator_says_plainly_what_applies_and_drops_what_does_not(
-    world: World, examples: list[Example]
-) -> None:
+def test_the_generator_says_plainly_what_applies_and_drops_what_does_not() -> None:
     example = with_kind(examples, "bullets")
     title = "When a title is asked for, put a title in double angle brackets on top of it."
     wanted = f"[0] {BULLETS}\n[1] {title}\n[2] Keep all of the text in lower case."
@@ -294,7 +273,7 @@ def test_the_generator_says_plainly_what_applies_and_drops_what_does_not(
     assert ("title" in said) == ("title" in kinds)
 
 
-def test_it_splits_prompts_writes_instincts_and_grades(world: World) -> None:
+def test_it_splits_prompts_writes_instincts_and_grades() -> None:
     example = Example("x", "x")
     split = json_of(ask(world, filled(example, "split", text="Be nice. Be brief.", cap=20)))
     assert split["instincts"] == ["Be nice.", "Be brief."]
