@@ -89,7 +89,7 @@ DRAWN: Meaning = {
 
 def meaning(schema: Any, of: Meaning) -> Any:
     """The printed grammar of a schema, read back."""
-    lines = [line.split(" ::= ", 1) for line in schema_ebnf(schema).text.splitlines()]
+    lines = [line.split(" ::= ", 1) for line in schema_ebnf(schema).text.strip("\n").split("\n")]
     bodies, known = dict(lines), dict[str, Any]()
     assert lines[0][0] == "root" and len(bodies) == len(lines)
 
