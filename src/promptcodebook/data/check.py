@@ -175,7 +175,6 @@ def _rows(dataset: Dataset) -> list[_Row]:
 
 
 def _repeated(rows: Sequence[_Row]) -> list[_Row]:
-    """Those whose input is not the only one of its kind."""
     counts = Counter(row.folded for row in rows)
     return [row for row in rows if counts[row.folded] > 1]
 

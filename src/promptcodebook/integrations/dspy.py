@@ -23,8 +23,7 @@ import json
 import os
 import types
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -128,7 +127,6 @@ class ComposedProgram(_dspy.Module):
         self._policy, self._compiled = policy, True
 
     def __deepcopy__(self, memo: object) -> ComposedProgram:
-        """With a student of its own, on the same policy."""
         lm, roles = self._models
         made = ComposedProgram(
             self.student, lm, roles=roles, policy=self._policy, trust=self._trust
@@ -331,7 +329,7 @@ class _Runner:
         self.__qualname__ = type(student).__qualname__
         self._student = attend(student.deepcopy())
         self.stages = tuple(name for name, _ in self._student.named_predictors())
-        self._metric = _Metric.of(metric)
+        self._score = _reward(metric)
         self._rows = rows
         self._floor = floor
         # As they are where `compile` is called: rollouts run in threads of their own.
@@ -352,67 +350,54 @@ class _Runner:
             try:
                 prediction = self._student(**row.inputs())
             except _ParseError as error:
-                return self._unparsed(error, self._taken())
+                wanted = ", ".join(error.signature.output_fields)
+                said = f"The reply could not be parsed into the fields that it must have: {wanted}."
+                score = Score(self._floor, said)
+                return scored_output(str(error.lm_response), self._taken(), score)
             taken = self._taken()
         with _dspy.context(**self._settings):
-            score = self._metric.score(row, prediction)
+            score = self._score(row, prediction)
         return scored_output(_text(prediction), taken, score)
 
-    def _unparsed(self, error: Any, taken: Sequence[Stage]) -> Output:
-        wanted = ", ".join(error.signature.output_fields)
-        feedback = f"The reply could not be parsed into the fields that it must have: {wanted}."
-        return scored_output(str(error.lm_response), taken, Score(self._floor, feedback))
-
     def _taken(self) -> list[Stage]:
-        """What each predictor read and wrote."""
         names = {id(p): name for name, p in self._student.named_predictors()}
         trace: Sequence[tuple[Any, Any, Any]] = _dspy.settings.trace
         known = [(names.get(id(p)), read, made) for p, read, made in trace]
         return [Stage(name, _text(read), _text(made)) for name, read, made in known if name]
 
 
-@dataclass(frozen=True, slots=True)
-class _Metric:
-    """A metric of dspy's and how many arguments it needs."""
+def _reward(metric: Callable[..., object]) -> Callable[[Any, Any], Score]:
+    """A metric of dspy's by row and prediction. ConfigError for one that takes other arguments."""
+    signature = inspect.signature(metric)
+    for count in (3, 2, 5):  # 5: as dspy's GEPA has it
+        with suppress(TypeError):
+            signature.bind(*range(count))
+            nothing = [None] * (count - 2)
+            return lambda row, prediction: _score(metric(row, prediction, *nothing))
+    raise ConfigError(
+        "the metric does not take (example, prediction, trace)",
+        hint="def metric(example, prediction, trace=None): ...",
+    )
 
-    function: Callable[..., object]
-    count: int
 
-    @classmethod
-    def of(cls, function: Callable[..., object]) -> _Metric:
-        """ConfigError for one that takes other arguments."""
-        signature = inspect.signature(function)
-        for count in (3, 2, 5):  # 5: as dspy's GEPA has it
-            try:
-                signature.bind(*range(count))
-            except TypeError:
-                continue
-            return cls(function, count)
-        raise ConfigError(
-            "the metric does not take (example, prediction, trace)",
-            hint="def metric(example, prediction, trace=None): ...",
-        )
-
-    def score(self, row: Any, prediction: Any) -> Score:
-        """RewardError for what is neither a number nor has a score."""
-        said: Any = self.function(row, prediction, *[None] * (self.count - 2))
-        feedback: object = ""
-        if not isinstance(said, bool | int | float | Score):
-            get = said.get if isinstance(said, Mapping | _dspy.Prediction) else lambda _: None  # pyright: ignore[reportUnknownLambdaType, reportUnknownVariableType, reportUnknownMemberType]
-            said, feedback = get("score"), get("feedback")  # pyright: ignore[reportUnknownVariableType]
-        if isinstance(said, Score):
-            said, feedback = said.value, said.feedback
-        try:
-            return Score(float(said), str(feedback or ""))  # pyright: ignore[reportUnknownArgumentType]
-        except (TypeError, ValueError):
-            raise RewardError(
-                "the metric returned neither a number nor a score",
-                hint="return a float, a bool, or dspy.Prediction(score=..., feedback=...)",
-            ) from None
+def _score(said: Any) -> Score:
+    """RewardError for what is neither a number nor has a score."""
+    feedback: object = ""
+    if not isinstance(said, bool | int | float | Score):
+        get = said.get if isinstance(said, Mapping | _dspy.Prediction) else lambda _: None  # pyright: ignore[reportUnknownLambdaType, reportUnknownVariableType, reportUnknownMemberType]
+        said, feedback = get("score"), get("feedback")  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(said, Score):
+        said, feedback = said.value, said.feedback
+    try:
+        return Score(float(said), str(feedback or ""))  # pyright: ignore[reportUnknownArgumentType]
+    except (TypeError, ValueError):
+        raise RewardError(
+            "the metric returned neither a number nor a score",
+            hint="return a float, a bool, or dspy.Prediction(score=..., feedback=...)",
+        ) from None
 
 
 def _floor(config: Config | Mapping[str, Any] | None) -> float:
-    """The least that can be earned."""
     if isinstance(config, Config):
         return config.reward_range[0]
     return float((config or {}).get("reward_range", (0.0, 1.0))[0])

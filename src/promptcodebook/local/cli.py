@@ -115,7 +115,6 @@ def serve(
 
 
 def _check_fits(options: Mapping[str, object], whose: str) -> None:
-    """Raises ConfigError for an option that this model has no use for."""
     for name, value in options.items():
         if value:
             raise ConfigError(

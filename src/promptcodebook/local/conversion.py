@@ -193,8 +193,6 @@ def convert_gguf(weights: Weights) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """What a file says of its model."""
-
     source: Path
     fields: Mapping[str, object]
     tensors: Mapping[str, GgufTensor]
@@ -245,7 +243,6 @@ class _Model:
         return value
 
     def _heads(self) -> tuple[int, int]:
-        """Of queries, and of keys and values."""
         queries, pairs = "llama.attention.head_count", "llama.attention.head_count_kv"
         return self._count(queries), self._count(pairs if pairs in self.fields else queries)
 
@@ -295,7 +292,6 @@ class _Model:
         return {name: wanted[name] for name in found}
 
     def _marks(self) -> Mapping[str, int]:
-        """The numbers of the tokens that begin, end and fill a text."""
         end = self._count("tokenizer.ggml.eos_token_id")
         given = {"bos_token_id": "bos", "pad_token_id": "padding"}
         fields = ((ours, f"tokenizer.ggml.{theirs}_token_id") for ours, theirs in given.items())

@@ -155,7 +155,6 @@ def job_of(request: Request) -> Job:
 
 
 def _further(request: Request) -> dict[str, Any]:
-    """The fields of a job that `extra` may hold."""
     extra: Mapping[str, Any] = request.sampling.extra
     given = extra.get("stop") or ()
     stop: tuple[object, ...] = tuple(given if isinstance(given, list | tuple) else [given])

@@ -218,7 +218,6 @@ class Batch:
             place.handle.cancel()
 
     def _deliver(self, place: Place) -> None:
-        """Tells what a step made for the job."""
         reason = ""
         while place.handle.can_read():
             for output in place.handle.read().values():

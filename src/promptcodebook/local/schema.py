@@ -139,7 +139,6 @@ def _row(*parts: Part | str) -> Part:
 
 
 def _choice(options: Iterable[Part | str]) -> Part:
-    """One of them, each once."""
     parts = (_literal(option) if isinstance(option, str) else option for option in options)
     found = list({part.text: part for part in parts}.values())
     if len(found) == 1:
@@ -305,7 +304,6 @@ class _Rules:
 
 
 def _listed(item: Part, least: int, most: int) -> Part:
-    """At least one item, commas between them."""
     if most <= 1:
         return item
     return _row(item, _repeat(_row(",", _SPACE, item), max(0, least - 1), most - 1))
@@ -355,7 +353,6 @@ class _Reading:
         return options[0] if len(options) == 1 else self._rules.rule(_choice(options))
 
     def _enum(self, values: list[Any], kind: Any, place: str) -> Part:
-        """The values that are of its type, each once."""
         self._count(len(values))
         kinds = [kind] if isinstance(kind, str) else kind
         kept = [v for v in values if kinds is None or any(_is(v, each) for each in kinds)]

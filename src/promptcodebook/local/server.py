@@ -129,7 +129,6 @@ def _logprobs_tree(made: Generation) -> Mapping[str, object] | None:
 
 
 async def _generate_all(engine: Engine, jobs: Sequence[Job]) -> list[Generation]:
-    """All results; when one fails, the others are cancelled."""
     tasks = [asyncio.ensure_future(engine.generate(job)) for job in jobs]
     try:
         return await asyncio.gather(*tasks)
@@ -164,7 +163,6 @@ async def _stream_all(
 
 
 async def _end(tasks: Sequence[asyncio.Future[Any]]) -> None:
-    """Cancels what is not done, and waits for it."""
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)

@@ -416,7 +416,6 @@ class TransformersEngine:
         return self.context_length - length
 
     def _compile(self, ebnf: str) -> Any:
-        """A matcher to copy. Raises RequestRefused."""
         library: Any = import_extra("llguidance", _WHAT, _EXTRA)
         lark = import_extra("llguidance.gbnf_to_lark", _WHAT, _EXTRA).gbnf_to_lark(ebnf)
         matcher = library.LLMatcher(
@@ -442,7 +441,6 @@ class TransformersEngine:
                     row.fail(ServerFault(f"the model failed: {type(error).__name__}"))
 
     def _take(self) -> list[Row]:
-        """The next batch; none once closed."""
         with self._changed:
             self._batch = []
             self._changed.wait_for(lambda: self._waiting or self._is_closed)

@@ -141,7 +141,6 @@ def _texts(constraint: Mapping[str, object], name: str) -> list[str]:
 
 
 def _target(draft: _Draft) -> int:
-    """Words of the whole text."""
     if "max_words" in draft.broken:
         return _n(draft.broken["max_words"]) + 12
     if "min_words" in draft.broken:
@@ -222,7 +221,6 @@ def _blocks(draft: _Draft, said: list[str]) -> list[str]:
 
 
 def _dealt(said: list[str], count: int) -> list[str]:
-    """Sentences dealt to `count` paragraphs in order."""
     size, rest = divmod(len(said), count)
     ends = [k * size + min(k, rest) for k in range(count + 1)]
     return [" ".join(said[start:end]) for start, end in pairwise(ends)]
@@ -330,7 +328,6 @@ def _name(label: str) -> str:
 
 
 def _outputs(asked: str, schema: Mapping[str, object] | None) -> tuple[tuple[str, ...], bool]:
-    """The parts wanted, in order, and whether as JSON."""
     properties = schema.get("properties") if schema is not None else None
     if isinstance(properties, Mapping):
         return tuple(cast("Mapping[str, object]", properties)), True
@@ -356,7 +353,6 @@ def _kind(outputs: Sequence[str], asked: str, fields: Mapping[str, str]) -> str:
 
 
 def _helped(fields: Mapping[str, str]) -> str | None:
-    """What an outside model said, where that is shown."""
     return next((v for k, v in fields.items() if _OUTSIDE.search(k)), None)
 
 
@@ -372,7 +368,6 @@ def perform_stage(problem: Problem, staged: Staged, met: Met, variant: int) -> s
 
 
 def _titles(problem: Problem) -> tuple[str, ...]:
-    """The titles of the pages that hold the evidence, in the data's order."""
     return tuple(cast("Sequence[str]", problem.fields.get("gold_titles") or ()))
 
 

@@ -124,7 +124,6 @@ def _claims(mind: Mind, reward: float | None) -> list[frozenset[int]]:
 
 
 def _complaint(mind: Mind, claim: frozenset[int], n: int) -> str:
-    """One sentence on one fault, with advice where it knows any."""
     prompt = mind.section("prompt")
     if claim <= mind.given(prompt):
         if any(mind.world.skills.contradict(a, b) for a in claim for b in mind.ordered(prompt)):

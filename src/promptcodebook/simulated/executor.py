@@ -109,5 +109,4 @@ def _keeps(mind: Mind, demand: Demand, obeyed: Obeyed) -> bool:
 
 
 def _variant(mind: Mind) -> int:
-    """Which wording, fixed by the draws and the input."""
     return mind.keyed("variant", mind.problem.input) % 997

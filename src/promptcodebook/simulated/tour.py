@@ -149,7 +149,6 @@ def show_tour(worlds: int, *, plain: bool, as_json: bool) -> None:
 
 
 def _show_first_world(load: str, *, plain: bool) -> _Judged:
-    """The first world under a view, kept with its report."""
     with make_view(sys.stderr, plain=plain) as view:
         made = _judge(1, load, Sources(), Where(runs_dir(), command="pco demo"), view)
     write_run_report(made.path, made.path / "report.html", made.inputs)
@@ -196,7 +195,6 @@ def _print_table(name: str, rows: Sequence[Mapping[str, Any]], worlds: int) -> N
 
 
 def _row(row: Mapping[str, Any]) -> Row:
-    """A row of the tables as one of a verdict."""
     score, gain = (row[key] and Interval(*row[key], row["n"]) for key in ("score", "gain"))
     used, longest = Usage(prompt_tokens=round(row["tokens"])), round(row["longest_prompt"])
     length = PromptLength(longest, longest)
