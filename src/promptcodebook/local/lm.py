@@ -78,9 +78,8 @@ class LocalLM:
     def __init__(self, weights: Weights, load: Callable[[Weights], Engine]) -> None:
         self._weights = weights
         self._load = load
-        self._engine: Engine | None = None
-        self._identity: str | None = None
-        self._loading = threading.Lock()
+        self._made: dict[Callable[[Weights], Any], Any] = {}
+        self._making = threading.Lock()
 
     async def __call__(self, request: Request) -> Reply:
         if request.embeds:
@@ -105,30 +104,24 @@ class LocalLM:
 
     async def engine(self) -> Engine:
         """The engine, loaded now if it is not yet."""
-        return self._engine or await asyncio.to_thread(self._loaded)
+        return self._made.get(self._load) or await asyncio.to_thread(self._once, self._load)
 
     async def identity(self) -> str:
         """The digest of its weights, made once: a big file takes seconds."""
-        return self._identity or await asyncio.to_thread(self._identified)
+        return await asyncio.to_thread(self._once, identify)
 
     async def close(self) -> None:
-        engine, self._engine = self._engine, None
-        self._identity = None
+        engine: Engine | None = self._made.pop(self._load, None)
+        self._made.clear()
         if engine is not None:
             await engine.close()
 
-    def _loaded(self) -> Engine:
+    def _once(self, make: Callable[[Weights], Any]) -> Any:
         # Any number of calls, of any loop, may be the first.
-        with self._loading:
-            if self._engine is None:
-                self._engine = self._load(self._weights)
-            return self._engine
-
-    def _identified(self) -> str:
-        with self._loading:
-            if self._identity is None:
-                self._identity = identify(self._weights)
-            return self._identity
+        with self._making:
+            if make not in self._made:
+                self._made[make] = make(self._weights)
+            return self._made[make]
 
 
 def job_of(request: Request) -> Job:
