@@ -147,7 +147,7 @@ def _from_splits(
         )
     seen = dict[str, str]()
     # In this order, whatever that in the source, so that ids do not depend on it.
-    given = {split: tables[split] for split in SPLITS if split in tables}
+    given: dict[Split, Table] = {split: tables[split] for split in SPLITS if split in tables}
     return {s: read_examples(t, columns, seen) if t.rows else () for s, t in given.items()}
 
 

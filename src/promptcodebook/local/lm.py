@@ -9,7 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from promptcodebook.calls import LM, Reply, Request, Usage
 from promptcodebook.errors import RequestRefused, did_you_mean
@@ -149,8 +149,8 @@ def job_of(request: Request) -> Job:
 
 def _further(request: Request) -> dict[str, Any]:
     extra: Mapping[str, Any] = request.sampling.extra
-    given = extra.get("stop") or ()
-    stop: tuple[object, ...] = tuple(given if isinstance(given, list | tuple) else [given])
+    given: Any = extra.get("stop") or []
+    stop = tuple(cast("list[object]", given if isinstance(given, list) else [given]))
     found: dict[str, Any] = {"stop": stop}
     unreadable = [] if all(s and isinstance(s, str) for s in stop) else ["stop"]
     for name in _PENALTIES:

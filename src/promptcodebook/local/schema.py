@@ -381,7 +381,11 @@ class _Reading:
         given = tree.get("type")
         homes = {_KEYWORDS.get(key, ("", ()))[0] for key in tree}
         implied = next((k for k in ("object", "array", "string", "number") if k in homes), "")
-        kinds = list(map(str, given)) if isinstance(given, list) else [given or implied]
+        kinds = (
+            list(map(str, cast("list[object]", given)))
+            if isinstance(given, list)
+            else [given or implied]
+        )
         fitting = {"number" if kind == "integer" else kind for kind in kinds}
         for key in tree:
             if key != "type" and _KEYWORDS.get(key, ("", ()))[0] not in fitting - {""}:

@@ -195,7 +195,10 @@ def _print_table(name: str, rows: Sequence[Mapping[str, Any]], worlds: int) -> N
 
 
 def _row(row: Mapping[str, Any]) -> Row:
-    score, gain = (row[key] and Interval(*row[key], row["n"]) for key in ("score", "gain"))
+    score, gain = (
+        row[key] and Interval(row[key][0], row[key][1], row[key][2], row["n"])
+        for key in ("score", "gain")
+    )
     used, longest = Usage(prompt_tokens=round(row["tokens"])), round(row["longest_prompt"])
     length = PromptLength(longest, longest)
     return Row(row["name"], score, gain, None, 0, 0, used, row["calls"], prompt_length=length)
