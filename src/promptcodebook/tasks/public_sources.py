@@ -150,52 +150,49 @@ def _hover(files: Sequence[Rows]) -> Mapping[str, Rows]:
     return splits | {"corpus": pages}
 
 
+def _hub(repo: str, *files: str) -> tuple[Remote, ...]:
+    return tuple(Remote("hub", repo, f"{file}.parquet", _PARQUET) for file in files)
+
+
 def _nltk(path: str, folder: str) -> Remote:
     return Remote("github", "nltk/nltk_data", f"packages/{path}", "gh-pages", f"nltk_data/{folder}")
 
 
-_SOURCES = (
-    Source(
+_HOTPOTQA = ("distractor/train/0000", "distractor/train/0001")
+_IFEVAL = "instruction_following_eval"
+_LIVEBENCH = "995e86f0cb983054e1e283fbb81a111a25e444d0"
+SOURCES: Mapping[str, Source] = {
+    "aime": Source(
         "aime",
         (
-            Remote("hub", "AI-MO/aimo-validation-aime", "default/train/0000.parquet", _PARQUET),
-            Remote("hub", "MathArena/aime_2025", "default/train/0000.parquet", _PARQUET),
+            *_hub("AI-MO/aimo-validation-aime", "default/train/0000"),
+            *_hub("MathArena/aime_2025", "default/train/0000"),
         ),
         _aime,
         "train and val are AIME 2022-2024, halves after a shuffle with seed 0; test is AIME 2025",
     ),
-    Source(
+    "hotpotqa": Source(
         "hotpotqa",
-        tuple(
-            Remote("hub", "hotpotqa/hotpot_qa", f"distractor/train/{n:04}.parquet", _PARQUET)
-            for n in range(2)
-        ),
+        _hub("hotpotqa/hotpot_qa", *_HOTPOTQA),
         _hotpotqa,
         "the corpus is the paragraphs that come with the chosen questions, not the five million "
         "abstracts of the paper, so retrieval is easier",
     ),
-    Source(
+    "hover": Source(
         "hover",
         (
             Remote("github", "hover-nlp/hover", f"data/hover/{OFFICIAL}"),
-            *(
-                Remote("hub", "hotpotqa/hotpot_qa", f"distractor/{part}.parquet", _PARQUET)
-                for part in ("train/0000", "train/0001", "validation/0000")
-            ),
+            *_hub("hotpotqa/hotpot_qa", *_HOTPOTQA, "distractor/validation/0000"),
         ),
         _hover,
         "claims with three gold pages that HotpotQA's paragraphs hold; these paragraphs are the "
         "corpus, not the five million abstracts of the paper, so retrieval is easier; some "
         "gigabytes of memory are needed to arrange them",
     ),
-    Source(
+    "ifbench": Source(
         "ifbench",
         (
-            Remote(
-                "github",
-                "josejg/instruction_following_eval",
-                "instruction_following_eval/data/input_data.jsonl",
-            ),
+            Remote("github", f"josejg/{_IFEVAL}", f"{_IFEVAL}/data/input_data.jsonl"),
             Remote("github", "allenai/IFBench", "data/IFBench_test.jsonl"),
             _nltk("tokenizers/punkt_tab.zip", "tokenizers"),
             _nltk("corpora/stopwords.zip", "corpora"),
@@ -205,26 +202,21 @@ _SOURCES = (
         "train and val are IFEval prompts, as the paper's training file is on a hub of its own; "
         "test is the present file of 300 rows, of which the paper used an earlier version of 294",
     ),
-    Source(
+    "livebench_math": Source(
         "livebench_math",
         tuple(
-            Remote(
-                "github",
-                "LiveBench/LiveBench",
-                f"livebench/data/live_bench/math/{part}/question.jsonl",
-                "995e86f0cb983054e1e283fbb81a111a25e444d0",
-            )
+            Remote("github", "LiveBench/LiveBench", f"{folder}/question.jsonl", _LIVEBENCH)
             for part in ("math_comp", "AMPS_Hard", "olympiad")
+            for folder in (f"livebench/data/live_bench/math/{part}",)
         ),
         _livebench,
         "sorted by id, shuffled with seed 0; 123 train, 123 val, the rest test",
     ),
-    Source(
+    "pupa": Source(
         "pupa",
         (Remote("github", "Columbia-NLP-Lab/PAPILLON", "pupa/PUPA_New.csv"),),
         _pupa,
         "real users' text: keep it to yourself; the first 443 rows in file order",
     ),
-)
-SOURCES: Mapping[str, Source] = {source.name: source for source in _SOURCES}
+}
 """The benchmarks that `pco data fetch` takes from their public homes."""
