@@ -129,18 +129,15 @@ def _avoid(constraint: Constraint, text: str) -> CheckResult:
     return CheckResult(True, "No forbidden word occurs.")
 
 
-def _lowercase(_constraint: Constraint, text: str) -> CheckResult:
-    """lowercase{}: there are letters, and none is a capital."""
-    capitals = sum(c.isupper() for c in text)
-    sentence = f"The answer has {_many(capitals, 'capital letter')}; all must be lower case."
-    return CheckResult(not capitals and any(c.islower() for c in text), sentence)
+def _all(wanted: Callable[[str], bool], other: Callable[[str], bool], words: str) -> _Check:
+    """There are letters, and all are `wanted`."""
 
+    def holds(_constraint: Constraint, text: str) -> CheckResult:
+        wrong, (noun, must) = sum(map(other, text)), words.split("; ")
+        sentence = f"The answer has {_many(wrong, noun)}; {must}."
+        return CheckResult(not wrong and any(map(wanted, text)), sentence)
 
-def _uppercase(_constraint: Constraint, text: str) -> CheckResult:
-    """uppercase{}: there are letters, and none is a small one."""
-    small = sum(c.islower() for c in text)
-    sentence = f"The answer has {_many(small, 'small letter')}; all must be capitals."
-    return CheckResult(not small and any(c.isupper() for c in text), sentence)
+    return holds
 
 
 def _title(_constraint: Constraint, text: str) -> CheckResult:
@@ -214,10 +211,8 @@ def _two_versions(_constraint: Constraint, text: str) -> CheckResult:
     """two_versions{}: two different non-blank parts, separated by one line "******"."""
     parts = versions(text)
     if len(parts) != 2:
-        sentence = (
-            f'The answer has {_many(len(parts), "part")} around lines "******", not exactly 2.'
-        )
-        return CheckResult(False, sentence)
+        count = _many(len(parts), "part")
+        return CheckResult(False, f'The answer has {count} around lines "******", not exactly 2.')
     if not all(parts) or parts[0] == parts[1]:
         return CheckResult(False, 'The two parts around the line "******" are empty or the same.')
     return CheckResult(True, 'Two different versions stand around the line "******".')
@@ -226,10 +221,8 @@ def _two_versions(_constraint: Constraint, text: str) -> CheckResult:
 def _placeholders(constraint: Constraint, text: str) -> CheckResult:
     """placeholders{n}: at least n placeholders in square brackets, [like this]."""
     count, n = len(re.findall(r"\[[^\[\]\n]+\]", text)), _number(constraint)
-    return CheckResult(
-        count >= n,
-        f"The answer has {_many(count, 'placeholder')} in [ ]; at least {n} were needed.",
-    )
+    sentence = f"The answer has {_many(count, 'placeholder')} in [ ]; at least {n} were needed."
+    return CheckResult(count >= n, sentence)
 
 
 def _alphabetical(constraint: Constraint, text: str) -> CheckResult:
@@ -258,8 +251,11 @@ _TABLE: dict[str, tuple[_Check, tuple[str, ...]]] = {
     "include": (_include, ("words",)),
     "avoid": (_avoid, ("words",)),
     "no_commas": (_none(",", "comma"), ()),
-    "lowercase": (_lowercase, ()),
-    "uppercase": (_uppercase, ()),
+    "lowercase": (
+        _all(str.islower, str.isupper, "capital letter; all must be lower case"),
+        (),
+    ),
+    "uppercase": (_all(str.isupper, str.islower, "small letter; all must be capitals"), ()),
     "title": (_title, ()),
     "json": (_json, ("keys",)),
     "start_with": (_start_with, ("text",)),
