@@ -160,9 +160,8 @@ _ARRANGE = {
 }
 _READ = tomllib.loads(Path(__file__).with_name("public_sources.toml").read_text("utf-8"))
 SOURCES: Mapping[str, Source] = {
-    name: Source(
-        name, tuple(Remote(**file) for file in each["files"]), _ARRANGE[name], each["note"]
-    )
-    for name, each in _READ.items()
+    name: Source(name, tuple(Remote(**file) for file in read["files"]), arrange, read["note"])
+    for name, arrange in _ARRANGE.items()
+    for read in (_READ[name],)
 }
 """The benchmarks that `pco data fetch` takes from their public homes."""
