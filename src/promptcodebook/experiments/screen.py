@@ -14,7 +14,6 @@ from typing import Any, Self
 from pydantic import BaseModel, ValidationError, model_validator
 
 from promptcodebook.errors import StoreError
-from promptcodebook.experiments.experiment import Experiment
 from promptcodebook.experiments.published import Published, metrics, published, table_titles
 from promptcodebook.experiments.reproduce import experiment_named, experiment_names
 from promptcodebook.lm.spec import any_simulated
@@ -25,9 +24,7 @@ from promptcodebook.viewer.page import SOME_SIMULATED, Screen, address, filter_b
 _log = logging.getLogger(__name__)
 _FIGURE = re.compile(r"[\w-]+\.svg", re.ASCII)
 _LIST = (
-    Column("experiment", numeric=False),
-    Column("in the paper", numeric=False),
-    Column("measured here", numeric=False),
+    *(Column(name, numeric=False) for name in ("experiment", "in the paper", "measured here")),
     Column("model", numeric=False),
     Column("seeds"),
     Column("cells missing"),
@@ -66,17 +63,8 @@ class _Measured:
     figures: tuple[str, ...]
 
     @property
-    def model(self) -> str:
-        return self.kept.model
-
-    @property
-    def gaps(self) -> int:
-        """Cells without a result."""
-        return len(self.kept.missing)
-
-    @property
-    def simulated(self) -> bool:
-        return any_simulated([self.model])
+    def badge(self) -> Html | None:
+        return el("span.badge", "simulated") if any_simulated([self.kept.model]) else None
 
 
 def paper_mark(results: Path, name: str = "") -> str:
@@ -102,17 +90,19 @@ def paper_screen(results: Path) -> Screen:
     rows: list[tuple[Content, ...]] = []
     simulated = False
     for name in experiment_names():
-        experiment = experiment_named(name)
+        paper, opens = experiment_named(name).paper, link(name, "paper", name, look=".stop")
         try:
-            measured = _read(results, name)
+            measured, why = _read(results, name), "not yet"
         except StoreError as error:
             _log.debug("%s", error)
-            rows.append(_blank(experiment, "cannot be read"))
+            measured, why = None, "cannot be read"
+        if measured is None:
+            rows.append((opens, paper or MISSING, why, MISSING, MISSING, MISSING))
             continue
-        simulated = simulated or (measured is not None and measured.simulated)
-        rows.append(
-            _blank(experiment, "not yet") if measured is None else _line(experiment, measured)
-        )
+        kept, simulated = measured.kept, simulated or measured.badge is not None
+        model = together(kept.model, " ", measured.badge)
+        seeds, gaps = kept.seeds or MISSING, len(kept.missing)
+        rows.append((opens, paper or "none: ours", kept.preset, model, seeds, gaps))
     tables = [
         el("li", link(f"{name}: {title}", "paper", name, look=".stop"))
         for name, title in table_titles().items()
@@ -127,26 +117,6 @@ def paper_screen(results: Path) -> Screen:
     return Screen("Paper", body, live=address("live", "paper"), mark=mark, simulated=said)
 
 
-def _blank(experiment: Experiment, why: str) -> tuple[Content, ...]:
-    """The line of an experiment without results."""
-    name = link(experiment.name, "paper", experiment.name, look=".stop")
-    return (name, experiment.paper or MISSING, why, MISSING, MISSING, MISSING)
-
-
-def _line(experiment: Experiment, measured: _Measured) -> tuple[Content, ...]:
-    name = link(experiment.name, "paper", experiment.name, look=".stop")
-    kept = measured.kept
-    badge = el("span.badge", "simulated") if measured.simulated else None
-    return (
-        name,
-        experiment.paper or "none: ours",
-        kept.preset,
-        together(measured.model, " ", badge),
-        kept.seeds or MISSING,
-        measured.gaps,
-    )
-
-
 def result_screen(results: Path, name: str) -> Screen:
     """One experiment with the paper's numbers below ours, or one table of the paper."""
     above = (("Paper", "/paper"),)
@@ -156,14 +126,17 @@ def result_screen(results: Path, name: str) -> Screen:
         return missing(f"There is nothing to reproduce under the name {name}.", "pco reproduce")
     mark = paper_mark(results, name)
     experiment, measured = experiment_named(name), _read(results, name)
-    tables = _tables_of(experiment.paper)
     parts: list[Content] = [_ours(name, measured, mark)]
-    parts += [
-        el("section", el("h2", f"The paper, {t}: {table_titles()[t]}"), _published(t))
-        for t in tables
-    ]
+    # Names in 'Table 1' or 'Tables 9 and 10' of which the paper has numbers.
+    kinds = [kind for kind in ("Table", "Figure") if kind in experiment.paper]
+    named = [f"{kind} {n}" for kind in kinds for n in re.findall(r"\d+[a-z]?", experiment.paper)]
+    for t in named:
+        if t in table_titles():
+            parts.append(
+                el("section", el("h2", f"The paper, {t}: {table_titles()[t]}"), _published(t))
+            )
     title = f"{name} ({experiment.paper})" if experiment.paper else name
-    said = SOME_SIMULATED if measured is not None and measured.simulated else ""
+    said = SOME_SIMULATED if measured is not None and measured.badge else ""
     live = address("live", "paper", name)
     return Screen(title, parts, above=above, live=live, mark=mark, simulated=said)
 
@@ -174,67 +147,50 @@ def figure_file(results: Path, name: str, file: str) -> Path | None:
     return results / name / file if measured is not None and file in measured.figures else None
 
 
-def _tables_of(text: str) -> list[str]:
-    """Names in 'Table 1' or 'Tables 9 and 10' of which the paper has numbers."""
-    numbers = re.findall(r"\d+[a-z]?", text)
-    kinds = [kind for kind in ("Table", "Figure") if kind in text]
-    return [f"{kind} {n}" for kind in kinds for n in numbers if f"{kind} {n}" in table_titles()]
-
-
 def _ours(name: str, measured: _Measured | None, mark: str) -> Html:
     if measured is None:
         return together(
             el("p.empty", "It was not measured here."),
             el("p.note", "Next: ", el("code", f"pco reproduce {name}")),
         )
-    said = f"Measured with {measured.model}, {plural(measured.kept.seeds, 'seed')}"
-    said += f", {plural(measured.gaps, 'cell')} missing." if measured.gaps else "."
-    return together(
-        el("p", said),
-        [_table(n, each, measured) for n, each in measured.kept.tables.items()],
-        [
-            _figure(address("paper", name, file, as_of=mark), file, measured)
-            for file in measured.figures
-        ],
-    )
-
-
-def _table(name: str, kept: _Table, measured: _Measured) -> Html:
-    columns = [Column(str(head), numeric=False) for head in kept.head]
-    rows = [[str(cell) for cell in row] for row in kept.rows]
-    badge = el("span.badge", "simulated") if measured.simulated else None
-    caption = el("figcaption", badge, kept.title or name)
-    return el("figure", caption, table(columns, rows))
-
-
-def _figure(place: str, file: str, measured: _Measured) -> Html:
-    """A drawing; its address changes with it, since a browser keeps what it has under one."""
-    badge = el("span.badge", "simulated") if measured.simulated else None
-    source = {"src": place, "alt": file.removesuffix(".svg")}
-    return el("figure", el("figcaption", badge, file), el("img.drawn", attrs=source))
+    kept, badge = measured.kept, measured.badge
+    text = f"Measured with {kept.model}, {plural(kept.seeds, 'seed')}"
+    text += f", {plural(len(kept.missing), 'cell')} missing." if kept.missing else "."
+    parts: list[Content] = [el("p", text)]
+    for title, each in kept.tables.items():
+        columns = [Column(str(head), numeric=False) for head in each.head]
+        rows = [[str(cell) for cell in row] for row in each.rows]
+        caption = el("figcaption", badge, each.title or title)
+        parts.append(el("figure", caption, table(columns, rows)))
+    for file in measured.figures:
+        # The address changes with the drawing, since a browser keeps what it has under one.
+        place = address("paper", name, file, as_of=mark)
+        drawn = el("img.drawn", attrs={"src": place, "alt": file.removesuffix(".svg")})
+        parts.append(el("figure", el("figcaption", badge, file), drawn))
+    return together(*parts)
 
 
 def _published(name: str) -> Html:
     """The paper's numbers: a table for each executor and metric, rows and columns as printed."""
-    parts: list[Content] = []
-    values = published(name).values
-    for executor in dict.fromkeys(v.executor for v in values):
-        for metric in dict.fromkeys(v.metric for v in values if v.executor == executor):
-            cells = [v for v in values if (v.executor, v.metric) == (executor, metric)]
-            parts.append(_matrix(cells, executor, metric))
-    return together(parts)
+    groups: dict[tuple[str | None, str], list[Published]] = {}
+    for value in published(name).values:
+        groups.setdefault((value.executor, value.metric), []).append(value)
+    return together(*(_matrix(cells) for cells in groups.values()))
 
 
-def _matrix(cells: Sequence[Published], executor: str | None, metric: str) -> Html:
-    rows = list(dict.fromkeys(cell.row for cell in cells))
+def _matrix(cells: Sequence[Published]) -> Html:
+    first = cells[0]
     columns = list(dict.fromkeys(cell.column for cell in cells))
     printed = {(c.row, c.column): c.printed for c in cells}
     heads = [Column("", numeric=False), *map(Column, columns)]
-    body = [[row, *(printed.get((row, column), MISSING) for column in columns)] for row in rows]
-    where = f"{executor}, " if executor else ""
-    unit = cells[0].unit
-    caption = f"The paper: {where}{metric} ({metrics().get(metric, '')}), in {unit}."
-    return el("figure", el("figcaption", caption), table(heads, body))
+    body = [
+        [row, *(printed.get((row, column), MISSING) for column in columns)]
+        for row in dict.fromkeys(cell.row for cell in cells)
+    ]
+    where = f"{first.executor}, " if first.executor else ""
+    caption = f"The paper: {where}{first.metric} ({metrics().get(first.metric, '')})"
+    caption = el("figcaption", f"{caption}, in {first.unit}.")
+    return el("figure", caption, table(heads, body))
 
 
 def _read(results: Path, name: str) -> _Measured | None:

@@ -1,6 +1,5 @@
-"""IFEval: keywords, language, lengths, letter case; content marks, formats, combinations,
-beginnings and ends, punctuation.
-"""
+"""The 25 constraints of IFEval, a table of pure functions: keywords, language, lengths, letter
+case; content marks, formats, combinations, beginnings and ends, punctuation."""
 
 from __future__ import annotations
 
@@ -12,10 +11,6 @@ from promptcodebook.tasks.ifbench.instruction import Arguments, Check, Text
 
 _RULE = re.compile(r"\s?\*\*\*\s?")
 _FIRST_WORD_ENDS = re.compile(r"[.,?!'\"]")
-
-
-def _existence(text: Text, args: Arguments) -> bool:
-    return all(text.language.patterns.counts(args.texts("keywords"), text.value))
 
 
 def _frequency(text: Text, args: Arguments) -> bool:
@@ -33,18 +28,6 @@ def _letter_frequency(text: Text, args: Arguments) -> bool:
     # The public scorer replaces what is not a letter by a random one; here it is counted as given.
     found = text.lower.count(args.text("letter").lower())
     return args.compare("let_relation", found, "let_frequency")
-
-
-def _response_language(text: Text, args: Arguments) -> bool:
-    return text.language.guess(text.value) in ("", args.text("language"))
-
-
-def _number_sentences(text: Text, args: Arguments) -> bool:
-    return args.compare("relation", len(text.sentences), "num_sentences")
-
-
-def _number_words(text: Text, args: Arguments) -> bool:
-    return args.compare("relation", len(text.words), "num_words")
 
 
 def _number_paragraphs(text: Text, args: Arguments) -> bool:
@@ -67,34 +50,15 @@ def _nth_paragraph_first_word(text: Text, args: Arguments) -> bool:
     return word.lower() == args.text("first_word").lower()
 
 
-def _capital_word_frequency(text: Text, args: Arguments) -> bool:
-    found = sum(token.isupper() for token in text.tokens)
-    return args.compare("capital_relation", found, "capital_frequency")
-
-
-def _english_capital(text: Text, args: Arguments) -> bool:
-    return text.value.isupper() and text.language.guess(text.value) in ("", "en")
-
-
-def _english_lowercase(text: Text, args: Arguments) -> bool:
-    return text.value.islower() and text.language.guess(text.value) in ("", "en")
-
-
 _POSTSCRIPTS = {"P.P.S": re.compile(r"p\.\s?p\.\s?s"), "P.S.": re.compile(r"p\.\s?s\.")}
-
 # Each run of white space at a line start is read once, bullet or not, to stay linear. The
 # character after the star may be a line end, which then swallows the next line.
 _STARRED = re.compile(r"(?:\A|\n)\s*+(\*[^*].*)?")
 _DASHED = re.compile(r"(?:\A|\n)\s*+(-.*)?")
-
 _SINGLE = re.compile(r"\*[^\n*]*\*")
 _DOUBLE = re.compile(r"\*\*[^\n*]*\*\*")
 _FENCES = ("```json", "```Json", "```JSON", "```")
 _ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
-
-
-def _number_placeholders(text: Text, args: Arguments) -> bool:
-    return _count_brackets(text.value) >= args.integer("num_placeholders")
 
 
 def _count_brackets(value: str) -> int:
@@ -120,10 +84,6 @@ def _number_bullet_lists(text: Text, args: Arguments) -> bool:
     return sum(bool(line) for line in found) == args.integer("num_bullets")
 
 
-def _constrained_response(text: Text, args: Arguments) -> bool:
-    return any(answer in text.value for answer in _ANSWERS)
-
-
 def _number_highlighted_sections(text: Text, args: Arguments) -> bool:
     single = sum(bool(found.strip("*").strip()) for found in _SINGLE.findall(text.value))
     double = sum(bool(found[2:-2].strip()) for found in _DOUBLE.findall(text.value))
@@ -132,10 +92,9 @@ def _number_highlighted_sections(text: Text, args: Arguments) -> bool:
 
 def _multiple_sections(text: Text, args: Arguments) -> bool:
     splitter = args.text("section_spliter").strip()
-    found = text.language.patterns.counts(
-        [splitter], text.value, suffix=r"\s?\d+", ignore_case=False
-    )
-    return found[0] >= args.integer("num_sections")
+    counts = text.language.patterns.counts
+    [found] = counts([splitter], text.value, suffix=r"\s?\d+", ignore_case=False)
+    return found >= args.integer("num_sections")
 
 
 def _json_format(text: Text, args: Arguments) -> bool:
@@ -149,10 +108,6 @@ def _json_format(text: Text, args: Arguments) -> bool:
     return True
 
 
-def _title(text: Text, args: Arguments) -> bool:
-    return any(_holds_title(line) for line in text.value.split("\n"))
-
-
 def _holds_title(line: str) -> bool:
     start, end = line.find("<<"), line.rfind(">>")
     return 0 <= start <= end - 3 and bool(line[start : end + 2].lstrip("<").rstrip(">").strip())
@@ -164,48 +119,58 @@ def _two_responses(text: Text, args: Arguments) -> bool:
     return all(pieces[1:-1]) and len(full) == 2 and full[0] != full[1]
 
 
-def _repeat_prompt(text: Text, args: Arguments) -> bool:
-    return text.lower.strip().startswith(args.text("prompt_to_repeat").strip().lower())
-
-
-def _end_checker(text: Text, args: Arguments) -> bool:
-    return text.value.strip().strip('"').lower().endswith(args.text("end_phrase").strip().lower())
-
-
 def _quotation(text: Text, args: Arguments) -> bool:
     value = text.value.strip()
     return len(value) > 1 and value[0] == value[-1] == '"'
 
 
-def _no_comma(text: Text, args: Arguments) -> bool:
-    return "," not in text.value
-
-
 IFEVAL: Mapping[str, Check] = {
-    "keywords:existence": _existence,
+    "keywords:existence": lambda text, args: all(
+        text.language.patterns.counts(args.texts("keywords"), text.value)
+    ),
     "keywords:frequency": _frequency,
     "keywords:forbidden_words": _forbidden_words,
     "keywords:letter_frequency": _letter_frequency,
-    "language:response_language": _response_language,
-    "length_constraints:number_sentences": _number_sentences,
-    "length_constraints:number_words": _number_words,
+    "language:response_language": lambda text, args: (
+        text.language.guess(text.value) in ("", args.text("language"))
+    ),
+    "length_constraints:number_sentences": lambda text, args: args.compare(
+        "relation", len(text.sentences), "num_sentences"
+    ),
+    "length_constraints:number_words": lambda text, args: args.compare(
+        "relation", len(text.words), "num_words"
+    ),
     "length_constraints:number_paragraphs": _number_paragraphs,
     "length_constraints:nth_paragraph_first_word": _nth_paragraph_first_word,
-    "change_case:capital_word_frequency": _capital_word_frequency,
-    "change_case:english_capital": _english_capital,
-    "change_case:english_lowercase": _english_lowercase,
-    "detectable_content:number_placeholders": _number_placeholders,
+    "change_case:capital_word_frequency": lambda text, args: args.compare(
+        "capital_relation", sum(token.isupper() for token in text.tokens), "capital_frequency"
+    ),
+    "change_case:english_capital": lambda text, args: (
+        text.value.isupper() and text.language.guess(text.value) in ("", "en")
+    ),
+    "change_case:english_lowercase": lambda text, args: (
+        text.value.islower() and text.language.guess(text.value) in ("", "en")
+    ),
+    "detectable_content:number_placeholders": lambda text, args: (
+        _count_brackets(text.value) >= args.integer("num_placeholders")
+    ),
     "detectable_content:postscript": _postscript,
     "detectable_format:number_bullet_lists": _number_bullet_lists,
-    "detectable_format:constrained_response": _constrained_response,
+    "detectable_format:constrained_response": lambda text, args: any(
+        answer in text.value for answer in _ANSWERS
+    ),
     "detectable_format:number_highlighted_sections": _number_highlighted_sections,
     "detectable_format:multiple_sections": _multiple_sections,
     "detectable_format:json_format": _json_format,
-    "detectable_format:title": _title,
+    "detectable_format:title": lambda text, args: any(map(_holds_title, text.value.split("\n"))),
     "combination:two_responses": _two_responses,
-    "combination:repeat_prompt": _repeat_prompt,
-    "startend:end_checker": _end_checker,
+    "combination:repeat_prompt": lambda text, args: text.lower.strip().startswith(
+        args.text("prompt_to_repeat").strip().lower()
+    ),
+    "startend:end_checker": lambda text, args: (
+        text.value.strip().strip('"').lower().endswith(args.text("end_phrase").strip().lower())
+    ),
     "startend:quotation": _quotation,
-    "punctuation:no_comma": _no_comma,
+    "punctuation:no_comma": lambda text, args: "," not in text.value,
 }
 """The 25 constraints of IFEval by id."""
