@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import re
 from pathlib import Path
@@ -11,10 +10,8 @@ import pytest
 
 import promptcodebook
 from promptcodebook.intervals import paired_interval
-from promptcodebook.progress import counting
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Rollout
-from tests.cli.invoked import Result, Terminal, pco
+from tests.cli.invoked import Result, pco
 from tests.store.edit import edit_header
 
 
@@ -197,44 +194,6 @@ def test_a_policy_judged_with_another_program_is_noted_once(trained: Path, run_i
     (trained / "mine.py").write_text("def run(prompt, example, lm):\n    return example.target\n")
     same = pco("eval", "p.json", "--set", "executor=mine.py:run", cwd=trained)
     assert same.code == 0 and "judged with" not in same.err
-
-
-class Clock:
-    """A clock that moves when told."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_progress_in_lines_begins_after_two_seconds_and_then_pauses() -> None:
-    stream, clock = io.StringIO(), Clock()
-    with counting("p.json", 40, stream, clock=clock) as progress:
-        for _ in range(40):
-            clock.now += 0.5
-            progress(Rollout("a"))
-    assert stream.getvalue().splitlines() == [
-        "pco p.json: 4 of 40, about 18 s left",
-        "pco p.json: 24 of 40, about 8.0 s left",
-    ]
-
-
-def test_progress_on_a_terminal_is_one_line_that_goes_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("TERM", "xterm-256color")
-    stream, clock = Terminal(), Clock()
-    with counting("p.json", 40, stream, clock=clock) as progress:
-        for done in range(20):
-            clock.now += 0.5
-            progress(Rollout("a"))
-            assert (done >= 3) == bool(stream.getvalue())
-    written = stream.getvalue()
-    assert "pco p.json: 20 of 40, about 10 s left" in written
-    assert written.endswith("\x1b[2K") or written.rstrip("\r").endswith("\x1b[2K")  # cleared
-    assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1
 
 
 def test_data_that_changed_since_the_run_is_said_so(trained: Path) -> None:

@@ -165,14 +165,14 @@ class _Cell:
 
 def _run(config: Config, sources: Sources, folder: Path, *, plain: bool) -> _Cell:
     """The benchmark's run with its report, which a finished run has already."""
+    from promptcodebook.cli.live import watch_run
     from promptcodebook.cli.runs import write_run_report
-    from promptcodebook.cli.views import make_view
     from promptcodebook.run.loading import load_run
     from promptcodebook.run.opening import Where
     from promptcodebook.run.suite import run_once
     from promptcodebook.store.runs import list_runs
 
-    with make_view(sys.stderr, plain=plain) as view:
+    with watch_run(plain=plain) as view:
         typed = shlex.join(["pco", *sys.argv[1:]])
         path, state = run_once(config, sources, Where(folder, command=typed), view)
     report = path / "report.html"

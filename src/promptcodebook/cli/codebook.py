@@ -88,7 +88,7 @@ def effect(
 
 def _measure(measurement: Measurement) -> Effect:
     """Progress on stderr; Ctrl-C ends it in order."""
-    from promptcodebook.progress import ProgressLine
+    from promptcodebook.progress import Line
     from promptcodebook.sync import run_sync
 
     def routed(held: int) -> None:
@@ -101,7 +101,7 @@ def _measure(measurement: Measurement) -> Effect:
         f"{plural(measurement.most_calls, 'call')}, {measurement.routing_calls} of them for the "
         "routes; what was asked before is not asked again"
     )
-    line = ProgressLine(sys.stderr, simulated=measurement.simulated)
+    line = Line(sys.stderr, simulated=measurement.simulated)
     try:
         return run_sync(measurement.measure(line, routed), announced(measurement.interrupt))
     finally:

@@ -137,12 +137,12 @@ def _tell_of_edited_settings(path: Path, ref: str) -> None:
 def _train(settings: Config, base: Path, where: Where, *, plain: bool) -> Run:
     """A run from its opening to its verdict, shown on stderr."""
     from promptcodebook.assemble import Sources
-    from promptcodebook.cli.views import make_view
+    from promptcodebook.cli.live import watch_run
     from promptcodebook.run.opening import open_run
     from promptcodebook.run.optimize import finish
     from promptcodebook.sync import run_sync
 
-    with make_view(sys.stderr, plain=plain) as view:
+    with watch_run(plain=plain) as view:
         opened = open_run(settings, Sources(base), where, view)
         return run_sync(finish(opened), opened.session.interrupt)
 

@@ -153,12 +153,12 @@ def _raw_world(world: int) -> dict[str, Any]:
 def _show_first_world(extra: str, poll: Callable[[], None], *, plain: bool) -> dict[str, Any]:
     """The first world under a view, kept with its report; `poll` keeps the others going."""
     from promptcodebook.assemble import Sources
+    from promptcodebook.cli.live import watch_run
     from promptcodebook.cli.runs import write_run_report
-    from promptcodebook.cli.views import make_view
     from promptcodebook.run.opening import Where
     from promptcodebook.simulated.tour import tour
 
-    with make_view(sys.stderr, plain=plain) as view:
+    with watch_run(plain=plain) as view:
 
         def listener(event: Any) -> None:
             poll()
