@@ -55,7 +55,8 @@ REF_HELP = (
 )
 Ref = Annotated[str, typer.Argument(help=REF_HELP)]
 
-_STRINGS = {"PCO_LM": "lm", "PCO_TASK": "task", "PCO_DATA": "data_dir", "PCO_PRESET": "preset"}
+_STRINGS = {"PCO_LM": "lm", "PCO_TASK": "task", "PCO_DATA": "data_dir", "PCO_PRESET": "preset",
+            "PCO_BUDGET": "budget"}  # fmt: skip
 _INTEGERS = {"PCO_SEED": "seed", "PCO_SIZE": "size", "PCO_SELECT": "select"}
 
 _UNCUT = 1000
@@ -102,15 +103,13 @@ def flag_layer(
     budget: str | None = None,
 ) -> dict[str, Any]:
     """Options as a layer of the configuration, those left out that were not given."""
-    from promptcodebook.config import budget_layer
-
     flags = {
         "task": task,
         "data_dir": str(Path(data).resolve()) if data else None,
         "lm": lm,
         "preset": preset,
         "seed": seed,
-        "budget": budget_layer(budget) if budget else None,
+        "budget": budget or None,
     }
     return {key: value for key, value in flags.items() if value is not None}
 
@@ -119,7 +118,6 @@ def environment_layer(environment: Mapping[str, str] = os.environ) -> dict[str, 
     """PCO_LM, PCO_TASK, PCO_DATA, PCO_PRESET, PCO_SEED, PCO_SIZE, PCO_SELECT, PCO_BUDGET and
     PCO_LM_<ROLE>."""
     from promptcodebook.calls import ROLES
-    from promptcodebook.config import budget_layer
 
     layer: dict[str, Any] = {}
     for name, key in _STRINGS.items():
@@ -128,8 +126,6 @@ def environment_layer(environment: Mapping[str, str] = os.environ) -> dict[str, 
     for name, key in _INTEGERS.items():
         if environment.get(name):
             layer[key] = _integer(name, environment[name])
-    if environment.get("PCO_BUDGET"):
-        layer["budget"] = budget_layer(environment["PCO_BUDGET"])
     for role in ROLES:
         spec = environment.get(f"PCO_LM_{role.upper()}")
         if spec:
@@ -192,15 +188,12 @@ def config_layers(
 
 
 def _toml_layer(config: Path | None) -> tuple[dict[str, Any], Path]:
-    from promptcodebook.config import budget_layer, read_toml
+    from promptcodebook.config import read_toml
 
     path = toml_path(config)
     if path is None:
         return {}, Path()
-    file = read_toml(path)
-    if isinstance(file.get("budget"), str):
-        file["budget"] = budget_layer(file["budget"])
-    return file, path.parent
+    return read_toml(path), path.parent
 
 
 def toml_path(config: Path | None) -> Path | None:

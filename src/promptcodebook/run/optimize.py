@@ -18,7 +18,7 @@ from typing import Any
 
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import LM, Role, Usage
-from promptcodebook.config import Budget, Config, budget_layer, load_config, role_layers
+from promptcodebook.config import Budget, Config, load_config, role_layers
 from promptcodebook.data import Dataset
 from promptcodebook.errors import (
     ConfigError,
@@ -185,7 +185,7 @@ def settings_of(  # noqa: PLR0913 - the contract's keywords
         "size": size,
         "select": select,
         "seed": seed,
-        "budget": budget_layer(budget) if budget else None,
+        "budget": budget or None,
         "roles": role_layers(roles) or None,
     }
     given = {key: value for key, value in over.items() if value is not None}
