@@ -31,6 +31,14 @@ def emit(value: object) -> None:
     print(json.dumps(value, ensure_ascii=False, indent=2, default=str))
 
 
+def show(tree: Callable[[], object], text: Callable[[], str], *, as_json: bool) -> None:
+    """A result on stdout, for machines or for people."""
+    if as_json:
+        emit(tree())
+    else:
+        print(text())
+
+
 def note(text: str) -> None:
     """A line on stderr."""
     print(text, file=sys.stderr)

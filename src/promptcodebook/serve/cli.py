@@ -114,7 +114,7 @@ def serve(
     asked = _Asked(
         ref,
         reference,
-        Typed(config, None, None, lm, None, sets or (), trust),
+        Typed(config, None, None, lm, None, sets, trust),
         name or served_name(reference),
         Patience(route_timeout, compose_timeout, kept),
         verbatim=verbatim,
