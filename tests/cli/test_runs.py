@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -69,6 +70,20 @@ def test_a_person_is_asked(trained: Path, run_id: str, answer: str, left: int) -
     assert f"Remove {run_id} for good? [y/N]" in result.err
     assert len(list((trained / "runs").iterdir())) == left
     assert ("removed" if not left else "error") in result.json  # and no question on stdout
+
+
+def test_report_is_written_where_it_is_asked_for(trained: Path, run_id: str) -> None:
+    result = pco("report", "last", "-o", "r.html", cwd=trained)
+    assert result.code == 0 and result.out.strip() == "r.html"
+    html = (trained / "r.html").read_text()
+    rows = map(json.loads, (trained / "data.jsonl").read_text().splitlines())
+    assert any(row["input"] in html for row in rows)  # the run's store holds ids alone
+    assert pco("report", run_id, cwd=trained).out.strip() == f"runs/{run_id}/report.html"
+
+
+def test_a_report_does_without_data_that_is_gone(trained: Path) -> None:
+    (trained / "data.jsonl").unlink()
+    assert pco("report", "last", "-o", "r.html", cwd=trained).code == 0
 
 
 # --- What `pco train` prints at its end ---
