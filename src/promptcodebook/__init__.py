@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from promptcodebook.config import Config
     from promptcodebook.data import Dataset, load
     from promptcodebook.errors import PcoError
-    from promptcodebook.estimation.estimate import Estimate
-    from promptcodebook.estimation.optimizing import estimate
+    from promptcodebook.estimation.estimate import Estimate, estimate
     from promptcodebook.lm.scripted import ScriptedLM
     from promptcodebook.policy.policy import Policy, load_policy
     from promptcodebook.policy.response import Explanation, Response
@@ -99,7 +98,7 @@ _HOME = {
     "aeffect": "run.effect",
     "effect": "run.effect",
     "Estimate": "estimation.estimate",
-    "estimate": "estimation.optimizing",
+    "estimate": "estimation.estimate",
     "Explanation": "policy.response",
     "Response": "policy.response",
     "load_run": "run.loading",

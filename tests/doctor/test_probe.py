@@ -17,7 +17,7 @@ from promptcodebook.doctor.checkup import checkup
 from promptcodebook.doctor.probe import Section, probe
 from promptcodebook.doctor.roles import rehearse
 from promptcodebook.errors import MissingExtra
-from promptcodebook.estimation.estimate import estimate
+from promptcodebook.estimation.estimate import estimate_plan
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import Spec
 from tests.lm.server import Server, fails, fails_and_hangs_up, refusing, says
@@ -347,7 +347,7 @@ def test_the_estimate_says_who_rewrites() -> None:
     roles = {role: {"model": STRONG} for role in ("critic", "attribution", "updater")}
     short = {**SMALL, "update": {"epochs": 2}, "verdict_examples": 8}
     alone, helped = (
-        estimate(plan_run(load_config(short, more))) for more in ({}, {"roles": roles})
+        estimate_plan(plan_run(load_config(short, more))) for more in ({}, {"roles": roles})
     )
     assert any("texts stay as they are" in line for line in alone.assumptions)
     assert {share.role for share in alone.roles} == {"executor"}

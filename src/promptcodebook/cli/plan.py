@@ -178,8 +178,7 @@ def estimate(
     An unknown price is shown as unknown, not as 0. The time needs to know how long a call takes.
     """
     from promptcodebook.assemble import Sources, plan_run
-    from promptcodebook.estimation.estimate import estimate as estimate_plan
-    from promptcodebook.estimation.estimate import measure
+    from promptcodebook.estimation.estimate import estimate_plan, measure
     from promptcodebook.lm.stack import specs_of
     from promptcodebook.sync import run_sync
 
