@@ -77,41 +77,25 @@ __all__ = [
     "rewards",
 ]
 
-_HOME = {
-    "LM": "calls",
-    "Chat": "calls",
-    "Message": "calls",
-    "Reply": "calls",
-    "Request": "calls",
-    "ScriptedLM": "lm.scripted",
-    "Config": "config",
-    "Dataset": "data",
-    "load": "data",
-    "PcoError": "errors",
-    "Assessment": "run.evaluation",
-    "acompare": "run.assessing",
-    "aevaluate": "run.assessing",
-    "compare": "run.assessing",
-    "evaluate": "run.assessing",
-    "Comparison": "run.assessing",
-    "Effect": "store.effects",
-    "aeffect": "run.effect",
-    "effect": "run.effect",
-    "Estimate": "estimation.estimate",
-    "estimate": "estimation.estimate",
-    "Explanation": "policy.response",
-    "Response": "policy.response",
-    "load_run": "run.loading",
-    "Distillation": "run.distilling",
-    "distill": "run.distilling",
-    "Run": "run.optimize",
-    "aoptimize": "run.optimize",
-    "optimize": "run.optimize",
-    "Policy": "policy.policy",
-    "load_policy": "policy.policy",
-    "Registry": "registry.registry",
-    "open_registry": "registry.registry",
+_HOMES = {
+    "calls": ("LM", "Chat", "Message", "Reply", "Request"),
+    "config": ("Config",),
+    "data": ("Dataset", "load"),
+    "errors": ("PcoError",),
+    "estimation.estimate": ("Estimate", "estimate"),
+    "lm.scripted": ("ScriptedLM",),
+    "policy.policy": ("Policy", "load_policy"),
+    "policy.response": ("Explanation", "Response"),
+    "registry.registry": ("Registry", "open_registry"),
+    "run.assessing": ("Comparison", "acompare", "aevaluate", "compare", "evaluate"),
+    "run.distilling": ("Distillation", "distill"),
+    "run.effect": ("aeffect", "effect"),
+    "run.evaluation": ("Assessment",),
+    "run.loading": ("load_run",),
+    "run.optimize": ("Run", "aoptimize", "optimize"),
+    "store.effects": ("Effect",),
 }
+"""Where the names come from; all others are of `types`."""
 
 
 def __getattr__(name: str) -> object:
@@ -123,7 +107,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'promptcodebook' has no attribute {name!r}")
     if name == "rewards":
         return importlib.import_module("promptcodebook.tasks.rewards.library")
-    home = f"promptcodebook.{_HOME.get(name, 'types')}"
+    homes = (home for home, names in _HOMES.items() if name in names)
+    home = f"promptcodebook.{next(homes, 'types')}"
     try:
         return getattr(importlib.import_module(home), name)
     except ModuleNotFoundError as error:
