@@ -206,7 +206,6 @@ def test_an_address_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PCO_REQUESTS", str(tmp_path / "r.sqlite"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        said = pco(
-            "serve", "p.json", "--lm", "http://127.0.0.1:1/v1#m", "--port", port, cwd=tmp_path
-        )
+        args = ("--lm", "http://127.0.0.1:1/v1#m", "--port", port)
+        said = pco("serve", "p.json", *args, cwd=tmp_path)
     said.error(2, f"cannot listen on 127.0.0.1:{port}", "pco serve p.json --port 0")

@@ -49,12 +49,12 @@ def watch_run(
 ) -> Watcher:
     """What a command shows of a run on `stream` (None = stderr): lines with `plain`, or where
     nothing can be redrawn. NO_COLOR takes the colours and leaves the rest."""
-    stream = stream or sys.stderr
-    utf8 = (getattr(stream, "encoding", None) or "").lower().replace("-", "") == "utf8"
+    out: TextIO = sys.stderr if stream is None else stream
+    utf8 = (getattr(out, "encoding", None) or "").lower().replace("-", "") == "utf8"
     dumb = environment.get("TERM", "") in ("", "dumb")
-    if plain or dumb or not (utf8 and stream.isatty()):
-        return Lines(stream)
-    return Screen(Console(file=stream, no_color=bool(environment.get("NO_COLOR"))))
+    if plain or dumb or not (utf8 and out.isatty()):
+        return Lines(out)
+    return Screen(Console(file=out, no_color=bool(environment.get("NO_COLOR"))))
 
 
 class Screen(Watcher):

@@ -128,7 +128,8 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(**given: Any) -> Any:
         for name, own in members.items():
-            given[name] = groups[name](**{each: given.pop(each) for each in own})
+            group: Any = groups[name]
+            given[name] = group(**{each: given.pop(each) for each in own})
         return command(**given)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__

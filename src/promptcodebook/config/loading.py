@@ -66,8 +66,9 @@ def _config_for(tree: Mapping[str, Any]) -> type[Config]:
     """`Config` with a field for the table of its optimizer, and for each that the tree has: no
     other optimizer is imported."""
     name = str(tree.get("optimizer", "pco"))
-    own = optimizer_settings(name) if name != "pco" else {}
-    tables = {model.table: model for model in own.values()}
+    tables: dict[str, type[OptimizerSettings]] = {}
+    if name != "pco":
+        tables = {model.table: model for model in optimizer_settings(name).values()}
     if tree.keys() - Config.model_fields.keys() - tables.keys():
         every = optimizer_settings().values()
         tables |= {model.table: model for model in every if model.table in tree}
@@ -82,7 +83,8 @@ def _config_with(tables: tuple[type[OptimizerSettings], ...]) -> type[Config]:
 
 def comparable(*trees: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
     """Stored settings, each with every key that another has or that is newer than it."""
-    tables = {key: {} for tree in trees for key in tree if key not in Config.model_fields}
+    tables: dict[str, Any] = {}
+    tables |= {key: {} for tree in trees for key in tree if key not in Config.model_fields}
     where = "the stored configuration"
     return tuple(load_config(tables, tree, where=where).model_dump(mode="json") for tree in trees)
 

@@ -165,8 +165,12 @@ def fill_secrets(fields: Mapping[str, object], environment: Mapping[str, str]) -
 def _secrets(fields: Mapping[str, object]) -> list[tuple[str, str]]:
     """Name and text of what may be a secret, at any depth."""
     found: list[tuple[str, str]] = []
+
+    def keep(name: str, text: str) -> None:
+        found.append((name, text))
+
     for name, value in fields.items():
-        _changed(name, value, lambda *secret: found.append(secret))
+        _changed(name, value, keep)
     return found
 
 
