@@ -14,7 +14,7 @@ import pytest
 from promptcodebook.policy.references import Reference, resolve
 from promptcodebook.report import render_report
 from promptcodebook.report.codebook import CodebookSection
-from promptcodebook.report.context import Context, ReportSection
+from promptcodebook.report.context import Context, Section
 from promptcodebook.report.history import FIRST, LAST, HistorySection
 from promptcodebook.store.events import Started, Stepped
 from promptcodebook.store.run import RunStore
@@ -30,11 +30,11 @@ STOPPED = ScriptedRun(steps=25, verdict=False, hostile="", config=READABLE)
 """Validated after steps 10 and 20, better each time, and stopped after step 25."""
 
 
-def rendered(store: RunStore, make: Callable[[Context], ReportSection]) -> str:
+def rendered(store: RunStore, make: Callable[[Context], Section]) -> str:
     section = make(Context.of(store, {}))
     for event in store.events(full=True):
         section.add(event)
-    return section.render().markup
+    return section.render()
 
 
 def cells(markup: str) -> list[list[str]]:
@@ -137,7 +137,7 @@ def long_history(store: RunStore, rewrites: int) -> Any:
         rewrite = Rewrite(0, f"old {index}", f"new {index}", f"gradient {index}", kept=True)
         refused = Rewrite(0, "old", "bad", "g", kept=False, reason=f"leak: example {index}")
         section.add(Stepped(replace(stepped.step, index=index, rewrites=(rewrite, refused))))
-    return section.render().markup
+    return section.render()
 
 
 def test_history_says_what_maintenance_did_and_why(write: Write) -> None:
@@ -145,11 +145,15 @@ def test_history_says_what_maintenance_did_and_why(write: Write) -> None:
     section = HistorySection(Context.of(store, {}))
     for event in store.events(full=True):
         if isinstance(event, Stepped):
-            tidy = Rewrite(0, "old", "new", "g", True, "c5 was a twin", origin="merge")
+            tidy = Rewrite(
+                0, "a word, b", "a line, b <b>", "g", True, "c5 was a twin", origin="merge"
+            )
             event = Stepped(replace(event.step, rewrites=(tidy,)))
         section.add(event)
-    page = read_page(section.render().markup)
+    page = read_page(section.render())
     assert page.faults == [] and "merge: c5 was a twin" in page.text
+    diff = "a <del>word</del><ins>line</ins>, b <ins>&lt;b&gt;</ins></blockquote>"
+    assert f'<blockquote class="diff">{diff}' in section.render()
 
 
 def test_history_counts_all_rewrites_and_shows_the_first_and_the_latest(write: Write) -> None:

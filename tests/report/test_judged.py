@@ -11,7 +11,7 @@ import pytest
 
 from promptcodebook.method.state import State
 from promptcodebook.policy.references import Best
-from promptcodebook.report.context import Context, DeployedState, ReportSection
+from promptcodebook.report.context import Context, DeployedState, Section
 from promptcodebook.report.judged import (
     MOST,
     JudgedSection,
@@ -19,7 +19,7 @@ from promptcodebook.report.judged import (
     UseSection,
     pairs_of,
 )
-from promptcodebook.report.summary import VerdictSection, masthead
+from promptcodebook.report.summary import VerdictSection, facts
 from promptcodebook.run.verdict import Entry, Terms, conclude
 from promptcodebook.store.events import Amended, Compared, Concluded, Ended, Started
 from promptcodebook.store.header import Header
@@ -32,12 +32,12 @@ Write = Callable[[ScriptedRun], RunStore]
 
 
 def shown(
-    store: RunStore, make: Callable[[Context], ReportSection], inputs: dict[str, str] | None = None
+    store: RunStore, make: Callable[[Context], Section], inputs: dict[str, str] | None = None
 ) -> Page:
     section = make(Context.of(store, inputs or {}))
     for event in store.events(full=True):
         section.add(event)
-    page = read_page(section.render().markup)
+    page = read_page(section.render())
     assert page.faults == []
     return page
 
@@ -103,7 +103,7 @@ def test_a_test_example_shows_the_instincts_that_its_row_was_routed_over(
     section.add(Started(parameters, "expert"))
     for each in judged:
         section.add(Compared(each))
-    page = read_page(section.render().markup)
+    page = read_page(section.render())
     assert said in page.texts
     assert not ({"as it began", "as deployed"} - {said}) & set(page.texts)
 
@@ -162,7 +162,7 @@ def test_a_run_that_was_stopped_says_what_to_type(write: Write) -> None:
     store.append(Ended("budget", hint="pco train --resume it --budget MORE"))
     for make in (UseSection, VerdictSection):
         assert "pco train --resume it --budget MORE" in shown(store, make).texts
-    assert "pco train --resume it" in masthead(Context.of(store, {})).markup
+    assert ("next", "pco train --resume it --budget MORE") in facts(Context.of(store, {}))
 
 
 def test_a_run_that_was_cut_off_says_what_to_type_and_one_at_work_does_not(write: Write) -> None:
@@ -174,7 +174,7 @@ def test_a_run_that_was_cut_off_says_what_to_type_and_one_at_work_does_not(write
     again = RunStore.open(path)
     try:
         assert typed in shown(again, UseSection).texts
-        assert "no: it was cut off" in masthead(Context.of(again, {})).markup
+        assert ("ended", "no: it was cut off") in facts(Context.of(again, {}))
     finally:
         again.close()
 
@@ -190,12 +190,12 @@ def test_the_masthead_names_model_budget_plan_and_splits(tmp_path: Any) -> None:
     header = Header("", "2026-01-31T15:45:02+00:00", "0.2.0", config=config, sizes=sizes)
     store = RunStore.create(tmp_path, header)
     try:
-        text = flat(read_page(masthead(Context.of(store, {})).markup))
+        named = dict(facts(Context.of(store, {})))
     finally:
         store.close()
-    assert "model executor: http://localhost:8000/v1#m; critic: openai/big" in text
-    assert "data 40 train, 20 val, 60 test steps 0 of 21" in text
-    assert "budget 900 calls, $5.00 spent" in text
+    assert named["model"] == "executor: http://localhost:8000/v1#m; critic: openai/big"
+    assert named["data"] == "40 train, 20 val, 60 test" and named["steps"] == "0 of 21"
+    assert named["budget"] == "900 calls, $5.00"
 
 
 def test_a_row_without_reward_is_a_tie_where_the_other_earned_nothing() -> None:

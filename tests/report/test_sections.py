@@ -11,13 +11,11 @@ import pytest
 from promptcodebook.calls import Usage
 from promptcodebook.method.state import RoutingStatistics, utilisation_bound
 from promptcodebook.report.codebook import MOST_COLUMNS, RoutingSection, TheorySection
-from promptcodebook.report.context import Context, ReportSection
+from promptcodebook.report.context import Context, Section
 from promptcodebook.report.curves import WINDOW, CurvesSection
-from promptcodebook.report.history import word_diff
 from promptcodebook.report.operation import IncidentsSection, SpendSection
 from promptcodebook.report.page import MOST, ExamplesSection
-from promptcodebook.report.summary import masthead
-from promptcodebook.report.svg import Chart, Line, ticks
+from promptcodebook.report.summary import facts
 from promptcodebook.store.events import Started, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.units import number
@@ -27,27 +25,15 @@ from tests.report.strict import Page, read_page
 Write = Callable[[ScriptedRun], RunStore]
 
 
-def shown(store: RunStore, make: Callable[[Context], ReportSection]) -> Page:
+def shown(store: RunStore, make: Callable[[Context], Section]) -> Page:
     section = make(Context.of(store, {}))
     for event in store.events(full=True):
         section.add(event)
-    return read_page(section.render().markup)
+    return read_page(section.render())
 
 
 def flat(page: Page) -> str:
     return re.sub(r"\s+", " ", page.text)
-
-
-def test_a_word_diff_marks_what_came_and_went() -> None:
-    diff = word_diff("Count the words, always.", "Count the lines, always <b>.")
-    assert diff.markup == (
-        "Count the <del>words</del><ins>lines</ins>, always <ins>&lt;b&gt;</ins>."
-    )
-
-
-def test_very_long_texts_are_shown_whole_not_compared() -> None:
-    before, after = "a " * 5000, "b " * 5000
-    assert word_diff(before, after).markup == f"<del>{before}</del><ins>{after}</ins>"
 
 
 def test_examples_are_few_distinct_and_from_all_kinds(write: Write) -> None:
@@ -70,7 +56,7 @@ def test_an_example_shows_the_instincts_as_they_were_when_it_was_routed(write: W
         section.add(event)
         if isinstance(event, Stepped):
             break
-    page = read_page(section.render().markup)
+    page = read_page(section.render())
     assert set(origin) <= set(page.texts)
     assert "above all in step 0" not in page.text
 
@@ -80,7 +66,7 @@ SHORT = ScriptedRun(steps=12, size=4, select=2, verdict=False, hostile="")
 
 @pytest.mark.parametrize("make", [CurvesSection, RoutingSection])
 def test_an_instinct_that_maintenance_made_anew_is_counted_from_there(
-    write: Write, make: Callable[[Context], ReportSection]
+    write: Write, make: Callable[[Context], Section]
 ) -> None:
     store = write(SHORT)
     section = make(Context.of(store, {}))
@@ -88,7 +74,7 @@ def test_an_instinct_that_maintenance_made_anew_is_counted_from_there(
         if isinstance(event, Stepped) and event.step.index >= 6:
             event = Stepped(replace(event.step, selected=(1, *event.step.selected[1:])))
         section.add(event)
-    page = read_page(section.render().markup)
+    page = read_page(section.render())
     assert page.faults == [] and ": -" not in page.text
 
 
@@ -104,14 +90,14 @@ def test_selections_of_before_the_run_are_no_selections_of_its_first_step(write:
             counts = tuple(700 + n for n in event.step.selected)
             event = Stepped(replace(event.step, selected=counts))
         section.add(event)
-    assert section.render().markup == rendered_plain(store)
+    assert section.render() == rendered_plain(store)
 
 
 def rendered_plain(store: RunStore) -> str:
     section = RoutingSection(Context.of(store, {}))
     for event in store.events(full=True):
         section.add(event)
-    return section.render().markup
+    return section.render()
 
 
 def test_the_heatmap_of_a_long_run_is_gathered_into_columns(write: Write) -> None:
@@ -171,16 +157,16 @@ def test_what_was_spent_stands_beside_the_limits_of_the_budget(write: Write) -> 
     store = write(ScriptedRun(steps=1, lost=Usage(3, 8000, 4000, 0, 0.5), config=config))
     spent = "513 of 600 calls, 262k of 400k tokens, cost unknown"
     assert f"Of the budget: {spent}." in flat(shown(store, SpendSection))
-    facts = flat(read_page(masthead(Context.of(store, {})).markup))
-    assert f"{spent} (of it lost to failures: 3 calls, up to 12k tokens and $0.50)" in facts
+    named = dict(facts(Context.of(store, {})))
+    assert (
+        f"{spent} (of it lost to failures: 3 calls, up to 12k tokens and $0.50)" == named["spent"]
+    )
 
 
 def test_a_run_without_a_budget_speaks_of_none(write: Write) -> None:
     store = write(ScriptedRun(steps=1))
     assert "budget" not in flat(shown(store, SpendSection))
-    assert "510 calls, 250k tokens, cost unknown started" in flat(
-        read_page(masthead(Context.of(store, {})).markup)
-    )
+    assert dict(facts(Context.of(store, {})))["spent"] == "510 calls, 250k tokens, cost unknown"
 
 
 def test_the_bound_of_theorem_3_stands_beside_what_was_measured(write: Write) -> None:
@@ -231,29 +217,6 @@ def test_curves_follow_the_steps(write: Write) -> None:
     section = CurvesSection(Context.of(store, {}))
     for event in store.events(full=True):
         section.add(event)
-    assert label in section.render().markup
+    assert label in section.render()
     assert f"last {WINDOW} steps" in page.text
     assert "best 0.675" in page.text
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (0, 1, [0, 0.25, 0.5, 0.75, 1]),
-        (0, 50, [0, 20, 40]),
-        (3, 3, [3]),
-        (-1, 1, [-1, -0.5, 0, 0.5, 1]),
-    ],
-)
-def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
-    assert ticks(low, high) == pytest.approx(expected)
-
-
-def test_a_chart_without_points_says_so_and_one_point_is_drawn(write: Write) -> None:
-    context = Context.of(write(ScriptedRun(steps=1)), {})
-    empty = context.chart("c", Chart("t", "x", [Line("a", [])]))
-    assert "Nothing to draw" in empty.markup
-    assert context.chart("c", Chart("t", "x", [Line("a", [(1, float("nan"))])])) == empty
-    single = read_page(context.chart("c", Chart("t", "x", [Line("a", [(1.0, 0.5)])])).markup)
-    assert single.faults == []
-    assert "circle" in single.tags

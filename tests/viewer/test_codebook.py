@@ -14,7 +14,7 @@ from promptcodebook.types import Rewrite, Rollout, Route, Step, Trace
 from promptcodebook.units import number
 from promptcodebook.viewer.codebook import biography_screen, codebook_screen
 from promptcodebook.viewer.following import FollowedRun
-from promptcodebook.viewer.page import render
+from promptcodebook.viewer.page import page_of
 from tests.report.scripted_run import ScriptedRun, events_of, write_run
 from tests.viewer.test_screens import flat
 
@@ -51,7 +51,7 @@ def test_an_example_that_comes_again_counts_once(tmp_path: Path) -> None:
     low, high = (number(x, signed=True) for x in (found.low, found.high))
     said = f"-0.500 ({low} to {high}, n = 5 and 5 examples, 40 and 40 rollouts)"
     for screen in (codebook_screen(followed), biography_screen(followed, "0")):
-        assert said in flat(render(screen, "/").decode())
+        assert said in flat(page_of(screen, "/").decode())
     followed.close()
 
 
@@ -64,7 +64,7 @@ def test_of_two_rewrites_in_one_step_only_the_later_earned_anything(tmp_path: Pa
         for trace in step.traces
         if trace.rollout.reward is not None and 0 in (trace.rollout.route or Route(())).indices
     ]
-    text = flat(render(biography_screen(followed, "0"), "/").decode())
+    text = flat(page_of(biography_screen(followed, "0"), "/").decode())
     earned = [int(n) for n in re.findall(r"reward with it \S+ \(n = (\d+)\)", text)]
     assert earned == [sum(i <= 3 for i in routed), 0, sum(i > 3 for i in routed)]
     assert earned[-1] > 0

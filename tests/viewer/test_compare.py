@@ -18,7 +18,7 @@ from promptcodebook.units import number
 from promptcodebook.viewer.compare import compare_screen
 from promptcodebook.viewer.example import example_screen, examples_screen
 from promptcodebook.viewer.following import FollowedRun, with_tests
-from promptcodebook.viewer.page import render
+from promptcodebook.viewer.page import page_of
 from tests.report.scripted_run import ScriptedRun, events_of, write_run
 from tests.viewer.test_screens import flat
 
@@ -37,7 +37,7 @@ def write(folder: Path, events: Sequence[Event], task: str) -> Path:
 
 
 def shown(screen: object) -> str:
-    return flat(render(screen, "/").decode())  # type: ignore[arg-type]
+    return flat(page_of(screen, "/").decode())  # type: ignore[arg-type]
 
 
 def judged(name: str, rewards: Sequence[float]) -> Compared:
@@ -73,7 +73,7 @@ def test_the_screen_says_what_pco_compare_says(tmp_path: Path, second: Sequence[
     mean, low, high = (number(x, signed=True) for x in (gain.mean, gain.low, gain.high))
     first, other = (FollowedRun(path, path.name) for path in paths)
     text = shown(compare_screen(first, other))
-    assert f"second less first: {mean} (95 % {low} to {high}, n = 40)" in text
+    assert f"difference (second − first): {mean} (95 % {low} to {high}, n = 40)" in text
     first.close()
     other.close()
 
@@ -91,14 +91,14 @@ def test_what_was_judged_last_is_no_result_until_there_is_a_verdict(tmp_path: Pa
         for events, task in ((whole, "whole"), (cut_off(whole, 3), "cut"))
     )
     text = shown(compare_screen(ended, judging))
-    assert "The second is not judged to its end yet" in text and "second less first" not in text
+    assert "The second is not judged to its end yet" in text and "second − first" not in text
     text = shown(examples_screen(judging))
     assert "not judged to its end yet" in text and "the result, " not in text
     assert "the result, learned" in shown(examples_screen(ended))
     for followed, said in ((judging, "not judged to its end yet"), (ended, "learned against")):
         look = followed.look()
         section = render_sections([JudgedSection(look.context)], with_tests(followed, look))
-        assert said in flat(section.markup)
+        assert said in flat(section)
     ended.close()
     judging.close()
 
@@ -118,7 +118,7 @@ def test_an_example_that_failed_last_is_said_to_have_failed(tmp_path: Path) -> N
             event = Stepped(replace(event.step, traces=tuple(same)))
         events.append(event)
     followed = FollowedRun(write(tmp_path, events, "last"), "last")
-    markup = render(examples_screen(followed), "/").decode()
+    markup = page_of(examples_screen(followed), "/").decode()
     row = next(r for r in markup.split("<tr>") if ">ex</a>" in r)
     assert flat(row).split()[:5] == ["ex", "6", "0.25", "failed", "3"]
     test = next(r for r in markup.split("<tr>") if ">test-59</a>" in r)  # always fails

@@ -20,7 +20,7 @@ from promptcodebook.store.effects import Effect, EffectStore, read_effects
 from promptcodebook.viewer.codebook import biography_screen, codebook_screen
 from promptcodebook.viewer.effect import measured_mark
 from promptcodebook.viewer.following import OpenRuns
-from promptcodebook.viewer.page import render
+from promptcodebook.viewer.page import page_of
 from promptcodebook.viewer.server import Site, viewing
 from tests.cli.invoked import pco
 from tests.store.edit import edit_header
@@ -86,7 +86,7 @@ def test_a_page_never_says_that_it_is_newer_than_what_it_shows(
         with open_runs.reading(run.name) as followed:
             assert followed is not None
             screen = biography_screen(followed, "0")
-            assert b"Not measured yet." in render(screen, "/")
+            assert b"Not measured yet." in page_of(screen, "/")
             assert screen.mark != measured_mark(followed, followed.mark())
     finally:
         open_runs.close()
@@ -109,8 +109,8 @@ def test_a_card_shows_the_effect_of_its_own_instinct_and_whether_it_is_simulated
             other = replace(own, difference=Interval(0.3, 0.0, 0.9, 2))
             keep(run, replace(other, policy="of another"))
             keep(run, replace(other, data="another"))
-            cards = flat(render(codebook_screen(followed), "/").decode())
-            page = flat(render(biography_screen(followed, "0"), "/").decode())
+            cards = flat(page_of(codebook_screen(followed), "/").decode())
+            page = flat(page_of(biography_screen(followed, "0"), "/").decode())
     finally:
         open_runs.close()
     assert cards.count("+0.100 (95 % +0.000 to +0.200)") == 1 and "+0.300 (95" not in cards

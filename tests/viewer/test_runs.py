@@ -13,7 +13,7 @@ from promptcodebook.calls import Usage
 from promptcodebook.store.events import Validated
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Rollout
-from promptcodebook.viewer.page import render
+from promptcodebook.viewer.page import page_of
 from promptcodebook.viewer.runs import Runs
 from tests.report.scripted_run import ScriptedRun, write_run
 from tests.viewer.test_screens import flat
@@ -26,21 +26,21 @@ def validated(step: int, score: float, n: int) -> Validated:
     return Validated(step, "subset", Evaluation("val", "val", rollouts))
 
 
-def page_of(runs: Runs) -> str:
-    return render(runs.screen(), "/").decode()
+def markup_of(runs: Runs) -> str:
+    return page_of(runs.screen(), "/").decode()
 
 
 def shown(runs: Runs) -> str:
-    return flat(page_of(runs))
+    return flat(markup_of(runs))
 
 
 def test_what_was_written_after_the_last_step_is_in_the_list(tmp_path: Path) -> None:
     store = write_run(tmp_path, _RUN)
     runs = Runs(tmp_path)
-    assert "2 scores from 0.400 to 0.500" in page_of(runs)
+    assert "2 scores from 0.400 to 0.500" in markup_of(runs)
     store.append(validated(11, 0.9, 20))
     store.close()  # the same step, and no end: as after a kill
-    assert "3 scores from 0.400 to 0.900" in page_of(runs) and "0.900 n = 20" in shown(runs)
+    assert "3 scores from 0.400 to 0.900" in markup_of(runs) and "0.900 n = 20" in shown(runs)
 
 
 def test_calls_after_the_last_event_are_in_the_list(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_all_pages_share_one_look_at_the_files(tmp_path: Path) -> None:
     store.append(validated(11, 0.9, 20))
     store.close()
     assert runs.mark() == before
-    fresh = re.search('data-mark="([^"]*)"', page_of(runs))
+    fresh = re.search('data-mark="([^"]*)"', markup_of(runs))
     assert fresh is not None and fresh[1] != before  # a page that is asked for is up to date
 
 

@@ -130,7 +130,9 @@ def test_a_card_shows_text_success_usage_and_difference_with_their_n(
         assert ("frozen" in text) is (k == 1)
         assert re.search(r"success (\d\.\d\d|untried)", text)
         assert re.search(r"selected \d+ times", text)
-        assert re.search(r"less without .*n = \d+ and \d+ examples, \d+ and \d+ rollouts\)", text)
+        assert re.search(
+            r"with − without\) .*n = \d+ and \d+ examples, \d+ and \d+ rollouts\)", text
+        )
     assert "Routing heatmap" in source and "Usage against success" in source
 
 
@@ -221,7 +223,7 @@ def test_test_examples_are_shown_under_every_row(get: Get, keys: dict[str, str])
 def test_two_runs_are_compared_on_the_same_examples(get: Get, keys: dict[str, str]) -> None:
     a, b = keys["simulated"], keys["real"]
     text = text_of(get, f"/compare?run={a}&run={b}")
-    assert "Simulated: second less first: +0.000" in text and "n = 60" in text
+    assert "Simulated: difference (second − first): +0.000" in text and "n = 60" in text
     assert "Some of the numbers here come from a simulated model" in text
     assert "lm" in text.partition("Settings that differ")[2]
     assert "hush" not in text

@@ -6,15 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from markupsafe import Markup
 
 from promptcodebook.errors import StoreError
 from promptcodebook.experiments.reproduce import experiment_names
 from promptcodebook.paths import BENCH
-from promptcodebook.report.html import el
 from promptcodebook.store.events import Ended
 from promptcodebook.store.run import RunStore
 from promptcodebook.viewer.following import FollowedRun, OpenRuns, find_key, key_of, root_of
-from promptcodebook.viewer.page import Screen, address, render
+from promptcodebook.viewer.page import Screen, page_of
 from promptcodebook.viewer.runs import Runs
 from promptcodebook.viewer.server import HOST, Site, viewing
 from tests.report.scripted_run import ScriptedRun, events_of, write_run
@@ -69,14 +69,9 @@ def test_nothing_of_the_environment_is_shown(
         assert "hush" not in text  # nor the header and the password of the scripted run
 
 
-def test_addresses_hold_whatever_a_name_is_made_of() -> None:
-    assert address("run", "a/b c?d#e") == "/run/a%2Fb%20c%3Fd%23e"
-    assert el("a", "x", attrs={"href": address("run", "<\ud800\x00>", q="ä&=")})
-
-
 def test_a_page_marks_where_one_is() -> None:
-    screen = Screen("T", "body", tabs=(("A", "/a"), ("B", "/b")))
-    assert b'<a href="/b" aria-current="page">B</a>' in render(screen, "/b")
+    screen = Screen("T", Markup("body"), tabs=(("A", "/a"), ("B", "/b")))
+    assert b'<a href="/b" aria-current="page">B</a>' in page_of(screen, "/b")
 
 
 async def test_a_run_that_was_removed_and_made_anew_is_read_anew(tmp_path: Path) -> None:

@@ -13,15 +13,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from markupsafe import Markup
+
 from promptcodebook.paths import BENCH
 from promptcodebook.policy.references import stored_inputs
 from promptcodebook.report.codebook import TheorySection
-from promptcodebook.report.context import Context, ReportSection, render_sections
+from promptcodebook.report.context import Context, Section, render_sections
 from promptcodebook.report.curves import CurvesSection
 from promptcodebook.report.history import CandidatesSection, candidates_of
-from promptcodebook.report.html import Content
 from promptcodebook.report.judged import JudgedSection, PromptsSection, UseSection
 from promptcodebook.report.operation import IncidentsSection, SettingsSection, SpendSection
+from promptcodebook.report.pages import address, render
 from promptcodebook.report.private import withhold
 from promptcodebook.report.router import RouterSection, learns_routes
 from promptcodebook.report.summary import VerdictSection, facts
@@ -30,7 +32,7 @@ from promptcodebook.store.lock import FILE, holder
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import run_folders
 from promptcodebook.types import Evaluation, Step
-from promptcodebook.viewer.page import ALL_SIMULATED, Screen, address
+from promptcodebook.viewer.page import ALL_SIMULATED, Screen
 
 _MOST_OPEN = 8
 """Runs kept open; who was looked at longest ago is closed."""
@@ -247,7 +249,7 @@ def run_screen(followed: FollowedRun) -> Screen:
     """The run as it stands now."""
     look = followed.look()
     context = look.context
-    sections: list[ReportSection] = [VerdictSection(context), CurvesSection(context)]
+    sections: list[Section] = [VerdictSection(context), CurvesSection(context)]
     sections += [RouterSection(context)] if learns_routes(context) else []
     sections += [CandidatesSection(context)] if candidates_of(context) else []
     sections += [
@@ -259,8 +261,13 @@ def run_screen(followed: FollowedRun) -> Screen:
         TheorySection(context),
         SettingsSection(context),
     ]
-    body = [facts(context), render_sections(sections, with_tests(followed, look))]
-    return screen_of(look, look.context.header.name or look.context.header.id, body)
+    body = render(
+        "viewer/templates/run.html.jinja",
+        context=context,
+        facts=facts(context),
+        sections=render_sections(sections, with_tests(followed, look)),
+    )
+    return screen_of(look, context.header.name or context.header.id, body)
 
 
 def with_tests(followed: FollowedRun, look: Look) -> Iterator[Event]:
@@ -274,7 +281,7 @@ def with_tests(followed: FollowedRun, look: Look) -> Iterator[Event]:
 
 
 def screen_of(
-    look: Look, title: str, body: Content, above: tuple[tuple[str, str], ...] = ()
+    look: Look, title: str, body: Markup, above: tuple[tuple[str, str], ...] = ()
 ) -> Screen:
     """A screen of this run, which follows it while it is written; `above` are those between."""
     key, header = look.key, look.context.header
