@@ -13,7 +13,6 @@ from typing import Any
 from promptcodebook.policy.references import kept_state
 from promptcodebook.policy.response import Span, prompt_spans
 from promptcodebook.report.private import withhold
-from promptcodebook.store.events import Compared, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.text import shorten
 from promptcodebook.types import (
@@ -157,43 +156,40 @@ def read_record(run: Path, example_id: str) -> Record | None:
     the texts are withheld. Raises RunNotFound, StoreError."""
     store = RunStore.open(run)
     try:
-        record = Record(
-            example_id,
-            tuple(_trainings(store, example_id)),
-            _validated(store, example_id),
-            tuple(_judged(store, example_id)),
-        )
+        trained = store.outline().parameters is not None
+        found = store.validation_at(kept_state(store)[1].step) if trained else None
+        validated = _of_example(found.evaluation if found else None, example_id)
+        rows = [(e.name, _of_example(e, example_id)) for e in store.test_evaluations()]
+        judged = tuple((name, rollout) for name, of in rows for rollout in of)
+        trainings = tuple(_trainings(store, example_id)) if trained else ()
+        if store.header.private:
+            validated, judged = withhold(validated), withhold(judged)
     finally:
         store.close()
-    known = record.trainings or record.validated or record.judged
-    return record if known else None
+    if not (trainings or validated or judged):
+        return None
+    return Record(example_id, trainings, next(iter(validated), None), judged)
+
+
+def _of_example(evaluation: Evaluation | None, example_id: str) -> tuple[Rollout, ...]:
+    rollouts = evaluation.rollouts if evaluation is not None else ()
+    return tuple(r for r in rollouts if r.example_id == example_id)
 
 
 def _trainings(store: RunStore, example_id: str) -> Iterator[Training]:
-    if store.outline().parameters is None:
-        return
     codebook = store.started().parameters.codebook
     for step in store.steps(traces=True):
         for trace in step.traces:
             if trace.rollout.example_id == example_id:
-                yield _training(_shown(store, step, trace), codebook)
+                alone = replace(step, traces=(trace,))
+                yield _training(withhold(alone) if store.header.private else alone, codebook)
         codebook = step.parameters.codebook
-
-
-def _shown(store: RunStore, step: Step, trace: Trace) -> Step:
-    """The step with this trace alone, private texts withheld."""
-
-    alone = Stepped(replace(step, traces=(trace,)))
-    event = withhold(alone) if store.header.private else alone
-    assert isinstance(event, Stepped)
-    return event.step
 
 
 def _training(step: Step, codebook: Codebook) -> Training:
     [trace] = step.traces
-    route = trace.rollout.route
-    routed = () if route is None else route.indices
-    blamed = {variable for variable, _ in _blamed(trace.gradients)}
+    routed = () if trace.rollout.route is None else trace.rollout.route.indices
+    blamed = dict(_blamed(trace.gradients))
     return Training(
         step.index,
         trace,
@@ -204,34 +200,10 @@ def _training(step: Step, codebook: Codebook) -> Training:
 
 
 def _blamed(gradients: Gradients) -> Iterator[tuple[Variable, str]]:
-    if gradients.encoder:
-        yield "encoder", gradients.encoder
-    if gradients.generator:
-        yield "generator", gradients.generator
-    yield from gradients.codebook.items()
-    if gradients.critic:
-        yield "critic", gradients.critic
-
-
-def _validated(store: RunStore, example_id: str) -> Rollout | None:
-    if store.outline().parameters is None:
-        return None
-    validated = store.validation_at(kept_state(store)[1].step)
-    if validated is None:
-        return None
-    return next(_of_example(store, validated.evaluation, example_id), None)
-
-
-def _judged(store: RunStore, example_id: str) -> Iterator[tuple[str, Rollout]]:
-    for evaluation in store.test_evaluations():
-        for rollout in _of_example(store, evaluation, example_id):
-            yield evaluation.name, rollout
-
-
-def _of_example(store: RunStore, evaluation: Evaluation, example_id: str) -> Iterator[Rollout]:
-    """Its rollouts in an evaluation, private texts withheld."""
-    own = tuple(r for r in evaluation.rollouts if r.example_id == example_id)
-    event = Compared(replace(evaluation, rollouts=own))
-    shown = withhold(event) if store.header.private else event
-    assert isinstance(shown, Compared)
-    yield from shown.evaluation.rollouts
+    texts: dict[Variable, str] = {
+        "encoder": gradients.encoder,
+        "generator": gradients.generator,
+        **gradients.codebook,
+        "critic": gradients.critic,
+    }
+    return ((variable, text) for variable, text in texts.items() if text)
