@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from html import unescape
 from pathlib import Path
 from urllib.parse import quote
 
@@ -14,7 +13,7 @@ from promptcodebook.registry.storage import Facts
 from promptcodebook.store.run import RunStore
 from promptcodebook.viewer.runs import Runs
 from tests.policy.registry.build import policy
-from tests.report.strict import read_page
+from tests.report.strict import flat, read_page
 from tests.viewer.conftest import ATTACK, Get
 
 OF_A_RUN = (
@@ -28,10 +27,6 @@ OF_A_RUN = (
     "/example/train-3-1/4",
     "/example/test-5/test",
 )
-
-
-def flat(markup: str) -> str:
-    return " ".join(unescape(re.sub(r"<[^>]*>", " ", markup)).split())
 
 
 def test_all_runs_are_listed_the_latest_first_with_a_mark_on_simulated_ones(
