@@ -11,11 +11,11 @@ import csv
 import hashlib
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -81,22 +81,35 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.globals |= {"MISSING": MISSING, "address": address}
-    made.filters |= {
-        "count": count_text,
-        "csv_file": lambda numbers, source: _data("text/csv", csv_text(numbers, source)),
-        "duration": duration,
-        "money": money,
-        "number": _number,
-        "percent": percent,
-        "plural": plural,
-        "shorten": shorten,
-        "svg_file": lambda picture, source: _data("image/svg+xml", svg_text(picture, source)),
-        "thousands": "{:,}".format,
-        "variable": variable_name,
-        "word_changes": lambda after, before: word_changes(before, after),
-    }
+    tables = cast("Any", made)  # jinja2 gives its tables no types
+    tables.globals.update(MISSING=MISSING, address=address)
+    tables.filters.update(
+        count=count_text,
+        csv_file=_csv_file,
+        duration=duration,
+        money=money,
+        number=_number,
+        percent=percent,
+        plural=plural,
+        shorten=shorten,
+        svg_file=_svg_file,
+        thousands="{:,}".format,
+        variable=variable_name,
+        word_changes=_word_changes,
+    )
     return made
+
+
+def _csv_file(numbers: Numbers, source: str) -> str:
+    return _data("text/csv", csv_text(numbers, source))
+
+
+def _svg_file(picture: Picture, source: str) -> str:
+    return _data("image/svg+xml", svg_text(picture, source))
+
+
+def _word_changes(after: str, before: str) -> Iterator[tuple[str, str]]:
+    return word_changes(before, after)
 
 
 def _shown(value: Any) -> Any:

@@ -93,10 +93,7 @@ def withhold(value: Value) -> Value:
         texts = dict(_TEXTS.get(type(value), {}))
         if isinstance(value, Rewrite) and not value.kept:
             texts["after"] = _length  # it may have been refused for what it gave away
-        changed = {
-            field.name: texts.get(field.name, withhold)(getattr(value, field.name))
-            for field in fields(value)
-            if field.init
-        }
-        shown = replace(value, **changed)
+        names = [field.name for field in fields(shown) if field.init]
+        changed = {name: texts.get(name, withhold)(getattr(value, name)) for name in names}
+        shown = replace(shown, **changed)
     return shown
