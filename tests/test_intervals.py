@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 import statistics
+import time
 
 import pytest
 
@@ -133,8 +134,6 @@ def test_it_covers_the_truth_about_as_often_as_it_says(n: int) -> None:
 
 
 def test_a_thousand_values_take_no_time_to_speak_of() -> None:
-    import time
-
     draw = random.Random(1)
     values = [draw.random() for _ in range(1000)]
     began = time.process_time()

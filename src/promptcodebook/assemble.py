@@ -23,9 +23,8 @@ from promptcodebook.errors import (
     RewardError,
     import_part,
 )
-from promptcodebook.lm.connections import MODELS, LocalModels, local_models
 from promptcodebook.lm.spec import Spec
-from promptcodebook.lm.stack import Models, Supplies
+from promptcodebook.lm.stack import MODELS, LocalModels, Models, Supplies, local_models
 from promptcodebook.method.accept import find_rule
 from promptcodebook.method.executor import Scorer, Trial
 from promptcodebook.method.init import Earlier, check_seeds

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from promptcodebook.calls import LM, Message, Reply, Request, Role, Schema, Usage
 from promptcodebook.errors import ConfigError, Stop, StoreError
 from promptcodebook.incidents import Incident, Tally, no_tally
-from promptcodebook.lm.extraction import THOUGHT, strip_think
+from promptcodebook.lm.structured import THOUGHT, strip_think
 from promptcodebook.method.failures import failure_of, gather_all
 from promptcodebook.method.policy import Prompter
 from promptcodebook.randomness import Draws, Randomness
