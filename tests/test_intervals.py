@@ -16,6 +16,7 @@ from promptcodebook.intervals import (
     crossed_ratio,
     mean_interval,
     paired_interval,
+    unpaired_interval,
 )
 
 
@@ -261,3 +262,18 @@ def test_a_share_is_of_means_and_has_no_end_where_there_may_be_nothing_to_share(
     half = crossed_ratio([[0.5, 0.0] * 40], [[1.0, 0.0] * 40])
     assert (half.mean, half.low, half.high) == (0.5, 0.5, 0.5)
     assert crossed_ratio([[1.0, 0.0]], [[1.0, -1.0]]).high == math.inf
+
+
+def test_two_means_of_other_examples_are_set_against_each_other() -> None:
+    """Zou and Donner's MOVER: each end is as far off as the two means' own ends together say."""
+    draw = random.Random(4)
+    a, b = [draw.random() for _ in range(30)], [draw.random() / 2 for _ in range(20)]
+    one, other = mean_interval(a, 3), mean_interval(b, 3)
+    found = unpaired_interval(a, b, 3)
+    assert found.mean == pytest.approx(one.mean - other.mean) and found.n == 20
+    below = math.hypot(one.mean - one.low, other.high - other.mean)
+    above = math.hypot(one.high - one.mean, other.mean - other.low)
+    assert (found.mean - found.low, found.high - found.mean) == pytest.approx((below, above))
+    assert unpaired_interval(a, b) == unpaired_interval(a, b, 0) != found
+    wide = unpaired_interval([1.0] * 3, [0.0] * 3)
+    assert wide.high == 1.0 and wide.low > -1.0

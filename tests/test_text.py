@@ -147,4 +147,5 @@ def test_texts_too_long_to_compare_are_given_whole() -> None:
 @given(st.text(max_size=80), st.text(max_size=80))
 def test_what_is_same_or_added_is_the_new_text(before: str, after: str) -> None:
     pieces = list(word_changes(before, after))
+    assert all(text for _, text in pieces)
     assert "".join(text for kind, text in pieces if kind != "removed") == after

@@ -502,11 +502,11 @@ async def test_theta_goes_on_being_on_trial_while_all_routes_are_explored(odd: i
     assert steps[2].parameters.encoder == "theta 0" and not any(fallbacks(steps[2]))
 
 
-@pytest.mark.parametrize(("odd", "kept"), [(3, True), (5, False)])
+@pytest.mark.parametrize(("odd", "kept"), [(3, True), (4, False), (5, False)])
 async def test_a_theta_that_routes_badly_may_be_rewritten_to_one_that_routes_less_badly(
     odd: int, kept: bool
 ):
-    """Four of five fall back under θ as it is: three of five is better, five of five is not."""
+    """Four of five fall back under θ as it is: three of five is better, four or five are not."""
 
     def reply(request: Request) -> Scripted:
         under_old = request.role == "encoder" and said(request).startswith("theta 0")
