@@ -266,7 +266,7 @@ def test_a_share_is_of_means_and_has_no_end_where_there_may_be_nothing_to_share(
 
 def test_two_means_of_other_examples_are_set_against_each_other() -> None:
     """Zou and Donner's MOVER: each end is as far off as the two means' own ends together say."""
-    draw = random.Random(4)
+    draw = random.Random(8)
     a, b = [draw.random() for _ in range(30)], [draw.random() / 2 for _ in range(20)]
     one, other = mean_interval(a, 3), mean_interval(b, 3)
     found = unpaired_interval(a, b, 3)
@@ -274,6 +274,6 @@ def test_two_means_of_other_examples_are_set_against_each_other() -> None:
     below = math.hypot(one.mean - one.low, other.high - other.mean)
     above = math.hypot(one.high - one.mean, other.mean - other.low)
     assert (found.mean - found.low, found.high - found.mean) == pytest.approx((below, above))
-    assert unpaired_interval(a, b) == unpaired_interval(a, b, 0) != found
+    assert unpaired_interval(a, b) == unpaired_interval(a, b, 0) != unpaired_interval(a, b, 1)
     wide = unpaired_interval([1.0] * 3, [0.0] * 3)
     assert wide.high == 1.0 and wide.low > -1.0
