@@ -210,8 +210,7 @@ class World:
             updater=self.updater,
             acceptance=make_acceptance(rerun),
             upkeep=Upkeep(
-                RouteGuard(router, config, config.update.batch_size, self.tally),
-                self.maintainer,
+                RouteGuard(router, config, config.update.batch_size, self.tally), self.maintainer
             ),
         )
 
