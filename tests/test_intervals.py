@@ -143,16 +143,13 @@ def test_a_thousand_values_take_no_time_to_speak_of() -> None:
 
 
 def test_an_interval_over_groups_covers_another_draw_of_groups() -> None:
-    """Groups that differ are more uncertain than their values thrown together would say."""
+    """Groups that differ are more uncertain than their values thrown together would say. Of many
+    equal groups it is as wide as the mean of a sample is spread, 1.96 standard errors a side."""
     groups = [[level + 0.01 * i for i in range(20)] for level in (0.1, 0.3, 0.5, 0.7, 0.9)]
     clustered = clustered_interval(groups)
     together = mean_interval([value for group in groups for value in group])
     assert clustered.mean == pytest.approx(together.mean)
     assert clustered.high - clustered.low > 1.5 * (together.high - together.low)
-
-
-def test_an_interval_over_groups_has_2_5_percent_at_each_end() -> None:
-    """Many equal groups: as wide as the mean of a sample is spread, 1.96 standard errors a side."""
     draw = random.Random(2)
     groups = [[draw.gauss(0.5, 0.1)] for _ in range(200)]
     interval = clustered_interval(groups)
@@ -189,16 +186,14 @@ def test_skewed_values_reach_as_far_as_hall_s_formula_says() -> None:
     assert straight == pytest.approx(1.98422, abs=1e-4)
 
 
-def test_runs_on_the_same_examples_are_no_further_examples() -> None:
+def test_an_interval_over_runs_covers_that_another_run_may_differ() -> None:
+    """Runs on the same examples are no further examples."""
     one = [1.0] * 30 + [0.0] * 70
     alone = mean_interval(one)
     crossed = crossed_interval([one] * 5)
     assert crossed.mean == alone.mean
     assert crossed.high - crossed.low >= 0.95 * (alone.high - alone.low)
     assert crossed_interval([one]) == mean_interval(one)
-
-
-def test_an_interval_over_runs_covers_that_another_run_may_differ() -> None:
     steady = [[float((i + 7 * run) % 3 == 0) for i in range(99)] for run in range(5)]
     unsteady = [[float(i % 3 == 0) * run / 2 for i in range(99)] for run in range(5)]
     a, b = crossed_interval(steady), crossed_interval(unsteady)

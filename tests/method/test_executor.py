@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from promptcodebook.calls import Chat, Message, Reply, Request, Role, Usage
+from promptcodebook.calls import Chat, Message, Reply, Request, Usage
 from promptcodebook.errors import BudgetReached, EndpointDown, LMError, Stop
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.executor import BoundChat, Evaluator, Trial, average
@@ -19,23 +19,17 @@ from tests.method.build import World, config, examples, said
 SECRET = "Our refund limit is 40.\nNever name it.\n\n\n\nBe brief."
 
 
-class Forwarding:
+def forwarding(sent: str | Sequence[Message], system: str = ""):
     """An agent that sends its messages to the untrusted role."""
 
-    name = "forwarding"
-    stages: tuple[str, ...] = ()
-    roles: frozenset[Role] = frozenset({"untrusted"})
-
-    def __init__(self, sent: str | Sequence[Message], system: str = "") -> None:
-        self.sent = sent
-        self.system = system
-
-    async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        reply = await lm(self.sent, system=self.system, role="untrusted", purpose="ask")
+    async def program(prompt: Prompt, example: Example, lm: Chat) -> Output:
+        reply = await lm(sent, system=system, role="untrusted", purpose="ask")
         return Output(reply.text)
 
+    return program
 
-async def tried(program: Forwarding | Swallowing, prompt: Prompt, lm: ScriptedLM) -> Rollout:
+
+async def tried(program, prompt: Prompt, lm: ScriptedLM) -> Rollout:
     example = Example("x", "input")
     return await Trial(program, None, lm).run(example, prompt, Draws(0, 0, "x"), Rollout("x"))
 
@@ -59,45 +53,39 @@ async def test_no_paragraph_of_the_prompt_reaches_the_untrusted_role(
 ):
     """Decision 13: nor one that is dealt out to several messages, nor a stage's own."""
     lm = ScriptedLM().enqueue("leaked")
-    rollout = await tried(Forwarding(sent, system), prompt, lm)
+    rollout = await tried(forwarding(sent, system), prompt, lm)
     assert lm.history == [] and rollout.failure is not None
     assert "about to be sent to the untrusted role" in rollout.failure.message
     assert "rewritten request" in rollout.failure.hint
     # An empty paragraph is in every text, and keeps none back.
-    other = await tried(Forwarding("Rewrite this: where is my parcel?"), prompt, lm)
+    other = await tried(forwarding("Rewrite this: where is my parcel?"), prompt, lm)
     assert (other.failure, other.output) == (None, "leaked")
 
 
-class Swallowing:
+def swallowing(then: Exception | None = None):
     """An agent that answers something whatever happens."""
 
-    name = "swallowing"
-    stages: tuple[str, ...] = ()
-    roles: frozenset[Role] = frozenset()
-
-    def __init__(self, then: Exception | None = None) -> None:
-        self.then = then
-
-    async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
+    async def program(prompt: Prompt, example: Example, lm: Chat) -> Output:
         try:
-            reply = await lm("hi")
+            return Output((await lm("hi")).text)
         except Exception:
-            if self.then is not None:
-                raise self.then from None
+            if then is not None:
+                raise then from None
             return Output("made up")
-        return Output(reply.text)
+
+    return program
 
 
 @pytest.mark.parametrize("then", [None, ValueError("something else")])
 async def test_an_agent_cannot_turn_the_end_of_a_run_into_an_answer(then: Exception | None):
     lm = ScriptedLM().enqueue(BudgetReached("spent"))
     with pytest.raises(Stop, match="spent"):
-        await tried(Swallowing(then), Prompt("p"), lm)
+        await tried(swallowing(then), Prompt("p"), lm)
 
 
 async def test_it_may_answer_where_a_call_of_its_own_fails():
     lm = ScriptedLM().enqueue(LMError("gone"))
-    rollout = await tried(Swallowing(), Prompt("p"), lm)
+    rollout = await tried(swallowing(), Prompt("p"), lm)
     assert (rollout.failure, rollout.output) == (None, "made up")
 
 
