@@ -114,6 +114,7 @@ TRIED = (10, 10, 10, 10)
 
 @pytest.mark.parametrize(("known", "recent", "dead"), [
     ({}, picked((0, 1)), [2, 3]),  # 16 picks for 4 entries
+    ({}, [*picked((0, 1)), Trace(Rollout("x"))], [2, 3]),  # one was not routed
     ({}, picked((0, 1), times=7), []),
     ({}, picked((0, 1), (2, 3)), []),
     ({"frozen": [2]}, picked((0, 1)), [3]),
