@@ -115,9 +115,9 @@ def with_harm(trace: Trace, harmful: Harmful, weight: float, *, rewrites: bool) 
 
 def _gradient(reason: str) -> str:
     # What a reason quotes is left out: it is not to be repeated.
-    told = reason.partition(":")[0].strip().rstrip(".")
+    fault = reason.partition(":")[0].strip().rstrip(".")
     return (
-        f"The text is harmful: {told}. Take that out altogether, whatever it earns, and let the "
+        f"The text is harmful: {fault}. Take that out altogether, whatever it earns, and let the "
         "text advise something honest about the task instead."
     )
 

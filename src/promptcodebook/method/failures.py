@@ -87,7 +87,7 @@ class FailureWatch:
             raise _fruitless(what, failures[0], tuple(self._critiques))
 
     def see_rewrites(self, rewrites: Sequence[Rewrite]) -> None:
-        """Nobody could be asked for a single rewrite of a step, or most brought no text."""
+        """No rewrite of a step could be asked for, or most brought no text."""
         self._rewrites.extend(rewrites)
         lasting = [r.failure for r in rewrites if r.failure is not None and r.failure.lasting]
         if lasting and len(lasting) == len(rewrites):

@@ -354,7 +354,7 @@ class OffPolicy:
 
 
 class Router:
-    """Routes the examples of training, and learns from what came of it; as it stands, nothing."""
+    """Routes the examples of training, and may learn from what came of it."""
 
     async def prepare(self) -> None:
         """Called once before the first route of a process."""

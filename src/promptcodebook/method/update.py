@@ -216,8 +216,8 @@ def _mending(pending: Pending, traces: Sequence[Trace]) -> Pending:
     k = pending.variable
     calling = [t.gradients for t in traces if calls_harmful(t, k)]
     found = [g.codebook.get(k, "") if isinstance(k, int) else g.generator for g in calling]
-    told = tuple(dict.fromkeys(filter(None, found)))
-    return replace(pending, gradients=told, origin="safety") if told else pending
+    mended = tuple(dict.fromkeys(filter(None, found)))
+    return replace(pending, gradients=mended, origin="safety") if mended else pending
 
 
 def apply_rewrites(parameters: Parameters, rewrites: Sequence[Rewrite]) -> Parameters:
@@ -329,12 +329,12 @@ class Updater:
 
 def _ask_again(request: Request, reason: str, sample: int) -> Request:
     """The request once more with the reason; what a reason quotes after a colon is left out."""
-    told = (
+    fault = (
         f"\n\nAn earlier reply was refused: {reason.partition(':')[0].strip()}. "
         "Write the text anew so that this is not true of it."
     )
     *before, last = request.messages
-    turns = (*before, replace(last, content=last.content + told))
+    turns = (*before, replace(last, content=last.content + fault))
     return replace(request, messages=turns, sample=sample)
 
 

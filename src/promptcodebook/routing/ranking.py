@@ -105,8 +105,8 @@ class Vocabulary:
         if not self.center:
             return found
         share = math.sqrt(self.words)
-        told = {bucket: share * value for bucket, value in found.items()}
-        return told | self._meant(vector)
+        own = {bucket: share * value for bucket, value in found.items()}
+        return own | self._meant(vector)
 
     def _meant(self, vector: Sequence[float]) -> dict[int, float]:
         """The embedding's part of φ. PolicyError for one of another model."""
@@ -204,7 +204,7 @@ class Embedder:
         """Raises LMError where the model cannot be reached, or makes no embeddings."""
         if len(text) > _MOST_CHARACTERS:
             text = text[: _MOST_CHARACTERS // 2] + text[-_MOST_CHARACTERS // 2 :]
-        # Nobody embeds nothing.
+        # No endpoint embeds an empty text.
         message = Message("user", text if text.strip() else "-")
         reply = await self.lm(Request(role="encoder", messages=(message,), embeds=True))
         if not reply.vector:

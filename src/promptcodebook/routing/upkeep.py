@@ -261,7 +261,7 @@ class Maintainer:
 
 
 class Upkeep:
-    """What a run does beside Algorithm 1: θ's trial, and maintenance every so many steps, by the
+    """What a run does beside Algorithm 1: θ's trial, and maintenance every n steps, by the
     traces since the last one."""
 
     def __init__(self, guard: RouteGuard, maintainer: Maintainer) -> None:
