@@ -81,7 +81,7 @@ def prompt(
         )
     reference = resolve(runs_dir(), ref, trust=trust)
     if row == _UNTRAINED:
-        reference = _first(ref, reference, trust=trust)
+        reference = _first(ref, reference)
     if row in (_UNTRAINED, _LEARNED):
         typed = Typed(config, task, data, lm, None, sets or (), trust)
         made = _composed(ref, row, reference, text, typed)
@@ -122,7 +122,7 @@ def _of_another_optimizer(ref: str, row: str) -> str | None:
     return {r["name"]: r.get("prompt") for r in outline.conclusion.rows}.get(row)
 
 
-def _first(ref: str, reference: Reference, *, trust: bool) -> Reference:
+def _first(ref: str, reference: Reference) -> Reference:
     """The same run, with the policy that it began with."""
     from promptcodebook.policy.references import first_policy
 
@@ -131,7 +131,7 @@ def _first(ref: str, reference: Reference, *, trust: bool) -> Reference:
             f"{ref} is a policy file, and only its run knows what it began with",
             hint='pco prompt RUN --row untrained "an input"',
         )
-    return replace(reference, file=first_policy(runs_dir(), ref, trust=trust))
+    return replace(reference, file=first_policy(runs_dir(), ref))
 
 
 def _composed(ref: str, row: str, reference: Reference, text: str | None, typed: Typed) -> str:
