@@ -21,8 +21,8 @@ from pydantic import BaseModel, Field
 
 from promptcodebook.calls import Message, Request, Sampling
 from promptcodebook.errors import LMError
-from promptcodebook.lm.connections import CallSettings, Endpoints
 from promptcodebook.lm.limit import Backoff
+from promptcodebook.lm.stack import CallSettings, Endpoints
 from promptcodebook.lm.structured import Ask
 from tests.lm.conftest import Counts
 

@@ -196,7 +196,7 @@ def test_an_interrupted_evaluation_promises_no_cache_that_is_not_there(run: pco.
 def test_progress_is_a_line_now_and_then_unless_it_is_not_wanted(
     run: pco.Run, wanted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("promptcodebook.progress._QUIET_S", 0.0)
+    monkeypatch.setattr("promptcodebook.progress.QUIET_S", 0.0)
     monkeypatch.setattr("promptcodebook.progress._PAUSE_S", 0.0)
     told = io.StringIO()
     monkeypatch.setattr(sys, "stderr", told)

@@ -23,7 +23,7 @@ from promptcodebook.method.executor import EVALUATION
 from promptcodebook.method.failures import failure_of, gather_all, too_many_failures
 from promptcodebook.method.policy import Deployed
 from promptcodebook.policy.references import Reference, deployed_of
-from promptcodebook.progress import Listener, Phase, ProgressLine, silent
+from promptcodebook.progress import Line, Listener, Phase, silent
 from promptcodebook.randomness import Draws
 from promptcodebook.run.evaluation import Sample
 from promptcodebook.run.optimize import require_type
@@ -277,7 +277,7 @@ def _asked(
     require_type(verb, "split", question.split, (str,), "train, val or test", optional=False)
     require_type(verb, "n", question.count, (int,), "a whole number, or None for all")
     with measuring(Subject.resolve(policy, given), question) as measurement:
-        line = ProgressLine(sys.stderr, simulated=measurement.simulated) if progress else None
+        line = Line(sys.stderr, simulated=measurement.simulated) if progress else None
         try:
             yield measurement, line or silent
         finally:

@@ -19,12 +19,11 @@ from typing import Any
 
 from promptcodebook.assemble import Assembled, Plan, Sources, plan_run
 from promptcodebook.calls import ROLES, Role
-from promptcodebook.config import Budget, Config, load_config, merge, optimizer_settings
+from promptcodebook.config import Budget, Config, comparable, load_config, merge, optimizer_settings
 from promptcodebook.errors import ConfigError, RunChanged
 from promptcodebook.incidents import Counts, Incident
 from promptcodebook.lm.budget import Ledger
-from promptcodebook.lm.connections import require_keys
-from promptcodebook.lm.spec import parse_spec
+from promptcodebook.lm.spec import parse_spec, require_keys
 from promptcodebook.lm.stack import Supplies, specs_of
 from promptcodebook.method.policy import epsilon_at
 from promptcodebook.method.state import Schedule
@@ -54,14 +53,14 @@ end is put into words."""
 
 def _more_of(optimizer: str) -> str | None:
     """What must be raised for a finished run of another optimizer; None where nothing helps."""
-    model = optimizer_settings().get(optimizer)
+    model = optimizer_settings(optimizer).get(optimizer)
     return f"{model.table}.{model.longer}" if model is not None and model.longer else None
 
 
-def _longer_keys() -> tuple[str, ...]:
-    """Settings that decide when a training ends, and nothing of what came before its end."""
-    others = dict.fromkeys(filter(None, map(_more_of, optimizer_settings())))
-    return (*(key for key, _ in _ENDS.values()), *others)
+def _longer_keys(config: Config) -> tuple[str, ...]:
+    """Settings that decide when a training ends, with the one that its optimizer names."""
+    own = _more_of(config.optimizer)
+    return (*(key for key, _ in _ENDS.values()), *([own] if own else []))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +103,7 @@ def settings_then_and_now(
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """A run's settings and the plan's, comparable: keys that are newer than the run have their
     defaults, and template files are settings too."""
-    then = load_config(header.settings, where="the stored configuration").model_dump(mode="json")
-    now = plan.config.model_dump(mode="json")
+    then, now = comparable(header.settings, plan.config.model_dump(mode="json"))
     if header.templates is not None and then["templates"] == now["templates"]:
         for tree, templates in ((then, header.templates), (now, plan.templates)):
             marks = templates.fingerprint().items()
@@ -146,7 +144,7 @@ def _longer(
     then: Mapping[str, Any], now: Mapping[str, Any], state: RunState, plan: Plan
 ) -> Iterator[tuple[str, str]]:
     """Each key that puts the end off, with what is said of it."""
-    for key in _longer_keys():
+    for key in _longer_keys(plan.config):
         old, new = _at(then, key), _at(now, key)
         # What is not set follows from what was planned; but without a target none is reached.
         farther = key != "validation.target_score" if old is None else new is None or new > old
@@ -232,7 +230,9 @@ def _amended(header: Header, plan: Plan, files: Mapping[str, str]) -> Header:
     """The header with what changed: models and their headers, training length, code."""
     now = plan.config.model_dump(mode="json")
     before = load_config(header.settings, where="the stored configuration")
-    tree = _with(header.settings, {key: _at(now, key) for key in ("lm", *_longer_keys())})
+    tree = _with(
+        header.settings, {key: _at(now, key) for key in ("lm", *_longer_keys(plan.config))}
+    )
     for role, settings in now["roles"].items():
         kept = tree.setdefault("roles", {}).setdefault(role, {})
         kept |= {"model": settings["model"], "headers": settings["headers"]}

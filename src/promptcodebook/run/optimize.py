@@ -18,7 +18,7 @@ from typing import Any, TypedDict, Unpack
 
 from promptcodebook.assemble import OWN_LM, Sources
 from promptcodebook.calls import LM, Role, Usage
-from promptcodebook.config import Budget, Config, budget_layer, load_config, role_layers
+from promptcodebook.config import Budget, Config, load_config, role_layers
 from promptcodebook.data import Dataset
 from promptcodebook.errors import (
     BudgetReached,
@@ -204,7 +204,7 @@ def settings_of(verb: str, reward: object, lm: str | LM, choices: Choices) -> Co
     over: dict[str, Any] = {
         "lm": spec or base.get("lm") or os.environ.get("PCO_LM", ""),
         **{name: choices.get(name) for name in ("size", "select", "seed")},
-        "budget": budget_layer(budget) if budget else None,
+        "budget": budget or None,
         "roles": role_layers(roles) or None,
     }
     given = {key: value for key, value in over.items() if value is not None}

@@ -18,7 +18,7 @@ from typing import Any, TypedDict
 
 from promptcodebook.assemble import OWN_LM, Assembled, Sources, assemble
 from promptcodebook.calls import LM
-from promptcodebook.config import TYPED, Budget, Config, merge, parse_budget, role_layers
+from promptcodebook.config import TYPED, Budget, Config, merge, role_layers
 from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError, Interrupted, did_you_mean
 from promptcodebook.lm.stack import Supplies
@@ -170,8 +170,8 @@ class Given:
         if keeps and reference.header is not None:
             require_trust(reference.header, above, trusted=reference.trusted, ref=reference.ref)
             below = reference.header.settings
-        limits = parse_budget(self.budget) if self.budget else Budget()
-        above = {**above, "budget": limits.model_dump()}
+        budget = {"budget": self.budget} if self.budget else {}
+        above = merge(above, {"budget": Budget().model_dump()}, budget)
         config = reference.file.settings(
             below, above, self.where, name=reference.name, trusted=reference.trusted
         )
