@@ -276,7 +276,7 @@ def thief(
         return json.dumps(tree)
 
     edit_header(gift.file, asking, sealed=False)
-    policy = json.loads(first_policy(gift.folder / "runs", gift.run, trust=True).text())
+    policy = json.loads(first_policy(gift.folder / "runs", gift.run).text())
     file = tmp_path / "policy.json"
     file.write_text(json.dumps(policy))
     (gift.folder / "in.jsonl").write_text('{"input": "x"}\n')

@@ -10,10 +10,11 @@ import pytest
 
 import promptcodebook
 from promptcodebook.assemble import Sources
+from promptcodebook.config import load_config
 from promptcodebook.method.state import State
+from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.file import PolicyFile, read_policy_file
 from promptcodebook.policy.policy import deploy
-from promptcodebook.policy.references import stored_plan
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
 from promptcodebook.types import Step, Trace, variable_name
@@ -213,14 +214,15 @@ def test_the_untrained_prompt_is_composed_for_the_input(
     assert said.code == 0, said.err
     monkeypatch.chdir(trained)
     store = RunStore.open(find_run(trained / "runs", "last"))
-    plan = stored_plan(store.header)
+    settings = load_config(store.header.settings)
+    templates = store.header.templates or load_templates(settings.templates)
     state = State.first(store.started().parameters)
     store.close()
-    first = PolicyFile.of(state, plan.config, plan.templates, store.header.program, ())
+    first = PolicyFile.of(state, settings, templates, store.header.program, ())
     assert said.json == {
         "ref": store.header.id,
         "row": "untrained",
-        "prompt": deploy(first, plan.config, Sources()).prompt(text),
+        "prompt": deploy(first, settings, Sources(Path(store.header.base))).prompt(text),
     }
     assert said.json["prompt"] != pco("prompt", "last", text, cwd=trained).out.rstrip("\n")
 

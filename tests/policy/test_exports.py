@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -88,62 +89,12 @@ def fresh(folder: Path, code: str, spec: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-JSON = """
-import promptcodebook as pco
-policy = pco.load_policy("policy.json")
-print(json.dumps([policy.prompt(x) for x in inputs]))
-"""
-PROMPTFOO = """
-from prompts import compose
-chats = [compose({"vars": {"input": x}, "provider": {"id": "any"}}) for x in inputs]
-# As Nunjucks does (tests/attack/test_exports.py).
-for message in (m for chat in chats for m in chat):
-    message["content"] = message["content"].replace("{{ '{' }}", "{").replace("{{ '#' }}", "#")
-assert [[m["role"] for m in chat] for chat in chats] == [["system", "user"]] * len(inputs)
-assert [chat[1]["content"] for chat in chats] == inputs
-print(json.dumps([chat[0]["content"] for chat in chats]))
-"""
-DSPY = """
-import os
-import dspy
-from program import Composed
-dspy.configure(lm=dspy.LM("openai/m", api_base=os.environ["URL"], api_key="none", cache=False))
-program = Composed()
-predictions = [program(input=x) for x in inputs]
-assert {p.answer for p in predictions} == {"an answer"}
-print(json.dumps([p.prompt for p in predictions]))
-"""
-LANGCHAIN = """
-import asyncio
-from chain import composed
-runnable = composed()
-chats = [runnable.invoke(x) for x in inputs]
-assert [[m.type for m in chat] for chat in chats] == [["system", "human"]] * len(inputs)
-assert [chat[1].content for chat in chats] == inputs
-assert asyncio.run(runnable.ainvoke(inputs[0])) == chats[0]
-print(json.dumps([chat[0].content for chat in chats]))
-"""
-MLFLOW = """
-import mlflow
-mlflow.pyfunc.save_model(
-    "saved", python_model="model.py", artifacts={"policy": "policy.json"}, pip_requirements=[]
-)
-model = mlflow.pyfunc.load_model("saved")
-print(json.dumps(list(model.predict(inputs))))
-"""
+CODE = tomllib.loads((Path(__file__).parent / "exports.toml").read_text("utf-8"))
+SLOW = {"dspy": pytest.mark.slow, "langchain": pytest.mark.slow, "mlflow": pytest.mark.local}
 
 
-@pytest.mark.parametrize(
-    ("kind", "code"),
-    [
-        ("json", JSON),
-        ("promptfoo", PROMPTFOO),
-        pytest.param("dspy", DSPY, marks=pytest.mark.slow),
-        pytest.param("langchain", LANGCHAIN, marks=pytest.mark.slow),
-        pytest.param("mlflow", MLFLOW, marks=pytest.mark.local),
-    ],
-)
-def test_an_export_makes_the_prompts_of_the_policy(kind: str, code: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=SLOW.get(kind, ())) for kind in CODE])
+def test_an_export_makes_the_prompts_of_the_policy(kind: str, tmp_path: Path) -> None:
     file, recorded = live(), Recorded()
     written(tmp_path, kind, file)
     file.save(tmp_path / "p.json")
@@ -152,7 +103,7 @@ def test_an_export_makes_the_prompts_of_the_policy(kind: str, code: str, tmp_pat
             expected = [policy.prompt(x) for x in INPUTS]
         calls, recorded.recording = recorded.server.calls, False
         assert len(set(expected)) == len(INPUTS) and calls == 2 * len(INPUTS)
-        prompts = fresh(tmp_path, code, recorded.server.spec)
+        prompts = fresh(tmp_path, CODE[kind], recorded.server.spec)
     assert prompts == expected
     executed = [[m["content"] for m in chat] for chat in recorded.executed]
     asked = [list(pair) for pair in zip(expected, INPUTS, strict=True)] if kind == "dspy" else []

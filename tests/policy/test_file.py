@@ -309,6 +309,10 @@ def test_the_rows_with_one_prompt_are_named() -> None:
     file = file_of()
     assert file.fixed_prompt("concat").text == file.concat
     assert file.fixed_prompt("none").text == "First."
+    for row, said in (("best_fixed", "no best prompt for all"), ("best_single", "no best single")):
+        with pytest.raises(PolicyError, match=said):
+            file.fixed_prompt(row)
+        assert file.with_about(**{row: "Be so."}).fixed_prompt(row).text == "Be so."
     for row in ("learned", "untrained", "concatt"):
         with pytest.raises(PolicyError, match="each input gets another") as caught:
             file.fixed_prompt(row)

@@ -26,7 +26,6 @@ from promptcodebook.policy.references import (
     resolve,
     state_at,
     stored_dataset,
-    stored_plan,
     without_models,
 )
 from promptcodebook.run.subject import Given
@@ -213,37 +212,14 @@ def test_a_run_of_version_01_says_less(tmp_path: Path) -> None:
     store(tmp_path, config={"templates": "paper"})
     found = resolve(tmp_path, "r1").file
     assert found.about == {"data": {}} and found.stages == ()
+    staged = {"compose_per_stage": True, "executor": "agent.py:run"}
+    store(tmp_path / "staged", config=staged, program="agent.py:run")
+    for file in (resolve(tmp_path / "staged", "r1").file, first_policy(tmp_path / "staged", "r1")):
+        assert "compose_per_stage" not in file.decided, "its settings say so, and no code is run"
     assert found.template_set.sources["encoder"] == load_templates("paper").sources["encoder"]
 
 
 ROWS = "".join(f'{{"q": "q{i}", "a": "b"}}\n' for i in range(12))
-AGENT = """
-async def run(prompt, example, lm):
-    return "x"
-
-run.stages = ("draft", "check")
-"""
-
-
-def test_stages_that_no_header_tells_are_read_from_code_only_if_it_is_trusted(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "agent.py").write_text(AGENT)
-    (tmp_path / "data.jsonl").write_text(ROWS)
-    staged = {
-        "compose_per_stage": True,
-        "executor": "agent.py:run",
-        "reward": "exact",
-        "data": {"path": "data.jsonl", "input": "q", "target": "a"},
-    }
-    path = store(tmp_path / "runs", config=staged, base=str(tmp_path), program="agent.py:run")
-    assert resolve(tmp_path / "runs", "r1").file.stages == ("draft", "check")
-    edit_header(path / "run.sqlite", lambda text: text.replace("T15:", "T16:"), sealed=False)
-    for ask in (resolve, first_policy):
-        with pytest.raises(RunNotTrusted, match=r"agent\.py:run"):
-            ask(tmp_path / "runs", "r1")
-    assert resolve(tmp_path / "runs", "r1", trust=True).trusted
-    assert first_policy(tmp_path / "runs", "r1", trust=True).stages == ("draft", "check")
 
 
 def test_a_run_is_trusted_where_it_bears_the_mark_or_was_said_to_be(tmp_path: Path) -> None:
@@ -340,23 +316,18 @@ def test_settings_that_may_not_or_cannot_be_used_are_refused() -> None:
     assert gone.value.hint == "pass --lm (lm= in Python) with a model's spec"
 
 
-def test_data_and_task_are_found_again_from_the_run_s_base(
+def test_data_are_found_again_from_the_run_s_base(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "d.jsonl").write_text(ROWS)
     columns = {"path": "d.jsonl", "input": "q", "target": "a"}
     settings = {**SMALL, "reward": "exact", "data": columns}
-    texts = load_templates("paper")
-    there = header(settings, base=str(tmp_path), templates=texts)
+    there = header(settings, base=str(tmp_path))
     assert len(stored_dataset(there)) == 12
-    plan = stored_plan(there)
-    assert plan.task.dataset == stored_dataset(there) and plan.templates == texts
     monkeypatch.chdir(tmp_path)
     assert stored_dataset(replace(there, base="")) == stored_dataset(there)
-    assert stored_plan(replace(there, base="")).task.dataset == stored_dataset(there)
-    for stored in (stored_dataset, stored_plan):
-        with pytest.raises(ConfigError, match=r"^the run r1: seed"):
-            stored(header({**settings, "seed": "no number"}))
+    with pytest.raises(ConfigError, match=r"^the run r1: seed"):
+        stored_dataset(header({**settings, "seed": "no number"}))
 
 
 # --- exactly the code and addresses that would be used and were not typed ---

@@ -16,7 +16,6 @@ import promptcodebook as pco
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import Chat, Request
 from promptcodebook.config import load_config
-from promptcodebook.errors import PolicyError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.policy.policy import load_policy
 from promptcodebook.policy.references import resolve
@@ -173,6 +172,12 @@ def test_each_stage_is_given_its_own_part_of_a_prompt_for_all(tmp_path: Path) ->
     assert row.stages == {"draft": "Kindly draft.", "answer": "Kindly say B."}
 
 
+LENGTHY = tuple(
+    tuple(Example(e.id, f"{LONG} {e.input}", e.target) for e in wants(name, "B" * n))
+    for name, n in (("train", 8), ("val", 8), ("test", 24))
+)
+
+
 def test_a_prompt_that_copies_its_input_is_none_for_all(tmp_path: Path) -> None:
     """A prompt for all stands in the policy file, which holds no input."""
 
@@ -181,11 +186,7 @@ def test_a_prompt_that_copies_its_input_is_none_for_all(tmp_path: Path) -> None:
             return obey(request)
         return f"say B to: {said(request).rpartition(LONG)[1]}"
 
-    splits = tuple(
-        tuple(Example(e.id, f"{LONG} {e.input}", e.target) for e in wants(name, "B" * n))
-        for name, n in (("train", 8), ("val", 8), ("test", 24))
-    )
-    run = learn(tmp_path, splits, lm=copying, **COMPOSED, init={**INIT, "instincts": DULL})
+    run = learn(tmp_path, LENGTHY, lm=copying, **COMPOSED, init={**INIT, "instincts": DULL})
     assert run.rows["learned"].score.mean == 1.0, "it would be the best prompt"
     assert run.rows["best_fixed"].prompt == "Be brief.\n\nAs a letter."
     assert LONG not in (run.path / "policy.json").read_text("utf-8")
@@ -198,12 +199,8 @@ def test_what_an_instinct_says_anyway_is_no_copy_of_an_input(tmp_path: Path) -> 
     def knowing(request: Request) -> str:
         return f"{known} Kindly say B." if request.role == "generator" else obey(request)
 
-    splits = tuple(
-        tuple(Example(e.id, f"{LONG} {e.input}", e.target) for e in wants(name, "B" * n))
-        for name, n in (("train", 8), ("val", 8), ("test", 24))
-    )
     init = {**INIT, "instincts": [known, *DULL[1:]]}
-    run = learn(tmp_path, splits, lm=knowing, **COMPOSED, init=init)
+    run = learn(tmp_path, LENGTHY, lm=knowing, **COMPOSED, init=init)
     assert run.rows["best_fixed"].prompt == f"{known} Kindly say B."
 
 
@@ -244,10 +241,27 @@ def test_where_a_prompt_is_a_single_instinct_the_best_of_those_is_enough(tmp_pat
     assert "best_single" in run.rows and "best_fixed" not in run.rows
 
 
-def test_the_test_split_has_no_part_in_what_is_chosen(tmp_path: Path) -> None:
-    run = learn(tmp_path, ("ABCD" * 2, "A" * 8, "D" * 24))
-    assert run.rows["best_fixed"].prompt == "say A"
-    assert run.rows["best_fixed"].score.mean == 0.0 and run.rows["learned"].score.mean == 1.0
+LAST = {"validation": {"every": 0, "subset": 8}, "keep": "last"}
+DULLED = {**COMPOSED, "init": {**INIT, "instincts": DULL}}
+
+
+@pytest.mark.parametrize(
+    ("splits", "lm", "settings", "prompt"),
+    [
+        pytest.param(("ABCD" * 2, "A" * 8, "D" * 24), obey, {}, "say A", id="by validation"),
+        pytest.param(("AABBCCDD", "C" * 8, "C" * 24), obey, LAST, "say C", id="of the last batch"),
+        pytest.param(("BBBBBBCA", "", "C" * 24), obey, {}, "say B", id="by training"),
+        pytest.param(
+            ("B" * 8, "", "C" * 24), composed, DULLED, "Kindly say B.", id="by training, composed"
+        ),
+    ],
+)
+def test_the_test_split_has_no_part_in_what_is_chosen(
+    tmp_path: Path, splits: Splits, lm: Any, settings: dict[str, Any], prompt: str
+) -> None:
+    """Where the kept policy was not validated, its last batch has the prompts; they are measured on
+    the validation split all the same, and on training inputs where there is none."""
+    assert learn(tmp_path, splits, lm, **settings).rows["best_fixed"].prompt == prompt
 
 
 def test_it_is_chosen_by_validation_where_test_and_training_would_choose_another(
@@ -265,23 +279,6 @@ def test_it_is_chosen_by_validation_where_test_and_training_would_choose_another
     assert run.rows["best_fixed"].score.mean == 0.0
 
 
-def test_where_the_kept_policy_was_not_validated_its_last_batch_has_the_prompts(
-    tmp_path: Path,
-) -> None:
-    """They are measured on the validation split all the same."""
-    splits = ("AABBCCDD", "C" * 8, "C" * 24)
-    run = learn(tmp_path, splits, validation={"every": 0, "subset": 8}, keep="last")
-    assert run.rows["best_fixed"].prompt == "say C"
-
-
-def test_without_a_validation_split_training_inputs_decide(tmp_path: Path) -> None:
-    run = learn(tmp_path, ("BBBBBBCA", "", "C" * 24))
-    assert run.rows["best_fixed"].prompt == "say B"
-    init = {**INIT, "instincts": DULL}
-    made = learn(tmp_path / "composed", ("B" * 8, "", "C" * 24), composed, **COMPOSED, init=init)
-    assert made.rows["best_fixed"].prompt == "Kindly say B."
-
-
 def test_the_prompt_can_be_had_from_the_run_and_from_its_policy(tmp_path: Path) -> None:
     run = learn(tmp_path, ALIKE)
     assert run.policy.row("best_fixed").prompt == "say B"
@@ -292,14 +289,6 @@ def test_the_prompt_can_be_had_from_the_run_and_from_its_policy(tmp_path: Path) 
     written = load_policy(run.path / "policy.json", lm="simulated")
     assert written.row("best_fixed").prompt == "say B"
     assert written.file.digest == saved.file.digest
-
-
-def test_a_policy_of_earlier_has_no_such_prompt_and_says_so(tmp_path: Path) -> None:
-    file = learn(tmp_path, ALIKE).policy.file
-    about = {key: value for key, value in file.about.items() if key != "best_fixed"}
-    before = file.model_copy(update={"about": about})
-    with pytest.raises(PolicyError, match="no best prompt for all inputs was measured"):
-        before.fixed_prompt("best_fixed")
 
 
 def test_where_nothing_was_chosen_there_is_no_such_row(tmp_path: Path) -> None:

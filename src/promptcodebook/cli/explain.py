@@ -345,8 +345,7 @@ def _composed(ref: str, row: str, reference: Reference, text: str | None, typed:
                 f"{ref} is a policy file, and only its run knows what it began with",
                 hint='pco prompt RUN --row untrained "an input"',
             )
-        file = first_policy(runs_dir(), ref, trust=typed.trust)
-        reference = replace(reference, file=file)
+        reference = replace(reference, file=first_policy(runs_dir(), ref))
     given = sys.stdin.read().rstrip("\n") if text == "-" else text
     if given is None or not given.strip():
         flag = "" if row == _LEARNED else f" --row {row}"

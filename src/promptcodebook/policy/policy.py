@@ -84,7 +84,7 @@ class Policy:
     async def arun(self, x: X) -> Rollout:
         """The whole forward pass of one input, failures recorded; no reward."""
         example = self.example_of(x)
-        draws = self._draws(example)
+        draws = self._draws(example.id)
         return await roll_out(self._deployed, self._trial, example, draws)
 
     async def aprompt(self, x: X) -> str:
@@ -94,19 +94,19 @@ class Policy:
     async def acompose(self, x: X) -> tuple[Route, Prompt]:
         """z and the composed prompt for x, with one for each stage where it was trained so."""
         example = self.example_of(x)
-        route, prompt, _ = await self._deployed.prompt(example, self._draws(example))
+        route, prompt, _ = await self._deployed.prompt(example, self._draws(example.id))
         assert route is not None, "a learned policy always routes"
         return route, prompt
 
     async def aroute(self, x: X) -> Route:
         """z for x: the first half of `acompose`."""
         example = self.example_of(x)
-        return (await self._deployed.route(example, self._draws(example)))[0]
+        return (await self._deployed.route(example, self._draws(example.id)))[0]
 
     async def acompose_route(self, x: X, route: Route) -> Prompt:
         """The prompt for x on a route: the second half."""
         example = self.example_of(x)
-        return (await self._deployed.compose(route, example, self._draws(example)))[0]
+        return (await self._deployed.compose(route, example, self._draws(example.id)))[0]
 
     def spare_route(self) -> Route:
         """What an input is given that no model routes: the S instincts of highest r̄."""
@@ -123,7 +123,7 @@ class Policy:
     async def areply(self, messages: Sequence[Message]) -> Reply:
         """What the executor's model says to these messages, without any prompt of the policy's."""
         said = json.dumps([(m.role, m.content) for m in messages])
-        sample = self._draws_of(_id_of(said)).sample("execute reply")
+        sample = self._draws(_id_of(said)).sample("execute reply")
         request = Request("executor", tuple(messages), sample=sample, greedy=True)
         reply = await self._assembled.models.lm(request)
         return replace(reply, text=strip_think(reply.text))
@@ -148,7 +148,7 @@ class Policy:
     async def aexplain(self, x: X) -> Explanation:
         """Route, chosen instincts, composed prompt and the encoder's reasons."""
         example = self.example_of(x)
-        draws = self._draws(example)
+        draws = self._draws(example.id)
         route, unit, _ = await self._deployed.route(example, draws)
         prompt, _ = await self._deployed.compose(route, example, draws)
         chosen = tuple((k, self.codebook[k].text) for k in route.indices)
@@ -274,10 +274,7 @@ class Policy:
         finally:
             await self.aclose()
 
-    def _draws(self, example: Example) -> Draws:
-        return self._draws_of(example.id)
-
-    def _draws_of(self, name: str) -> Draws:
+    def _draws(self, name: str) -> Draws:
         return self._assembled.config.randomness.at(EVALUATION, name)
 
     def example_of(self, x: X) -> Example:

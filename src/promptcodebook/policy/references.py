@@ -10,14 +10,14 @@ file. What was typed for this use is the user's own and needs no trust.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
-from promptcodebook.assemble import OWN_LM, Assembled, Plan, Sources, plan_data, plan_run
+from promptcodebook.assemble import OWN_LM, Assembled, plan_data
 from promptcodebook.calls import ROLES
 from promptcodebook.config import (
     Config,
@@ -226,7 +226,7 @@ def resolve(runs_dir: Path, ref: str, *, trust: bool = False) -> Reference:
     with closing(RunStore.open(find_run(runs_dir, ref))) as store:
         state, best = kept_state(store)
         header, trusted = store.header, store.ours or trust
-        file, typed = _file(store, state, trusted), run_reference(store.path)
+        file, typed = _file(store, state), run_reference(store.path)
         return Reference(header.id, file, header, best, trusted, typed, _written(store, file))
 
 
@@ -247,12 +247,9 @@ class StoredVersion:
     before: str = ""
 
 
-class Versions(Protocol):
-    """What a registry registers as an entry point of the group `promptcodebook.versions`."""
-
-    def __call__(self, ref: str) -> StoredVersion:
-        """The version that NAME@REF or sha256:DIGITS means. RefNotFound."""
-        ...
+Versions = Callable[[str], StoredVersion]
+"""What a registry registers as an entry point of the group `promptcodebook.versions`: the version
+that NAME@REF or sha256:DIGITS means. RefNotFound."""
 
 
 def stored_version(ref: str) -> StoredVersion:
@@ -318,10 +315,10 @@ def run_behind(runs_dir: Path, ref: str) -> Path:
         ) from None
 
 
-def first_policy(runs_dir: Path, ref: str, *, trust: bool = False) -> PolicyFile:
+def first_policy(runs_dir: Path, ref: str) -> PolicyFile:
     """The policy that a run started from. Raises RunNotFound for anything but a run."""
     with closing(RunStore.open(find_run(runs_dir, ref))) as store:
-        return _file(store, state_at(store, -1), store.ours or trust)
+        return _file(store, state_at(store, -1))
 
 
 def kept_state(store: RunStore) -> tuple[State, Best]:
@@ -418,16 +415,14 @@ def with_measured(file: PolicyFile, store: RunStore) -> PolicyFile:
     return file.with_about(**{name: text for name, text in prompts.items() if text is not None})
 
 
-def _file(store: RunStore, state: State, trusted: bool) -> PolicyFile:
-    """The policy file of a run's state; its program is read from what the run was started with."""
+def _file(store: RunStore, state: State) -> PolicyFile:
+    """The policy file of a run's state, by what the run was started with. The header of a run of
+    version 0.1 names no stages: as in a file of then, the settings decide on them."""
     header = store.header
     config = load_config(header.settings, where=f"the run {header.id}")
     templates = header.templates or load_templates(config.templates)
-    stages = header.stages
-    if config.compose_per_stage and not stages:  # a run of version 0.1, whose header has none
-        require_trust(header, {}, trusted=trusted)
-        stages = tuple(stored_plan(header).task.program.stages)
-    file = PolicyFile.of(state, config, templates, header.program, stages)
+    program = "" if config.compose_per_stage and not header.stages else header.program
+    file = PolicyFile.of(state, config, templates, program, header.stages)
     file = file.with_about(data=dict(header.fingerprints))
     if header.present is not None:
         file = file.with_about(present=header.present)
@@ -448,9 +443,3 @@ def stored_inputs(header: Header) -> dict[str, str]:
     except (ConfigError, DataError, TaskError):
         return {}
     return {example.id: example.input for _, examples in data.items() for example in examples}
-
-
-def stored_plan(header: Header) -> Plan:
-    """The run's data and task as they are now. Raises ConfigError, DataError, TaskError."""
-    config = load_config(header.settings, where=f"the run {header.id}")
-    return plan_run(config, Sources(Path(header.base or "."), templates=header.templates))
