@@ -155,6 +155,8 @@ def test_the_rows_of_a_verdict_may_have_any_names(write: Write) -> None:
     assert {printable(title) for _, title, _ in rows} <= set(page.texts)
     looks = re.findall(r'<circle class="(\w+)" cx="[^"]*" cy="[^"]*" r="5.5"/>', source)
     assert looks == ["soft", "soft", "main"]
+    places = re.findall(r'<text class="value" x="(\d+)" y="[\d.]+">([\d.]+)</text>', source)
+    assert places == [("438", "0.300"), ("438", "0.500"), ("438", "0.700")]  # of 480 pixels
 
 
 def test_a_verdict_of_version_0_1_has_rows_without_titles(write: Write) -> None:

@@ -18,7 +18,7 @@ from promptcodebook.report.page import MOST, ExamplesSection
 from promptcodebook.report.summary import facts
 from promptcodebook.store.events import Event, Started, Stepped
 from promptcodebook.store.run import RunStore
-from promptcodebook.units import number
+from promptcodebook.units import count_text, number
 from tests.report.scripted_run import ScriptedRun
 from tests.report.strict import flat, read_page, section
 
@@ -191,3 +191,8 @@ def test_curves_follow_the_steps(write: Write) -> None:
     markup = section(store, CurvesSection)
     assert f"batch mean: from {sum(rewards) / len(rewards):.3g} at 1 to" in markup
     assert f"last {WINDOW} steps" in markup and ">best 0.675</text>" in markup
+    penalties = [t.penalty for t in first.traces if t.verdict is not None]
+    assert f"mean ρ: from {sum(penalties) / len(penalties):.3g} at 1 to" in markup
+    tokens = sum(t.rollout.usage.tokens for t in first.traces)
+    assert f"training: from {count_text(tokens)} at 1 to" in markup
+    assert f"ε: from 1 at 1 to {0.94**11:.3g} at 12" in markup

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
@@ -11,8 +12,11 @@ import pytest
 from promptcodebook.registry.registry import open_registry
 from promptcodebook.registry.storage import Facts
 from promptcodebook.store.run import RunStore
+from promptcodebook.viewer.codebook import codebook_screen
+from promptcodebook.viewer.following import FollowedRun, run_screen
 from promptcodebook.viewer.runs import Runs
 from tests.policy.registry.build import policy
+from tests.report.scripted_run import ScriptedRun
 from tests.report.strict import flat, read_page
 from tests.viewer.conftest import ATTACK, Get
 
@@ -45,6 +49,16 @@ def test_all_runs_are_listed_the_latest_first_with_a_mark_on_simulated_ones(
 
 def test_a_folder_without_runs_says_what_to_type(tmp_path: Path) -> None:
     assert "pco train" in Runs(tmp_path).screen().body
+
+
+@pytest.mark.parametrize("name", ["", "tidy"])
+def test_a_run_is_called_by_its_name_where_it_has_one(
+    follow: Callable[..., FollowedRun], name: str
+) -> None:
+    followed = follow(ScriptedRun(steps=1, verdict=False, hostile=""), name=name)
+    screen = codebook_screen(followed)
+    assert run_screen(followed).title == screen.above[1][0] == (name or followed.key)
+    assert screen.above[1][1] == f"/run/{followed.key}"
 
 
 def test_the_run_has_verdict_curves_spending_and_failures(get: Get, keys: dict[str, str]) -> None:
