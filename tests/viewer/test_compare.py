@@ -9,7 +9,7 @@ import pytest
 
 from promptcodebook.report.context import render_sections
 from promptcodebook.report.judged import JudgedSection
-from promptcodebook.run.assessing import Comparison, Side
+from promptcodebook.run.evaluation import Comparison, Side
 from promptcodebook.store.events import Compared, Event, Stepped
 from promptcodebook.types import Evaluation, Failure, Rollout
 from promptcodebook.units import number

@@ -9,8 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from promptcodebook.registry.registry import open_registry
-from promptcodebook.registry.storage import Facts
+from promptcodebook.registry.registry import Facts, open_registry
 from promptcodebook.store.run import RunStore
 from promptcodebook.viewer.codebook import codebook_screen
 from promptcodebook.viewer.following import FollowedRun, run_screen

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from promptcodebook.assemble import OWN_LM
 from promptcodebook.calls import Limits, Role, Usage
-from promptcodebook.config import load_config
+from promptcodebook.config import default_tree
 from promptcodebook.method.state import State
 from promptcodebook.optimizers.fixed import UNTRAINED
 from promptcodebook.policy.references import Best, kept_state
@@ -75,7 +75,7 @@ class Context:
             store.tallies(),
             store.elapsed_s,
             inputs,
-            load_config().model_dump(mode="json"),
+            default_tree(store.header.settings),
             sum(store.lost().values(), Usage()),
             holder(store.path) is not None,
         )

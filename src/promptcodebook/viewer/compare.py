@@ -10,7 +10,7 @@ from promptcodebook.report.judged import Pair, pairs_of, result_of, tally
 from promptcodebook.report.operation import HIDDEN, value_text
 from promptcodebook.report.pages import render
 from promptcodebook.report.summary import facts
-from promptcodebook.run.assessing import Comparison, Side
+from promptcodebook.run.evaluation import Comparison, Side
 from promptcodebook.store.header import Header, differences
 from promptcodebook.tasks.rewards import describe_reward
 from promptcodebook.types import Evaluation

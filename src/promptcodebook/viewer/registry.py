@@ -10,8 +10,7 @@ from typing import Any
 from promptcodebook.audit.report import AuditReport
 from promptcodebook.errors import PolicyError
 from promptcodebook.registry.log import ATTEST, Entry
-from promptcodebook.registry.registry import AUDIT, Registry, open_registry
-from promptcodebook.registry.storage import Version
+from promptcodebook.registry.registry import AUDIT, Registry, Version, open_registry
 from promptcodebook.report.pages import render
 from promptcodebook.store.header import has_simulated
 from promptcodebook.store.runs import run_folders
