@@ -155,8 +155,9 @@ def test_the_rows_of_a_verdict_may_have_any_names(write: Write) -> None:
     assert {printable(title) for _, title, _ in rows} <= set(page.texts)
     looks = re.findall(r'<circle class="(\w+)" cx="[^"]*" cy="[^"]*" r="5.5"/>', source)
     assert looks == ["soft", "soft", "main"]
-    places = re.findall(r'<text class="value" x="(\d+)" y="[\d.]+">([\d.]+)</text>', source)
-    assert places == [("438", "0.300"), ("438", "0.500"), ("438", "0.700")]  # of 480 pixels
+    places = re.findall(r'<text class="value" x="(\d+)" y="([\d.]+)">([\d.]+)</text>', source)
+    of_480_pixels = [("438", "30.0", "0.300"), ("438", "60.0", "0.500"), ("438", "90.0", "0.700")]
+    assert places == of_480_pixels
 
 
 def test_a_verdict_of_version_0_1_has_rows_without_titles(write: Write) -> None:

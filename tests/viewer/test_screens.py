@@ -194,6 +194,22 @@ def test_an_example_tells_its_story_in_order(get: Get, keys: dict[str, str]) -> 
     assert "What changed because of it" in source
 
 
+def test_an_example_shows_the_instincts_of_its_step_and_whether_it_was_cut(
+    get: Get, keys: dict[str, str], runs_dir: Path
+) -> None:
+    store = RunStore.open(runs_dir / keys["simulated"])
+    first = store.parameters_at(-1).codebook.texts
+    traces = next(store.steps(traces=True)).traces
+    store.close()
+    for place in (0, 1):  # the first of every batch was cut
+        route = traces[place].rollout.route
+        assert route is not None
+        text = text_of(get, f"/run/{keys['simulated']}/example/train-0-{place}/1")
+        shown = " ".join(f"{k} {first[k]}" for k in route.indices)
+        assert f"instincts {shown} prompt" in text
+        assert ("the output was cut at its length cap" in text) is (place == 0)
+
+
 def test_the_changes_of_an_example_are_those_its_gradients_asked_for(
     get: Get, keys: dict[str, str], runs_dir: Path
 ) -> None:
