@@ -36,7 +36,7 @@ _POLL_S, _POLL_ALL_S = 0.25, 0.8
 """How often a page that is open asks whether its run went on, or any run of all."""
 _BEAT_S = 10.0
 _REST_MS = 2000
-"""How soon a page asks again after a run that nobody writes: an answer that is held open is one of
+"""How soon the page of an idle run asks again: an answer that is held open is one of
 the six that a browser grants a server."""
 _AT_REST = f"retry: {_REST_MS}\nevent: rest\ndata: \n\n".encode()
 _NAMES = ("localhost", "127.0.0.1", "::1")
@@ -83,7 +83,7 @@ class Site:
         self._results = results
 
     def close(self) -> None:
-        """Lets go of the files that nobody reads."""
+        """Closes the files that have no reader."""
         self.open_runs.close()
         self._versions.close()
 
@@ -167,7 +167,7 @@ class Site:
 
     def _told(self, mark: Callable[[web.Request], str], every: float = _POLL_S) -> _Answer:
         """An endpoint of server-sent events: the mark, whenever it is another than the page's. Of
-        a run that nobody writes it says so and ends, and the page asks again a little later."""
+        an idle run it says so and ends, and the page asks again a little later."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
             known = request.headers.get("Last-Event-ID") or request.query.get("mark", "")
@@ -259,7 +259,7 @@ async def _guard(request: web.Request, handler: _Answer) -> web.StreamResponse:
         except web.HTTPException as error:
             response = web.Response(status=error.status, text=f"{error.reason}\n")
         except ConnectionError:
-            raise  # nobody is there to be answered
+            raise  # the client is gone
         except Exception:
             _log.exception("%s was not answered", request.path)
             response = web.Response(status=500, text=f"{_UNFORESEEN}\nNext: {_CHECK}\n")
