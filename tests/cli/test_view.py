@@ -9,20 +9,28 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from tests.cli.invoked import pco
 from tests.report.scripted_run import ScriptedRun, write_run
 
 PCO = [sys.executable, "-m", "promptcodebook.cli"]
 
 
-def test_the_address_of_a_run_is_told_answers_and_ends_on_sigterm(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("--open",)])
+def test_the_address_of_a_run_answers_and_opens_where_asked_until_sigterm(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
     write_run(tmp_path, ScriptedRun(steps=2, hostile="", task="tickets")).close()
+    browser, seen = tmp_path / "browser", tmp_path / "seen"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {seen}\n')
+    browser.chmod(0o755)
     process = subprocess.Popen(
-        [*PCO, "view", "last", "--port", "0"],
+        [*PCO, "view", "last", "--port", "0", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, "PCO_RUNS": str(tmp_path)},
+        env={**os.environ, "PCO_RUNS": str(tmp_path), "BROWSER": f"{browser} %s"},
     )
     try:
         assert process.stdout is not None
@@ -30,6 +38,7 @@ def test_the_address_of_a_run_is_told_answers_and_ends_on_sigterm(tmp_path: Path
         assert url.startswith("http://127.0.0.1:") and url.endswith("-tickets")
         with urllib.request.urlopen(url, timeout=10) as answer:
             assert "Worth deploying" in answer.read().decode()
+        assert (seen.read_text().strip() if seen.exists() else "") == (url if options else "")
         taken = pco("view", "--port", url.split(":")[2].split("/")[0], cwd=tmp_path)
         taken.error(2, "cannot listen on 127.0.0.1", "--port 0")
         process.send_signal(signal.SIGTERM)

@@ -153,8 +153,11 @@ def test_the_rows_of_a_verdict_may_have_any_names(write: Write) -> None:
     strong = [unescape(name) for name in re.findall(r"<strong>(.*?)</strong>", source)]
     assert strong == [printable(name) for name, _, _ in rows]
     assert {printable(title) for _, title, _ in rows} <= set(page.texts)
-    looks = re.findall(r'<circle class="(\w+)" cx="[^"]*" cy="[^"]*" r="5.5"/>', source)
-    assert looks == ["soft", "soft", "main"]
+    dots = re.findall(r'<circle class="(\w+)" cx="([\d.]+)" cy="[\d.]+" r="5.5"/>', source)
+    assert dots == [("soft", "268.2"), ("soft", "311.0"), ("main", "353.8")]  # right of the names
+    places = re.findall(r'<text class="value" x="(\d+)" y="([\d.]+)">([\d.]+)</text>', source)
+    of_480_pixels = [("438", "30.0", "0.300"), ("438", "60.0", "0.500"), ("438", "90.0", "0.700")]
+    assert places == of_480_pixels
 
 
 def test_a_verdict_of_version_0_1_has_rows_without_titles(write: Write) -> None:

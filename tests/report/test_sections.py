@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,12 +14,12 @@ from promptcodebook.method.state import RoutingStatistics, utilisation_bound
 from promptcodebook.report.codebook import MOST_COLUMNS, RoutingSection, TheorySection
 from promptcodebook.report.context import Context, Section
 from promptcodebook.report.curves import WINDOW, CurvesSection
-from promptcodebook.report.operation import IncidentsSection, SpendSection
+from promptcodebook.report.operation import IncidentsSection, SettingsSection, SpendSection
 from promptcodebook.report.page import MOST, ExamplesSection
 from promptcodebook.report.summary import facts
 from promptcodebook.store.events import Event, Started, Stepped
 from promptcodebook.store.run import RunStore
-from promptcodebook.units import number
+from promptcodebook.units import count_text, number
 from tests.report.scripted_run import ScriptedRun
 from tests.report.strict import flat, read_page, section
 
@@ -191,3 +192,17 @@ def test_curves_follow_the_steps(write: Write) -> None:
     markup = section(store, CurvesSection)
     assert f"batch mean: from {sum(rewards) / len(rewards):.3g} at 1 to" in markup
     assert f"last {WINDOW} steps" in markup and ">best 0.675</text>" in markup
+    penalties = [t.penalty for t in first.traces if t.verdict is not None]
+    assert f"mean ρ: from {sum(penalties) / len(penalties):.3g} at 1 to" in markup
+    tokens = sum(t.rollout.usage.tokens for t in first.traces)
+    assert f"training: from {count_text(tokens)} at 1 to" in markup
+    assert f"ε: from 1 at 1 to {0.94**11:.3g} at 12" in markup
+
+
+def test_settings_show_each_role_and_what_differs_without_secrets(write: Write) -> None:
+    config: dict[str, Any] = {"roles": {"executor": {"top_p": None, "headers": {"A": "hush"}}}}
+    text = flat(section(write(ScriptedRun(steps=1, config=config)), SettingsSection))
+    assert "encoder simulated?load=0.2 0 1 1024 generator simulated?load=0.2 0.6 0.9 512" in text
+    assert "executor simulated?load=0.2 0.6 server's own 4096" in text
+    assert "critic.safety true false" in text and "seed 0 3" in text and "hush" not in text
+    assert "train abababababababab test cdcdcdcdcdcdcdcd" in text

@@ -108,12 +108,6 @@ def test_pictures_of_different_screens_are_not_taken_for_each_other() -> None:
                 assert all(difference(one, other) > _MOST for other in pictures[i + 1 :])
 
 
-def test_what_cannot_be_read_by_everybody_is_found(browser: Any, axe: str) -> None:
-    with opened(browser, 400, "light") as (page, _):
-        page.set_content("<html><body><button></button><input></body></html>")
-        assert {fault.partition(":")[0] for fault in faults(page, axe)} >= {"button-name", "label"}
-
-
 def test_all_screens_are_reached_by_keyboard(browser: Any, base: str, keys: dict[str, str]) -> None:
     with opened(browser, 1600, "light") as (page, heard):
         press = page.keyboard.press

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
@@ -10,8 +11,11 @@ import pytest
 
 from promptcodebook.registry.registry import Facts, open_registry
 from promptcodebook.store.run import RunStore
+from promptcodebook.viewer.codebook import codebook_screen
+from promptcodebook.viewer.following import FollowedRun, run_screen
 from promptcodebook.viewer.runs import Runs
 from tests.policy.registry.build import policy
+from tests.report.scripted_run import ScriptedRun
 from tests.report.strict import flat, read_page
 from tests.viewer.conftest import ATTACK, Get
 
@@ -44,6 +48,16 @@ def test_all_runs_are_listed_the_latest_first_with_a_mark_on_simulated_ones(
 
 def test_a_folder_without_runs_says_what_to_type(tmp_path: Path) -> None:
     assert "pco train" in Runs(tmp_path).screen().body
+
+
+@pytest.mark.parametrize("name", ["", "tidy"])
+def test_a_run_is_called_by_its_name_where_it_has_one(
+    follow: Callable[..., FollowedRun], name: str
+) -> None:
+    followed = follow(ScriptedRun(steps=1, verdict=False, hostile=""), name=name)
+    screen = codebook_screen(followed)
+    assert run_screen(followed).title == screen.above[1][0] == (name or followed.key)
+    assert screen.above[1][1] == f"/run/{followed.key}"
 
 
 def test_the_run_has_verdict_curves_spending_and_failures(get: Get, keys: dict[str, str]) -> None:
@@ -178,6 +192,22 @@ def test_an_example_tells_its_story_in_order(get: Get, keys: dict[str, str]) -> 
     order = ["route", "instincts", "prompt", "stage search", "output", "feedback", "verdict", "g θ"]
     assert [name for name in names if name in order] == order
     assert "What changed because of it" in source
+
+
+def test_an_example_shows_the_instincts_of_its_step_and_whether_it_was_cut(
+    get: Get, keys: dict[str, str], runs_dir: Path
+) -> None:
+    store = RunStore.open(runs_dir / keys["simulated"])
+    first = store.parameters_at(-1).codebook.texts
+    traces = next(store.steps(traces=True)).traces
+    store.close()
+    for place in (0, 1):  # the first of every batch was cut
+        route = traces[place].rollout.route
+        assert route is not None
+        text = text_of(get, f"/run/{keys['simulated']}/example/train-0-{place}/1")
+        shown = " ".join(f"{k} {first[k]}" for k in route.indices)
+        assert f"instincts {shown} prompt" in text
+        assert ("the output was cut at its length cap" in text) is (place == 0)
 
 
 def test_the_changes_of_an_example_are_those_its_gradients_asked_for(

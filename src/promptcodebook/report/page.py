@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,23 +45,30 @@ class _Sample:
     instincts: tuple[tuple[int, str], ...]
 
 
-@dataclass
-class _Bucket:
-    """The candidates that rank first; ties go by a draw keyed by seed, step and example."""
+def _rank_failed(trace: Trace) -> float | None:
+    if trace.rollout.failure is not None:
+        return 0.0
+    return 1.0 if trace.failure is not None else None
 
-    name: str
-    rank: Callable[[Trace], float | None]
-    best: list[tuple[float, int, _Sample]] = field(
-        default_factory=lambda: list[tuple[float, int, _Sample]]()
-    )
 
-    def offer(self, draw: int, rank: float, sample: _Sample) -> None:
-        insort(self.best, (rank, draw, sample), key=lambda entry: entry[:2])
-        del self.best[MOST:]
+def _rank_route(trace: Trace, *, explored: bool) -> float | None:
+    route = trace.rollout.route
+    return 0.0 if route is not None and route.explored == explored else None
+
+
+_KINDS: Mapping[str, Callable[[Trace], float | None]] = {
+    "failed": _rank_failed,
+    "worst": lambda t: t.rollout.reward,
+    "explored route": partial(_rank_route, explored=True),
+    "encoder's route": partial(_rank_route, explored=False),
+    "best": lambda t: None if t.rollout.reward is None else -t.rollout.reward,
+}
+"""What is shown of each kind ranks first in it."""
 
 
 class ExamplesSection(Section):
-    """Keeps a few candidates of each kind while the steps pass by."""
+    """Keeps a few candidates of each kind while the steps pass by; a draw keyed by seed, step and
+    example decides ties."""
 
     title = "Training examples"
     anchor = "examples"
@@ -68,32 +76,25 @@ class ExamplesSection(Section):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._codebook: Codebook | None = None
-        self._buckets = (
-            _Bucket("failed", _rank_failed),
-            _Bucket("worst", lambda t: t.rollout.reward),
-            _Bucket("explored route", _rank_explored),
-            _Bucket("encoder's route", _rank_routed),
-            _Bucket("best", lambda t: None if t.rollout.reward is None else -t.rollout.reward),
-        )
+        self._best: dict[str, list[tuple[float, int, _Sample]]] = {kind: [] for kind in _KINDS}
 
     def add(self, event: Event) -> None:
-        if not isinstance(event, Stepped):
-            return
-        before = self._codebook or _before(event.step)
-        for trace in event.step.traces:
-            self._offer(event.step.index, trace, before)
-        self._codebook = event.step.parameters.codebook
+        if isinstance(event, Stepped):
+            before = self._codebook or _before(event.step)
+            for trace in event.step.traces:
+                self._offer(event.step.index, trace, before)
+            self._codebook = event.step.parameters.codebook
 
     def _offer(self, step: int, trace: Trace, codebook: Codebook) -> None:
         route = trace.rollout.route
         indices = () if route is None else route.indices
         texts = tuple((k, codebook[k].text) for k in indices if k < len(codebook))
-        sample = _Sample(step, trace, texts)
         draw = keyed_int(self.context.seed, "report", step, trace.rollout.example_id)
-        for bucket in self._buckets:
-            rank = bucket.rank(trace)
+        for kind, best in self._best.items():
+            rank = _KINDS[kind](trace)
             if rank is not None:
-                bucket.offer(draw, rank, sample)
+                insort(best, (rank, draw, _Sample(step, trace, texts)), key=lambda each: each[:2])
+                del best[MOST:]
 
     def values(self) -> Mapping[str, Any]:
         inputs, own = self.context.inputs, self.context.own_words
@@ -114,33 +115,15 @@ class ExamplesSection(Section):
 
     def _choose(self) -> list[tuple[str, _Sample]]:
         """One of each kind, no input twice. Failures choose first and are shown last."""
-        groups: list[list[tuple[str, _Sample]]] = []
+        chosen: list[tuple[str, _Sample]] = []
         used: set[str] = set()
-        for bucket in self._buckets:
-            group: list[tuple[str, _Sample]] = []
-            for _, _, sample in bucket.best:
-                example = sample.trace.rollout.example_id
-                if example not in used and not group:
-                    used.add(example)
-                    group.append((bucket.name, sample))
-            groups.append(group)
-        return [entry for group in reversed(groups) for entry in group]
-
-
-def _rank_failed(trace: Trace) -> float | None:
-    if trace.rollout.failure is not None:
-        return 0.0
-    return 1.0 if trace.failure is not None else None
-
-
-def _rank_explored(trace: Trace) -> float | None:
-    route = trace.rollout.route
-    return 0.0 if route is not None and route.explored else None
-
-
-def _rank_routed(trace: Trace) -> float | None:
-    route = trace.rollout.route
-    return 0.0 if route is not None and not route.explored else None
+        for kind, best in self._best.items():
+            for _, _, sample in best:
+                if sample.trace.rollout.example_id not in used:
+                    used.add(sample.trace.rollout.example_id)
+                    chosen.append((kind, sample))
+                    break
+        return chosen[::-1]
 
 
 def _before(step: Step) -> Codebook:

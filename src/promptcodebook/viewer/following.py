@@ -37,16 +37,16 @@ from promptcodebook.viewer.page import ALL_SIMULATED, Screen
 _MOST_OPEN = 8
 """Runs kept open; who was looked at longest ago is closed."""
 _AT_REST = "-e"
-"""How the mark of a run ends that nobody is writing."""
+"""How the mark of an idle run ends, which no process writes."""
 GONE = f"gone{_AT_REST}"
 """The mark of a run that does not exist."""
 _BETWEEN = "~"
-"""Stands for '/' in the address of a run that lies in a suite's folder."""
+"""Replaces '/' in the address of a run in a suite's folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A run as it stood at one moment: `events` without texts, `last` the number of the latest,
+    """A run at one moment: `events` without texts, `last` the number of the latest,
     `place` the file that it was read from."""
 
     key: str
@@ -183,7 +183,7 @@ class OpenRuns:
         if folder is None or place is None:
             return None
         followed = known or FollowedRun(folder, key, trust=self._trust)
-        self._open[key] = followed  # the latest stands last
+        self._open[key] = followed  # the latest is last
         while len(self._open) > _MOST_OPEN:
             self._put_away(self._open.pop(next(iter(self._open))))
         return followed
@@ -194,7 +194,7 @@ class OpenRuns:
             followed.close()
 
     def close(self) -> None:
-        """Closes all that nobody reads."""
+        """Closes all that have no reader."""
         with self._lock:
             while self._open:
                 self._put_away(self._open.popitem()[1])
@@ -205,7 +205,7 @@ def _mark(place: tuple[int, int], last: int, *, running: bool) -> str:
 
 
 def rests(mark: str) -> bool:
-    """Whether a mark is that of a run that nobody is writing."""
+    """Whether a mark is that of an idle run."""
     return mark.endswith(_AT_REST)
 
 
@@ -230,7 +230,7 @@ def find_key(home: Path, folder: Path) -> str:
 
 
 def _place(path: Path) -> tuple[int, int] | None:
-    """Which file it is: a run that was removed and made anew is another. None = it is gone."""
+    """Which file it is: a run that was removed and written again is another. None = it is gone."""
     try:
         stat = (path / FILE).stat()
     except OSError:
@@ -239,7 +239,7 @@ def _place(path: Path) -> tuple[int, int] | None:
 
 
 def run_screen(followed: FollowedRun) -> Screen:
-    """The run as it stands now."""
+    """The run as it is now."""
     look = followed.look()
     context = look.context
     sections: list[Section] = [VerdictSection(context), CurvesSection(context)]

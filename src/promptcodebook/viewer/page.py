@@ -10,7 +10,7 @@ from markupsafe import Markup
 from promptcodebook.report.pages import render
 
 LIVE = "/live"
-"""Below it, a page is told that it is out of date: /live/run/KEY for the page /run/KEY."""
+"""Below it, a page learns that it is out of date: /live/run/KEY for the page /run/KEY."""
 ALL_SIMULATED = (
     "Every number here comes from a simulated model: it shows that the machinery works and says "
     "nothing about any real model."
@@ -23,7 +23,7 @@ class Screen:
     """A page: its title and body, the places above it as (words, address), and its tabs.
 
     `live` is where to hear that it is out of date ('' = it does not change), `mark` what it was
-    made of; `simulated` says that figures on it are ('' = none is).
+    made of; `simulated` says that figures on it are simulated ('' = they are not).
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""The registry: where every ref stands, the versions, what was done and what audits found."""
+"""The registry: what every ref points to, the versions, what was done and what audits found."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -35,7 +36,7 @@ _POLL_S, _POLL_ALL_S = 0.25, 0.8
 """How often a page that is open asks whether its run went on, or any run of all."""
 _BEAT_S = 10.0
 _REST_MS = 2000
-"""How soon a page asks again after a run that nobody writes: an answer that is held open is one of
+"""How soon the page of an idle run asks again: an answer that is held open is one of
 the six that a browser grants a server."""
 _AT_REST = f"retry: {_REST_MS}\nevent: rest\ndata: \n\n".encode()
 _NAMES = ("localhost", "127.0.0.1", "::1")
@@ -82,7 +83,7 @@ class Site:
         self._results = results
 
     def close(self) -> None:
-        """Lets go of the files that nobody reads."""
+        """Closes the files that have no reader."""
         self.open_runs.close()
         self._versions.close()
 
@@ -93,18 +94,17 @@ class Site:
         add("/", self._shown(lambda r: self._runs.screen(_page_number(r))))
         for path, make in _RUN_SCREENS.items():
             add(path, self._shown(partial(self._of_run, make)))
-        add("/run/{run}/codebook/{text}", self._shown(partial(self._of_run, self._biography)))
         add("/compare", self._shown(self._compared))
         add("/registry", self._shown(lambda _: self._versions.screen(self.open_runs)))
         add("/paper", self._shown(lambda _: _paper().paper_screen(self._results)))
-        add("/paper/{name}", self._shown(self._result))
+        add("/paper/{name}", self._shown(lambda r: _paper().result_screen(*self._result(r))))
         add("/paper/{name}/{file}", self._figure)
         add("/static/{name}", _static)
         add(f"{LIVE}/runs", self._told(lambda _: self._runs.mark(), _POLL_ALL_S))
         add(f"{LIVE}/run/{{run}}", self._told(self._run_mark))
         add(f"{LIVE}/registry", self._told(lambda _: self._versions.mark()))
         add(f"{LIVE}/paper", self._told(lambda _: _paper().paper_mark(self._results)))
-        add(f"{LIVE}/paper/{{name}}", self._told(self._result_mark))
+        add(f"{LIVE}/paper/{{name}}", self._told(lambda r: _paper().paper_mark(*self._result(r))))
         add(f"{LIVE}/measured/{{run}}", self._told(self._measured_mark))
         add("/{rest:.*}", self._shown(lambda _: missing("There is nothing at this address.")))
         return application
@@ -113,9 +113,6 @@ class Site:
         key = request.match_info["run"]
         with self.open_runs.reading(key) as followed:
             return self._no_run(key) if followed is None else make(followed, request)
-
-    def _biography(self, followed: FollowedRun, request: web.Request) -> Screen:
-        return biography_screen(followed, _text(request, "text"))
 
     def _no_run(self, key: str) -> Screen:
         return missing(f"There is no run {key} in {self.open_runs.runs_dir}.", "pco runs list")
@@ -130,15 +127,12 @@ class Site:
                 return self._no_run(keys[0 if first is None else 1])
             return compare_screen(first, second)
 
-    def _result(self, request: web.Request) -> Screen:
-        return _paper().result_screen(self._results, request.match_info["name"])
-
-    def _result_mark(self, request: web.Request) -> str:
-        return _paper().paper_mark(self._results, request.match_info["name"])
+    def _result(self, request: web.Request) -> tuple[Path, str]:
+        return self._results, request.match_info["name"]
 
     async def _figure(self, request: web.Request) -> web.StreamResponse:
-        name, file = request.match_info["name"], request.match_info["file"]
-        path = await asyncio.to_thread(_paper().figure_file, self._results, name, file)
+        file = request.match_info["file"]
+        path = await asyncio.to_thread(_paper().figure_file, *self._result(request), file)
         if path is None:
             raise web.HTTPNotFound
         text = await asyncio.to_thread(path.read_text, "utf-8")
@@ -173,7 +167,7 @@ class Site:
 
     def _told(self, mark: Callable[[web.Request], str], every: float = _POLL_S) -> _Answer:
         """An endpoint of server-sent events: the mark, whenever it is another than the page's. Of
-        a run that nobody writes it says so and ends, and the page asks again a little later."""
+        an idle run it says so and ends, and the page asks again a little later."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
             known = request.headers.get("Last-Event-ID") or request.query.get("mark", "")
@@ -210,14 +204,11 @@ def _made(make: Callable[[web.Request], Screen], request: web.Request) -> Screen
     try:
         return make(request)
     except PcoError as error:
-        return _broken(str(error), error.hint or "")
+        said = missing(str(error), error.hint or "")
     except Exception as error:  # a page that cannot be made takes no other down
         _log.exception("%s was not shown", request.path)
-        return _broken(f"{_UNFORESEEN} ({type(error).__name__}).", _CHECK)
-
-
-def _broken(what: str, hint: str) -> Screen:
-    return Screen("This cannot be shown", missing(what, hint).body, status=500)
+        said = missing(f"{_UNFORESEEN} ({type(error).__name__}).", _CHECK)
+    return replace(said, title="This cannot be shown", status=500)
 
 
 def _marked(mark: Callable[[web.Request], str], request: web.Request) -> str:
@@ -233,17 +224,14 @@ def _page_number(request: web.Request) -> int:
     return int(text) if text.isdecimal() and len(text) < 9 else 1
 
 
-def _text(request: web.Request, name: str) -> str:
-    return request.match_info.get(name, "")
-
-
 _RUN_SCREENS: Mapping[str, _OfRun] = {
     "/run/{run}": lambda run, _: run_screen(run),
     "/run/{run}/codebook": lambda run, _: codebook_screen(run),
     "/run/{run}/examples": lambda run, _: examples_screen(run),
-    "/run/{run}/example/{name}": lambda run, r: example_screen(run, _text(r, "name")),
+    "/run/{run}/codebook/{text}": lambda run, r: biography_screen(run, r.match_info["text"]),
+    "/run/{run}/example/{name}": lambda run, r: example_screen(run, r.match_info["name"]),
     "/run/{run}/example/{name}/{at}": lambda run, r: example_screen(
-        run, _text(r, "name"), _text(r, "at")
+        run, r.match_info["name"], r.match_info["at"]
     ),
 }
 
@@ -261,7 +249,7 @@ async def _static(request: web.Request) -> web.StreamResponse:
 
 @web.middleware
 async def _guard(request: web.Request, handler: _Answer) -> web.StreamResponse:
-    """Who may ask, and what every answer bears."""
+    """Who may ask, and the headers of every answer."""
     if _name_of(request.host) not in _NAMES:
         text = "this server answers on localhost only\n"
         response: web.StreamResponse = web.Response(status=421, text=text)
@@ -271,7 +259,7 @@ async def _guard(request: web.Request, handler: _Answer) -> web.StreamResponse:
         except web.HTTPException as error:
             response = web.Response(status=error.status, text=f"{error.reason}\n")
         except ConnectionError:
-            raise  # nobody is there to be answered
+            raise  # the client is gone
         except Exception:
             _log.exception("%s was not answered", request.path)
             response = web.Response(status=500, text=f"{_UNFORESEEN}\nNext: {_CHECK}\n")

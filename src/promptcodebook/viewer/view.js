@@ -180,7 +180,7 @@ function follow() {
   });
 }
 
-// A browser keeps few connections to one server: a page that nobody sees lets go of its own.
+// A browser keeps few connections to one server: a hidden page closes its own.
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) {
     news?.close();
