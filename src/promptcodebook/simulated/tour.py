@@ -21,8 +21,8 @@ from typing import Any
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import Usage
 from promptcodebook.cli.console import emit, note, verdict_text, wrap_text
+from promptcodebook.cli.live import watch_run
 from promptcodebook.cli.runs import write_run_report
-from promptcodebook.cli.views import make_view
 from promptcodebook.config import load_config
 from promptcodebook.errors import PcoError
 from promptcodebook.intervals import Interval, clustered_interval
@@ -149,7 +149,7 @@ def show_tour(worlds: int, *, plain: bool, as_json: bool) -> None:
 
 
 def _show_first_world(load: str, *, plain: bool) -> _Judged:
-    with make_view(sys.stderr, plain=plain) as view:
+    with watch_run(plain=plain) as view:
         made = _judge(1, load, Sources(), Where(runs_dir(), command="pco demo"), view)
     write_run_report(made.path, made.path / "report.html", made.inputs)
     return made
