@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal
 
 from aiohttp import web
 from annotated_types import MinLen
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, InstanceOf, ValidationError
 
 from promptcodebook.calls import Reply, Usage
 from promptcodebook.errors import RequestRefused
@@ -39,7 +39,6 @@ from promptcodebook.serve.completions import (
     error_body,
     read_number,
 )
-from promptcodebook.serve.description import Text
 from promptcodebook.serve.metrics import Metrics, kind_and_place
 from promptcodebook.serve.server import Address
 
@@ -168,7 +167,8 @@ async def _end(tasks: Sequence[asyncio.Future[Any]]) -> None:
     await asyncio.wait(tasks)
 
 
-_FullText = Annotated[Text, MinLen(1)]
+# Pydantic's own text refuses half of a surrogate pair, which callers do send.
+_FullText = Annotated[InstanceOf[str], MinLen(1)]
 
 
 class EmbeddingsRequest(BaseModel):
