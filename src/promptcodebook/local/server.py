@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal
 
 from aiohttp import web
 from annotated_types import MinLen
-from pydantic import BaseModel, InstanceOf, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from promptcodebook.calls import Reply, Usage
 from promptcodebook.errors import RequestRefused
@@ -35,6 +35,7 @@ from promptcodebook.serve.completions import (
     ChatCall,
     Completion,
     Refusal,
+    Text,
     call_of,
     error_body,
     read_number,
@@ -167,8 +168,7 @@ async def _end(tasks: Sequence[asyncio.Future[Any]]) -> None:
     await asyncio.wait(tasks)
 
 
-# Pydantic's own text refuses half of a surrogate pair, which callers do send.
-_FullText = Annotated[InstanceOf[str], MinLen(1)]
+_FullText = Annotated[Text, MinLen(1)]
 
 
 class EmbeddingsRequest(BaseModel):
