@@ -10,6 +10,7 @@ from promptcodebook.assemble import Sources, assemble
 from promptcodebook.config import load_config
 from promptcodebook.method.executor import roll_out
 from promptcodebook.method.policy import FixedPrompt
+from promptcodebook.simulated.answers import wrong_answer
 
 
 def always(chance: int) -> str:
@@ -48,3 +49,9 @@ async def test_what_every_stage_says_follows_its_outcome(
     if task != "ifbench":  # few of its constraints are about a skill
         assert set(rewards[0]) == {1.0} and 1.0 not in rewards[1]
     assert tuple(found) == digests, "figures depend on these texts"
+
+
+@pytest.mark.parametrize("gold", ["no", "Both", "not stated", "unknown"])
+def test_a_wrong_answer_is_never_the_right_one(gold: str) -> None:
+    said = {wrong_answer(gold, f"is it so, {k}?", k) for k in range(40)}
+    assert len(said) > 2 and gold.lower() not in said
