@@ -162,7 +162,9 @@ def test_a_model_that_is_gone_is_not_a_fault_of_the_program(tmp_path: Path) -> N
     "said",
     [
         lambda gold, pred, trace, pred_name, pred_trace: {"score": 1, "feedback": "fine"},
-        lambda example, prediction, trace=None: 1.0 if trace is None else 0.0,
+        lambda example, prediction, trace=None: float(
+            trace is None and "answer" in prediction and example.inputs().question != ""
+        ),
     ],
 )
 def test_metrics_of_every_form_of_dspys(tmp_path: Path, said: Any) -> None:

@@ -7,6 +7,7 @@ import importlib.metadata
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -92,6 +93,14 @@ def test_a_file_that_breaks_off_is_named(gguf: Path, size: int) -> None:
     gguf.write_bytes(gguf.read_bytes()[:size])
     with pytest.raises(ConfigError, match=r"small\.gguf cannot be read as a GGUF file"):
         read_gguf(gguf)
+
+
+def test_the_weights_of_smollm2_are_the_gguf_file_of_its_package(gguf: Path) -> None:
+    paths = [gguf.with_name("README.md"), gguf]
+    paths[0].write_text("")
+    files = [SimpleNamespace(locate=lambda path=path: path) for path in paths]
+    found = find_weights("smollm2", lambda name: SimpleNamespace(files=files))  # type: ignore[return-value]
+    assert found == Weights("small", "gguf", str(gguf))
 
 
 def test_missing_weights_are_named_with_both_commands() -> None:

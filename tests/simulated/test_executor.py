@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from promptcodebook.calls import Message, Request, Sampling
-from promptcodebook.simulated.executor import chance_of, obey
+from promptcodebook.simulated.executor import Obeyed, chance_of, obey
 from promptcodebook.simulated.mind import understand
 from promptcodebook.simulated.model import SimulatedLM, answer
 from promptcodebook.simulated.parameters import SimulatedSettings
@@ -76,6 +76,12 @@ def test_contradictory_orders_both_fail() -> None:
                         ("Write everything in capital letters.", "uppercase")):  # fmt: skip
         assert chance(asked, both, kind) == SETTINGS.floor
         assert chance(asked, both.split(". ")[kind == "uppercase"], kind) > 0.9
+
+
+def test_an_order_out_of_place_breaks_its_share_of_what_is_asked() -> None:
+    obeyed = Obeyed(frozenset(), frozenset((0,)), {}, 0)
+    found = [chance_of(frozenset(range(n)), frozenset(), obeyed, SETTINGS) for n in (2, 4)]
+    assert found == [0.5 * SETTINGS.able, 0.75 * SETTINGS.able]
 
 
 def test_all_orders_without_conditions_are_worse_than_none() -> None:

@@ -35,11 +35,11 @@ from promptcodebook.serve.completions import (
     ChatCall,
     Completion,
     Refusal,
+    Text,
     call_of,
     error_body,
     read_number,
 )
-from promptcodebook.serve.description import Text
 from promptcodebook.serve.metrics import Metrics, kind_and_place
 from promptcodebook.serve.server import Address
 

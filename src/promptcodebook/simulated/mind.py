@@ -50,8 +50,7 @@ def understand(request: ChatRequest, world: World) -> Understood:
     reading = read(system, rest)
     if known and not rest.strip():
         clues = _Clues(reading.system_frame, shape_of(request, reading.system_frame), reading)
-        listed = any(len(b.entries) > 1 for b in reading.blocks)
-        kind = "route" if listed and _is_route(clues) else "execute"
+        kind = "route" if _is_route(clues) else "execute"
         return Understood(request, kind, reading, clues.shape, known)
     shape = shape_of(request, reading.frame)
     special = _special(request, reading, shape, known) if world.staged else None

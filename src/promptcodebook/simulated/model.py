@@ -14,17 +14,7 @@ from promptcodebook.data import Dataset
 from promptcodebook.errors import LMError, RateLimited, RequestRefused, ServerFault
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.spec import Spec
-from promptcodebook.simulated.author import compose, improve, route, split, write_instincts
-from promptcodebook.simulated.critic import (
-    adversary,
-    blame,
-    compare,
-    count_leaks,
-    critique,
-    critique_and_blame,
-    judge,
-)
-from promptcodebook.simulated.executor import execute, perform
+from promptcodebook.simulated import author, critic, executor
 from promptcodebook.simulated.mind import Kind, Mind, Understood, understand
 from promptcodebook.simulated.orders import count_tokens, cut_tokens, tokens
 from promptcodebook.simulated.parameters import FAULTS, Fault, FaultPlan, SimulatedSettings, spoiled
@@ -36,20 +26,20 @@ DELAY = "delay"
 """As the model of a request: one fixed text after the latency, for load tests; nothing is read."""
 _FIXED = "This fixed text comes from the simulated server."
 _ROLES: Mapping[Kind, Callable[[Mind], str]] = {
-    "route": route,
-    "compose": compose,
-    "critique": critique,
-    "critique_and_blame": critique_and_blame,
-    "blame": blame,
-    "adversary": adversary,
-    "improve": improve,
-    "split": split,
-    "instincts": write_instincts,
-    "judge": judge,
-    "compare": compare,
-    "leaks": count_leaks,
-    "stage": perform,
-    "execute": execute,
+    "route": author.route,
+    "compose": author.compose,
+    "improve": author.improve,
+    "split": author.split,
+    "instincts": author.write_instincts,
+    "critique": critic.critique,
+    "critique_and_blame": critic.critique_and_blame,
+    "blame": critic.blame,
+    "adversary": critic.adversary,
+    "judge": critic.judge,
+    "compare": critic.compare,
+    "leaks": critic.count_leaks,
+    "stage": executor.perform,
+    "execute": executor.execute,
 }
 _BLOCKS = 200_000  # blocks of prompts remembered, the least recently seen dropped first
 
